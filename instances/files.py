@@ -1,0 +1,109 @@
+"""Reading and writing files: one clear sentence when a file is bad, never a half-written file."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from .errors import FormatError, PebblerError
+from .instance import Instance
+
+_Document = TypeVar("_Document", bound=msgspec.Struct)
+
+
+def read_instance(path: str | Path) -> Instance:
+    """Read an instance file.
+
+    Raises
+    ------
+    PebblerError
+        When the file cannot be read or breaks a rule of the format; the sentence names the place.
+    """
+    return read_document(path, Instance, "an instance")
+
+
+def write_instance(instance: Instance, path: str | Path) -> str:
+    """Write an instance file and return the SHA-256 of its bytes."""
+    data = encode(instance)
+    write_atomically(path, data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_of(path: str | Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    return hashlib.sha256(_read(path)).hexdigest()
+
+
+def read_document(path: str | Path, kind: type[_Document], what: str) -> _Document:
+    """Decode the JSON document of type `kind` in a file; `what` names it in errors ("an instance")."""
+    try:
+        return msgspec.json.decode(_read(path), type=kind)
+    except (msgspec.MsgspecError, FormatError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"{path} is not {what}: {_sentence(error)}") from None
+
+
+def encode(document: msgspec.Struct) -> bytes:
+    """Encode a document as JSON: one line a key, and one line an element of a top-level list.
+
+    The same document gives the same bytes, and files compare well line by line.
+    """
+    entries = msgspec.to_builtins(document)
+    lines = []
+    for key, value in entries.items():
+        if isinstance(value, list) and value:
+            body = b",\n".join(b"  " + msgspec.json.encode(item) for item in value)
+            text = b"[\n" + body + b"\n ]"
+        else:
+            text = msgspec.json.encode(value)
+        lines.append(b" " + msgspec.json.encode(key) + b": " + text)
+    return b"{\n" + b",\n".join(lines) + b"\n}\n"
+
+
+def write_atomically(path: str | Path, data: bytes) -> None:
+    """Write a file by way of a temporary one beside it, so that it is whole or not there.
+
+    Raises
+    ------
+    PebblerError
+        When the place cannot be written.
+    """
+    target = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            Path(name).chmod(0o666 & ~_umask())
+            Path(name).replace(target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+            raise
+    except OSError as error:
+        raise PebblerError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _read(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise PebblerError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    text = str(error)
+    return text[:1].lower() + text[1:]
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,208 @@
+"""The instance: one training iteration of a network on one GPU, under a memory budget.
+
+The classes mirror the instance file key by key (format ``pebbler/instance/1``), so that the file, its
+schema and the objects cannot drift apart. Blocks, tasks and algorithms are referred to by index from 0;
+tasks run in the order of the list. Times are integer nanoseconds and sizes integer bytes.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from .errors import FormatError
+
+LARGEST = 2**53
+"""Greatest figure in a file: every integer up to it is exact in a double, whatever language reads it."""
+
+Positive = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A piece of data that is on the device, on the host, or on both.
+
+    Attributes
+    ----------
+    name
+        Unique within the instance.
+    bytes
+        Size.
+    offload_ns, prefetch_ns, move_ns
+        Time of a copy to the host, to the device and inside the device; None: it never moves that way.
+    initially
+        ``absent``; ``device``: resident at time 0 and valid on the host; ``host``: to be prefetched.
+    finally_
+        Where a valid copy must be when the round ends (``finally`` in the file).
+    tensor, begin
+        The block is the part of `tensor` from byte `begin` on; both or neither.
+    """
+
+    name: str
+    bytes: Positive
+    offload_ns: Natural | None
+    prefetch_ns: Natural | None
+    move_ns: Natural | None = None
+    initially: Literal["absent", "device", "host"] = "absent"
+    finally_: Literal["anywhere", "device", "host"] = msgspec.field(name="finally", default="anywhere")
+    tensor: str | None = None
+    begin: Natural | None = None
+
+
+class Algorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One way to compute a task: a duration in nanoseconds and a workspace in bytes."""
+
+    name: str
+    duration_ns: Natural
+    workspace_bytes: Natural
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A step of the compute stream.
+
+    Attributes
+    ----------
+    name
+        Unique within the instance.
+    inputs, outputs, updates
+        Disjoint sets of block indices: read; written for the first time; read and rewritten in place.
+    algorithms
+        At least one.
+    recomputable
+        Whether the task may run again.
+    """
+
+    name: str
+    inputs: tuple[Natural, ...]
+    outputs: tuple[Natural, ...]
+    algorithms: tuple[Algorithm, ...]
+    updates: tuple[Natural, ...] = ()
+    recomputable: bool = False
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Every block that the task touches."""
+        return (*self.inputs, *self.outputs, *self.updates)
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """A scheduling problem: blocks, tasks in order, copy engines and a memory budget.
+
+    Attributes
+    ----------
+    engines
+        ``duplex``: one copy stream per direction; ``single``: one for both.
+    budget_bytes
+        Memory for everything, `resident_bytes` (weights and their gradients) included.
+    alignment_bytes
+        Offsets are multiples of it.
+    rounds
+        How often the round that the file describes is executed.
+    meta
+        Free: network, batch, sub-batch, device, graph, cost model, ``layers``.
+
+    Raises
+    ------
+    FormatError
+        When a rule of the format is broken.
+    """
+
+    format: Literal["pebbler/instance/1"] = "pebbler/instance/1"
+    name: str
+    engines: Literal["duplex", "single"]
+    budget_bytes: Natural
+    resident_bytes: Natural
+    alignment_bytes: Positive = 512
+    rounds: Positive = 1
+    blocks: tuple[Block, ...]
+    tasks: tuple[Task, ...]
+    meta: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        _require_blocks(self)
+        _require_tasks(self)
+
+    @property
+    def pool_bytes(self) -> int:
+        """Memory for blocks and workspaces: the budget less the resident bytes; may be negative."""
+        return self.budget_bytes - self.resident_bytes
+
+    @cached_property
+    def uses(self) -> tuple[tuple[int, ...], ...]:
+        """Per block, the tasks that touch it, in order."""
+        uses: list[list[int]] = [[] for _ in self.blocks]
+        for k, task in enumerate(self.tasks):
+            for d in task.blocks:
+                uses[d].append(k)
+        return tuple(map(tuple, uses))
+
+    @cached_property
+    def writers(self) -> tuple[tuple[int, ...], ...]:
+        """Per block, the tasks that write or update it, in order: each starts a version."""
+        writers: list[list[int]] = [[] for _ in self.blocks]
+        for k, task in enumerate(self.tasks):
+            for d in (*task.outputs, *task.updates):
+                writers[d].append(k)
+        return tuple(map(tuple, writers))
+
+
+def _require_blocks(instance: Instance) -> None:
+    """Names are unique; `tensor` and `begin` come together; parts of a tensor do not overlap."""
+    names: set[str] = set()
+    parts: dict[str, list[tuple[int, int, str]]] = {}
+    for d, block in enumerate(instance.blocks):
+        where = f"blocks[{d}] ('{block.name}')"
+        if block.name in names:
+            raise FormatError(f"{where}: the name is used twice; give every block its own")
+        names.add(block.name)
+        if (block.tensor is None) != (block.begin is None):
+            raise FormatError(f"{where}: 'tensor' and 'begin' come together; give both or neither")
+        if block.tensor is not None and block.begin is not None:
+            if block.begin % instance.alignment_bytes:
+                raise FormatError(
+                    f"{where}: 'begin' is {block.begin}, not a multiple of alignment_bytes "
+                    f"({instance.alignment_bytes})"
+                )
+            parts.setdefault(block.tensor, []).append((block.begin, block.bytes, block.name))
+    for tensor, pieces in parts.items():
+        pieces.sort()
+        for (begin, size, name), (following, _, other) in pairwise(pieces):
+            if begin + size > following:
+                raise FormatError(f"tensor '{tensor}': its parts '{name}' and '{other}' overlap")
+
+
+def _require_tasks(instance: Instance) -> None:
+    """Indices exist, block sets are disjoint, one producer a block, nothing is read before it exists."""
+    if not instance.tasks:
+        raise FormatError("tasks: there is none; an instance has at least one task")
+    exists = [block.initially != "absent" for block in instance.blocks]
+    names: set[str] = set()
+    for k, task in enumerate(instance.tasks):
+        where = f"tasks[{k}] ('{task.name}')"
+        if task.name in names:
+            raise FormatError(f"{where}: the name is used twice; give every task its own")
+        names.add(task.name)
+        if not task.algorithms:
+            raise FormatError(f"{where}: it has no algorithm; give it at least one")
+        touched = task.blocks
+        for d in touched:
+            if d >= len(instance.blocks):
+                raise FormatError(f"{where}: block index {d} is out of range 0..{len(instance.blocks) - 1}")
+        if len(set(touched)) != len(touched):
+            raise FormatError(f"{where}: a block is listed twice in its inputs, outputs and updates")
+        for d in (*task.inputs, *task.updates):
+            if not exists[d]:
+                raise FormatError(f"{where}: it reads '{instance.blocks[d].name}' before it exists")
+        for d in task.outputs:
+            if exists[d]:
+                raise FormatError(
+                    f"{where}: it outputs '{instance.blocks[d].name}', which already exists; "
+                    "a later write is an update"
+                )
+            exists[d] = True
+    for d, block in enumerate(instance.blocks):
+        if block.finally_ != "anywhere" and not exists[d]:
+            raise FormatError(f"blocks[{d}] ('{block.name}'): it has a place finally but is never written")

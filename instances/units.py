@@ -1,0 +1,82 @@
+"""Sizes and times as people write them: ``12GiB``, ``12GB``, ``800MiB``; ``60s``, ``5min``."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from .errors import PebblerError
+
+_SIZES = {
+    "": 1,
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_TIMES = {"": 1.0, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def ceil_to(value: int, multiple: int) -> int:
+    """Round `value` up to a multiple of `multiple`."""
+    return -(-value // multiple) * multiple
+
+
+def parse_size(text: str) -> int:
+    """Read a size in bytes; a fraction of a byte rounds up.
+
+    Raises
+    ------
+    PebblerError
+        When `text` is not a number followed by a known unit.
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2] not in _SIZES:
+        raise PebblerError(f"'{text}' is not a size; write it as 12GiB, 12GB, 800MiB or a number of bytes")
+    exact = Fraction(match[1]) * _SIZES[match[2]]
+    return -(-exact.numerator // exact.denominator)
+
+
+def parse_time(text: str) -> float:
+    """Read a duration in seconds.
+
+    Raises
+    ------
+    PebblerError
+        When `text` is not a number followed by a known unit.
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2] not in _TIMES:
+        raise PebblerError(f"'{text}' is not a time; write it as 60s, 5min or a number of seconds")
+    return float(match[1]) * _TIMES[match[2]]
+
+
+def format_size(size: int) -> str:
+    """Write a size with a binary unit and at most four significant digits.
+
+    >>> format_size(12 * 2**30)
+    '12.00 GiB'
+    """
+    for unit in ("GiB", "MiB", "KiB"):
+        if abs(size) >= _SIZES[unit]:
+            return f"{size / _SIZES[unit]:.2f} {unit}"
+    return f"{size} B"
+
+
+def format_time(nanoseconds: int) -> str:
+    """Write a duration with a unit that keeps it readable.
+
+    >>> format_time(5_880_138_000)
+    '5.880 s'
+    """
+    for unit, scale in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if abs(nanoseconds) >= scale:
+            return f"{nanoseconds / scale:.3f} {unit}"
+    return f"{nanoseconds} ns"

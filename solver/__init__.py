@@ -1,0 +1,1 @@
+"""Schedules and bounds by proof."""

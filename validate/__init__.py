@@ -1,0 +1,1 @@
+"""What a schedule is and whether it holds: schedule, simulator, checker, symbolic replay."""

@@ -1,0 +1,200 @@
+"""The schedule: a program of operations on streams, and where each block and workspace lies meanwhile.
+
+The classes mirror the schedule file key by key (format ``pebbler/schedule/1``). Times are what
+simulating the program gives; hardware may run it at any other speed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from ..instances.errors import FormatError
+from ..instances.files import encode, read_document, write_atomically
+from ..instances.instance import LARGEST, Instance, Natural, Positive
+
+Stream = Literal["compute", "d2h", "h2d", "copy"]
+Kind = Literal["run", "offload", "prefetch", "move"]
+MemoryModel = Literal["contiguous", "paged", "divisible"]
+
+PAGE_BYTES = 2 * 2**20
+"""Page of the paged memory model: what CUDA's virtual memory calls map (2 MiB)."""
+
+Extent = tuple[Natural, Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]]
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A step of one stream: run a task, offload, prefetch or move a block.
+
+    Attributes
+    ----------
+    id
+        Unique within the schedule.
+    task, algorithm
+        Of a run, else None.
+    block
+        Of an offload, a prefetch or a move, else None.
+    after
+        Ids of operations earlier in the list that must have ended before this one starts.
+    start_ns, end_ns
+        Simulated times.
+    """
+
+    id: Natural
+    stream: Stream
+    kind: Kind
+    task: Natural | None = None
+    algorithm: Natural | None = None
+    block: Natural | None = None
+    after: tuple[Natural, ...] = ()
+    start_ns: Natural
+    end_ns: Natural
+
+
+class Residence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A stay of a block, or of a run's workspace, in device memory.
+
+    Attributes
+    ----------
+    block, workspace_of
+        What lies there: a block, or the workspace of the run with that id.
+    offset
+        First byte, from the start of the pool (contiguous).
+    extents
+        ``(offset, bytes)`` pairs of whole pages in the order of their addresses (paged).
+    bytes
+        Exactly the size of the block or workspace.
+    acquired_by
+        The operation that writes the block there; None for a block that is initially on the device.
+    released_after
+        The residence ends when all of these have ended; empty: kept to the end.
+    """
+
+    block: Natural | None = None
+    workspace_of: Natural | None = None
+    offset: Natural | None = None
+    extents: tuple[Extent, ...] | None = None
+    bytes: Positive
+    acquired_by: Natural | None = None
+    released_after: tuple[Natural, ...] = ()
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A program for one round of an instance.
+
+    Attributes
+    ----------
+    instance, instance_sha256
+        Name of the instance, and the checksum of its file where there is one.
+    method
+        Which method made it.
+    operations, residences
+        The program; the list of operations is a topological order.
+    makespan_ns, peak_bytes
+        End of the last operation, and resident bytes plus the highest byte in use.
+
+    Raises
+    ------
+    FormatError
+        When a rule of the format is broken.
+    """
+
+    format: Literal["pebbler/schedule/1"]
+    instance: str
+    instance_sha256: str | None = None
+    method: str
+    memory_model: MemoryModel
+    page_bytes: Positive | None = None
+    operations: tuple[Operation, ...]
+    residences: tuple[Residence, ...]
+    makespan_ns: Natural
+    peak_bytes: Natural
+    meta: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        _require_operations(self)
+        _require_residences(self)
+
+
+def read_schedule(path: str | Path, instance: Instance) -> Schedule:
+    """Read a schedule file for an instance.
+
+    Raises
+    ------
+    PebblerError
+        When the file cannot be read, breaks a rule of the format, or names what the instance lacks.
+    """
+    schedule = read_document(path, Schedule, "a schedule")
+    try:
+        require_indices(instance, schedule)
+    except FormatError as error:
+        raise FormatError(f"{path} is not a schedule for {instance.name}: {error}") from None
+    return schedule
+
+
+def write_schedule(schedule: Schedule, path: str | Path) -> None:
+    """Write a schedule file."""
+    write_atomically(path, encode(schedule))
+
+
+def require_indices(instance: Instance, schedule: Schedule) -> None:
+    """Refuse a schedule that names a task, an algorithm or a block that the instance does not have.
+
+    Raises
+    ------
+    FormatError
+        With the place and the index.
+    """
+    for i, operation in enumerate(schedule.operations):
+        _require_index(f"operations[{i}]", "task", operation.task, len(instance.tasks))
+        _require_index(f"operations[{i}]", "block", operation.block, len(instance.blocks))
+        if operation.task is not None:
+            count = len(instance.tasks[operation.task].algorithms)
+            _require_index(f"operations[{i}]", "algorithm", operation.algorithm, count)
+    for i, residence in enumerate(schedule.residences):
+        _require_index(f"residences[{i}]", "block", residence.block, len(instance.blocks))
+
+
+def _require_index(where: str, key: str, index: int | None, count: int) -> None:
+    if index is not None and index >= count:
+        raise FormatError(f"{where}: {key} {index} is out of range 0..{count - 1}")
+
+
+def _require_operations(schedule: Schedule) -> None:
+    """Ids are unique, `after` names earlier operations, and each kind has exactly its keys."""
+    seen: set[int] = set()
+    for i, operation in enumerate(schedule.operations):
+        where = f"operations[{i}] (id {operation.id})"
+        if operation.id in seen:
+            raise FormatError(f"{where}: the id is used twice; give every operation its own")
+        for other in operation.after:
+            if other not in seen:
+                raise FormatError(f"{where}: 'after' names {other}, no operation earlier in the list")
+        seen.add(operation.id)
+        is_run = operation.kind == "run"
+        if is_run != (operation.task is not None) or is_run != (operation.algorithm is not None):
+            raise FormatError(f"{where}: a run has 'task' and 'algorithm', and nothing else has them")
+        if is_run == (operation.block is not None):
+            raise FormatError(f"{where}: offload, prefetch and move have 'block', and a run has not")
+
+
+def _require_residences(schedule: Schedule) -> None:
+    """Each residence is of one thing, names operations that exist, and is placed as the model says."""
+    ids = {operation.id for operation in schedule.operations}
+    model = schedule.memory_model
+    if (model == "paged") != (schedule.page_bytes is not None):
+        raise FormatError("page_bytes: a paged schedule has it, and no other")
+    for i, residence in enumerate(schedule.residences):
+        where = f"residences[{i}]"
+        if (residence.block is None) == (residence.workspace_of is None):
+            raise FormatError(f"{where}: it has either 'block' or 'workspace_of'")
+        named = [residence.workspace_of, residence.acquired_by, *residence.released_after]
+        for other in named:
+            if other is not None and other not in ids:
+                raise FormatError(f"{where}: it names operation {other}, which does not exist")
+        if (model == "contiguous") != (residence.offset is not None):
+            raise FormatError(f"{where}: a contiguous schedule gives it an 'offset', and no other model does")
+        if (model == "paged") != (residence.extents is not None):
+            raise FormatError(f"{where}: a paged schedule gives it 'extents', and no other model does")

@@ -1,0 +1,47 @@
+"""Times of a program: every operation starts as soon as its stream and its waits allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..instances.instance import Instance
+from .schedule import Operation, Schedule
+
+
+def nominal_ns(instance: Instance, operation: Operation) -> int:
+    """Duration of an operation as the instance gives it; a copy that is not possible counts as 0."""
+    if operation.task is not None and operation.algorithm is not None:
+        return instance.tasks[operation.task].algorithms[operation.algorithm].duration_ns
+    assert operation.block is not None
+    block = instance.blocks[operation.block]
+    times = {"offload": block.offload_ns, "prefetch": block.prefetch_ns, "move": block.move_ns}
+    return times[operation.kind] or 0
+
+
+def simulate(
+    instance: Instance, schedule: Schedule, durations_ns: Sequence[int] | None = None
+) -> tuple[list[int], list[int]]:
+    """Return the start and end of every operation, in the order of the list.
+
+    Parameters
+    ----------
+    instance, schedule
+        The program and what it is for.
+    durations_ns
+        One duration an operation, in place of the instance's.
+    """
+    if durations_ns is None:
+        durations_ns = [nominal_ns(instance, operation) for operation in schedule.operations]
+    starts: list[int] = []
+    ends: list[int] = []
+    end_of: dict[int, int] = {}
+    free_at: dict[str, int] = {}
+    for operation, duration in zip(schedule.operations, durations_ns, strict=True):
+        start = free_at.get(operation.stream, 0)
+        for other in operation.after:
+            start = max(start, end_of[other])
+        end = start + duration
+        starts.append(start)
+        ends.append(end)
+        end_of[operation.id] = free_at[operation.stream] = end
+    return starts, ends
