@@ -1,0 +1,109 @@
+"""The memory pool of a program under construction: where the next block goes.
+
+One list of free ranges serves all three memory models: a contiguous pool gives one range, a paged one
+gives whole pages wherever they are free, and the divisible model is paging with pages of one byte.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import Literal
+
+from ..instances.units import ceil_to
+
+Fit = Literal["best", "first", "exact-first"]
+Range = tuple[int, int]
+"""Offset and bytes."""
+
+
+class Pool:
+    """Free ranges of device memory.
+
+    Parameters
+    ----------
+    capacity
+        Bytes of the pool.
+    unit
+        Alignment, or the size of a page.
+    scattered
+        Whether an allocation may consist of several ranges (pages).
+    fit
+        Which hole a contiguous allocation takes: the smallest that is large enough (``best``), the first
+        (``first``), or the first of exactly its size, else the first large enough (``exact-first``; moDNN,
+        TPDS 2019, section 3.3).
+    """
+
+    def __init__(self, capacity: int, unit: int, *, scattered: bool = False, fit: Fit = "best") -> None:
+        usable = max(capacity, 0) // unit * unit if scattered else max(capacity, 0)
+        self._free: list[Range] = [(0, usable)] if usable else []
+        self._unit = unit
+        self._scattered = scattered
+        self._fit = fit
+
+    @property
+    def free_bytes(self) -> int:
+        """Sum of the free ranges."""
+        return sum(size for _, size in self._free)
+
+    @property
+    def largest_hole(self) -> int:
+        """Size of the largest free range."""
+        return max((size for _, size in self._free), default=0)
+
+    def holes(self) -> tuple[Range, ...]:
+        """Free ranges in the order of their addresses."""
+        return tuple(self._free)
+
+    def allocate(self, size: int) -> tuple[Range, ...] | None:
+        """Take room for `size` bytes; None when there is none."""
+        return self._allocate_pages(size) if self._scattered else self._allocate_range(size)
+
+    def allocate_at(self, offset: int, size: int) -> bool:
+        """Take the range at `offset`, if all of it is free."""
+        i = bisect_left(self._free, (offset + 1,)) - 1
+        if i < 0:
+            return False
+        start, length = self._free[i]
+        if offset + size > start + length:
+            return False
+        remains = [(start, offset - start), (offset + size, start + length - offset - size)]
+        self._free[i : i + 1] = [hole for hole in remains if hole[1]]
+        return True
+
+    def release(self, ranges: tuple[Range, ...]) -> None:
+        """Give ranges back; neighbours coalesce."""
+        for start, size in ranges:
+            i = bisect_left(self._free, (start,))
+            end = start + size
+            if i < len(self._free) and self._free[i][0] == end:
+                end += self._free.pop(i)[1]
+            if i and sum(self._free[i - 1]) == start:
+                start = self._free.pop(i - 1)[0]
+            insort(self._free, (start, end - start))
+
+    def _allocate_range(self, size: int) -> tuple[Range, ...] | None:
+        candidates = [hole for hole in self._free if hole[1] >= size]
+        if not candidates:
+            return None
+        chosen = candidates[0]
+        if self._fit == "best":
+            chosen = min(candidates, key=lambda hole: (hole[1], hole[0]))
+        elif self._fit == "exact-first":
+            rounded = ceil_to(size, self._unit)
+            chosen = next((hole for hole in candidates if hole[1] == rounded), chosen)
+        taken = min(ceil_to(size, self._unit), chosen[1])
+        self.allocate_at(chosen[0], taken)
+        return ((chosen[0], taken),)
+
+    def _allocate_pages(self, size: int) -> tuple[Range, ...] | None:
+        wanted = ceil_to(size, self._unit)
+        if wanted > self.free_bytes:
+            return None
+        taken = []
+        while wanted:
+            start, length = self._free[0]
+            part = min(length, wanted)
+            self.allocate_at(start, part)
+            taken.append((start, part))
+            wanted -= part
+        return tuple(taken)

@@ -1,0 +1,530 @@
+"""Building a program operation by operation, so that it is valid by construction.
+
+A method issues runs, offloads, prefetches, moves and releases in the order in which a host thread would
+issue them; the builder places blocks in the pool, derives the waits (data, stale copies, memory that is
+reused) and keeps the simulated time. A method is then its decisions only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ..instances.errors import PebblerError
+from ..instances.instance import Instance
+from ..instances.units import ceil_to, format_size
+from ..validate.measures import highest_byte, memory_curve
+from ..validate.schedule import PAGE_BYTES, Kind, MemoryModel, Operation, Residence, Schedule, Stream
+from .pool import Fit, Pool, Range
+
+
+class OutOfMemoryError(Exception):
+    """The pool has no place for what an operation needs.
+
+    Attributes
+    ----------
+    what
+        Name of the block, or the workspace of a task.
+    bytes
+        Its size.
+    """
+
+    def __init__(self, what: str, size: int, pool: Pool) -> None:
+        self.what = what
+        self.bytes = size
+        super().__init__(
+            f"no place for {what} ({format_size(size)}): {format_size(pool.free_bytes)} free, "
+            f"largest hole {format_size(pool.largest_hole)}"
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Stay:
+    """A residence under construction; `users` holds the last operation of each stream that touched it."""
+
+    block: int | None
+    workspace_of: int | None
+    ranges: tuple[Range, ...]
+    bytes: int
+    acquired_by: int | None
+    users: dict[Stream, int] = field(default_factory=dict)
+    released_after: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Span:
+    """Room that the parts of one tensor share: reserved while any of them is resident."""
+
+    ranges: tuple[Range, ...]
+    resident: int = 0
+
+
+class ProgramBuilder:
+    """A program under construction, at the point where the next operation is issued.
+
+    Parameters
+    ----------
+    instance
+        What the program is for.
+    memory
+        Memory model of the schedule.
+    fit
+        Which hole a contiguous allocation takes (see `Pool`).
+    one_copy_queue
+        Issue all copies in one FIFO order whatever their direction, as systems with one memory stream do.
+    start
+        Blocks that are initially on the device and shall stay there from time 0; default: all that fit.
+        The others are on the host only.
+
+    Raises
+    ------
+    PebblerError
+        When the memory is paged and a part begins inside a page.
+
+    Attributes
+    ----------
+    pool
+        Free memory at this point of the program.
+    starts, ends
+        Simulated times of the operations issued so far, by id.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        *,
+        memory: MemoryModel = "contiguous",
+        fit: Fit = "best",
+        one_copy_queue: bool = False,
+        start: Iterable[int] | None = None,
+    ) -> None:
+        self.instance = instance
+        self.memory: MemoryModel = memory
+        self._unit = {"contiguous": instance.alignment_bytes, "paged": PAGE_BYTES, "divisible": 1}[memory]
+        for block in instance.blocks:
+            if memory == "paged" and block.begin is not None and block.begin % PAGE_BYTES:
+                raise PebblerError(
+                    f"part '{block.name}' begins at byte {block.begin}, inside a page; "
+                    f"paged memory needs parts that begin at multiples of {PAGE_BYTES} bytes"
+                )
+        self.pool = Pool(instance.pool_bytes, self._unit, scattered=memory != "contiguous", fit=fit)
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self._one_copy_queue = one_copy_queue
+        self._last_copy: int | None = None
+        self._operations: list[Operation] = []
+        self._clocks: list[dict[Stream, int]] = []
+        self._last: dict[Stream, int] = {}
+        self._stays: list[_Stay] = []
+        self._open: dict[int, _Stay] = {}
+        self._previous: dict[int, tuple[int, ...]] = {}
+        self._written_by: dict[int, int] = {}
+        self._host: dict[int, int | None] = {
+            d: None for d, block in enumerate(instance.blocks) if block.initially != "absent"
+        }
+        self._hazards = _Hazards()
+        self._spans: dict[str, _Span] = {}
+        self._span_bytes = _span_bytes(instance)
+        self._has_run = [False] * len(instance.tasks)
+        initially = [d for d, block in enumerate(instance.blocks) if block.initially == "device"]
+        wanted = set(initially if start is None else start)
+        for d in sorted(initially, key=lambda d: (*instance.uses[d][:1], d)):
+            if d in wanted and (ranges := self._place_block(d)) is not None:
+                self._open_stay(d, ranges, None)
+
+    # --- where things are -------------------------------------------------------------------------
+
+    @property
+    def makespan_ns(self) -> int:
+        """End of the latest operation issued so far."""
+        return max(self.ends, default=0)
+
+    def is_resident(self, block: int) -> bool:
+        """Whether the block is on the device at this point of the program."""
+        return block in self._open
+
+    def on_host(self, block: int) -> bool:
+        """Whether the host holds (or will hold, once copies end) a copy that is not stale."""
+        return block in self._host
+
+    def resident_blocks(self) -> tuple[int, ...]:
+        """Blocks on the device at this point of the program, by index."""
+        return tuple(sorted(self._open))
+
+    def ranges_of(self, block: int) -> tuple[Range, ...]:
+        """Where a resident block lies."""
+        return self._open[block].ranges
+
+    # --- operations -------------------------------------------------------------------------------
+
+    def run(self, task: int, algorithm: int, after: Iterable[int] = ()) -> int:
+        """Run a task (again, if it has run); its outputs and workspace are placed now.
+
+        Raises
+        ------
+        OutOfMemoryError
+            When there is no place; the program is then as before.
+        PebblerError
+            When an input is not resident.
+        """
+        what = self.instance.tasks[task]
+        waits = set(after)
+        for d in what.inputs:
+            waits |= self._arrival(d, what.name)
+        outputs = [d for d in what.outputs if d not in self._open]
+        for d in (*what.updates, *(d for d in what.outputs if d in self._open)):
+            waits |= self._arrival(d, what.name)
+            waits |= {i for stream, i in self._open[d].users.items() if stream != "compute"}
+        workspace = what.algorithms[algorithm].workspace_bytes
+        places, scratch = self._place_all(outputs, workspace, what.name)
+        for d, ranges in places:
+            waits |= self._hazards.over(ranges) | set(self._previous.get(d, ()))
+        waits |= self._hazards.over(scratch)
+        duration = what.algorithms[algorithm].duration_ns
+        i = self._issue("compute", "run", duration, waits, task=task, algorithm=algorithm)
+        for d, ranges in places:
+            self._open_stay(d, ranges, i)
+        for d in what.blocks:
+            self._open[d].users["compute"] = i
+        for d in (*what.outputs, *what.updates):
+            self._written_by[d] = i
+        for d in (*what.updates, *(() if self._has_run[task] else what.outputs)):
+            self._host.pop(d, None)
+        if workspace:
+            self._stays.append(_Stay(None, i, scratch, workspace, i, released_after=(i,)))
+            self._hazards.mark(scratch, (i,))
+            self.pool.release(scratch)
+        self._has_run[task] = True
+        return i
+
+    def offload(self, block: int, after: Iterable[int] = ()) -> int:
+        """Copy a resident block to the host.
+
+        Raises
+        ------
+        PebblerError
+            When the block is not resident or may not be offloaded.
+        """
+        info = self.instance.blocks[block]
+        if info.offload_ns is None:
+            raise PebblerError(f"block '{info.name}' cannot be offloaded: its offload_ns is null")
+        waits = set(after) | self._arrival(block, "an offload")
+        if block in self._written_by:
+            waits.add(self._written_by[block])
+        i = self._issue(self._copy_stream("d2h"), "offload", info.offload_ns, waits, block=block)
+        self._open[block].users[self._operations[i].stream] = i
+        self._host[block] = i
+        return i
+
+    def prefetch(self, block: int, after: Iterable[int] = ()) -> int:
+        """Copy a block from the host to a place that is chosen now.
+
+        Raises
+        ------
+        OutOfMemoryError
+            When there is no place; the program is then as before.
+        PebblerError
+            When the block is resident already, has no valid host copy, or may not be prefetched.
+        """
+        info = self.instance.blocks[block]
+        if info.prefetch_ns is None:
+            raise PebblerError(f"block '{info.name}' cannot be prefetched: its prefetch_ns is null")
+        if block in self._open or block not in self._host:
+            why = "is on the device already" if block in self._open else "has no valid copy on the host"
+            raise PebblerError(f"block '{info.name}' cannot be prefetched: it {why}")
+        ranges = self._place_block(block)
+        if ranges is None:
+            raise OutOfMemoryError(f"block '{info.name}'", info.bytes, self.pool)
+        copied = self._host[block]
+        waits = set(after) | self._hazards.over(ranges) | set(self._previous.get(block, ()))
+        if copied is not None:
+            waits.add(copied)
+        i = self._issue(self._copy_stream("h2d"), "prefetch", info.prefetch_ns, waits, block=block)
+        self._open_stay(block, ranges, i)
+        return i
+
+    def move(self, block: int, after: Iterable[int] = ()) -> int:
+        """Copy a resident block to another place on the device, and release the old one.
+
+        Raises
+        ------
+        OutOfMemoryError
+            When there is no second place; the program is then as before.
+        PebblerError
+            When the block is not resident, may not be moved, or is a part of a tensor.
+        """
+        info = self.instance.blocks[block]
+        if info.move_ns is None or info.tensor is not None:
+            raise PebblerError(f"block '{info.name}' cannot be moved inside the device")
+        waits = set(after) | self._arrival(block, "a move")
+        waits |= {i for stream, i in self._open[block].users.items() if stream != "compute"}
+        ranges = self.pool.allocate(info.bytes)
+        if ranges is None:
+            raise OutOfMemoryError(f"a move of block '{info.name}'", info.bytes, self.pool)
+        waits |= self._hazards.over(ranges)
+        i = self._issue("compute", "move", info.move_ns, waits, block=block)
+        self._close_stay(block, (i,))
+        self._open_stay(block, ranges, i)
+        self._written_by[block] = i
+        return i
+
+    def release(self, block: int, after: Iterable[int] = ()) -> None:
+        """Give a resident block's place back once all its users so far, and `after`, have ended."""
+        stay = self._open[block]
+        ops = {*stay.users.values(), *after}
+        if not ops and stay.acquired_by is not None:
+            ops = {stay.acquired_by}
+        self._close_stay(block, tuple(sorted(self._latest(ops))))
+
+    def release_dead(self, task: int) -> None:
+        """Release the blocks that no later task uses, after copying those that must end on the host."""
+        for d in self.instance.tasks[task].blocks:
+            block = self.instance.blocks[d]
+            if d not in self._open or self.instance.uses[d][-1] > task or block.finally_ == "device":
+                continue
+            if block.finally_ == "host" and d not in self._host:
+                self.offload(d)
+            self.release(d)
+
+    def finish(self, method: str, meta: dict[str, Any] | None = None) -> Schedule:
+        """Issue the copies that `finally` asks for and return the schedule.
+
+        Raises
+        ------
+        OutOfMemoryError
+            When a block that must end on the device has no place.
+        """
+        for d, block in enumerate(self.instance.blocks):
+            if block.finally_ == "host" and d not in self._host:
+                self.offload(d)
+            elif block.finally_ == "device" and d not in self._open:
+                self.prefetch(d)
+        residences = tuple(self._residence(stay) for stay in self._stays)
+        schedule = Schedule(
+            format="pebbler/schedule/1",
+            instance=self.instance.name,
+            method=method,
+            memory_model=self.memory,
+            page_bytes=PAGE_BYTES if self.memory == "paged" else None,
+            operations=tuple(self._operations),
+            residences=residences,
+            makespan_ns=self.makespan_ns,
+            peak_bytes=self.instance.resident_bytes,
+            meta=meta or {},
+        )
+        if self.memory == "divisible":
+            peak = max(memory_curve(self.instance, schedule)[1])
+        else:
+            peak = self.instance.resident_bytes + highest_byte(schedule)
+        return msgspec.structs.replace(schedule, peak_bytes=peak)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _copy_stream(self, direction: Stream) -> Stream:
+        return "copy" if self.instance.engines == "single" else direction
+
+    def _arrival(self, block: int, reader: str) -> set[int]:
+        """What a reader of a block waits for: the operation that brought it."""
+        if block not in self._open:
+            name = self.instance.blocks[block].name
+            raise PebblerError(f"block '{name}' is not on the device where {reader} needs it")
+        acquired_by = self._open[block].acquired_by
+        return set() if acquired_by is None else {acquired_by}
+
+    def _issue(
+        self,
+        stream: Stream,
+        kind: Kind,
+        duration: int,
+        waits: set[int],
+        *,
+        task: int | None = None,
+        algorithm: int | None = None,
+        block: int | None = None,
+    ) -> int:
+        """Append an operation with the waits that are not implied by others."""
+        i = len(self._operations)
+        if kind in ("offload", "prefetch"):
+            if self._one_copy_queue and self._last_copy is not None:
+                waits.add(self._last_copy)
+            self._last_copy = i
+        previous = self._last.get(stream)
+        clock: dict[Stream, int] = {} if previous is None else dict(self._clocks[previous])
+        start = 0 if previous is None else self.ends[previous]
+        after = []
+        for j in sorted(waits, reverse=True):
+            other = self._operations[j].stream
+            if j > clock.get(other, -1):
+                after.append(j)
+                for name, latest in self._clocks[j].items():
+                    clock[name] = max(clock.get(name, -1), latest)
+            start = max(start, self.ends[j])
+        clock[stream] = i
+        self._clocks.append(clock)
+        self._last[stream] = i
+        self.starts.append(start)
+        self.ends.append(start + duration)
+        self._operations.append(
+            Operation(
+                id=i,
+                stream=stream,
+                kind=kind,
+                task=task,
+                algorithm=algorithm,
+                block=block,
+                after=tuple(sorted(after)),
+                start_ns=start,
+                end_ns=start + duration,
+            )
+        )
+        return i
+
+    def _latest(self, ops: Iterable[int]) -> list[int]:
+        """Those of `ops` that no other of them comes after."""
+        kept: list[int] = []
+        for i in sorted(ops, reverse=True):
+            stream = self._operations[i].stream
+            if not any(self._clocks[j].get(stream, -1) >= i for j in kept):
+                kept.append(i)
+        return kept
+
+    def _open_stay(self, block: int, ranges: tuple[Range, ...], acquired_by: int | None) -> None:
+        stay = _Stay(block, None, ranges, self.instance.blocks[block].bytes, acquired_by)
+        if acquired_by is not None:
+            stay.users[self._operations[acquired_by].stream] = acquired_by
+        self._stays.append(stay)
+        self._open[block] = stay
+
+    def _close_stay(self, block: int, released_after: tuple[int, ...]) -> None:
+        stay = self._open.pop(block)
+        stay.released_after = self._previous[block] = released_after
+        if not released_after:
+            self._stays.remove(stay)  # initially on the device but never used: it was not there at all
+        self._hazards.mark(stay.ranges, released_after)
+        tensor = self.instance.blocks[block].tensor
+        if tensor is None:
+            self.pool.release(stay.ranges)
+        else:
+            span = self._spans[tensor]
+            span.resident -= 1
+            if not span.resident:
+                self.pool.release(self._spans.pop(tensor).ranges)
+
+    def _place_block(self, block: int) -> tuple[Range, ...] | None:
+        """Take room for a block; a part of a tensor goes to its place in the tensor's span."""
+        info = self.instance.blocks[block]
+        if info.tensor is None or info.begin is None:
+            return self.pool.allocate(info.bytes)
+        span = self._spans.get(info.tensor)
+        if span is None:
+            ranges = self.pool.allocate(self._span_bytes[info.tensor])
+            if ranges is None:
+                return None
+            span = self._spans[info.tensor] = _Span(ranges)
+        span.resident += 1
+        return _slice(span.ranges, info.begin, ceil_to(info.bytes, self._unit))
+
+    def _unplace(self, block: int, ranges: tuple[Range, ...]) -> None:
+        """Take back a placement that came to nothing."""
+        tensor = self.instance.blocks[block].tensor
+        if tensor is None:
+            self.pool.release(ranges)
+            return
+        self._spans[tensor].resident -= 1
+        if not self._spans[tensor].resident:
+            self.pool.release(self._spans.pop(tensor).ranges)
+
+    def _place_all(
+        self, outputs: Sequence[int], workspace: int, name: str
+    ) -> tuple[list[tuple[int, tuple[Range, ...]]], tuple[Range, ...]]:
+        """Place a run's outputs and workspace, all or nothing; the larger ones first."""
+        places: list[tuple[int, tuple[Range, ...]]] = []
+        failed: tuple[str, int] | None = None
+        for d in sorted(outputs, key=lambda d: (-self.instance.blocks[d].bytes, d)):
+            ranges = self._place_block(d)
+            if ranges is None:
+                failed = f"block '{self.instance.blocks[d].name}'", self.instance.blocks[d].bytes
+                break
+            places.append((d, ranges))
+        scratch: tuple[Range, ...] = ()
+        if failed is None and workspace:
+            found = self.pool.allocate(workspace)
+            if found is None:
+                failed = f"the workspace of task '{name}'", workspace
+            else:
+                scratch = found
+        if failed is not None:
+            for d, ranges in places:
+                self._unplace(d, ranges)
+            raise OutOfMemoryError(*failed, self.pool)
+        return places, scratch
+
+    def _residence(self, stay: _Stay) -> Residence:
+        offset = stay.ranges[0][0] if self.memory == "contiguous" else None
+        return Residence(
+            block=stay.block,
+            workspace_of=stay.workspace_of,
+            offset=offset,
+            extents=stay.ranges if self.memory == "paged" else None,
+            bytes=stay.bytes,
+            acquired_by=stay.acquired_by,
+            released_after=stay.released_after,
+        )
+
+
+class _Hazards:
+    """Which operations must have ended before a range of the pool may be written again."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = [0]
+        self._ops: list[tuple[int, ...]] = [()]
+
+    def over(self, ranges: tuple[Range, ...]) -> set[int]:
+        """Operations that released anything in these ranges last."""
+        found: set[int] = set()
+        for start, size in ranges:
+            i = bisect_right(self._starts, start) - 1
+            while i < len(self._starts) and self._starts[i] < start + size:
+                found.update(self._ops[i])
+                i += 1
+        return found
+
+    def mark(self, ranges: tuple[Range, ...], ops: tuple[int, ...]) -> None:
+        """Let these operations be the last to have released the ranges."""
+        for start, size in ranges:
+            first = bisect_right(self._starts, start) - 1
+            last = bisect_right(self._starts, start + size) - 1
+            starts, kept = [start], [ops]
+            if self._starts[first] < start:
+                starts.insert(0, self._starts[first])
+                kept.insert(0, self._ops[first])
+            starts.append(start + size)
+            kept.append(self._ops[last])
+            self._starts[first : last + 1] = starts
+            self._ops[first : last + 1] = kept
+
+
+def _span_bytes(instance: Instance) -> dict[str, int]:
+    """Bytes of each tensor that is cut into parts, up to the end of its last part."""
+    spans: dict[str, int] = {}
+    for block in instance.blocks:
+        if block.tensor is not None and block.begin is not None:
+            end = block.begin + ceil_to(block.bytes, instance.alignment_bytes)
+            spans[block.tensor] = max(spans.get(block.tensor, 0), end)
+    return spans
+
+
+def _slice(ranges: tuple[Range, ...], begin: int, size: int) -> tuple[Range, ...]:
+    """Cut bytes `begin` to `begin + size` out of ranges that follow one another."""
+    found = []
+    for start, length in ranges:
+        if begin < length and size > 0:
+            part = min(length - begin, size)
+            found.append((start + begin, part))
+            size -= part
+        begin = max(begin - length, 0)
+    return tuple(found)

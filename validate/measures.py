@@ -1,0 +1,98 @@
+"""Figures of a schedule: memory over time, bytes moved, stalls."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from ..instances.instance import Instance
+from .schedule import Residence, Schedule
+
+
+def lifetime_ns(
+    schedule: Schedule, residence: Residence, times: dict[int, tuple[int, int]]
+) -> tuple[int, int]:
+    """Start and end of a residence: from its acquisition to the latest of its releases.
+
+    Parameters
+    ----------
+    schedule, residence
+        The residence and the schedule that it is part of.
+    times
+        Start and end of each operation by id, as `operation_times` gives them.
+    """
+    start = 0 if residence.acquired_by is None else times[residence.acquired_by][0]
+    end = max((times[i][1] for i in residence.released_after), default=schedule.makespan_ns)
+    return start, end
+
+
+def operation_times(schedule: Schedule) -> dict[int, tuple[int, int]]:
+    """Reported start and end of every operation, by id."""
+    return {operation.id: (operation.start_ns, operation.end_ns) for operation in schedule.operations}
+
+
+def memory_curve(instance: Instance, schedule: Schedule) -> tuple[list[int], list[int]]:
+    """Bytes in use over time: instants, and the bytes from each instant to the next.
+
+    What ends at an instant is gone for what starts at it. Resident bytes are included.
+    """
+    times = operation_times(schedule)
+    changes: dict[int, int] = {0: 0, schedule.makespan_ns: 0}
+    for residence in schedule.residences:
+        start, end = lifetime_ns(schedule, residence, times)
+        changes[start] = changes.get(start, 0) + residence.bytes
+        changes[end] = changes.get(end, 0) - residence.bytes
+    instants = sorted(changes)
+    levels = list(accumulate((changes[t] for t in instants), initial=instance.resident_bytes))[1:]
+    return instants, levels
+
+
+def average_bytes(instance: Instance, schedule: Schedule) -> int:
+    """Time-average of the bytes in use over the makespan (vDNN, Fig. 11), rounded down."""
+    times = operation_times(schedule)
+    area = 0
+    for residence in schedule.residences:
+        start, end = lifetime_ns(schedule, residence, times)
+        area += residence.bytes * max(end - start, 0)
+    return instance.resident_bytes + area // max(schedule.makespan_ns, 1)
+
+
+def highest_byte(schedule: Schedule) -> int:
+    """Greatest end of a residence in the pool (contiguous and paged)."""
+    ends = [
+        start + size
+        for residence in schedule.residences
+        for start, size in residence.extents or ((residence.offset or 0, residence.bytes),)
+    ]
+    return max(ends, default=0)
+
+
+def moved_bytes(instance: Instance, schedule: Schedule, kind: str) -> int:
+    """Bytes that all operations of a kind copy: ``offload``, ``prefetch`` or ``move``."""
+    return sum(
+        instance.blocks[operation.block].bytes
+        for operation in schedule.operations
+        if operation.kind == kind and operation.block is not None
+    )
+
+
+def pinned_bytes(instance: Instance, schedule: Schedule) -> int:
+    """Host memory that the schedule needs: every block that it offloads or prefetches (vDNN, Fig. 12)."""
+    blocks = {
+        operation.block for operation in schedule.operations if operation.kind in ("offload", "prefetch")
+    }
+    return sum(instance.blocks[d].bytes for d in blocks if d is not None)
+
+
+def stalls_ns(instance: Instance, schedule: Schedule) -> list[int]:
+    """Per task, how long the compute stream idles before its first run."""
+    stalls = [0] * len(instance.tasks)
+    started: set[int] = set()
+    busy_until = 0
+    for operation in schedule.operations:
+        if operation.stream != "compute":
+            continue
+        if operation.task is not None and operation.task not in started:
+            started.add(operation.task)
+            stalls[operation.task] = operation.start_ns - busy_until
+        busy_until = operation.end_ns
+    return stalls
