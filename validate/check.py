@@ -1,0 +1,532 @@
+"""The checker: proof that a schedule is valid whatever the operations' durations, or every reason why not.
+
+A schedule is a program, so it is not enough that nothing goes wrong at the predicted times. The proof rests
+on the program's order alone: streams run in list order and `after` waits. Where every two operations that
+touch the same bytes are ordered by the program, all executions have the effect of running the list from top
+to bottom, and one pass over the list then shows which version of each block everybody sees.
+
+Only a divisible schedule is checked at its simulated times, because that model has no addresses: such a
+schedule is a relaxation and never a solution.
+
+This module imports the instance and the schedule and nothing else of the project.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from ..instances.instance import Block, Instance
+from .schedule import Operation, Residence, Schedule, require_indices
+
+_NEVER = -1
+"""Position before every operation: time 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """Answer of the checker: `valid`, and the reasons when it is not."""
+
+    valid: bool
+    reasons: tuple[str, ...]
+
+
+def check(instance: Instance, schedule: Schedule, *, instance_sha256: str | None = None) -> CheckReport:
+    """Prove that a schedule is valid for an instance.
+
+    Parameters
+    ----------
+    instance, schedule
+        What to check.
+    instance_sha256
+        Checksum of the instance's file, to compare with the one that the schedule names.
+
+    Raises
+    ------
+    FormatError
+        When the schedule names a task, an algorithm or a block that the instance does not have.
+    """
+    require_indices(instance, schedule)
+    proof = _Proof(instance, schedule)
+    if schedule.instance != instance.name:
+        proof.fail(f"the schedule is for instance '{schedule.instance}', not for '{instance.name}'")
+    if schedule.instance_sha256 not in (None, instance_sha256) and instance_sha256 is not None:
+        proof.fail("instance_sha256 is not the checksum of the instance's file")
+    proof.streams()
+    proof.first_runs()
+    proof.acquisitions()
+    proof.places()
+    proof.separation()
+    proof.succession()
+    proof.contents()
+    proof.figures()
+    return CheckReport(not proof.reasons, tuple(proof.reasons))
+
+
+@dataclass(slots=True)
+class _Content:
+    """State of one block while the list is run from top to bottom."""
+
+    device: int | None = None
+    host: int | None = None
+    latest: int = 0
+    written_by: int = _NEVER
+    offloaded_by: int = _NEVER
+
+
+@dataclass(slots=True)
+class _Proof:
+    instance: Instance
+    schedule: Schedule
+    reasons: list[str] = field(default_factory=list)
+    operations: tuple[Operation, ...] = field(init=False)
+    position: dict[int, int] = field(init=False)
+    clocks: list[dict[str, int]] = field(init=False)
+    acquired: dict[int, list[Residence]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.operations = self.schedule.operations
+        self.position = {operation.id: p for p, operation in enumerate(self.operations)}
+        self.clocks = _clocks(self.operations, self.position)
+        self.acquired = defaultdict(list)
+        for residence in self.schedule.residences:
+            self.acquired[self._acquisition(residence)].append(residence)
+
+    # --- words ------------------------------------------------------------------------------------
+
+    def fail(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+    def name(self, p: int) -> str:
+        """Operation at position `p`, in words."""
+        operation = self.operations[p]
+        if operation.task is not None:
+            return f"operation {operation.id} (run {self.instance.tasks[operation.task].name})"
+        assert operation.block is not None
+        return f"operation {operation.id} ({operation.kind} {self.block(operation.block).name})"
+
+    def what(self, residence: Residence) -> str:
+        """Content of a residence, in words."""
+        if residence.block is not None:
+            return f"'{self.block(residence.block).name}'"
+        assert residence.workspace_of is not None
+        return f"the workspace of {self.name(self.position[residence.workspace_of])}"
+
+    def block(self, index: int) -> Block:
+        return self.instance.blocks[index]
+
+    # --- order ------------------------------------------------------------------------------------
+
+    def ends_before(self, p: int, q: int) -> bool:
+        """Whether operation `p` has ended when `q` starts, in every execution."""
+        return p == _NEVER or (p != q and self.clocks[q].get(self.operations[p].stream, _NEVER) >= p)
+
+    def released_before(self, residence: Residence, q: int) -> bool:
+        """Whether a residence has ended when operation `q` starts, in every execution."""
+        releases = [self.position[i] for i in residence.released_after]
+        return bool(releases) and all(self.ends_before(p, q) for p in releases)
+
+    def _acquisition(self, residence: Residence) -> int:
+        return _NEVER if residence.acquired_by is None else self.position[residence.acquired_by]
+
+    # --- rules ------------------------------------------------------------------------------------
+
+    def streams(self) -> None:
+        """Runs and moves are on compute; copies are on the engine of their direction; null forbids."""
+        single = self.instance.engines == "single"
+        proper = {
+            "run": "compute",
+            "move": "compute",
+            "offload": "copy" if single else "d2h",
+            "prefetch": "copy" if single else "h2d",
+        }
+        for p, operation in enumerate(self.operations):
+            if operation.stream != proper[operation.kind]:
+                self.fail(f"{self.name(p)} is on stream {operation.stream}, not on {proper[operation.kind]}")
+            if operation.block is not None and _copy_ns(self.instance, operation) is None:
+                self.fail(f"{self.name(p)}: the instance's null time forbids it")
+
+    def first_runs(self) -> None:
+        """Every task runs; first runs keep the instance's order; only recomputable tasks run again."""
+        following = 0
+        for p, operation in enumerate(self.operations):
+            if operation.task is None:
+                continue
+            if operation.task > following:
+                self.fail(f"{self.name(p)} runs before '{self.instance.tasks[following].name}' has run")
+            if operation.task < following and not self.instance.tasks[operation.task].recomputable:
+                self.fail(f"{self.name(p)} runs again, but its task is not recomputable")
+            following = max(following, operation.task + 1)
+        for task in self.instance.tasks[following:]:
+            self.fail(f"task '{task.name}' never runs")
+
+    def acquisitions(self) -> None:
+        """Each residence is acquired by what writes it, has the right size and ends after it began."""
+        for residence in self.schedule.residences:
+            p = self._acquisition(residence)
+            if residence.block is not None:
+                self._block_acquisition(residence, p)
+            else:
+                self._workspace_acquisition(residence)
+            for i in residence.released_after:
+                q = self.position[i]
+                if q != p and not self.ends_before(p, q):
+                    self.fail(
+                        f"{self.what(residence)} is released by {self.name(q)}, not after it is acquired"
+                    )
+        for p, operation in enumerate(self.operations):
+            mine = self.acquired.get(p, [])
+            for d in _must_acquire(operation):
+                if sum(residence.block == d for residence in mine) != 1:
+                    self.fail(f"{self.name(p)} must acquire exactly one residence of '{self.block(d).name}'")
+            if operation.task is not None and operation.algorithm is not None:
+                algorithm = self.instance.tasks[operation.task].algorithms[operation.algorithm]
+                held = sum(residence.workspace_of == operation.id for residence in mine)
+                if held != (algorithm.workspace_bytes > 0):
+                    self.fail(
+                        f"{self.name(p)} has {held} workspaces, not {int(algorithm.workspace_bytes > 0)}"
+                    )
+
+    def _block_acquisition(self, residence: Residence, p: int) -> None:
+        assert residence.block is not None
+        block = self.block(residence.block)
+        if residence.bytes != block.bytes:
+            self.fail(f"a residence of '{block.name}' has {residence.bytes} bytes, the block {block.bytes}")
+        if p == _NEVER:
+            if block.initially != "device":
+                self.fail(f"'{block.name}' is resident from time 0 but is not initially on the device")
+            if sum(other.block == residence.block for other in self.acquired[_NEVER]) > 1:
+                self.fail(f"'{block.name}' is resident twice from time 0")
+            return
+        operation = self.operations[p]
+        writes = (
+            self.instance.tasks[operation.task].outputs
+            if operation.task is not None
+            else _must_acquire(operation)
+        )
+        if residence.block not in writes:
+            self.fail(f"'{block.name}' is acquired by {self.name(p)}, which does not bring it there")
+
+    def _workspace_acquisition(self, residence: Residence) -> None:
+        assert residence.workspace_of is not None
+        what = self.what(residence)
+        operation = self.operations[self.position[residence.workspace_of]]
+        if residence.acquired_by != residence.workspace_of or residence.released_after != (operation.id,):
+            self.fail(f"{what} is not acquired and released by that run alone")
+        if operation.task is None or operation.algorithm is None:
+            self.fail(f"{what}: only a run has a workspace")
+            return
+        needed = self.instance.tasks[operation.task].algorithms[operation.algorithm].workspace_bytes
+        if residence.bytes != needed:
+            self.fail(f"{what} has {residence.bytes} bytes, the algorithm needs {needed}")
+
+    def places(self) -> None:
+        """Every residence lies in the pool, aligned; pages are whole."""
+        pool, unit = self.instance.pool_bytes, self.instance.alignment_bytes
+        page = self.schedule.page_bytes
+        if page is not None:
+            unit = page
+            for block in self.instance.blocks:
+                if block.begin is not None and block.begin % page:
+                    self.fail(f"part '{block.name}' begins inside a page")
+        for residence in self.schedule.residences:
+            what = self.what(residence)
+            ranges = sorted(_ranges(residence))
+            if any(start + size > following for (start, size), (following, _) in pairwise(ranges)):
+                self.fail(f"{what} has the same page twice")
+            for start, size in ranges:
+                if start % unit:
+                    self.fail(f"{what} lies at {start}, not a multiple of {unit}")
+                if start + size > pool:
+                    self.fail(f"{what} ends at byte {start + size} of a pool of {pool}")
+            if page is not None and residence.extents is not None:
+                mapped = sum(size for _, size in residence.extents)
+                if (
+                    any(size % page for _, size in residence.extents)
+                    or mapped != -(-residence.bytes // page) * page
+                ):
+                    self.fail(
+                        f"{what} has {mapped} bytes in its extents, not its {residence.bytes} in whole pages"
+                    )
+
+    def separation(self) -> None:
+        """Residences that overlap in address are ordered: one is released before the other is acquired.
+
+        Residences are taken in the order of their acquisition; each must come after those that were the last
+        to hold its bytes. Order is transitive, because a residence is released after it is acquired.
+        """
+        held = _Holders()
+        for p in sorted(self.acquired):
+            for residence in self.acquired[p]:
+                ranges = _ranges(residence)
+                for holder in held.over(ranges):
+                    if p == _NEVER or not self.released_before(holder, p):
+                        by = "at time 0" if p == _NEVER else f"by {self.name(p)}"
+                        self.fail(
+                            f"{self.what(residence)}, acquired {by}, overlaps {self.what(holder)}, "
+                            "which need not have been released by then"
+                        )
+                held.put(ranges, residence)
+
+    def succession(self) -> None:
+        """At most one residence of a block is live at a time; a move holds the old and the new one."""
+        last: dict[int, Residence] = {}
+        for p in sorted(self.acquired):
+            for residence in self.acquired[p]:
+                if residence.block is None:
+                    continue
+                before = last.get(residence.block)
+                last[residence.block] = residence
+                if before is None or p == _NEVER:
+                    continue
+                if self.operations[p].kind == "move":
+                    releases = [self.position[i] for i in before.released_after]
+                    fine = p in releases and all(q == p or self.ends_before(q, p) for q in releases)
+                else:
+                    fine = self.released_before(before, p)
+                if not fine:
+                    name = self.block(residence.block).name
+                    self.fail(f"{self.name(p)} acquires '{name}', whose earlier residence may still be live")
+
+    def contents(self) -> None:
+        """Run the list from top to bottom: everybody sees resident data in the right version."""
+        state = [_Content(host=None if block.initially == "absent" else 0) for block in self.instance.blocks]
+        required = _versions(self.instance)
+        current: dict[int, Residence] = {}
+        for residence in self.acquired.get(_NEVER, []):
+            if residence.block is not None:
+                current[residence.block] = residence
+                state[residence.block].device = 0
+        for p, operation in enumerate(self.operations):
+            if operation.task is not None:
+                self._run(p, operation.task, state, current, required[operation.task])
+            elif operation.block is not None:
+                self._copy(p, operation.block, state[operation.block], current)
+        for d, block in enumerate(self.instance.blocks):
+            content = state[d]
+            if block.finally_ == "host" and content.host != content.latest:
+                self.fail(f"'{block.name}' must end on the host, which has no valid copy")
+            if block.finally_ == "device":
+                stay = current.get(d)
+                if stay is None or stay.released_after or content.device != content.latest:
+                    self.fail(f"'{block.name}' must end on the device, where it is not kept")
+
+    def _run(
+        self,
+        p: int,
+        k: int,
+        state: list[_Content],
+        current: dict[int, Residence],
+        required: dict[int, int],
+    ) -> None:
+        task = self.instance.tasks[k]
+        for residence in self.acquired.get(p, []):
+            if residence.block is not None:
+                current[residence.block] = residence
+        for d in task.blocks:
+            self._is_there(p, d, current)
+        for d in (*task.inputs, *task.updates):
+            if state[d].device != required[d]:
+                self.fail(
+                    f"{self.name(p)} needs version {required[d]} of '{self.block(d).name}', "
+                    f"and version {state[d].device} is there"
+                )
+        for d in (*task.updates, *task.outputs):
+            content = state[d]
+            if not self.ends_before(content.offloaded_by, p):
+                self.fail(f"{self.name(p)} writes '{self.block(d).name}' while an offload may be copying it")
+            version = required[d] + 1
+            if version < content.latest:
+                self.fail(f"{self.name(p)} writes '{self.block(d).name}' again after a later update of it")
+            content.device = version
+            content.latest = max(content.latest, version)
+            content.written_by = p
+        self._one_base(p, task.blocks, current)
+
+    def _copy(self, p: int, d: int, content: _Content, current: dict[int, Residence]) -> None:
+        kind, name = self.operations[p].kind, self.block(d).name
+        if kind != "prefetch":
+            self._is_there(p, d, current)
+            if content.device != content.latest:
+                self.fail(f"{self.name(p)} copies version {content.device} of '{name}', not {content.latest}")
+            if not self.ends_before(content.written_by, p):
+                self.fail(f"{self.name(p)} copies '{name}' while a run may be writing it")
+        if kind == "offload":
+            content.host, content.offloaded_by = content.device, p
+            return
+        if kind == "prefetch":
+            if content.host is None or content.host != content.latest:
+                self.fail(f"{self.name(p)} reads a host copy of '{name}' that is missing or stale")
+            if not self.ends_before(content.offloaded_by, p):
+                self.fail(
+                    f"{self.name(p)} reads the host copy of '{name}' while an offload may be writing it"
+                )
+            content.device = content.host
+        elif not self.ends_before(content.offloaded_by, p):
+            self.fail(f"{self.name(p)} moves '{name}' while an offload may be copying it")
+        content.written_by, content.offloaded_by = p, _NEVER
+        for residence in self.acquired.get(p, []):
+            if residence.block == d:
+                current[d] = residence
+
+    def _is_there(self, p: int, d: int, current: dict[int, Residence]) -> None:
+        """The residence that was acquired last holds the block from before `p` starts until it has ended."""
+        name = self.block(d).name
+        residence = current.get(d)
+        if residence is None:
+            self.fail(f"{self.name(p)} needs '{name}', which is not on the device")
+            return
+        acquisition = self._acquisition(residence)
+        if acquisition != p and not self.ends_before(acquisition, p):
+            self.fail(f"{self.name(p)} uses '{name}', which need not have arrived by then")
+        releases = [self.position[i] for i in residence.released_after]
+        if releases and not any(q == p or self.ends_before(p, q) for q in releases):
+            self.fail(f"{self.name(p)} uses '{name}', which may have been released by then")
+
+    def _one_base(self, p: int, blocks: Iterable[int], current: dict[int, Residence]) -> None:
+        """Parts of one tensor that a run touches lie at base + begin for one base (contiguous)."""
+        if self.schedule.memory_model != "contiguous":
+            return
+        bases: dict[str, set[int]] = defaultdict(set)
+        for d in blocks:
+            block, residence = self.block(d), current.get(d)
+            if block.tensor is not None and block.begin is not None and residence is not None:
+                bases[block.tensor].add((residence.offset or 0) - block.begin)
+        for tensor, found in bases.items():
+            if len(found) > 1:
+                self.fail(f"{self.name(p)} touches parts of '{tensor}' that do not lie at one base")
+
+    def figures(self) -> None:
+        """Reported times, makespan and peak are those of the simulation."""
+        ends: list[int] = []
+        stream_end: dict[str, int] = {}
+        for p, operation in enumerate(self.operations):
+            waits = [ends[self.position[i]] for i in operation.after]
+            start = max([stream_end.get(operation.stream, 0), *waits])
+            end = start + (_copy_ns(self.instance, operation) or 0)
+            if operation.task is not None and operation.algorithm is not None:
+                end = start + self.instance.tasks[operation.task].algorithms[operation.algorithm].duration_ns
+            if (operation.start_ns, operation.end_ns) != (start, end):
+                self.fail(
+                    f"{self.name(p)} is reported from {operation.start_ns} to {operation.end_ns} ns, "
+                    f"simulated from {start} to {end}"
+                )
+            ends.append(end)
+            stream_end[operation.stream] = end
+        makespan = max(ends, default=0)
+        if self.schedule.makespan_ns != makespan:
+            self.fail(f"makespan_ns is {self.schedule.makespan_ns}, simulated {makespan}")
+        if self.schedule.memory_model == "divisible":
+            peak = self._largest_live_sum(ends, makespan)
+            if peak > self.instance.pool_bytes:
+                self.fail(
+                    f"at its simulated times {peak} bytes are live in a pool of {self.instance.pool_bytes}"
+                )
+        else:
+            residences = self.schedule.residences
+            peak = max((start + size for r in residences for start, size in _ranges(r)), default=0)
+        if self.schedule.peak_bytes != self.instance.resident_bytes + peak:
+            self.fail(
+                f"peak_bytes is {self.schedule.peak_bytes}, it is {self.instance.resident_bytes + peak}"
+            )
+
+    def _largest_live_sum(self, ends: list[int], makespan: int) -> int:
+        changes: dict[int, int] = defaultdict(int)
+        for residence in self.schedule.residences:
+            p = self._acquisition(residence)
+            start = 0 if p == _NEVER else self.operations[p].start_ns
+            end = max((ends[self.position[i]] for i in residence.released_after), default=makespan)
+            changes[start] += residence.bytes
+            changes[end] -= residence.bytes
+        live = largest = 0
+        for instant in sorted(changes):
+            live += changes[instant]
+            largest = max(largest, live)
+        return largest
+
+
+class _Holders:
+    """Which residence was the last to hold each byte of the pool."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = [0]
+        self._holder: list[Residence | None] = [None]
+
+    def over(self, ranges: Iterable[tuple[int, int]]) -> list[Residence]:
+        found: dict[int, Residence] = {}
+        for start, size in ranges:
+            i = bisect_right(self._starts, start) - 1
+            while i < len(self._starts) and self._starts[i] < start + size:
+                holder = self._holder[i]
+                if holder is not None:
+                    found[id(holder)] = holder
+                i += 1
+        return list(found.values())
+
+    def put(self, ranges: Iterable[tuple[int, int]], residence: Residence) -> None:
+        for start, size in ranges:
+            for cut in (start, start + size):
+                i = bisect_right(self._starts, cut) - 1
+                if self._starts[i] != cut:
+                    self._starts.insert(i + 1, cut)
+                    self._holder.insert(i + 1, self._holder[i])
+            first = bisect_right(self._starts, start) - 1
+            last = bisect_right(self._starts, start + size) - 1
+            self._starts[first:last] = [start]
+            self._holder[first:last] = [residence]
+
+
+def _clocks(operations: tuple[Operation, ...], position: dict[int, int]) -> list[dict[str, int]]:
+    """Per operation and stream, the last position that has ended when it ends (itself on its own stream).
+
+    Operations of a stream form a chain, so these few numbers answer every question of order.
+    """
+    clocks: list[dict[str, int]] = []
+    last: dict[str, int] = {}
+    for p, operation in enumerate(operations):
+        clock: dict[str, int] = {}
+        before = [position[i] for i in operation.after]
+        if operation.stream in last:
+            before.append(last[operation.stream])
+        for q in before:
+            for stream, latest in clocks[q].items():
+                clock[stream] = max(clock.get(stream, _NEVER), latest)
+        clock[operation.stream] = p
+        clocks.append(clock)
+        last[operation.stream] = p
+    return clocks
+
+
+def _versions(instance: Instance) -> list[dict[int, int]]:
+    """Per task, the version of each block that it finds: how often earlier tasks have written it."""
+    count = [0] * len(instance.blocks)
+    required = []
+    for task in instance.tasks:
+        required.append({d: count[d] for d in task.blocks})
+        for d in (*task.outputs, *task.updates):
+            count[d] += 1
+    return required
+
+
+def _must_acquire(operation: Operation) -> tuple[int, ...]:
+    """Blocks for which the operation must acquire a residence: a prefetch and a move, theirs."""
+    if operation.kind in ("prefetch", "move") and operation.block is not None:
+        return (operation.block,)
+    return ()
+
+
+def _ranges(residence: Residence) -> tuple[tuple[int, int], ...]:
+    """Byte ranges of a residence in the pool: none in divisible memory."""
+    if residence.offset is not None:
+        return ((residence.offset, residence.bytes),)
+    return residence.extents or ()
+
+
+def _copy_ns(instance: Instance, operation: Operation) -> int | None:
+    if operation.block is None:
+        return None
+    block = instance.blocks[operation.block]
+    return {"offload": block.offload_ns, "prefetch": block.prefetch_ns, "move": block.move_ns}[operation.kind]
