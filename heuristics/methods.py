@@ -1,0 +1,123 @@
+"""The one signature and the one registry of all methods, by rule or by proof.
+
+A method maps an instance and limits to an answer. Command line, benchmark and study name methods, never
+modules.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from ..instances.errors import PebblerError
+from ..instances.instance import Instance
+from ..validate.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a method may use.
+
+    Attributes
+    ----------
+    time_limit
+        Seconds; None: until the method is done.
+    seed
+        Of every random decision.
+    workers
+        Threads of a solver.
+    memory
+        Memory model of the schedule.
+    warm_start
+        A schedule to start from.
+    """
+
+    time_limit: float | None = None
+    seed: int = 0
+    workers: int = 1
+    memory: Literal["contiguous", "paged"] = "contiguous"
+    warm_start: Schedule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a method has found.
+
+    Attributes
+    ----------
+    schedule
+        None when there is none, with the reason in `stopped_by`.
+    stopped_by
+        Why the method ended: ``done``, a limit, or the reason of a refusal.
+    lower_bound_ns, bound_by, certified
+        A proven bound, which argument or solver gave it, and whether it was checked in exact arithmetic.
+    infeasible
+        Whether the method proved that no schedule exists.
+    """
+
+    schedule: Schedule | None
+    stopped_by: str = "done"
+    lower_bound_ns: int | None = None
+    bound_by: str | None = None
+    certified: bool = False
+    infeasible: bool = False
+
+
+Method = Callable[[Instance, Limits], Answer]
+
+
+class Refusal(Exception):  # noqa: N818 - a method's answer, not an error
+    """A method's policy leads to no schedule; the message says at which task and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class MethodInfo:
+    """A registered method: its name, what it does in one line, and its source."""
+
+    name: str
+    summary: str
+    source: str
+    call: Method
+
+
+_methods: dict[str, MethodInfo] = {}
+
+
+def register(name: str, summary: str, source: str) -> Callable[[Method], Method]:
+    """Enter a method into the registry under a name (a decorator).
+
+    Raises
+    ------
+    PebblerError
+        When the name is taken.
+    """
+
+    def enter(method: Method) -> Method:
+        if name in _methods:
+            raise PebblerError(f"method '{name}' is registered already; choose another name")
+        _methods[name] = MethodInfo(name, summary, source, method)
+        return method
+
+    return enter
+
+
+def list_methods() -> tuple[MethodInfo, ...]:
+    """All registered methods, in the order of their registration."""
+    return tuple(_methods.values())
+
+
+def find_method(name: str) -> MethodInfo:
+    """Return the method of a name.
+
+    Raises
+    ------
+    PebblerError
+        When there is none; close names are listed.
+    """
+    if name in _methods:
+        return _methods[name]
+    close = difflib.get_close_matches(name, _methods, n=3)
+    hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(_methods)}"
+    raise PebblerError(f"there is no method '{name}'; {hint}")

@@ -1,0 +1,189 @@
+"""Solve an instance with a method by name: the schedule is checked before anybody sees it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Literal
+
+from ..heuristics.methods import Answer, Limits, Refusal, find_method
+from ..instances.instance import Instance
+from ..instances.memory import require_budget
+from ..instances.units import format_size, format_time
+from ..validate.check import check
+from ..validate.measures import average_bytes, moved_bytes, pinned_bytes
+from ..validate.schedule import Schedule
+from .bounds import Bound, best_bound
+
+
+class Status(StrEnum):
+    """What is known about the answer."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A checked answer with its figures; all but `schedule` are those of ``solve --json``.
+
+    Attributes
+    ----------
+    status, stopped_by
+        What is known, and why the method ended (the reason of a refusal).
+    makespan_ns, peak_bytes, average_bytes, offloaded_bytes, prefetched_bytes, pinned_bytes
+        Figures of the schedule, for one round; None without one.
+    lower_bound_ns, bound_by, certified
+        The best bound known, who proved it, and whether in exact arithmetic.
+    optimality_gap
+        (makespan - lower bound) / lower bound.
+    solve_seconds
+        Wall time of the method alone.
+    """
+
+    status: Status
+    stopped_by: str
+    makespan_ns: int | None
+    lower_bound_ns: int
+    optimality_gap: float | None
+    bound_by: str
+    certified: bool
+    peak_bytes: int | None
+    average_bytes: int | None
+    offloaded_bytes: int | None
+    prefetched_bytes: int | None
+    pinned_bytes: int | None
+    memory_model: str
+    method: str
+    solve_seconds: float
+    seed: int
+    schedule: Schedule | None
+
+    def as_dict(self) -> dict[str, object]:
+        """The figures by name, without the schedule."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "schedule"}
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<16} {value}" for name, value in self._rows())
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in self._rows())
+        return f"<table>{rows}</table>"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        bound = (
+            f"{format_time(self.lower_bound_ns)} ({self.bound_by}{', certified' if self.certified else ''})"
+        )
+        rows = [("method", self.method), ("status", f"{self.status} ({self.stopped_by})")]
+        if self.makespan_ns is not None and self.optimality_gap is not None:
+            rows.append(("makespan", format_time(self.makespan_ns)))
+            rows += [("lower bound", bound), ("gap", f"{self.optimality_gap:.2%}")]
+            rows.append(("peak memory", format_size(self.peak_bytes or 0)))
+            rows.append(("offloaded", format_size(self.offloaded_bytes or 0)))
+            rows.append(("prefetched", format_size(self.prefetched_bytes or 0)))
+        else:
+            rows.append(("lower bound", bound))
+        rows += [("memory model", self.memory_model), ("solve time", f"{self.solve_seconds:.3f} s")]
+        return rows
+
+
+def solve(
+    instance: Instance,
+    method: str,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    memory: Literal["contiguous", "paged"] = "contiguous",
+    warm_start: Schedule | None = None,
+    bound: Bound | None = None,
+) -> Result:
+    """Solve an instance.
+
+    Parameters
+    ----------
+    instance
+        What to schedule.
+    method
+        A name that `list_methods` knows.
+    time_limit
+        Seconds; None: until the method is done.
+    seed, workers
+        Of random decisions, and threads of a solver.
+    memory
+        Memory model of the schedule.
+    warm_start
+        A schedule to start from, for methods that can.
+    bound
+        A bound that is known already, so that it need not be computed again.
+
+    Returns
+    -------
+    Result
+        Its schedule has passed the checker.
+
+    Raises
+    ------
+    PebblerError
+        For an unknown method, or a budget under the minimum.
+    AssertionError
+        When a method returns a schedule that the checker refuses: a defect of the method.
+    """
+    call = find_method(method).call
+    require_budget(instance)
+    known = best_bound(instance) if bound is None else bound
+    limits = Limits(time_limit, seed, workers, memory, warm_start)
+    began = time.perf_counter()
+    try:
+        answer = call(instance, limits)
+    except Refusal as refusal:
+        answer = Answer(None, stopped_by=str(refusal))
+    seconds = time.perf_counter() - began
+    if answer.lower_bound_ns is not None and answer.lower_bound_ns > known.lower_bound_ns:
+        known = Bound(answer.lower_bound_ns, answer.bound_by or method, answer.certified)
+    schedule = answer.schedule
+    if schedule is not None:
+        _require_valid(instance, schedule, known, memory)
+    return Result(
+        status=_status(answer, known),
+        stopped_by=answer.stopped_by,
+        makespan_ns=schedule and schedule.makespan_ns,
+        lower_bound_ns=known.lower_bound_ns,
+        optimality_gap=schedule
+        and (schedule.makespan_ns - known.lower_bound_ns) / max(known.lower_bound_ns, 1),
+        bound_by=known.bound_by,
+        certified=known.certified,
+        peak_bytes=schedule and schedule.peak_bytes,
+        average_bytes=schedule and average_bytes(instance, schedule),
+        offloaded_bytes=schedule and moved_bytes(instance, schedule, "offload"),
+        prefetched_bytes=schedule and moved_bytes(instance, schedule, "prefetch"),
+        pinned_bytes=schedule and pinned_bytes(instance, schedule),
+        memory_model=memory,
+        method=method,
+        solve_seconds=seconds,
+        seed=seed,
+        schedule=schedule,
+    )
+
+
+def _status(answer: Answer, bound: Bound) -> Status:
+    if answer.schedule is None:
+        return Status.INFEASIBLE if answer.infeasible else Status.UNKNOWN
+    return Status.OPTIMAL if answer.schedule.makespan_ns == bound.lower_bound_ns else Status.FEASIBLE
+
+
+def _require_valid(instance: Instance, schedule: Schedule, bound: Bound, memory: str) -> None:
+    """The last gate: nothing that is invalid, or shorter than what is proven, is ever shown."""
+    reasons = list(check(instance, schedule).reasons)
+    if schedule.memory_model != memory:
+        reasons.append(f"its memory model is {schedule.memory_model}, not {memory}")
+    if schedule.makespan_ns < bound.lower_bound_ns:
+        reasons.append(
+            f"its makespan {schedule.makespan_ns} is under the {bound.bound_by} bound {bound.lower_bound_ns}"
+        )
+    if reasons:
+        raise AssertionError(f"method {schedule.method} on {instance.name}: {'; '.join(reasons[:5])}")
