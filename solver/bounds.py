@@ -40,6 +40,10 @@ class Bound:
     bound_by: str
     certified: bool
 
+    def gap(self, makespan_ns: int) -> float:
+        """Optimality gap of a makespan: (makespan - bound) / bound."""
+        return (makespan_ns - self.lower_bound_ns) / max(self.lower_bound_ns, 1)
+
 
 def best_bound(instance: Instance) -> Bound:
     """Return the better of the compute bound and, without recomputable tasks, the single-peak bound."""
