@@ -1,0 +1,213 @@
+"""The workload: a network, its batch and a device; it gives the instance for any sub-batch and budget."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .costs import Convolution, Pass, convolution_algorithms, dense_algorithms, memory_bound_algorithms
+from .devices import Device, find_device
+from .errors import PebblerError
+from .instance import Algorithm, Block, Instance, Task
+from .memory import least_budget, parse_budget, require_budget, with_budget
+from .network import Layer, Network
+from .taskgraph import DataBlock, Graph, LayerTask, TaskGraph, task_graph
+from .zoo import find_network
+
+_BATCH_NORM_NOTE = (
+    "batch norm takes its statistics over the sub-batch, so results differ from the whole batch"
+)
+_TRANSPOSED: dict[Pass, Pass] = {"FP": "BP1", "BP1": "FP", "BP2": "BP2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One training iteration of a network with a batch on a device.
+
+    Attributes
+    ----------
+    network
+        Specification as `find_network` takes it.
+    batch
+        Images of an iteration.
+    device
+        Name as `find_device` takes it.
+    graph
+        ``executable``: what backward really needs; ``paper``: the papers' accounting.
+    engines
+        ``duplex``: one copy stream per direction; ``single``: one for both.
+    weights_as_blocks
+        Weights and their gradients are blocks instead of resident for ever (moDNN, TPDS 2019, Fig. 9).
+    """
+
+    network: str
+    batch: int
+    device: str
+    graph: Graph = "executable"
+    engines: Literal["duplex", "single"] = "duplex"
+    weights_as_blocks: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise PebblerError(f"a batch of {self.batch} is not positive; give 1 or more")
+
+    def instance(
+        self,
+        budget: int | str,
+        sub_batch: int | None = None,
+        *,
+        rounds: int = 1,
+        check_budget: bool = True,
+    ) -> Instance:
+        """Return the instance of one round.
+
+        Parameters
+        ----------
+        budget
+            Bytes, or a text such as ``12GiB``; ``50%`` and ``1.05xMmin`` refer to the peak and the least
+            budget at this sub-batch.
+        sub_batch
+            Images of a round; by default the batch.
+        rounds
+            How often the round is executed.
+        check_budget
+            Whether to refuse a budget under the least one.
+
+        Raises
+        ------
+        PebblerError
+            When the network, the device, the sub-batch or the budget is wrong.
+        BudgetError
+            When the budget is under the minimum of the instance.
+        """
+        sub_batch = self.batch if sub_batch is None else sub_batch
+        self._require_sub_batch(sub_batch)
+        instance = _build(self, sub_batch, rounds)
+        budget_bytes = parse_budget(budget, instance) if isinstance(budget, str) else budget
+        instance = with_budget(instance, budget_bytes)
+        if check_budget:
+            require_budget(instance)
+        return instance
+
+    def minimum_budget(self, sub_batch: int | None = None) -> int:
+        """M_min: bytes that every schedule needs at a sub-batch, by default the batch."""
+        return least_budget(self.instance(0, sub_batch, check_budget=False))
+
+    def floor(self) -> int:
+        """M_floor: bytes that every schedule needs at any sub-batch (moDNN, TPDS 2019, eq. 7)."""
+        return self.minimum_budget(1)
+
+    def rounds(self, sub_batch: int) -> list[tuple[int, int]]:
+        """Pairs of sub-batch and number of rounds that make up the batch; a smaller last round comes last."""
+        self._require_sub_batch(sub_batch)
+        full, rest = divmod(self.batch, sub_batch)
+        return [(sub_batch, full)] + ([(rest, 1)] if rest else [])
+
+    def _require_sub_batch(self, sub_batch: int) -> None:
+        if not 1 <= sub_batch <= self.batch:
+            raise PebblerError(f"a sub-batch of {sub_batch} is not within 1 and the batch of {self.batch}")
+
+
+def _build(workload: Workload, sub_batch: int, rounds: int) -> Instance:
+    network = find_network(workload.network)
+    device = find_device(workload.device)
+    graph = task_graph(network, sub_batch, workload.graph, workload.weights_as_blocks)
+    return Instance(
+        name=f"{_slug(workload.network)}-b{sub_batch}",
+        engines=workload.engines,
+        budget_bytes=0,
+        resident_bytes=graph.resident_bytes,
+        rounds=rounds,
+        blocks=tuple(_block(block, device) for block in graph.blocks),
+        tasks=tuple(
+            Task(
+                name=task.name,
+                inputs=task.inputs,
+                outputs=task.outputs,
+                updates=task.updates,
+                algorithms=_algorithms(graph, task, device),
+            )
+            for task in graph.tasks
+        ),
+        meta=_meta(workload, network, graph),
+    )
+
+
+def _slug(spec: str) -> str:
+    """Write a specification so that it can be part of a file name."""
+    return re.sub(r"[^A-Za-z0-9_]+", "-", spec)
+
+
+def _block(block: DataBlock, device: Device) -> Block:
+    return Block(
+        name=block.name,
+        bytes=block.bytes,
+        offload_ns=device.copy_ns(block.bytes, "offload"),
+        prefetch_ns=device.copy_ns(block.bytes, "prefetch"),
+        move_ns=device.move_ns(block.bytes),
+        initially=block.initially,
+        finally_=block.finally_,
+    )
+
+
+def _algorithms(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algorithm, ...]:
+    layer = task.layer
+    again = sum(graph.blocks[d].bytes for d in task.updates)
+    if layer.kind in ("conv", "deconv", "fc") and task.role in ("FP", "BP1", "BP2"):
+        source = graph.network[layer.inputs[0]]
+        extra = task.extra_bytes + again
+        if layer.kind == "fc":
+            inputs, outputs = source.shape.elements, layer.shape.elements
+            return dense_algorithms(device, graph.batch, inputs, outputs, task.role, extra)
+        if layer.kind == "conv":
+            return convolution_algorithms(
+                device, _convolution(graph.batch, layer, source, layer), task.role, extra
+            )
+        mirrored = _convolution(graph.batch, layer, layer, source)
+        return convolution_algorithms(device, mirrored, _TRANSPOSED[task.role], extra)
+    once = sum(graph.blocks[d].bytes for d in (*task.inputs, *task.outputs, *task.updates))
+    return memory_bound_algorithms(device, once + again + task.extra_bytes)
+
+
+def _convolution(batch: int, layer: Layer, source: Layer, target: Layer) -> Convolution:
+    return Convolution(
+        batch=batch,
+        in_channels=source.shape.channels,
+        out_channels=target.shape.channels,
+        in_height=source.shape.height,
+        in_width=source.shape.width,
+        out_height=target.shape.height,
+        out_width=target.shape.width,
+        kernel_h=layer.kernel,
+        kernel_w=layer.kernel,
+        stride=layer.stride,
+        pad=layer.pad,
+        groups=layer.groups,
+    )
+
+
+def _meta(workload: Workload, network: Network, graph: TaskGraph) -> dict[str, Any]:
+    """Say what the instance was made from, and which tasks belong to which layer."""
+    tasks: dict[str, tuple[list[int], list[int]]] = {layer.name: ([], []) for layer in network.layers}
+    for index, task in enumerate(graph.tasks):
+        tasks[task.layer.name][task.role != "FP"].append(index)
+    meta: dict[str, Any] = {
+        "network": workload.network,
+        "batch": workload.batch,
+        "sub_batch": graph.batch,
+        "device": workload.device,
+        "graph": workload.graph,
+        "cost_model": "roofline",
+        "weights_as_blocks": workload.weights_as_blocks,
+        "source": network.source,
+        "layers": [
+            {"name": layer.name, "kind": layer.kind, "forward": forward, "backward": backward}
+            for layer in network.layers
+            if layer.kind != "input"
+            for forward, backward in (tasks[layer.name],)
+        ],
+    }
+    if network.has_batch_norm and graph.batch < workload.batch:
+        meta["notes"] = _BATCH_NORM_NOTE
+    return meta
