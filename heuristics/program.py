@@ -8,7 +8,7 @@ reused) and keeps the simulated time. A method is then its decisions only.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,8 +77,8 @@ class ProgramBuilder:
     one_copy_queue
         Issue all copies in one FIFO order whatever their direction, as systems with one memory stream do.
     start
-        Blocks that are initially on the device and shall stay there from time 0; default: all that fit.
-        The others are on the host only.
+        Blocks that are initially on the device and shall stay there from time 0, each with its offset or None
+        for any; default: all that fit. The others are on the host only.
 
     Raises
     ------
@@ -100,7 +100,7 @@ class ProgramBuilder:
         memory: MemoryModel = "contiguous",
         fit: Fit = "best",
         one_copy_queue: bool = False,
-        start: Iterable[int] | None = None,
+        start: Mapping[int, int | None] | None = None,
     ) -> None:
         self.instance = instance
         self.memory: MemoryModel = memory
@@ -131,9 +131,9 @@ class ProgramBuilder:
         self._span_bytes = _span_bytes(instance)
         self._has_run = [False] * len(instance.tasks)
         initially = [d for d, block in enumerate(instance.blocks) if block.initially == "device"]
-        wanted = set(initially if start is None else start)
+        wanted = dict.fromkeys(initially) if start is None else start
         for d in sorted(initially, key=lambda d: (*instance.uses[d][:1], d)):
-            if d in wanted and (ranges := self._place_block(d)) is not None:
+            if d in wanted and (ranges := self._place_block(d, wanted[d])) is not None:
                 self._open_stay(d, ranges, None)
 
     # --- where things are -------------------------------------------------------------------------
@@ -161,8 +161,25 @@ class ProgramBuilder:
 
     # --- operations -------------------------------------------------------------------------------
 
-    def run(self, task: int, algorithm: int, after: Iterable[int] = ()) -> int:
+    def run(
+        self,
+        task: int,
+        algorithm: int,
+        after: Iterable[int] = (),
+        *,
+        at: Mapping[int, int] | None = None,
+        workspace_at: int | None = None,
+    ) -> int:
         """Run a task (again, if it has run); its outputs and workspace are placed now.
+
+        Parameters
+        ----------
+        task, algorithm
+            What to run.
+        after
+            Operations to wait for beyond those that the builder finds.
+        at, workspace_at
+            Offsets of outputs by block, and of the workspace (contiguous); default: where the pool has room.
 
         Raises
         ------
@@ -180,7 +197,7 @@ class ProgramBuilder:
             waits |= self._arrival(d, what.name)
             waits |= {i for stream, i in self._open[d].users.items() if stream != "compute"}
         workspace = what.algorithms[algorithm].workspace_bytes
-        places, scratch = self._place_all(outputs, workspace, what.name)
+        places, scratch = self._place_all(outputs, workspace, what.name, at or {}, workspace_at)
         for d, ranges in places:
             waits |= self._hazards.over(ranges) | set(self._previous.get(d, ()))
         waits |= self._hazards.over(scratch)
@@ -220,8 +237,8 @@ class ProgramBuilder:
         self._host[block] = i
         return i
 
-    def prefetch(self, block: int, after: Iterable[int] = ()) -> int:
-        """Copy a block from the host to a place that is chosen now.
+    def prefetch(self, block: int, after: Iterable[int] = (), *, at: int | None = None) -> int:
+        """Copy a block from the host to the offset `at`, or to a place that is chosen now.
 
         Raises
         ------
@@ -236,7 +253,7 @@ class ProgramBuilder:
         if block in self._open or block not in self._host:
             why = "is on the device already" if block in self._open else "has no valid copy on the host"
             raise PebblerError(f"block '{info.name}' cannot be prefetched: it {why}")
-        ranges = self._place_block(block)
+        ranges = self._place_block(block, at)
         if ranges is None:
             raise OutOfMemoryError(f"block '{info.name}'", info.bytes, self.pool)
         copied = self._host[block]
@@ -247,7 +264,7 @@ class ProgramBuilder:
         self._open_stay(block, ranges, i)
         return i
 
-    def move(self, block: int, after: Iterable[int] = ()) -> int:
+    def move(self, block: int, after: Iterable[int] = (), *, at: int | None = None) -> int:
         """Copy a resident block to another place on the device, and release the old one.
 
         Raises
@@ -262,7 +279,7 @@ class ProgramBuilder:
             raise PebblerError(f"block '{info.name}' cannot be moved inside the device")
         waits = set(after) | self._arrival(block, "a move")
         waits |= {i for stream, i in self._open[block].users.items() if stream != "compute"}
-        ranges = self.pool.allocate(info.bytes)
+        ranges = self._take(info.bytes, at)
         if ranges is None:
             raise OutOfMemoryError(f"a move of block '{info.name}'", info.bytes, self.pool)
         waits |= self._hazards.over(ranges)
@@ -405,20 +422,20 @@ class ProgramBuilder:
         if not released_after:
             self._stays.remove(stay)  # initially on the device but never used: it was not there at all
         self._hazards.mark(stay.ranges, released_after)
-        tensor = self.instance.blocks[block].tensor
-        if tensor is None:
-            self.pool.release(stay.ranges)
-        else:
-            span = self._spans[tensor]
-            span.resident -= 1
-            if not span.resident:
-                self.pool.release(self._spans.pop(tensor).ranges)
+        self._unplace(block, stay.ranges)
 
-    def _place_block(self, block: int) -> tuple[Range, ...] | None:
+    def _take(self, size: int, at: int | None) -> tuple[Range, ...] | None:
+        """Take a range of the pool: at an offset, or wherever there is room."""
+        if at is None:
+            return self.pool.allocate(size)
+        size = min(ceil_to(size, self._unit), max(self.instance.pool_bytes - at, size))
+        return ((at, size),) if self.pool.allocate_at(at, size) else None
+
+    def _place_block(self, block: int, at: int | None = None) -> tuple[Range, ...] | None:
         """Take room for a block; a part of a tensor goes to its place in the tensor's span."""
         info = self.instance.blocks[block]
-        if info.tensor is None or info.begin is None:
-            return self.pool.allocate(info.bytes)
+        if info.tensor is None or info.begin is None or at is not None:
+            return self._take(info.bytes, at)
         span = self._spans.get(info.tensor)
         if span is None:
             ranges = self.pool.allocate(self._span_bytes[info.tensor])
@@ -429,30 +446,36 @@ class ProgramBuilder:
         return _slice(span.ranges, info.begin, ceil_to(info.bytes, self._unit))
 
     def _unplace(self, block: int, ranges: tuple[Range, ...]) -> None:
-        """Take back a placement that came to nothing."""
-        tensor = self.instance.blocks[block].tensor
-        if tensor is None:
+        """Give a block's room back to the pool; a tensor's span when its last part has gone."""
+        span = self._spans.get(self.instance.blocks[block].tensor or "")
+        if span is None:
             self.pool.release(ranges)
             return
-        self._spans[tensor].resident -= 1
-        if not self._spans[tensor].resident:
-            self.pool.release(self._spans.pop(tensor).ranges)
+        span.resident -= 1
+        if not span.resident:
+            self.pool.release(span.ranges)
+            del self._spans[self.instance.blocks[block].tensor or ""]
 
     def _place_all(
-        self, outputs: Sequence[int], workspace: int, name: str
+        self,
+        outputs: Sequence[int],
+        workspace: int,
+        name: str,
+        at: Mapping[int, int],
+        workspace_at: int | None,
     ) -> tuple[list[tuple[int, tuple[Range, ...]]], tuple[Range, ...]]:
         """Place a run's outputs and workspace, all or nothing; the larger ones first."""
         places: list[tuple[int, tuple[Range, ...]]] = []
         failed: tuple[str, int] | None = None
         for d in sorted(outputs, key=lambda d: (-self.instance.blocks[d].bytes, d)):
-            ranges = self._place_block(d)
+            ranges = self._place_block(d, at.get(d))
             if ranges is None:
                 failed = f"block '{self.instance.blocks[d].name}'", self.instance.blocks[d].bytes
                 break
             places.append((d, ranges))
         scratch: tuple[Range, ...] = ()
         if failed is None and workspace:
-            found = self.pool.allocate(workspace)
+            found = self._take(workspace, workspace_at)
             if found is None:
                 failed = f"the workspace of task '{name}'", workspace
             else:
