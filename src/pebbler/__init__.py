@@ -1,1 +1,82 @@
-"""Pebbler: memory schedules and proven bounds for training networks that do not fit."""
+"""Pebbler: memory schedules and proven bounds for training networks that do not fit.
+
+Names are loaded when they are first used, so that ``import pebbler`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .benchmark.compare import compare as compare
+    from .heuristics.methods import list_methods as list_methods
+    from .heuristics.methods import register as register
+    from .heuristics.program import ProgramBuilder as ProgramBuilder
+    from .instances.errors import PebblerError as PebblerError
+    from .instances.files import read_instance as read_instance
+    from .instances.files import write_instance as write_instance
+    from .instances.instance import Algorithm as Algorithm
+    from .instances.instance import Block as Block
+    from .instances.instance import Instance as Instance
+    from .instances.instance import Task as Task
+    from .instances.workload import Workload as Workload
+    from .instances.zoo import find_network as find_network
+    from .solver.bounds import best_bound as best_bound
+    from .solver.solve import solve as solve
+    from .validate.check import check as check
+    from .validate.schedule import Operation as Operation
+    from .validate.schedule import Residence as Residence
+    from .validate.schedule import Schedule as Schedule
+    from .validate.schedule import read_schedule as read_schedule
+    from .validate.schedule import write_schedule as write_schedule
+    from .validate.simulate import simulate as simulate
+
+    __version__: str
+
+_HOMES = {
+    "Algorithm": "instances.instance",
+    "Block": "instances.instance",
+    "Instance": "instances.instance",
+    "Operation": "validate.schedule",
+    "PebblerError": "instances.errors",
+    "ProgramBuilder": "heuristics.program",
+    "Residence": "validate.schedule",
+    "Schedule": "validate.schedule",
+    "Task": "instances.instance",
+    "Workload": "instances.workload",
+    "best_bound": "solver.bounds",
+    "check": "validate.check",
+    "compare": "benchmark.compare",
+    "find_network": "instances.zoo",
+    "list_methods": "heuristics.methods",
+    "read_instance": "instances.files",
+    "read_schedule": "validate.schedule",
+    "register": "heuristics.methods",
+    "simulate": "validate.simulate",
+    "solve": "solver.solve",
+    "write_instance": "instances.files",
+    "write_schedule": "validate.schedule",
+}
+"""The public names, and the module that each is defined in."""
+
+_REGISTRY = "heuristics.methods"
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("pebbler")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pebbler' has no attribute '{name}'")
+    if _HOMES[name] == _REGISTRY:
+        # Methods register when they are imported: `solver` loads its own and those of `heuristics`.
+        import_module(".solver", __name__)
+    value: object = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(("__version__", *_HOMES))
