@@ -46,6 +46,9 @@ class LayerTask:
         ``relu`` is the backward pass of an in-place ReLU; ``copy`` copies its input to its output.
     inputs, outputs, updates
         Indices of blocks, in the order of the table in `task_graph`.
+    targets
+        Of BP1, per input of the layer: the block in which this task writes the input's gradient or adds to
+        it; None where there is none to write.
     extra_bytes
         Memory traffic beyond reading the layer's operands and writing its results once.
     """
@@ -56,6 +59,7 @@ class LayerTask:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     updates: tuple[int, ...]
+    targets: tuple[int | None, ...]
     extra_bytes: int
 
 
@@ -145,6 +149,7 @@ class _Draft:
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
     updates: list[int] = field(default_factory=list)
+    targets: list[int | None] = field(default_factory=list)
     extra_bytes: int = 0
 
     def finish(self) -> LayerTask:
@@ -155,6 +160,7 @@ class _Draft:
             tuple(self.inputs),
             tuple(self.outputs),
             tuple(self.updates),
+            tuple(self.targets),
             self.extra_bytes,
         )
 
@@ -264,20 +270,19 @@ class _Builder:
         shared = self.gradient[layer.name]
         task = _Draft(f"BP1({layer.name})", layer, "BP1", inputs=[shared])
         for source in layer.inputs:
-            if not self.trained[source]:
-                continue
-            if source in self.gradient:
+            if source in self.gradient or not self.trained[source]:
                 self._contribute(task, source)
             else:
                 self.gradient[source] = shared
                 self.needed_by[shared].add(source)
+                task.targets.append(None)
         if task.updates:
             self.tasks.append(task)
 
     def _backward_in_place(self, layer: Layer) -> None:
         (source,) = layer.inputs
         gradient = self._own_gradient(layer.name, layer)
-        task = _Draft(f"BP1({layer.name})", layer, "BP1", updates=[gradient])
+        task = _Draft(f"BP1({layer.name})", layer, "BP1", updates=[gradient], targets=[gradient])
         if layer.kind == "dropout":
             task.inputs.append(self.saved[layer.name])
         else:
@@ -312,8 +317,7 @@ class _Builder:
         elif layer.name in self.weights:
             task.inputs.append(self.weights[layer.name])
         for source in layer.inputs:
-            if self.trained[source]:
-                self._contribute(task, source)
+            self._contribute(task, source)
         if task.outputs or task.updates or layer.kind == "bn":
             self.tasks.append(task)
 
@@ -329,7 +333,10 @@ class _Builder:
             task.outputs.append(self._block(name, FLOAT_BYTES * layer.parameters, finally_="host"))
 
     def _contribute(self, task: _Draft, source: str) -> None:
-        """Let a task write the gradient of a layer's output, or add to it."""
+        """Let a task write the gradient of a layer's output, or add to it, where anybody needs it."""
+        if not self.trained[source]:
+            task.targets.append(None)
+            return
         if source in self.gradient:
             task.updates.append(self._own_gradient(source, task.layer))
         else:
@@ -337,6 +344,7 @@ class _Builder:
             self.gradient[source] = block
             self.needed_by[block] = {source}
             task.outputs.append(block)
+        task.targets.append(self.gradient[source])
         self.last_writer[source] = task
 
     def _own_gradient(self, name: str, during: Layer) -> int:

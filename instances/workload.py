@@ -130,7 +130,7 @@ def _build(workload: Workload, sub_batch: int, rounds: int) -> Instance:
             )
             for task in graph.tasks
         ),
-        meta=_meta(workload, network, graph),
+        meta=_meta(workload, network, graph, device.name),
     )
 
 
@@ -187,7 +187,7 @@ def _convolution(batch: int, layer: Layer, source: Layer, target: Layer) -> Conv
     )
 
 
-def _meta(workload: Workload, network: Network, graph: TaskGraph) -> dict[str, Any]:
+def _meta(workload: Workload, network: Network, graph: TaskGraph, device_name: str) -> dict[str, Any]:
     """Say what the instance was made from, and which tasks belong to which layer."""
     tasks: dict[str, tuple[list[int], list[int]]] = {layer.name: ([], []) for layer in network.layers}
     for index, task in enumerate(graph.tasks):
@@ -196,7 +196,7 @@ def _meta(workload: Workload, network: Network, graph: TaskGraph) -> dict[str, A
         "network": workload.network,
         "batch": workload.batch,
         "sub_batch": graph.batch,
-        "device": workload.device,
+        "device": device_name,
         "graph": workload.graph,
         "cost_model": "roofline",
         "weights_as_blocks": workload.weights_as_blocks,
