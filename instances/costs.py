@@ -28,7 +28,7 @@ SLICE = 1024
 """Depth of a slice when a product with a long inner dimension is split among thread blocks."""
 TABLE_SPEED = 1.25
 """Speed of a convolution with precomputed indices relative to the one that computes them."""
-TRANSFORM_SPEED = 0.75
+TRANSFORM_SPEED = 0.6
 """Speed of the products in the transform domain relative to a large matrix product."""
 CHUNKED_FROM = 256 * 2**20
 """Workspaces up to this size (256 MiB) are not reduced by chunks of the batch."""
