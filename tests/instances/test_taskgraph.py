@@ -268,17 +268,16 @@ class Machine:
     def relu(self, task: LayerTask) -> None:
         (gradient,) = task.updates
         assert self.memory[gradient] == self.truth.gradient(task.layer.name), task.name
-        self.read_output(task, task.inputs[0])
+        self.read_output(task.layer.name, task.inputs[0])
         self.memory[gradient] = self.truth.inner_gradient(task.layer.name)
 
-    def read_output(self, task: LayerTask, block: int) -> None:
+    def read_output(self, name: str, block: int) -> None:
         """A layer's output, perhaps after dropouts in place."""
-        outputs = {self.truth.output(task.layer.name)}
-        name = task.layer.name
+        outputs = {self.truth.output(name)}
         while [reader.kind for reader in self.graph.network.consumers(name)] == ["dropout"]:
             (name,) = (reader.name for reader in self.graph.network.consumers(name))
             outputs.add(self.truth.output(name))
-        assert self.memory[block] in outputs, task.name
+        assert self.memory[block] in outputs, name
 
     def copy(self, task: LayerTask) -> None:
         self.memory[task.outputs[0]] = self.memory[task.inputs[0]]
@@ -294,7 +293,7 @@ class Machine:
         value = self.truth.inner_gradient(layer.name)
         in_place = layer.kind in ("dropout", "bn") and self.graph.blocks[task.inputs[0]].name[0] != "d"
         if layer.kind == "softmax":
-            self.read_output(task, task.inputs[0])
+            self.read_output(task.layer.name, task.inputs[0])
         else:
             assert self.memory[task.updates[0] if in_place else task.inputs[0]] == value, task.name
         if layer.kind in ("maxpool", "lrn") or (layer.kind == "bn" and not in_place):
@@ -310,6 +309,7 @@ class Machine:
             result = present + value * self.truth.derivative(layer, source)
             if self.fused.get(source) == task.name:
                 assert self.written[source] in task.inputs, task.name
+                self.read_output(source, self.written[source])
                 result *= self.truth.sign(self.graph.network[source])
             self.memory[target] = result % PRIME
         if layer.kind == "bn":

@@ -1,0 +1,159 @@
+import time
+
+import pytest
+
+from pebbler.instances.devices import find_device
+from pebbler.instances.errors import BudgetError, PebblerError
+from pebbler.instances.files import encode, read_instance, write_instance
+from pebbler.instances.memory import least_budget, unlimited_peak
+from pebbler.instances.workload import Workload
+from pebbler.instances.zoo import list_networks
+
+
+@pytest.fixture
+def vgg16() -> Workload:
+    return Workload("vgg16", 256, "K40", graph="paper")
+
+
+@pytest.mark.parametrize("weights_as_blocks", [False, True])
+@pytest.mark.parametrize("graph", ["executable", "paper"])
+@pytest.mark.parametrize("name", [name for name in list_networks() if len(name) < 10])
+def test_every_network_gives_an_instance_that_can_be_read_back(name, graph, weights_as_blocks, tmp_path):
+    workload = Workload(name, 2, "V100", graph=graph, weights_as_blocks=weights_as_blocks)
+    instance = workload.instance("1xMmin")
+    write_instance(instance, tmp_path / "file")
+    assert read_instance(tmp_path / "file") == instance
+    assert instance.budget_bytes == least_budget(instance)
+    assert all(instance.uses)
+
+
+def test_least_budgets_of_vgg16_on_the_paper_graph(vgg16):
+    assert vgg16.minimum_budget() / 1e9 == pytest.approx(10.97, abs=0.005)
+    assert vgg16.floor() == vgg16.minimum_budget(1)
+    assert vgg16.floor() / 1e9 == pytest.approx(1.15, abs=0.005)
+
+
+def test_budgets_refer_to_the_sub_batch(vgg16):
+    instance = vgg16.instance("75%", 64)
+    assert instance.budget_bytes == -(-3 * unlimited_peak(instance) // 4)
+    assert vgg16.instance("1.5xMmin", 64).budget_bytes == -(-3 * vgg16.minimum_budget(64) // 2)
+    assert vgg16.instance("12GiB").budget_bytes == vgg16.instance(12 * 2**30).budget_bytes == 12 * 2**30
+
+
+def test_a_budget_under_the_minimum_is_refused_unless_asked_for(vgg16):
+    with pytest.raises(BudgetError, match="is under the minimum"):
+        vgg16.instance("10GiB")
+    assert vgg16.instance("10GiB", check_budget=False).budget_bytes == 10 * 2**30
+
+
+def test_the_instance_says_what_it_was_made_from():
+    workload = Workload("resnet:blocks=1-1-1-1,basic=1", 8, "k40", engines="single")
+    instance = workload.instance("12GiB", 2, rounds=4)
+    assert instance.name == "resnet-blocks-1-1-1-1-basic-1-b2"
+    assert instance.rounds == 4
+    assert instance.engines == "single"
+    meta = dict(instance.meta)
+    layers = meta.pop("layers")
+    assert "sub-batch" in meta.pop("notes")
+    assert "He et al." in meta.pop("source")
+    assert meta == {
+        "network": "resnet:blocks=1-1-1-1,basic=1",
+        "batch": 8,
+        "sub_batch": 2,
+        "device": "K40",
+        "graph": "executable",
+        "cost_model": "roofline",
+        "weights_as_blocks": False,
+    }
+    assert [(layer["name"], layer["kind"]) for layer in layers[:3]] == [
+        ("conv1", "conv"),
+        ("conv1_bn", "bn"),
+        ("pool1", "maxpool"),
+    ]
+    by_name = {layer["name"]: layer for layer in layers}
+    names = [task.name for task in instance.tasks]
+    assert [names[k] for k in by_name["res2_1_conv1"]["backward"]] == [
+        "BP2(res2_1_conv1)",
+        "BP1(res2_1_conv1)",
+    ]
+    assert [names[k] for k in by_name["res2_1_add"]["backward"]] == ["BP(relu res2_1_add)"]
+    indices = [k for layer in layers for k in (*layer["forward"], *layer["backward"])]
+    assert sorted(indices) == list(range(len(instance.tasks)))
+
+
+def test_batch_norm_is_noted_only_where_the_batch_is_cut(vgg16):
+    assert "notes" not in vgg16.instance("12GiB", 64).meta
+    assert "notes" not in Workload("resnet18", 4, "K40").instance("12GiB").meta
+
+
+def test_copies_take_what_the_device_says(vgg16):
+    device = find_device("K40")
+    for block in vgg16.instance("12GiB").blocks:
+        assert block.offload_ns == device.copy_ns(block.bytes, "offload")
+        assert block.prefetch_ns == device.copy_ns(block.bytes, "prefetch")
+        assert block.move_ns == device.move_ns(block.bytes)
+
+
+def test_durations_follow_the_work(vgg16):
+    instance = vgg16.instance("12GiB", 64)
+    tasks = {task.name: task for task in instance.tasks}
+    base = {name: task.algorithms[0] for name, task in tasks.items()}
+    assert all(algorithm.workspace_bytes == 0 for algorithm in base.values())
+    assert len(tasks["FP(conv3_2)"].algorithms) > 1
+    assert base["FP(conv1_2)"].duration_ns > 5 * base["FP(conv1_1)"].duration_ns
+    assert base["FP(pool1)"].duration_ns > base["FP(pool2)"].duration_ns
+    assert base["BP1(pool1)"].duration_ns > base["FP(pool1)"].duration_ns
+
+
+def baseline(workload: Workload) -> dict[str, int]:
+    tasks = workload.instance("12GiB").tasks
+    return {task.name: task.algorithms[0].duration_ns for task in tasks}
+
+
+def test_adding_to_a_gradient_takes_longer_than_writing_it():
+    """The two convolutions have one shape; the projection's BP1 comes second to the gradient of its input."""
+    duration = baseline(Workload("resnet50", 32, "V100"))
+    assert duration["FP(res2_1_proj)"] == duration["FP(res2_1_conv3)"]
+    assert duration["BP2(res2_1_proj)"] == duration["BP2(res2_1_conv3)"]
+    assert duration["BP1(res2_1_proj)"] > duration["BP1(res2_1_conv3)"]
+
+
+def test_a_fused_relu_takes_longer_than_none_but_less_than_a_task():
+    executable = baseline(Workload("vgg16", 32, "V100"))
+    paper = baseline(Workload("vgg16", 32, "V100", graph="paper"))
+    apart = executable["BP1(conv1_2)"] + executable["BP(relu conv1_1)"]
+    assert executable["BP1(conv1_2)"] < paper["BP1(conv1_2)"] < apart
+    assert paper["FP(conv1_2)"] == executable["FP(conv1_2)"]
+
+
+def test_rounds_cover_the_batch(vgg16):
+    assert vgg16.rounds(256) == [(256, 1)]
+    assert vgg16.rounds(64) == [(64, 4)]
+    assert vgg16.rounds(100) == [(100, 2), (56, 1)]
+
+
+@pytest.mark.parametrize("sub_batch", [0, 257])
+def test_wrong_sub_batches_are_refused(vgg16, sub_batch):
+    with pytest.raises(
+        PebblerError, match=f"a sub-batch of {sub_batch} is not within 1 and the batch of 256"
+    ):
+        vgg16.rounds(sub_batch)
+    with pytest.raises(PebblerError, match="is not within"):
+        vgg16.instance("12GiB", sub_batch)
+
+
+def test_a_batch_must_be_positive():
+    with pytest.raises(PebblerError, match="a batch of 0 is not positive"):
+        Workload("vgg16", 0, "K40")
+
+
+def test_the_same_workload_gives_the_same_bytes():
+    workload = Workload("resnet50", 32, "TitanX")
+    assert encode(workload.instance("12GiB", 8)) == encode(workload.instance("12GiB", 8))
+
+
+def test_the_deepest_network_is_built_in_seconds():
+    begin = time.perf_counter()
+    instance = Workload("resnet1517", 32, "V100").instance("16GiB")
+    assert time.perf_counter() - begin < 2
+    assert 9_000 < len(instance.tasks) < 10_000
