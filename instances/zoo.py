@@ -277,7 +277,9 @@ _NAMED: dict[str, _Entry] = {
     "vgg216": _vgg_entry((42, 42, 43, 43, 43), 32, _VDNN),
     "vgg316": _vgg_entry((62, 62, 63, 63, 63), 32, _VDNN),
     "vgg416": _vgg_entry((82, 82, 83, 83, 83), 32, _VDNN),
-    "fcn": _Entry(_fcn, 128, "Long et al. 2015, FCN-32s at 224; fc6 is padded by 3 in place of conv1_1 by 100"),
+    "fcn": _Entry(
+        _fcn, 128, "Long et al. 2015, FCN-32s at 224; fc6 is padded by 3 in place of conv1_1 by 100"
+    ),
     "resnet18": _resnet_entry((2, 2, 2, 2), 256, _RESNET, basic=True),
     "resnet34": _resnet_entry((3, 4, 6, 3), 256, _RESNET, basic=True),
     "resnet50": _resnet_entry((3, 4, 6, 3), 32, _RESNET),
