@@ -1,0 +1,431 @@
+"""Methods side by side on one training iteration: the main job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from ..heuristics.methods import find_method, list_methods
+from ..instances.errors import PebblerError
+from ..instances.instance import Instance
+from ..instances.memory import ideal_ns, least_budget, require_budget
+from ..instances.units import format_size, format_time
+from ..instances.workload import Workload
+from ..solver.bounds import Bound, best_bound
+from ..solver.solve import Result, Status, solve
+from ..validate.measures import average_bytes
+from ..validate.schedule import Schedule
+from .table import format_table
+from .usage import stall_ns
+
+MODEL_LIMITS = (
+    "predicted by simulation, not measured; copies do not slow compute down; the order of tasks is fixed; "
+    "host memory is unlimited"
+)
+"""What every figure leaves out, to stand wherever results are shown."""
+
+_TINY = 6
+"""Instances of at most so many tasks are compared with brute force, too."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures of an iteration: all rounds of all instances.
+
+    Attributes
+    ----------
+    iteration_ns, stall_ns
+        Time of the iteration, and for how much of it the compute stream idles.
+    overhead
+        (iteration time - ideal) / ideal.
+    optimality_gap
+        (iteration time - lower bound) / lower bound.
+    makespan_ns
+        Time of a round of the first instance.
+    peak_bytes, average_bytes, pinned_bytes
+        Greatest peak, time average, and most host memory of a round.
+    offloaded_bytes, prefetched_bytes
+        Totals of the iteration.
+    """
+
+    iteration_ns: int
+    stall_ns: int
+    overhead: float
+    optimality_gap: float
+    makespan_ns: int
+    peak_bytes: int
+    average_bytes: int
+    offloaded_bytes: int
+    prefetched_bytes: int
+    pinned_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one method has found.
+
+    Attributes
+    ----------
+    method, status, stopped_by
+        Who, what is known, and why the method ended: the reason where there is no schedule.
+    solve_seconds
+        Wall time of the method on all instances.
+    figures
+        None without a schedule.
+    schedules
+        One an instance; fewer where one is missing.
+    """
+
+    method: str
+    status: Status
+    stopped_by: str
+    solve_seconds: float
+    figures: Figures | None
+    schedules: tuple[Schedule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Methods side by side; prints as a table.
+
+    Attributes
+    ----------
+    instances
+        What was solved: one instance, or a second one for a smaller last round.
+    rows
+        One a method, in the order in which they ran.
+    ideal_ns
+        Time of the iteration without a memory limit: the sum of the fastest algorithms.
+    bound
+        The best lower bound known on the iteration time.
+    memory, seed
+        Memory model of the schedules, and seed of random decisions.
+    interrupted
+        Whether the user ended it before all methods had run.
+    """
+
+    instances: tuple[Instance, ...]
+    rows: tuple[Row, ...]
+    ideal_ns: int
+    bound: Bound
+    memory: str
+    seed: int
+    interrupted: bool
+
+    @property
+    def instance(self) -> Instance:
+        """The first instance, which names the comparison."""
+        return self.instances[0]
+
+    @property
+    def least_budget(self) -> int:
+        """M_min: the least budget in bytes under which all instances have a schedule."""
+        return max(map(least_budget, self.instances))
+
+    @property
+    def variant(self) -> str:
+        """Whether tensors are ``whole`` or in ``parts``."""
+        in_parts = any(block.tensor is not None for block in self.instance.blocks)
+        return "parts" if in_parts else "whole"
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``compare --json`` prints."""
+        instance, meta = self.instance, self.instance.meta
+        bound = asdict(self.bound)
+        rounds = sum(part.rounds for part in self.instances)
+        shared = {
+            "memory_model": self.memory,
+            "seed": self.seed,
+            "sub_batch": meta.get("sub_batch"),
+            "rounds": rounds,
+            "variant": self.variant,
+        }
+        missing = dict.fromkeys(f.name for f in fields(Figures))
+        return {
+            "instance": {
+                "name": instance.name,
+                **{key: meta.get(key) for key in ("network", "batch", "sub_batch", "device", "graph")},
+                "engines": instance.engines,
+                "budget_bytes": instance.budget_bytes,
+                "least_budget_bytes": self.least_budget,
+                "resident_bytes": instance.resident_bytes,
+                "rounds": rounds,
+                "tasks": len(instance.tasks),
+                "blocks": len(instance.blocks),
+            },
+            "ideal_ns": self.ideal_ns,
+            **bound,
+            "interrupted": self.interrupted,
+            "results": [
+                {
+                    "method": row.method,
+                    "status": row.status,
+                    "stopped_by": row.stopped_by,
+                    **(asdict(row.figures) if row.figures else missing),
+                    **bound,
+                    **shared,
+                    "solve_seconds": row.solve_seconds,
+                }
+                for row in self.rows
+            ],
+        }
+
+    def __str__(self) -> str:
+        table = format_table(_HEADER, [_cells(row) for row in self.rows], "llrrrrrrr")
+        notes = (f"{name + ':':<13} {text}" for name, text in self._notes())
+        return table + "\n\n" + "\n".join(notes)
+
+    def _notes(self) -> list[tuple[str, str]]:
+        instance, meta, bound = self.instance, self.instance.meta, self.bound
+        notes = [
+            ("instance", _describe(self.instances)),
+            (
+                "budget",
+                f"{instance.budget_bytes} bytes ({format_size(instance.budget_bytes)}), of which "
+                f"{format_size(instance.resident_bytes)} are resident; "
+                f"the least possible is {format_size(self.least_budget)}",
+            ),
+            ("ideal", f"{format_time(self.ideal_ns)} (fastest algorithms, no memory limit)"),
+            (
+                "lower bound",
+                f"{format_time(bound.lower_bound_ns)} ({bound.bound_by}, "
+                f"{'in exact arithmetic' if bound.certified else 'not certified'})",
+            ),
+            (
+                "model",
+                f"graph {meta.get('graph', 'of the file')}, {instance.engines} copies, {self.memory} memory, "
+                f"tensors {self.variant}",
+            ),
+            ("limits", MODEL_LIMITS),
+        ]
+        if "notes" in meta:
+            notes.append(("warning", str(meta["notes"])))
+        if self.interrupted:
+            notes.append(("interrupted", "the methods that had not ended are missing"))
+        return notes
+
+
+def instances_of(workload: Workload, budget: int | str, sub_batch: int | None = None) -> tuple[Instance, ...]:
+    """Return the instances that make up one iteration of a workload.
+
+    Parameters
+    ----------
+    workload
+        Network, batch and device.
+    budget
+        Bytes or a text; a text that refers to the peak or the minimum does so at `sub_batch`.
+    sub_batch
+        Images of a round; by default the batch.
+
+    Returns
+    -------
+    tuple of Instance
+        One instance, or a second one for the smaller last round, both with the same budget in bytes.
+
+    Raises
+    ------
+    PebblerError
+        When the network, the device, the sub-batch or the budget is wrong.
+    """
+    instances: list[Instance] = []
+    for size, rounds in workload.rounds(workload.batch if sub_batch is None else sub_batch):
+        limit = instances[0].budget_bytes if instances else budget
+        instances.append(workload.instance(limit, size, rounds=rounds))
+    return tuple(instances)
+
+
+def default_methods(instances: Sequence[Instance]) -> tuple[str, ...]:
+    """All registered methods; brute force only for instances of a few tasks."""
+    tiny = all(len(instance.tasks) <= _TINY for instance in instances)
+    return tuple(info.name for info in list_methods() if tiny or info.name != "brute-force")
+
+
+def compare(
+    instances: Instance | Sequence[Instance],
+    methods: Sequence[str] | None = None,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    memory: Literal["contiguous", "paged"] = "contiguous",
+) -> Comparison:
+    """Solve an iteration with every method, and set the answers beside the ideal and a lower bound.
+
+    A method that fails leaves a row with status ``error``; Ctrl-C ends the comparison with the methods that
+    have ended. Progress is logged, a line a method.
+
+    Parameters
+    ----------
+    instances
+        The iteration: one instance, or those that `instances_of` gives.
+    methods
+        Names that `list_methods` knows; by default `default_methods`.
+    time_limit
+        Seconds for each method on each instance; None: until the method is done.
+    seed
+        Of random decisions.
+    memory
+        Memory model of the schedules.
+
+    Raises
+    ------
+    PebblerError
+        For an unknown method, none at all, or a budget under the minimum.
+    """
+    rounds = (instances,) if isinstance(instances, Instance) else tuple(instances)
+    names = default_methods(rounds) if methods is None else tuple(dict.fromkeys(methods))
+    if not rounds or not names:
+        raise PebblerError("there is nothing to compare; give at least one instance and one method")
+    for name in names:
+        find_method(name)
+    for instance in rounds:
+        require_budget(instance)
+    bounds = [best_bound(instance) for instance in rounds]
+    answers: dict[str, _Answer] = {}
+    interrupted = False
+    try:
+        for name in names:
+            answers[name] = _attempt(name, rounds, bounds, time_limit, seed, memory)
+            _log.info("%s", _progress(name, answers[name]))
+            for i, result in enumerate(answers[name].results):
+                bounds[i] = Bound(result.lower_bound_ns, result.bound_by, result.certified)
+    except KeyboardInterrupt:
+        interrupted = True
+    ideal = sum(instance.rounds * ideal_ns(instance) for instance in rounds)
+    bound = _iteration_bound(rounds, bounds)
+    rows = tuple(_row(name, answer, rounds, ideal, bound) for name, answer in answers.items())
+    return Comparison(rounds, rows, ideal, bound, memory, seed, interrupted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Results of a method, one an instance, up to the first without a schedule or the failure."""
+
+    results: tuple[Result, ...]
+    failure: str | None
+
+
+def _attempt(
+    method: str,
+    instances: Sequence[Instance],
+    bounds: Sequence[Bound],
+    time_limit: float | None,
+    seed: int,
+    memory: Literal["contiguous", "paged"],
+) -> _Answer:
+    """Run a method on all instances; a failure is logged, in full where it is a defect, and ends it."""
+    results: list[Result] = []
+    for instance, bound in zip(instances, bounds, strict=True):
+        try:
+            result = solve(instance, method, time_limit=time_limit, seed=seed, memory=memory, bound=bound)
+        except PebblerError as error:
+            return _Answer(tuple(results), str(error))
+        except Exception as error:
+            _log.exception("method %s failed on %s: this is a defect of the method", method, instance.name)
+            return _Answer(tuple(results), f"{type(error).__name__}: {error}")
+        results.append(result)
+        if result.schedule is None:
+            break
+    return _Answer(tuple(results), None)
+
+
+def _progress(method: str, answer: _Answer) -> str:
+    if answer.failure is not None:
+        return f"{method}: error: {answer.failure}"
+    seconds = sum(result.solve_seconds for result in answer.results)
+    missing = [result for result in answer.results if result.makespan_ns is None]
+    told = missing[0].stopped_by if missing else format_time(answer.results[0].makespan_ns or 0) + " a round"
+    return f"{method}: {told} (solved in {seconds:.2f} s)"
+
+
+def _iteration_bound(instances: Sequence[Instance], bounds: Sequence[Bound]) -> Bound:
+    return Bound(
+        sum(
+            instance.rounds * bound.lower_bound_ns for instance, bound in zip(instances, bounds, strict=True)
+        ),
+        " and ".join(dict.fromkeys(bound.bound_by for bound in bounds)),
+        all(bound.certified for bound in bounds),
+    )
+
+
+def _row(method: str, answer: _Answer, instances: Sequence[Instance], ideal: int, bound: Bound) -> Row:
+    results = answer.results
+    schedules = tuple(result.schedule for result in results if result.schedule is not None)
+    complete = len(schedules) == len(instances)
+    figures = _figures(instances, results, schedules, ideal, bound) if complete else None
+    if answer.failure is not None:
+        status, stopped_by = Status.ERROR, answer.failure
+    elif figures is None:
+        status, stopped_by = results[-1].status, results[-1].stopped_by
+    else:
+        optimal = figures.iteration_ns == bound.lower_bound_ns
+        status = Status.OPTIMAL if optimal else Status.FEASIBLE
+        stopped_by = ", ".join(dict.fromkeys(result.stopped_by for result in results))
+    seconds = sum(result.solve_seconds for result in results)
+    return Row(method, status, stopped_by, seconds, figures, schedules)
+
+
+def _figures(
+    instances: Sequence[Instance],
+    results: Sequence[Result],
+    schedules: Sequence[Schedule],
+    ideal: int,
+    bound: Bound,
+) -> Figures:
+    rounds = [instance.rounds for instance in instances]
+
+    def total(amounts: Iterable[int]) -> int:
+        return sum(count * amount for count, amount in zip(rounds, amounts, strict=True))
+
+    iteration = total(schedule.makespan_ns for schedule in schedules)
+    area = total(
+        schedule.makespan_ns * average_bytes(instance, schedule)
+        for instance, schedule in zip(instances, schedules, strict=True)
+    )
+    return Figures(
+        iteration_ns=iteration,
+        stall_ns=total(map(stall_ns, schedules)),
+        overhead=(iteration - ideal) / max(ideal, 1),
+        optimality_gap=bound.gap(iteration),
+        makespan_ns=schedules[0].makespan_ns,
+        peak_bytes=max(schedule.peak_bytes for schedule in schedules),
+        average_bytes=area // max(iteration, 1),
+        offloaded_bytes=total(result.offloaded_bytes or 0 for result in results),
+        prefetched_bytes=total(result.prefetched_bytes or 0 for result in results),
+        pinned_bytes=max(result.pinned_bytes or 0 for result in results),
+    )
+
+
+_HEADER = ("method", "status", "iteration", "overhead", "gap", "stalls", "peak memory", "moved", "solve time")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    """Cells of a row; where there is no schedule, the reason runs across the figures' columns."""
+    if row.figures is None:
+        return row.method, row.status, row.stopped_by
+    figures = row.figures
+    return (
+        row.method,
+        row.status,
+        format_time(figures.iteration_ns),
+        f"{figures.overhead:.2%}",
+        f"{figures.optimality_gap:.2%}",
+        f"{figures.stall_ns / max(figures.iteration_ns, 1):.1%}",
+        format_size(figures.peak_bytes),
+        f"{(figures.offloaded_bytes + figures.prefetched_bytes) / 1e9:.2f} GB",
+        f"{row.solve_seconds:.2f} s",
+    )
+
+
+def _describe(instances: Sequence[Instance]) -> str:
+    """Network, device and rounds of an iteration in words."""
+    first = instances[0]
+    origin = [f"{key} {first.meta[key]}" for key in ("network", "device", "batch") if key in first.meta]
+    rounds = [
+        f"{instance.rounds} x {instance.name} ({len(instance.tasks)} tasks, {len(instance.blocks)} blocks)"
+        for instance in instances
+    ]
+    return ", ".join([*origin, "rounds " + " + ".join(rounds)])

@@ -1,0 +1,66 @@
+"""The files of a comparison: instances, schedules and pictures in one folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from ..instances.errors import PebblerError
+from ..instances.files import write_atomically, write_instance
+from ..instances.instance import Instance
+from ..validate.schedule import write_schedule
+from .compare import Comparison
+from .plots import overview, timeline
+
+
+def require_directory(directory: Path) -> None:
+    """Make a folder unless it is there.
+
+    Raises
+    ------
+    PebblerError
+        When it cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PebblerError(f"{directory} cannot be made a folder: {error.strerror or error}") from None
+
+
+def export(comparison: Comparison, directory: Path) -> tuple[Path, ...]:
+    """Write a comparison's files into a folder that is there, and return their paths.
+
+    For each instance NAME: ``NAME.instance.json``, and for each method with a schedule
+    ``NAME.METHOD.schedule.json`` and its timeline ``NAME.METHOD.png``; for the whole, ``NAME.png`` with the
+    name of the first instance. Schedules carry the checksum of their instance's file.
+
+    Raises
+    ------
+    PebblerError
+        When a file cannot be written.
+    """
+    written = []
+    for i, instance in enumerate(comparison.instances):
+        name = _file_name(instance)
+        path = directory / f"{name}.instance.json"
+        checksum = write_instance(instance, path)
+        written.append(path)
+        for row in comparison.rows:
+            if i < len(row.schedules):
+                path = directory / f"{name}.{row.method}.schedule.json"
+                write_schedule(replace(row.schedules[i], instance_sha256=checksum), path)
+                picture = directory / f"{name}.{row.method}.png"
+                write_atomically(picture, timeline(instance, row.schedules[i]))
+                written += [path, picture]
+    if any(row.figures for row in comparison.rows):
+        path = directory / f"{_file_name(comparison.instance)}.png"
+        write_atomically(path, overview(comparison))
+        written.append(path)
+    return tuple(written)
+
+
+def _file_name(instance: Instance) -> str:
+    """Name of an instance, without what might lead out of the folder."""
+    return re.sub(r"[^\w.-]+", "-", instance.name).lstrip(".") or "instance"

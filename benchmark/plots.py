@@ -1,0 +1,324 @@
+"""Pictures: the timeline of a schedule, and methods side by side.
+
+Colours are those of Okabe and Ito, which colour-blind people can tell apart. The same input gives the same
+bytes, whatever the user's matplotlib settings.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Sequence
+from io import BytesIO
+from typing import NamedTuple
+
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..instances.instance import Instance
+from ..instances.memory import ideal_ns, least_budget
+from ..instances.units import format_size, format_time
+from ..validate.schedule import Operation, Schedule, Stream
+from .compare import MODEL_LIMITS, Comparison, Row
+from .usage import memory_use
+
+_COLOURS = {
+    "forward": "#56B4E9",
+    "backward": "#0072B2",
+    "compute": "#0072B2",
+    "stall": "#D55E00",
+    "offload": "#E69F00",
+    "prefetch": "#009E73",
+    "move": "#CC79A7",
+    "resident": "#999999",
+    "blocks": "#A6D3EE",
+    "workspaces": "#CC79A7",
+}
+_ROWS: dict[Stream, str] = {
+    "compute": "compute",
+    "d2h": "to the host",
+    "h2d": "to the device",
+    "copy": "copies",
+}
+_MOST_EDGES = 200
+"""Up to so many bars in a row are drawn apart, with names; more are merged where they touch."""
+
+
+class _Span(NamedTuple):
+    """A bar in nanoseconds, and the name to write on it."""
+
+    start: int
+    end: int
+    name: str
+
+
+def timeline(instance: Instance, schedule: Schedule) -> bytes:
+    """Draw one round of a schedule, as PNG: the streams as bars above the memory in use.
+
+    Parameters
+    ----------
+    instance, schedule
+        The schedule and what it is for.
+    """
+    unit, scale = _time_unit(schedule.makespan_ns)
+    with style.context("default"):
+        figure = Figure(figsize=(12.0, 6.4), dpi=150, layout="constrained")
+        streams, memory = figure.subplots(2, 1, sharex=True, height_ratios=(1.0, 1.7))
+        _draw_streams(streams, instance, schedule, scale)
+        _draw_memory(memory, instance, schedule, scale)
+        memory.set_xlim(0, max(schedule.makespan_ns, 1) / scale)
+        memory.set_xlabel(f"time ({unit})")
+        figure.suptitle(_title(instance, schedule), fontsize=11)
+        _footnote(figure, _conditions(instance, schedule.memory_model))
+        return _png(figure)
+
+
+def overview(comparison: Comparison) -> bytes:
+    """Draw the methods of a comparison side by side, as PNG: iteration times and peaks."""
+    rows = comparison.rows
+    longest = max((row.figures.iteration_ns for row in rows if row.figures), default=1)
+    unit, scale = _time_unit(longest)
+    with style.context("default"):
+        figure = Figure(figsize=(12.0, 2.3 + 0.42 * len(rows)), dpi=150, layout="constrained")
+        times, peaks = figure.subplots(1, 2, sharey=True, width_ratios=(1.7, 1.0))
+        _draw_times(times, comparison, unit, scale)
+        _draw_peaks(peaks, comparison)
+        times.set_yticks(range(len(rows)), [row.method for row in rows])
+        times.set_ylim(len(rows) - 0.5, -0.5)
+        figure.suptitle(f"{comparison.instance.name}: one training iteration", fontsize=11)
+        _footnote(figure, _conditions(comparison.instance, comparison.memory))
+        return _png(figure)
+
+
+# --- timeline -----------------------------------------------------------------------------------------
+
+
+def _draw_streams(axes: Axes, instance: Instance, schedule: Schedule, scale: int) -> None:
+    used = {"compute", *(operation.stream for operation in schedule.operations)}
+    used |= {"d2h", "h2d"} if instance.engines == "duplex" else {"copy"}
+    rows = [stream for stream in _ROWS if stream in used]
+    counts: dict[str, int] = defaultdict(int)
+    spans: dict[tuple[Stream, str], list[_Span]] = defaultdict(list)
+    for operation in schedule.operations:
+        kind, name = _kind_and_name(instance, operation)
+        counts[operation.stream] += 1
+        spans[operation.stream, kind].append(_Span(operation.start_ns, operation.end_ns, name))
+    spans["compute", "stall"] = _stalls(schedule)
+    shown = [kind for kind in _COLOURS if any(spans[stream, kind] for stream in rows)]
+    for (stream, kind), bars in spans.items():
+        apart = counts[stream] <= _MOST_EDGES
+        drawn = bars if apart else _merge(bars)
+        y = rows.index(stream)
+        axes.broken_barh(
+            [(bar.start / scale, (bar.end - bar.start) / scale) for bar in drawn],
+            (y - 0.4, 0.8),
+            facecolors=_COLOURS[kind],
+            edgecolor="white" if apart else "none",
+            linewidth=0.3 if apart else 0.0,
+        )
+        if apart and kind != "stall":
+            _write_names(axes, drawn, y, schedule.makespan_ns, scale)
+    for kind in shown:
+        axes.broken_barh([], (0, 0), facecolors=_COLOURS[kind], label=kind)
+    axes.set_yticks(range(len(rows)), [_ROWS[stream] for stream in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    _legend(axes)
+
+
+def _kind_and_name(instance: Instance, operation: Operation) -> tuple[str, str]:
+    """Colour of an operation, and its name; tasks of networks are named after their pass."""
+    if operation.task is None:
+        assert operation.block is not None
+        return operation.kind, instance.blocks[operation.block].name
+    name = instance.tasks[operation.task].name
+    if name.startswith("FP("):
+        return "forward", name
+    return ("backward" if name.startswith("BP") else "compute"), name
+
+
+def _stalls(schedule: Schedule) -> list[_Span]:
+    runs = [operation for operation in schedule.operations if operation.stream == "compute"]
+    marks = [0, *(time for run in runs for time in (run.start_ns, run.end_ns)), schedule.makespan_ns]
+    return [_Span(marks[i], marks[i + 1], "") for i in range(0, len(marks), 2) if marks[i + 1] > marks[i]]
+
+
+def _merge(spans: Sequence[_Span]) -> list[_Span]:
+    """Join bars that touch."""
+    merged: list[_Span] = []
+    for span in spans:
+        if merged and merged[-1].end == span.start:
+            merged[-1] = _Span(merged[-1].start, span.end, "")
+        else:
+            merged.append(span)
+    return merged
+
+
+def _write_names(axes: Axes, spans: Sequence[_Span], y: int, makespan: int, scale: int) -> None:
+    """Write a name on every bar that is wide enough for it."""
+    for start, end, name in spans:
+        if end - start > (0.0062 * len(name) + 0.004) * makespan:
+            middle = (start + end) / 2 / scale
+            axes.text(middle, y, name, ha="center", va="center", fontsize=6, color="black", clip_on=True)
+
+
+def _draw_memory(axes: Axes, instance: Instance, schedule: Schedule, scale: int) -> None:
+    use = memory_use(schedule)
+    unit, size = _size_unit(max(schedule.peak_bytes, 1))
+    times = [instant / scale for instant in use.instants]
+    layers = (
+        ("resident", [instance.resident_bytes] * len(times)),
+        ("blocks", use.blocks),
+        ("workspaces", use.workspaces),
+    )
+    base = [0.0] * len(times)
+    for name, amounts in layers:
+        top = [below + amount / size for below, amount in zip(base, amounts, strict=True)]
+        axes.fill_between(times, base, top, step="post", color=_COLOURS[name], linewidth=0, label=name)
+        base = top
+    axes.step(times, base, where="post", color="#444444", linewidth=0.5)
+    _draw_limits(axes, instance, schedule.peak_bytes, size)
+    axes.set_ylabel(f"memory ({unit})")
+    axes.spines[["top", "right"]].set_visible(False)
+    _legend(axes)
+
+
+def _draw_limits(axes: Axes, instance: Instance, peak: int, size: int) -> None:
+    """Draw the budget, unless it is far above, the highest byte in use and the least budget."""
+    budget, least = instance.budget_bytes, least_budget(instance)
+    is_far = budget > 2 * peak
+    label = f"budget {format_size(budget)}" + (", far above" if is_far else "")
+    if is_far:
+        axes.plot([], [], color="black", linewidth=1.4, label=label)
+    else:
+        axes.axhline(budget / size, color="black", linewidth=1.4, label=label)
+    axes.axhline(
+        peak / size, color="#D55E00", linewidth=1.0, linestyle=":", label=f"peak {format_size(peak)}"
+    )
+    axes.axhline(
+        least / size, color="black", linewidth=1.0, linestyle="--", label=f"least budget {format_size(least)}"
+    )
+    axes.set_ylim(0, 1.06 * max(peak, least, 0 if is_far else budget) / size)
+
+
+def _title(instance: Instance, schedule: Schedule) -> str:
+    ideal = ideal_ns(instance)
+    overhead = (schedule.makespan_ns - ideal) / max(ideal, 1)
+    rounds = f"{instance.rounds} rounds of " if instance.rounds > 1 else ""
+    return (
+        f"{instance.name} by {schedule.method}: {rounds}{format_time(schedule.makespan_ns)}, "
+        f"{overhead:.1%} over the ideal, peak {format_size(schedule.peak_bytes)}"
+    )
+
+
+# --- overview -----------------------------------------------------------------------------------------
+
+
+def _draw_times(axes: Axes, comparison: Comparison, unit: str, scale: int) -> None:
+    solved = [(y, row.figures) for y, row in enumerate(comparison.rows) if row.figures is not None]
+    places = [y for y, _ in solved]
+    stalls = [figures.stall_ns / scale for _, figures in solved]
+    computing = [(figures.iteration_ns - figures.stall_ns) / scale for _, figures in solved]
+    axes.barh(places, computing, height=0.62, color=_COLOURS["forward"], label="compute")
+    axes.barh(places, stalls, left=computing, height=0.62, color=_COLOURS["stall"], label="stall")
+    for y, figures in solved:
+        text = f" {format_time(figures.iteration_ns)}, gap {figures.optimality_gap:.1%}"
+        axes.text(figures.iteration_ns / scale, y, text, va="center", fontsize=8)
+    for y, row in enumerate(comparison.rows):
+        if row.figures is None:
+            axes.text(0, y, _reason(row), va="center", fontsize=7, color="#444444")
+    bound, ideal = comparison.bound, comparison.ideal_ns
+    axes.axvline(
+        ideal / scale, color="black", linewidth=1.2, linestyle=":", label=f"ideal {format_time(ideal)}"
+    )
+    label = f"lower bound {format_time(bound.lower_bound_ns)}"
+    axes.axvline(bound.lower_bound_ns / scale, color="black", linewidth=1.2, linestyle="--", label=label)
+    longest = max([bound.lower_bound_ns, ideal, *(figures.iteration_ns for _, figures in solved)])
+    axes.set_xlim(0, 1.3 * max(longest, 1) / scale)
+    axes.set_xlabel(f"iteration time ({unit})")
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    _legend_above(axes)
+
+
+def _draw_peaks(axes: Axes, comparison: Comparison) -> None:
+    solved = [(y, row.figures) for y, row in enumerate(comparison.rows) if row.figures is not None]
+    budget, least = comparison.instance.budget_bytes, comparison.least_budget
+    highest = max(figures.peak_bytes for _, figures in solved)
+    unit, size = _size_unit(highest)
+    axes.barh(
+        [y for y, _ in solved],
+        [figures.peak_bytes / size for _, figures in solved],
+        height=0.62,
+        color=_COLOURS["blocks"],
+    )
+    for y, figures in solved:
+        axes.text(
+            figures.peak_bytes / size,
+            y,
+            f"{format_size(figures.peak_bytes)} ",
+            va="center",
+            ha="right",
+            fontsize=8,
+        )
+    is_far = budget > 2 * highest
+    label = f"budget {format_size(budget)}" + (", far beyond" if is_far else "")
+    if is_far:
+        axes.plot([], [], color="black", linewidth=1.4, label=label)
+    else:
+        axes.axvline(budget / size, color="black", linewidth=1.4, label=label)
+    axes.axvline(
+        least / size, color="black", linewidth=1.2, linestyle="--", label=f"least {format_size(least)}"
+    )
+    axes.set_xlim(0, 1.08 * max(highest, least, 0 if is_far else budget) / size)
+    axes.set_xlabel(f"peak memory ({unit})")
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    _legend_above(axes)
+
+
+def _reason(row: Row) -> str:
+    return f" {row.status}: " + textwrap.shorten(row.stopped_by, 90, placeholder=" ...")
+
+
+# --- shared -------------------------------------------------------------------------------------------
+
+
+def _conditions(instance: Instance, memory: str) -> str:
+    graph = instance.meta.get("graph")
+    words = [f"graph {graph}"] if graph else []
+    return "; ".join([*words, f"{instance.engines} copies", f"{memory} memory", MODEL_LIMITS])
+
+
+def _footnote(figure: Figure, text: str) -> None:
+    figure.supxlabel(text, fontsize=7, color="#444444")
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
+
+
+def _legend_above(axes: Axes) -> None:
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=4, frameon=False, fontsize=8)
+
+
+def _time_unit(longest: int) -> tuple[str, int]:
+    return next(
+        ((unit, scale) for unit, scale in (("s", 10**9), ("ms", 10**6), ("us", 10**3)) if longest >= scale),
+        ("ns", 1),
+    )
+
+
+def _size_unit(largest: int) -> tuple[str, int]:
+    return next(
+        ((unit, size) for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)) if largest >= size),
+        ("bytes", 1),
+    )
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()

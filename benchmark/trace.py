@@ -1,0 +1,86 @@
+"""A schedule as a timeline for Perfetto and Chrome's tracing page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..instances.instance import Instance
+from ..validate.schedule import Operation, Schedule
+from .usage import memory_use
+
+_STREAMS = {
+    "compute": "compute",
+    "d2h": "copies to the host",
+    "h2d": "copies to the device",
+    "copy": "copies",
+}
+_PROCESS = 1
+
+
+def trace(instance: Instance, schedule: Schedule) -> dict[str, Any]:
+    """Return a schedule in the Trace Event Format: streams as threads, bytes in use as a counter.
+
+    Times are in microseconds, as the format asks.
+    """
+    threads = {stream: i for i, stream in enumerate(_STREAMS, start=1)}
+    used = {operation.stream for operation in schedule.operations}
+    names = [_metadata("process_name", 0, f"{instance.name} by {schedule.method}")]
+    names += [_metadata("thread_name", threads[s], title) for s, title in _STREAMS.items() if s in used]
+    return {
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "instance": schedule.instance,
+            "method": schedule.method,
+            "memory_model": schedule.memory_model,
+            "budget_bytes": instance.budget_bytes,
+            "peak_bytes": schedule.peak_bytes,
+            "makespan_ns": schedule.makespan_ns,
+        },
+        "traceEvents": [
+            *names,
+            *(_event(instance, operation, threads[operation.stream]) for operation in schedule.operations),
+            *_counters(instance, schedule),
+        ],
+    }
+
+
+def _metadata(name: str, thread: int, value: str) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": _PROCESS, "tid": thread, "args": {"name": value}}
+
+
+def _event(instance: Instance, operation: Operation, thread: int) -> dict[str, Any]:
+    details: dict[str, Any] = {"id": operation.id, "after": operation.after}
+    if operation.task is not None and operation.algorithm is not None:
+        task = instance.tasks[operation.task]
+        name = task.name
+        details["algorithm"] = task.algorithms[operation.algorithm].name
+        details["workspace_bytes"] = task.algorithms[operation.algorithm].workspace_bytes
+    else:
+        assert operation.block is not None
+        block = instance.blocks[operation.block]
+        name = f"{operation.kind} {block.name}"
+        details["bytes"] = block.bytes
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": operation.kind,
+        "pid": _PROCESS,
+        "tid": thread,
+        "ts": operation.start_ns / 1000,
+        "dur": (operation.end_ns - operation.start_ns) / 1000,
+        "args": details,
+    }
+
+
+def _counters(instance: Instance, schedule: Schedule) -> list[dict[str, Any]]:
+    use = memory_use(schedule)
+    return [
+        {
+            "ph": "C",
+            "name": "memory (bytes)",
+            "pid": _PROCESS,
+            "ts": instant / 1000,
+            "args": {"resident": instance.resident_bytes, "blocks": blocks, "workspaces": workspaces},
+        }
+        for instant, blocks, workspaces in zip(use.instants, use.blocks, use.workspaces, strict=True)
+    ]

@@ -1,0 +1,511 @@
+"""The command line: each command reads its arguments, asks the library, and prints.
+
+Whatever is slow to import is imported by the command that needs it, so that ``pebbler --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from .instances.errors import PebblerError
+from .instances.units import parse_time
+
+if TYPE_CHECKING:
+    from .instances.instance import Instance
+    from .instances.workload import Workload
+
+DONE, NO, WRONG, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+"""Exit statuses: done; the answer is no; wrong usage or input; Ctrl-C; nobody reads the output."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status.
+
+    Parameters
+    ----------
+    argv
+        Arguments without the program's name; by default those of the process.
+    """
+    try:
+        arguments = _parser().parse_args(argv)
+        with _progress(arguments.verbose or sys.stderr.isatty()):
+            status: int = arguments.command(arguments)
+        sys.stdout.flush()
+    except PebblerError as error:
+        print(f"pebbler: {error}", file=sys.stderr)
+        return WRONG
+    except KeyboardInterrupt:
+        print("pebbler: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # What is still buffered must not be written when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return status
+
+
+# --- commands -----------------------------------------------------------------------------------------
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from .benchmark.compare import compare, instances_of
+    from .benchmark.export import export, require_directory
+    from .instances.files import read_instance
+    from .instances.memory import parse_budget, with_budget
+
+    source = arguments.network_or_file
+    if source.endswith(".json") or Path(source).exists():
+        _refuse_options(arguments, source, ("batch", "sub_batch", "device", "graph", "engines"))
+        instance = read_instance(source)
+        if arguments.budget is not None:
+            instance = with_budget(instance, parse_budget(arguments.budget, instance))
+        instances: tuple[Instance, ...] = (instance,)
+    else:
+        workload, budget = _workload(arguments, source)
+        instances = instances_of(workload, budget, arguments.sub_batch)
+    require_directory(arguments.out)
+    comparison = compare(
+        instances,
+        arguments.methods,
+        time_limit=arguments.time_limit,
+        seed=arguments.seed,
+        memory=arguments.memory,
+    )
+    files = export(comparison, arguments.out)
+    if arguments.json:
+        _print_json(comparison.as_dict())
+    else:
+        print(comparison)
+        print(f"files:        {', '.join(path.name for path in files)} in {arguments.out}")
+    if comparison.interrupted:
+        raise KeyboardInterrupt
+    return DONE if any(row.figures for row in comparison.rows) else NO
+
+
+def _instance(arguments: argparse.Namespace) -> int:
+    from .benchmark.compare import instances_of
+    from .instances.files import write_instance
+    from .instances.memory import least_budget
+    from .instances.units import format_size
+
+    workload, budget = _workload(arguments, arguments.network)
+    instance, *rest = instances_of(workload, budget, arguments.sub_batch)
+    checksum = write_instance(instance, arguments.output)
+    least = least_budget(instance)
+    if arguments.json:
+        figures = {
+            "name": instance.name,
+            "tasks": len(instance.tasks),
+            "blocks": len(instance.blocks),
+            "rounds": instance.rounds,
+            "budget_bytes": instance.budget_bytes,
+            "least_budget_bytes": least,
+            "resident_bytes": instance.resident_bytes,
+            "sha256": checksum,
+        }
+        _print_json(figures)
+    else:
+        print(
+            f"{arguments.output}: {instance.name}, {len(instance.tasks)} tasks, "
+            f"{len(instance.blocks)} blocks, rounds {instance.rounds}, budget "
+            f"{format_size(instance.budget_bytes)}, least possible {format_size(least)}"
+        )
+    for last in rest:
+        size = last.meta["sub_batch"]
+        print(
+            f"pebbler: the last round has {size} images and is another file: --batch {size}", file=sys.stderr
+        )
+    return DONE
+
+
+def _solve(arguments: argparse.Namespace) -> int:
+    from msgspec.structs import replace
+
+    from .instances.files import read_instance, sha256_of
+    from .solver.solve import solve
+    from .validate.schedule import read_schedule, write_schedule
+
+    instance = read_instance(arguments.file)
+    start = arguments.warm_start
+    _require_place(arguments.output)
+    result = solve(
+        instance,
+        arguments.method,
+        time_limit=arguments.time_limit,
+        seed=arguments.seed,
+        workers=arguments.workers,
+        memory=arguments.memory,
+        warm_start=None if start is None else read_schedule(start, instance),
+    )
+    if result.schedule is not None:
+        schedule = replace(result.schedule, instance_sha256=sha256_of(arguments.file))
+        write_schedule(schedule, arguments.output)
+    if arguments.json:
+        _print_json(result.as_dict())
+    else:
+        print(result)
+    return DONE if result.schedule is not None else NO
+
+
+def _bound(arguments: argparse.Namespace) -> int:
+    from .instances.files import read_instance
+    from .instances.units import format_time
+    from .solver.bounds import best_bound
+
+    bound = best_bound(read_instance(arguments.file))
+    if arguments.json:
+        _print_json(bound)
+    else:
+        exact = "in exact arithmetic" if bound.certified else "not certified"
+        print(f"{format_time(bound.lower_bound_ns)} ({bound.lower_bound_ns} ns), {bound.bound_by}, {exact}")
+    return DONE
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from .instances.files import read_instance, sha256_of
+    from .validate.check import check
+    from .validate.schedule import read_schedule
+
+    instance = read_instance(arguments.file)
+    schedule = read_schedule(arguments.schedule, instance)
+    report = check(instance, schedule, instance_sha256=sha256_of(arguments.file))
+    if arguments.json:
+        _print_json(report)
+    elif report.valid:
+        relaxed = schedule.memory_model == "divisible"
+        print("valid at the simulated times only: divisible memory is a relaxation" if relaxed else "valid")
+    else:
+        print("\n".join(report.reasons))
+    return DONE if report.valid else NO
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    from msgspec import json
+
+    from .benchmark.trace import trace
+    from .instances.files import read_instance, write_atomically
+    from .validate.schedule import read_schedule
+
+    instance = read_instance(arguments.file)
+    document = trace(instance, read_schedule(arguments.schedule, instance))
+    write_atomically(arguments.output, json.encode(document))
+    events = len(document["traceEvents"])
+    if arguments.json:
+        _print_json({"events": events})
+    else:
+        print(f"{arguments.output}: {events} events; open it in Perfetto or chrome://tracing")
+    return DONE
+
+
+def _networks(arguments: argparse.Namespace) -> int:
+    from .benchmark.table import format_table
+    from .instances.taskgraph import task_graph
+    from .instances.zoo import find_network, list_networks
+
+    names = list_networks() if arguments.name is None else (arguments.name,)
+    networks = [find_network(name) for name in names]
+    batches = [arguments.batch or network.batch for network in networks]
+    tasks = [len(task_graph(network, batch).tasks) for network, batch in zip(networks, batches, strict=True)]
+    listed = list(zip(networks, batches, tasks, strict=True))
+    if arguments.json:
+        entries = [
+            {
+                "name": network.name,
+                "batch": batch,
+                "tasks": count,
+                "parameters": network.parameters,
+                "weight_bytes": 4 * network.parameters,
+                "source": network.source,
+            }
+            for network, batch, count in listed
+        ]
+        _print_json({"networks": entries})
+    else:
+        rows = [
+            (network.name, str(batch), str(count), f"{network.parameters:,}", network.source)
+            for network, batch, count in listed
+        ]
+        print(format_table(("network", "batch", "tasks", "parameters", "source"), rows, "lrrrl"))
+    return DONE
+
+
+def _devices(arguments: argparse.Namespace) -> int:
+    from .benchmark.table import format_table
+    from .instances.devices import list_devices
+    from .instances.units import format_size
+
+    devices = list_devices()
+    if arguments.json:
+        _print_json({"devices": devices})
+    else:
+        rows = [
+            (
+                device.name,
+                format_size(device.memory_bytes),
+                f"{device.peak_flops / 1e12:.2f} TFLOP/s",
+                f"{device.bandwidth / 1e9:.0f} GB/s",
+                f"{device.offload_bandwidth / 1e9:.1f} GB/s",
+                f"{device.prefetch_bandwidth / 1e9:.1f} GB/s",
+                device.title,
+            )
+            for device in devices
+        ]
+        header = ("device", "memory", "peak", "bandwidth", "offload", "prefetch", "title")
+        print(format_table(header, rows, "lrrrrrl"))
+    return DONE
+
+
+def _methods(arguments: argparse.Namespace) -> int:
+    from . import list_methods
+    from .benchmark.table import format_table
+
+    methods = list_methods()
+    if arguments.json:
+        entries = [{"name": m.name, "summary": m.summary, "source": m.source} for m in methods]
+        _print_json({"methods": entries})
+    else:
+        rows = [(method.name, method.summary, method.source) for method in methods]
+        print(format_table(("method", "what it does", "source"), rows, "lll"))
+    return DONE
+
+
+# --- arguments ----------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaint is one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise PebblerError(f"{message}; see {self.prog} --help")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="pebbler",
+        description="Memory schedules, and proven bounds, for training networks that do not fit the GPU.",
+        epilog="pebbler COMMAND --help explains a command. Sizes read 12GiB, 12GB, 800MiB; a budget also "
+        "50% (of the peak without a limit) and 1.05xMmin (of the least possible); times 60s, 5min.",
+    )
+    parser.add_argument("--version", action=_Version, help="print the version and exit")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    command = _add_command(
+        commands,
+        "compare",
+        _compare,
+        "every method side by side, with a lower bound, a table and pictures",
+        "pebbler compare vgg16 --batch 256 --device k40 --budget 12GiB",
+    )
+    command.add_argument(
+        "network_or_file", metavar="NETWORK|FILE", help="a network or an instance file (.json)"
+    )
+    _add_workload(command)
+    command.add_argument(
+        "--methods", type=_names, metavar="A,B,...", help="default: all, brute-force for tiny instances only"
+    )
+    _add_limits(command)
+    command.add_argument(
+        "--out", type=Path, default=Path("pebbler-out"), metavar="DIR", help="default: pebbler-out"
+    )
+
+    command = _add_command(
+        commands,
+        "instance",
+        _instance,
+        "write the instance file of a network",
+        "pebbler instance vgg16 --batch 256 --device k40 --budget 12GiB -o vgg16.instance.json",
+    )
+    command.add_argument("network", metavar="NETWORK", help="see pebbler networks")
+    _add_workload(command)
+    _add_output(command, "INSTANCE")
+
+    command = _add_command(
+        commands,
+        "solve",
+        _solve,
+        "solve an instance with one method",
+        "pebbler solve vgg16.instance.json --method vdnn-all-p -o vgg16.schedule.json",
+    )
+    _add_file(command)
+    command.add_argument("--method", required=True, metavar="M", help="see pebbler methods")
+    _add_limits(command)
+    command.add_argument("--workers", type=_positive, default=1, metavar="N", help="threads; default: 1")
+    command.add_argument("--warm-start", metavar="SCHEDULE", help="a schedule to start from")
+    _add_output(command, "SCHEDULE")
+
+    command = _add_command(
+        commands,
+        "bound",
+        _bound,
+        "the best proven lower bound on the makespan, and the argument that gave it",
+        "pebbler bound vgg16.instance.json",
+    )
+    _add_file(command)
+
+    command = _add_command(
+        commands,
+        "check",
+        _check,
+        "prove that a schedule is valid, or print every reason why not",
+        "pebbler check vgg16.instance.json vgg16.schedule.json",
+    )
+    _add_file(command)
+    command.add_argument("schedule", metavar="SCHEDULE", help="a schedule file")
+
+    command = _add_command(
+        commands,
+        "trace",
+        _trace,
+        "write a timeline for Perfetto or chrome://tracing, with memory as a counter",
+        "pebbler trace vgg16.instance.json vgg16.schedule.json -o vgg16.trace.json",
+    )
+    _add_file(command)
+    command.add_argument("schedule", metavar="SCHEDULE", help="a schedule file")
+    _add_output(command, "TRACE")
+
+    command = _add_command(
+        commands, "networks", _networks, "the networks, or one of them", "pebbler networks vgg16 --batch 64"
+    )
+    command.add_argument("name", nargs="?", metavar="NAME", help="default: all")
+    command.add_argument("--batch", type=_positive, metavar="N", help="default: the network's own")
+
+    _add_command(commands, "devices", _devices, "the devices", "pebbler devices --json")
+    _add_command(commands, "methods", _methods, "the methods", "pebbler methods")
+    return parser
+
+
+class _Version(argparse.Action):
+    """Print the version; it is looked up only when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:  # noqa: A002
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from . import __version__
+
+        print(f"pebbler {__version__}")
+        parser.exit()
+
+
+def _add_command(
+    commands: argparse._SubParsersAction[_Parser],
+    name: str,
+    call: Callable[[argparse.Namespace], int],
+    summary: str,
+    example: str,
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        name, help=summary, description=summary[0].upper() + summary[1:] + ".", epilog=f"example: {example}"
+    )
+    command.set_defaults(command=call)
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    command.add_argument(
+        "-v", "--verbose", action="store_true", help="report progress even without a terminal"
+    )
+    return command
+
+
+def _add_file(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", metavar="FILE", help="an instance file")
+
+
+def _add_output(command: argparse.ArgumentParser, what: str) -> None:
+    command.add_argument("-o", "--output", required=True, type=Path, metavar=what, help="where to write")
+
+
+def _add_workload(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--batch", type=_positive, metavar="N", help="images; default: the network's own")
+    command.add_argument(
+        "--sub-batch", type=_positive, metavar="N", help="images of a round; default: the batch"
+    )
+    command.add_argument("--device", metavar="NAME", help="see pebbler devices; default: k40")
+    command.add_argument("--budget", metavar="SIZE", help="default: the device's memory")
+    command.add_argument("--graph", choices=("executable", "paper"), help="default: executable")
+    command.add_argument("--engines", choices=("duplex", "single"), help="copy streams; default: duplex")
+
+
+def _add_limits(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--time-limit", type=_seconds, metavar="T", help="for each method; default: none")
+    command.add_argument("--seed", type=_natural, default=0, metavar="N", help="default: 0")
+    command.add_argument(
+        "--memory", choices=("contiguous", "paged"), default="contiguous", help="memory model"
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_time(text)
+    except PebblerError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 0 on")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 on")
+    return int(text)
+
+
+# --- shared by commands -------------------------------------------------------------------------------
+
+
+def _workload(arguments: argparse.Namespace, network: str) -> tuple[Workload, int | str]:
+    """Return the workload and the budget that the options describe."""
+    from .instances.devices import find_device
+    from .instances.workload import Workload
+    from .instances.zoo import find_network
+
+    batch = arguments.batch or find_network(network).batch
+    device = find_device(arguments.device or "k40")
+    workload = Workload(
+        network, batch, device.name, arguments.graph or "executable", arguments.engines or "duplex"
+    )
+    return workload, device.memory_bytes if arguments.budget is None else arguments.budget
+
+
+def _refuse_options(arguments: argparse.Namespace, source: str, names: Sequence[str]) -> None:
+    for name in names:
+        if getattr(arguments, name) is not None:
+            option = "--" + name.replace("_", "-")
+            raise PebblerError(f"{source} is an instance file, which settles {option}; leave the option out")
+
+
+def _require_place(path: Path) -> None:
+    """Refuse a place that cannot be written before the work begins, not after it."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise PebblerError(f"{path} cannot be written: it is a folder or lies in none that exists")
+
+
+def _print_json(value: object) -> None:
+    from msgspec import json
+
+    print(json.format(json.encode(value), indent=2).decode())
+
+
+@contextmanager
+def _progress(shown: bool) -> Iterator[None]:
+    """Let the library's messages reach standard error: all of them, or warnings only."""
+    log = logging.getLogger("pebbler")
+    handler = logging.StreamHandler()
+    log.addHandler(handler)
+    log.setLevel(logging.INFO if shown else logging.WARNING)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
