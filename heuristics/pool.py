@@ -1,7 +1,7 @@
 """The memory pool of a program under construction: where the next block goes.
 
-One list of free ranges serves all three memory models: a contiguous pool gives one range, a paged one
-gives whole pages wherever they are free, and the divisible model is paging with pages of one byte.
+A list of free ranges in the order of their addresses, as moDNN's linked list of segments (TPDS 2019,
+section 3.3).
 """
 
 from __future__ import annotations
@@ -24,21 +24,17 @@ class Pool:
     capacity
         Bytes of the pool.
     unit
-        Alignment, or the size of a page.
-    scattered
-        Whether an allocation may consist of several ranges (pages).
+        Alignment: sizes are rounded up to it.
     fit
-        Which hole a contiguous allocation takes: the smallest that is large enough (``best``), the first
-        (``first``), or the first of exactly its size, else the first large enough (``exact-first``; moDNN,
-        TPDS 2019, section 3.3).
+        Which hole an allocation takes: the smallest that is large enough (``best``), the first (``first``),
+        or the first of exactly its size, else the first large enough (``exact-first``; moDNN, TPDS 2019,
+        section 3.3).
     """
 
-    def __init__(self, capacity: int, unit: int, *, scattered: bool = False, fit: Fit = "best") -> None:
-        usable = max(capacity, 0) // unit * unit if scattered else max(capacity, 0)
-        self._free: list[Range] = [(0, usable)] if usable else []
+    def __init__(self, capacity: int, unit: int, fit: Fit = "best") -> None:
+        self._free: list[Range] = [(0, capacity)] if capacity > 0 else []
         self._unit = unit
-        self._scattered = scattered
-        self._fit = fit
+        self._fit: Fit = fit
 
     @property
     def free_bytes(self) -> int:
@@ -54,9 +50,20 @@ class Pool:
         """Free ranges in the order of their addresses."""
         return tuple(self._free)
 
-    def allocate(self, size: int) -> tuple[Range, ...] | None:
-        """Take room for `size` bytes; None when there is none."""
-        return self._allocate_pages(size) if self._scattered else self._allocate_range(size)
+    def allocate(self, size: int) -> Range | None:
+        """Take one range for `size` bytes; None when there is no hole that is large enough."""
+        candidates = [hole for hole in self._free if hole[1] >= size]
+        if not candidates:
+            return None
+        chosen = candidates[0]
+        if self._fit == "best":
+            chosen = min(candidates, key=lambda hole: (hole[1], hole[0]))
+        elif self._fit == "exact-first":
+            rounded = ceil_to(size, self._unit)
+            chosen = next((hole for hole in candidates if hole[1] == rounded), chosen)
+        taken = min(ceil_to(size, self._unit), chosen[1])
+        self.allocate_at(chosen[0], taken)
+        return chosen[0], taken
 
     def allocate_at(self, offset: int, size: int) -> bool:
         """Take the range at `offset`, if all of it is free."""
@@ -80,30 +87,3 @@ class Pool:
             if i and sum(self._free[i - 1]) == start:
                 start = self._free.pop(i - 1)[0]
             insort(self._free, (start, end - start))
-
-    def _allocate_range(self, size: int) -> tuple[Range, ...] | None:
-        candidates = [hole for hole in self._free if hole[1] >= size]
-        if not candidates:
-            return None
-        chosen = candidates[0]
-        if self._fit == "best":
-            chosen = min(candidates, key=lambda hole: (hole[1], hole[0]))
-        elif self._fit == "exact-first":
-            rounded = ceil_to(size, self._unit)
-            chosen = next((hole for hole in candidates if hole[1] == rounded), chosen)
-        taken = min(ceil_to(size, self._unit), chosen[1])
-        self.allocate_at(chosen[0], taken)
-        return ((chosen[0], taken),)
-
-    def _allocate_pages(self, size: int) -> tuple[Range, ...] | None:
-        wanted = ceil_to(size, self._unit)
-        if wanted > self.free_bytes:
-            return None
-        taken = []
-        while wanted:
-            start, length = self._free[0]
-            part = min(length, wanted)
-            self.allocate_at(start, part)
-            taken.append((start, part))
-            wanted -= part
-        return tuple(taken)

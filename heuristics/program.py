@@ -8,7 +8,7 @@ reused) and keeps the simulated time. A method is then its decisions only.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,15 +44,27 @@ class OutOfMemoryError(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Stay:
-    """A residence under construction; `users` holds the last operation of each stream that touched it."""
+    """A residence under construction.
+
+    `users` holds the last operation of each stream that touched it, `span` the tensor in whose room it lies.
+    """
 
     block: int | None
     workspace_of: int | None
     ranges: tuple[Range, ...]
     bytes: int
     acquired_by: int | None
+    span: str | None = None
     users: dict[Stream, int] = field(default_factory=dict)
     released_after: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a block lies, and the tensor in whose span, if it is placed with the tensor's other parts."""
+
+    ranges: tuple[Range, ...]
+    span: str | None = None
 
 
 @dataclass(slots=True)
@@ -111,7 +123,9 @@ class ProgramBuilder:
                     f"part '{block.name}' begins at byte {block.begin}, inside a page; "
                     f"paged memory needs parts that begin at multiples of {PAGE_BYTES} bytes"
                 )
-        self.pool = Pool(instance.pool_bytes, self._unit, scattered=memory != "contiguous", fit=fit)
+        scattered = memory != "contiguous"
+        usable = instance.pool_bytes // self._unit * self._unit if scattered else instance.pool_bytes
+        self.pool = Pool(usable, self._unit, fit)
         self.starts: list[int] = []
         self.ends: list[int] = []
         self._one_copy_queue = one_copy_queue
@@ -133,8 +147,8 @@ class ProgramBuilder:
         initially = [d for d, block in enumerate(instance.blocks) if block.initially == "device"]
         wanted = dict.fromkeys(initially) if start is None else start
         for d in sorted(initially, key=lambda d: (*instance.uses[d][:1], d)):
-            if d in wanted and (ranges := self._place_block(d, wanted[d])) is not None:
-                self._open_stay(d, ranges, None)
+            if d in wanted and (place := self._place_block(d, wanted[d])) is not None:
+                self._open_stay(d, place, None)
 
     # --- where things are -------------------------------------------------------------------------
 
@@ -198,13 +212,13 @@ class ProgramBuilder:
             waits |= {i for stream, i in self._open[d].users.items() if stream != "compute"}
         workspace = what.algorithms[algorithm].workspace_bytes
         places, scratch = self._place_all(outputs, workspace, what.name, at or {}, workspace_at)
-        for d, ranges in places:
-            waits |= self._hazards.over(ranges) | set(self._previous.get(d, ()))
+        for d, place in places:
+            waits |= self._hazards.over(place.ranges) | set(self._previous.get(d, ()))
         waits |= self._hazards.over(scratch)
         duration = what.algorithms[algorithm].duration_ns
         i = self._issue("compute", "run", duration, waits, task=task, algorithm=algorithm)
-        for d, ranges in places:
-            self._open_stay(d, ranges, i)
+        for d, place in places:
+            self._open_stay(d, place, i)
         for d in what.blocks:
             self._open[d].users["compute"] = i
         for d in (*what.outputs, *what.updates):
@@ -253,15 +267,15 @@ class ProgramBuilder:
         if block in self._open or block not in self._host:
             why = "is on the device already" if block in self._open else "has no valid copy on the host"
             raise PebblerError(f"block '{info.name}' cannot be prefetched: it {why}")
-        ranges = self._place_block(block, at)
-        if ranges is None:
+        place = self._place_block(block, at)
+        if place is None:
             raise OutOfMemoryError(f"block '{info.name}'", info.bytes, self.pool)
         copied = self._host[block]
-        waits = set(after) | self._hazards.over(ranges) | set(self._previous.get(block, ()))
+        waits = set(after) | self._hazards.over(place.ranges) | set(self._previous.get(block, ()))
         if copied is not None:
             waits.add(copied)
         i = self._issue(self._copy_stream("h2d"), "prefetch", info.prefetch_ns, waits, block=block)
-        self._open_stay(block, ranges, i)
+        self._open_stay(block, place, i)
         return i
 
     def move(self, block: int, after: Iterable[int] = (), *, at: int | None = None) -> int:
@@ -272,11 +286,11 @@ class ProgramBuilder:
         OutOfMemoryError
             When there is no second place; the program is then as before.
         PebblerError
-            When the block is not resident, may not be moved, or is a part of a tensor.
+            When the block is not resident or may not be moved, or is a part and no place is given.
         """
         info = self.instance.blocks[block]
-        if info.move_ns is None or info.tensor is not None:
-            raise PebblerError(f"block '{info.name}' cannot be moved inside the device")
+        if info.move_ns is None or (info.tensor is not None and at is None):
+            raise PebblerError(f"block '{info.name}' cannot be moved: its move_ns is null, or it is a part")
         waits = set(after) | self._arrival(block, "a move")
         waits |= {i for stream, i in self._open[block].users.items() if stream != "compute"}
         ranges = self._take(info.bytes, at)
@@ -285,7 +299,7 @@ class ProgramBuilder:
         waits |= self._hazards.over(ranges)
         i = self._issue("compute", "move", info.move_ns, waits, block=block)
         self._close_stay(block, (i,))
-        self._open_stay(block, ranges, i)
+        self._open_stay(block, _Place(ranges), i)
         self._written_by[block] = i
         return i
 
@@ -409,8 +423,9 @@ class ProgramBuilder:
                 kept.append(i)
         return kept
 
-    def _open_stay(self, block: int, ranges: tuple[Range, ...], acquired_by: int | None) -> None:
-        stay = _Stay(block, None, ranges, self.instance.blocks[block].bytes, acquired_by)
+    def _open_stay(self, block: int, place: _Place, acquired_by: int | None) -> None:
+        size = self.instance.blocks[block].bytes
+        stay = _Stay(block, None, place.ranges, size, acquired_by, place.span)
         if acquired_by is not None:
             stay.users[self._operations[acquired_by].stream] = acquired_by
         self._stays.append(stay)
@@ -422,39 +437,62 @@ class ProgramBuilder:
         if not released_after:
             self._stays.remove(stay)  # initially on the device but never used: it was not there at all
         self._hazards.mark(stay.ranges, released_after)
-        self._unplace(block, stay.ranges)
+        self._unplace(_Place(stay.ranges, stay.span))
 
     def _take(self, size: int, at: int | None) -> tuple[Range, ...] | None:
         """Take a range of the pool: at an offset, or wherever there is room."""
-        if at is None:
-            return self.pool.allocate(size)
-        size = min(ceil_to(size, self._unit), max(self.instance.pool_bytes - at, size))
-        return ((at, size),) if self.pool.allocate_at(at, size) else None
+        if at is not None:
+            size = min(ceil_to(size, self._unit), max(self.instance.pool_bytes - at, size))
+            return ((at, size),) if self.pool.allocate_at(at, size) else None
+        if self.memory != "contiguous":
+            return self._take_pages(ceil_to(size, self._unit))
+        found = self.pool.allocate(size)
+        return None if found is None else (found,)
 
-    def _place_block(self, block: int, at: int | None = None) -> tuple[Range, ...] | None:
+    def _take_pages(self, wanted: int) -> tuple[Range, ...] | None:
+        """Take pages wherever they are, those first that are free earliest."""
+        if wanted > self.pool.free_bytes:
+            return None
+        pieces = sorted(
+            (max((self.ends[i] for i in ops), default=0), start, size)
+            for hole in self.pool.holes()
+            for start, size, ops in self._hazards.pieces(hole)
+        )
+        taken: list[Range] = []
+        for _, start, size in pieces:
+            part = min(size, wanted)
+            if part:
+                self.pool.allocate_at(start, part)
+                taken.append((start, part))
+                wanted -= part
+        return _joined(taken)
+
+    def _place_block(self, block: int, at: int | None = None) -> _Place | None:
         """Take room for a block; a part of a tensor goes to its place in the tensor's span."""
         info = self.instance.blocks[block]
-        if info.tensor is None or info.begin is None or at is not None:
-            return self._take(info.bytes, at)
+        if info.tensor is None or info.begin is None or at is not None or self.memory != "contiguous":
+            ranges = self._take(info.bytes, at)
+            return None if ranges is None else _Place(ranges)
         span = self._spans.get(info.tensor)
         if span is None:
-            ranges = self.pool.allocate(self._span_bytes[info.tensor])
+            ranges = self._take(self._span_bytes[info.tensor], None)
             if ranges is None:
                 return None
             span = self._spans[info.tensor] = _Span(ranges)
         span.resident += 1
-        return _slice(span.ranges, info.begin, ceil_to(info.bytes, self._unit))
+        offset = span.ranges[0][0] + info.begin
+        return _Place(((offset, info.bytes),), info.tensor)
 
-    def _unplace(self, block: int, ranges: tuple[Range, ...]) -> None:
-        """Give a block's room back to the pool; a tensor's span when its last part has gone."""
-        span = self._spans.get(self.instance.blocks[block].tensor or "")
-        if span is None:
-            self.pool.release(ranges)
+    def _unplace(self, place: _Place) -> None:
+        """Give room back to the pool; a tensor's span when its last part has gone."""
+        if place.span is None:
+            self.pool.release(place.ranges)
             return
+        span = self._spans[place.span]
         span.resident -= 1
         if not span.resident:
             self.pool.release(span.ranges)
-            del self._spans[self.instance.blocks[block].tensor or ""]
+            del self._spans[place.span]
 
     def _place_all(
         self,
@@ -463,16 +501,16 @@ class ProgramBuilder:
         name: str,
         at: Mapping[int, int],
         workspace_at: int | None,
-    ) -> tuple[list[tuple[int, tuple[Range, ...]]], tuple[Range, ...]]:
+    ) -> tuple[list[tuple[int, _Place]], tuple[Range, ...]]:
         """Place a run's outputs and workspace, all or nothing; the larger ones first."""
-        places: list[tuple[int, tuple[Range, ...]]] = []
+        places: list[tuple[int, _Place]] = []
         failed: tuple[str, int] | None = None
         for d in sorted(outputs, key=lambda d: (-self.instance.blocks[d].bytes, d)):
-            ranges = self._place_block(d, at.get(d))
-            if ranges is None:
+            place = self._place_block(d, at.get(d))
+            if place is None:
                 failed = f"block '{self.instance.blocks[d].name}'", self.instance.blocks[d].bytes
                 break
-            places.append((d, ranges))
+            places.append((d, place))
         scratch: tuple[Range, ...] = ()
         if failed is None and workspace:
             found = self._take(workspace, workspace_at)
@@ -481,8 +519,8 @@ class ProgramBuilder:
             else:
                 scratch = found
         if failed is not None:
-            for d, ranges in places:
-                self._unplace(d, ranges)
+            for _, place in places:
+                self._unplace(place)
             raise OutOfMemoryError(*failed, self.pool)
         return places, scratch
 
@@ -508,13 +546,16 @@ class _Hazards:
 
     def over(self, ranges: tuple[Range, ...]) -> set[int]:
         """Operations that released anything in these ranges last."""
-        found: set[int] = set()
-        for start, size in ranges:
-            i = bisect_right(self._starts, start) - 1
-            while i < len(self._starts) and self._starts[i] < start + size:
-                found.update(self._ops[i])
-                i += 1
-        return found
+        return {i for one in ranges for _, _, ops in self.pieces(one) for i in ops}
+
+    def pieces(self, one: Range) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+        """Cut a range into pieces that were released last by the same operations."""
+        start, end = one[0], sum(one)
+        i = bisect_right(self._starts, start) - 1
+        while start < end:
+            following = self._starts[i + 1] if i + 1 < len(self._starts) else end
+            yield start, min(following, end) - start, self._ops[i]
+            start, i = following, i + 1
 
     def mark(self, ranges: tuple[Range, ...], ops: tuple[int, ...]) -> None:
         """Let these operations be the last to have released the ranges."""
@@ -531,6 +572,17 @@ class _Hazards:
             self._ops[first : last + 1] = kept
 
 
+def _joined(ranges: list[Range]) -> tuple[Range, ...]:
+    """Ranges by address, neighbours made one."""
+    joined: list[Range] = []
+    for start, size in sorted(ranges):
+        if joined and sum(joined[-1]) == start:
+            joined[-1] = joined[-1][0], joined[-1][1] + size
+        else:
+            joined.append((start, size))
+    return tuple(joined)
+
+
 def _span_bytes(instance: Instance) -> dict[str, int]:
     """Bytes of each tensor that is cut into parts, up to the end of its last part."""
     spans: dict[str, int] = {}
@@ -539,15 +591,3 @@ def _span_bytes(instance: Instance) -> dict[str, int]:
             end = block.begin + ceil_to(block.bytes, instance.alignment_bytes)
             spans[block.tensor] = max(spans.get(block.tensor, 0), end)
     return spans
-
-
-def _slice(ranges: tuple[Range, ...], begin: int, size: int) -> tuple[Range, ...]:
-    """Cut bytes `begin` to `begin + size` out of ranges that follow one another."""
-    found = []
-    for start, length in ranges:
-        if begin < length and size > 0:
-            part = min(length - begin, size)
-            found.append((start + begin, part))
-            size -= part
-        begin = max(begin - length, 0)
-    return tuple(found)
