@@ -1,0 +1,254 @@
+"""The mutation study: damaged schedules, judged by the checker and by the symbolic replay.
+
+``python -m tests.validate.mutation_study``, from the root of the repository, prints the table as Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from random import Random
+
+import msgspec
+
+from pebbler.instances.errors import FormatError
+from pebbler.instances.files import encode
+from pebbler.instances.instance import Instance
+from pebbler.validate.check import check
+from pebbler.validate.measures import highest_byte, memory_curve
+from pebbler.validate.replay import Fault, Machine, draw_durations
+from pebbler.validate.schedule import Schedule, require_indices
+from pebbler.validate.simulate import simulate
+
+from .mutants import FIGURES, FORM, INSTANCE, PROGRAM, Case, InstanceMutation, Mutation
+from .random_programs import random_case
+
+DRAWS = 50
+"""Duration draws that an accepted schedule must survive."""
+
+SEARCH = 150
+"""Duration draws in which damage by a rejected schedule is looked for."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of some mutants.
+
+    `damaged`, `misreported` and `ruled` count rejected mutants by the gravest fault that a replay found:
+    data lost, wrong figures, a rule broken without damage; `silent` ones survived every draw.
+    """
+
+    mutants: int = 0
+    malformed: int = 0
+    accepted: int = 0
+    damaged: int = 0
+    misreported: int = 0
+    ruled: int = 0
+    silent: int = 0
+
+    @property
+    def rejected(self) -> int:
+        return self.mutants - self.malformed - self.accepted
+
+    @property
+    def confirmed(self) -> float:
+        """Share of the rejected mutants that do damage or report wrong figures."""
+        return (self.damaged + self.misreported) / max(self.rejected, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """A mutant on which checker and replay disagree: one of the two lists is empty, and should not be."""
+
+    mutation: str
+    instance: Instance
+    schedule: Schedule
+    reasons: tuple[str, ...]
+    faults: tuple[Fault, ...]
+
+
+@dataclass(slots=True)
+class Study:
+    """Tallies by kind of mutation, and every contradiction."""
+
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    contradictions: list[Contradiction] = field(default_factory=list)
+
+    def total(self, *leave_out: str) -> Tally:
+        """Sum of the tallies, but for some kinds."""
+        total = Tally()
+        for name, tally in self.tallies.items():
+            if name not in leave_out:
+                for item in fields(Tally):
+                    setattr(total, item.name, getattr(total, item.name) + getattr(tally, item.name))
+        return total
+
+    def judge(self, name: str, case: Case | None, rng: Random) -> bool:
+        """Count a mutant (None: malformed) and return whether the checker accepts it."""
+        tally = self.tallies.setdefault(name, Tally())
+        tally.mutants += 1
+        if case is None:
+            tally.malformed += 1
+            return False
+        instance, schedule = case
+        report = check(instance, schedule)
+        if report.valid:
+            tally.accepted += 1
+            faults = survive(instance, schedule, rng)
+            if faults:
+                self.contradictions.append(Contradiction(name, instance, schedule, (), tuple(faults)))
+            return True
+        kinds = _damage(instance, schedule, rng)
+        if "data" in kinds:
+            tally.damaged += 1
+        elif "figure" in kinds:
+            tally.misreported += 1
+        elif "rule" in kinds:
+            tally.ruled += 1
+        else:
+            tally.silent += 1
+            self.contradictions.append(Contradiction(name, instance, schedule, report.reasons, ()))
+        return False
+
+
+def conduct(seed: int, per_kind: int) -> Study:
+    """Make `per_kind` mutants of each kind, every one from a random valid schedule of its own."""
+    study = Study()
+    for mutation in (*PROGRAM, *INSTANCE, *FORM, *FIGURES):
+        rng = Random(f"{seed} {mutation.__name__}")
+        count = 0
+        while count < per_kind:
+            for case in _mutate(mutation, random_case(rng), rng):
+                study.judge(mutation.__name__, case, rng)
+                count += 1
+    return study
+
+
+def wander(seed: int, starts: int, steps: int) -> Study:
+    """Mutate on and on: an accepted mutant is what the next mutation damages.
+
+    So the study reaches valid programs that no builder would write.
+    """
+    study = Study()
+    rng = Random(seed)
+    for _ in range(starts):
+        here = random_case(rng)
+        for _ in range(steps):
+            mutation = rng.choice((*PROGRAM, *INSTANCE))
+            for case in _mutate(mutation, here, rng):
+                if study.judge(mutation.__name__, case, rng) and case is not None:
+                    here = case
+    return study
+
+
+def survive(instance: Instance, schedule: Schedule, rng: Random) -> list[Fault]:
+    """Return the faults of the first of `DRAWS` draws, the nominal one first, that has any."""
+    machine = Machine(instance, schedule)
+    faults = machine.replay(None, rng)
+    for _ in range(DRAWS - 1):
+        if faults:
+            break
+        faults = machine.replay(draw_durations(instance, schedule, rng), rng)
+    return faults
+
+
+def retimed(instance: Instance, schedule: Schedule) -> Schedule:
+    """Return the program with the figures that it really has, so that only its structure is judged."""
+    starts, ends = simulate(instance, schedule)
+    operations = tuple(
+        msgspec.structs.replace(operation, start_ns=start, end_ns=end)
+        for operation, start, end in zip(schedule.operations, starts, ends, strict=True)
+    )
+    timed = msgspec.structs.replace(schedule, operations=operations, makespan_ns=max(ends, default=0))
+    if schedule.memory_model == "divisible":
+        peak = max(memory_curve(instance, timed)[1])
+    else:
+        peak = instance.resident_bytes + highest_byte(timed)
+    return msgspec.structs.replace(timed, peak_bytes=peak)
+
+
+def markdown(study: Study) -> str:
+    """Write the study as a Markdown table."""
+    head = (
+        "mutation",
+        "mutants",
+        "malformed",
+        "accepted",
+        "rejected",
+        "damage",
+        "figures",
+        "rule only",
+        "silent",
+    )
+    rows = [head, ("---", *["---:"] * (len(head) - 1))]
+    form = tuple(mutation.__name__ for mutation in FORM)
+    sums = (("**all but form**", study.total(*form)), ("**all**", study.total()))
+    for name, tally in (*study.tallies.items(), *sums):
+        mark = " *" if name in form else ""
+        figures = (
+            tally.mutants,
+            tally.malformed,
+            tally.accepted,
+            tally.rejected,
+            tally.damaged,
+            tally.misreported,
+            tally.ruled,
+            tally.silent,
+        )
+        rows.append((name.replace("_", " ") + mark, *map(str, figures)))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _mutate(mutation: Mutation | InstanceMutation, case: Case, rng: Random) -> Iterator[Case | None]:
+    """Yield the mutant, None if the format refuses it, or nothing if there is nothing to damage."""
+    instance, schedule = case
+    try:
+        mutant = mutation(instance, schedule, rng)
+        if mutant is None:
+            return
+        instance, schedule = (instance, mutant) if isinstance(mutant, Schedule) else mutant
+        require_indices(instance, msgspec.json.decode(encode(schedule), type=Schedule))
+    except (FormatError, msgspec.ValidationError):
+        yield None
+        return
+    yield instance, schedule if mutation in FIGURES else retimed(instance, schedule)
+
+
+def _damage(instance: Instance, schedule: Schedule, rng: Random) -> set[str]:
+    """Kinds of fault found until one is grave, in `SEARCH` draws at most."""
+    machine = Machine(instance, schedule)
+    kinds: set[str] = {fault.kind for fault in machine.replay(None, rng)}
+    for _ in range(SEARCH - 1):
+        if kinds & {"data", "figure"}:
+            break
+        kinds |= {fault.kind for fault in machine.replay(draw_durations(instance, schedule, rng), rng)}
+    return kinds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Print the mutation study of the checker as Markdown.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--per-kind", type=int, default=200)
+    parser.add_argument("--starts", type=int, default=300)
+    arguments = parser.parse_args()
+    study = conduct(arguments.seed, arguments.per_kind)
+    print(markdown(study))
+    walk = wander(arguments.seed, arguments.starts, 60)
+    total, further = study.total(), walk.total()
+    form = study.total(*(mutation.__name__ for mutation in FORM))
+    print(
+        f"\nOf {total.rejected} rejected mutants {total.confirmed:.1%} do damage or report wrong figures "
+        f"in some draw, {form.confirmed:.1%} without the kinds marked *. "
+        f"Contradictions: {len(study.contradictions)}."
+    )
+    print(
+        f"Wandering on from accepted mutants: {further.mutants} more, {further.accepted} accepted, "
+        f"{further.rejected} rejected. Contradictions: {len(walk.contradictions)}.\n"
+    )
+    for mutation, rule in FORM.items():
+        print(f"- {mutation.__name__.replace('_', ' ')} *: {rule}.")
+
+
+if __name__ == "__main__":
+    main()

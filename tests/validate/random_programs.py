@@ -1,0 +1,372 @@
+"""Random tiny instances, and random valid schedules on them with every kind of operation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+import msgspec
+
+from pebbler.heuristics.program import OutOfMemoryError, ProgramBuilder
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.memory import least_budget
+from pebbler.instances.units import ceil_to
+from pebbler.validate.schedule import PAGE_BYTES, MemoryModel, Operation, Residence, Schedule
+
+MODELS: tuple[MemoryModel, ...] = ("contiguous", "paged", "divisible")
+
+
+@dataclass(slots=True)
+class _Blocks:
+    """Blocks made so far; a group is a whole block or all parts of one tensor."""
+
+    rng: Random
+    model: MemoryModel
+    alignment: int
+    blocks: list[Block] = field(default_factory=list)
+    groups: list[tuple[int, ...]] = field(default_factory=list)
+
+    def size(self) -> int:
+        if self.model == "paged":
+            return max(1, self.rng.randint(1, 3) * PAGE_BYTES - self.rng.choice((0, 0, 1, 777)))
+        return self.rng.choice((1, 3, 4, 100, 511, 512, 513, 1024, self.rng.randint(1, 2000)))
+
+    def time(self, null: float) -> int | None:
+        return None if self.rng.random() < null else self.rng.choice((0, 1, 5, self.rng.randint(0, 40)))
+
+    def add(self, initially: str) -> tuple[int, ...]:
+        count = 1 if self.rng.random() < 0.75 else self.rng.randint(2, 3)
+        tensor = None if count == 1 else f"t{len(self.groups)}"
+        begin = 0
+        group = []
+        for _ in range(count):
+            size = self.size()
+            d = len(self.blocks)
+            group.append(d)
+            block = Block(
+                name=f"b{d}",
+                bytes=size,
+                offload_ns=self.time(0.15),
+                prefetch_ns=self.time(0.15 if initially != "host" else 0.0),
+                move_ns=self.time(0.2),
+                initially=initially,  # type: ignore[arg-type]
+                tensor=tensor,
+                begin=None if tensor is None else begin,
+            )
+            self.blocks.append(block)
+            unit = PAGE_BYTES if self.model == "paged" else self.alignment
+            begin += ceil_to(size, unit) + self.rng.choice((0, 0, unit))
+        self.groups.append(tuple(group))
+        return tuple(group)
+
+
+def random_instance(rng: Random, model: MemoryModel) -> Instance:
+    """Draw an instance of three to eight tasks, with a budget that often is tight."""
+    alignment = rng.choice((1, 4, 512))
+    made = _Blocks(rng, model, alignment)
+    for _ in range(rng.randint(1, 3)):
+        made.add(rng.choice(("device", "device", "host")))
+    count = rng.randint(3, 8)
+    chain = rng.random() < 0.4
+    tasks = []
+    for k in range(count):
+        known = list(made.groups)
+        read = [known[-1]] if chain else rng.sample(known, min(len(known), rng.randint(1, 2)))
+        updated = [group for group in read if rng.random() < 0.25]
+        read = [group for group in read if group not in updated]
+        written = (
+            [] if k == count - 1 and updated else [made.add("absent") for _ in range(rng.choice((1, 1, 2)))]
+        )
+        tasks.append(
+            Task(
+                name=f"k{k}",
+                inputs=_flat(read),
+                outputs=_flat(written),
+                updates=_flat(updated),
+                algorithms=tuple(
+                    Algorithm(
+                        name=f"a{a}",
+                        duration_ns=rng.choice((0, 1, 7, rng.randint(0, 60))),
+                        workspace_bytes=0 if rng.random() < 0.5 else made.size(),
+                    )
+                    for a in range(rng.randint(1, 3))
+                ),
+                recomputable=rng.random() < 0.6,
+            )
+        )
+    blocks = tuple(
+        msgspec.structs.replace(block, finally_=_end_place(rng, block)) if rng.random() < 0.3 else block
+        for block in made.blocks
+    )
+    resident = rng.choice((0, 0, 1000))
+    instance = Instance(
+        name="random",
+        engines=rng.choice(("duplex", "single")),
+        budget_bytes=0,
+        resident_bytes=resident,
+        alignment_bytes=alignment,
+        blocks=blocks,
+        tasks=tuple(tasks),
+    )
+    pool = least_budget(instance) - resident
+    if model == "paged":
+        pages = [ceil_to(block.bytes, PAGE_BYTES) for block in blocks]
+        scratch = [max(ceil_to(a.workspace_bytes, PAGE_BYTES) for a in task.algorithms) for task in tasks]
+        pool = max(
+            sum(pages[d] for d in task.blocks) + room for task, room in zip(tasks, scratch, strict=True)
+        )
+    pool = int(pool * rng.choice((1.0, 1.1, 1.3, 1.6, 2.0)))
+    return msgspec.structs.replace(instance, budget_bytes=resident + pool)
+
+
+def random_schedule(instance: Instance, model: MemoryModel, rng: Random) -> Schedule | None:
+    """Draw a valid schedule; None when the random decisions ran into a dead end."""
+    driver = _Driver(instance, model, rng)
+    try:
+        for k in range(len(instance.tasks)):
+            driver.wander(k)
+            driver.run(k)
+            driver.tidy(k)
+        driver.finish()
+        schedule = driver.builder.finish("random")
+    except (_DeadEndError, OutOfMemoryError):
+        return None
+    return _reworded(schedule, rng)
+
+
+def random_case(rng: Random) -> tuple[Instance, Schedule]:
+    """Draw an instance and a valid schedule for it; all memory models."""
+    while True:
+        model = rng.choice(("contiguous", "contiguous", "paged", "divisible"))
+        instance = random_instance(rng, model)
+        for _ in range(5):
+            schedule = random_schedule(instance, model, rng)
+            if schedule is not None:
+                return instance, schedule
+
+
+class _DeadEndError(Exception):
+    """The decisions taken so far leave no way to go on."""
+
+
+class _Driver:
+    """Random decisions that keep a program valid."""
+
+    def __init__(self, instance: Instance, model: MemoryModel, rng: Random) -> None:
+        self.instance = instance
+        self.rng = rng
+        initially = [d for d, block in enumerate(instance.blocks) if block.initially == "device"]
+        self.builder = ProgramBuilder(
+            instance,
+            memory=model,
+            fit=rng.choice(("best", "first", "exact-first")),
+            one_copy_queue=rng.random() < 0.2,
+            start=None if rng.random() < 0.5 else {d: None for d in initially if rng.random() < 0.7},
+        )
+        self.done = 0
+        self.restless = rng.random() < 0.7
+
+    def waits(self) -> list[int]:
+        """Now and then, waits that nothing asks for."""
+        issued = len(self.builder.ends)
+        if not issued or self.rng.random() < 0.8:
+            return []
+        return self.rng.sample(range(issued), min(issued, self.rng.randint(1, 2)))
+
+    def version(self, d: int, before: int) -> int:
+        return sum(k < before for k in self.instance.writers[d])
+
+    def needed_later(self, d: int) -> bool:
+        return self.instance.blocks[d].finally_ != "anywhere" or any(
+            k >= self.done for k in self.instance.uses[d]
+        )
+
+    def may_rerun(self, k: int) -> bool:
+        """Whether task k may run again now: nothing that it touches has another version than then."""
+        task = self.instance.tasks[k]
+        return (
+            k < self.done
+            and task.recomputable
+            and not task.updates
+            and all(self.version(d, self.done) == self.version(d, k) for d in task.inputs)
+            and all(self.version(d, self.done) == 1 for d in task.outputs)
+        )
+
+    def run(self, k: int, keep: frozenset[int] = frozenset()) -> None:
+        task = self.instance.tasks[k]
+        keep |= set(task.blocks)
+        for d in self.rng.sample((*task.inputs, *task.updates), len(task.inputs) + len(task.updates)):
+            self.bring(d, keep)
+        for d in (*task.inputs, *task.updates):
+            self.bring(d, keep)
+        choices = list(range(len(task.algorithms)))
+        self.rng.shuffle(choices)
+        while True:
+            for a in choices:
+                try:
+                    self.builder.run(k, a, after=self.waits())
+                    return
+                except OutOfMemoryError:
+                    continue
+            self.evict_one(keep)
+
+    def bring(self, d: int, keep: frozenset[int]) -> None:
+        """Have a block on the device: it is there, or on the host, or its producer can run again."""
+        builder = self.builder
+        if builder.is_resident(d):
+            return
+        if builder.on_host(d) and self.instance.blocks[d].prefetch_ns is not None:
+            while True:
+                try:
+                    builder.prefetch(d, after=self.waits())
+                    return
+                except OutOfMemoryError:
+                    self.evict_one(keep)
+        producers = self.instance.writers[d]
+        if not producers or not self.may_rerun(producers[0]) or len(keep) > 12:
+            raise _DeadEndError
+        self.run(producers[0], keep)
+
+    def evict_one(self, keep: frozenset[int]) -> None:
+        candidates = [d for d in self.builder.resident_blocks() if d not in keep]
+        self.rng.shuffle(candidates)
+        if not any(self.evict(d) for d in candidates):
+            raise _DeadEndError
+
+    def evict(self, d: int) -> bool:
+        """Give a block's place back, after a copy to the host if it is needed again."""
+        block = self.instance.blocks[d]
+        builder = self.builder
+        if self.needed_later(d):
+            producers = self.instance.writers[d]
+            again = bool(producers) and self.may_rerun(producers[0]) and block.finally_ == "anywhere"
+            if again and self.rng.random() < 0.5:
+                builder.release(d)
+                return True
+            if block.prefetch_ns is None and block.finally_ != "host":
+                return False
+            if not builder.on_host(d):
+                if block.offload_ns is None:
+                    return False
+                builder.offload(d, after=self.waits())
+        builder.release(d)
+        return True
+
+    def wander(self, k: int) -> None:
+        """Offload, evict, prefetch, move and run again without need."""
+        builder = self.builder
+        while self.restless and self.rng.random() < 0.6:
+            d = self.rng.randrange(len(self.instance.blocks))
+            block = self.instance.blocks[d]
+            try:
+                match self.rng.choice(("offload", "evict", "prefetch", "move", "run", "move")):
+                    case "offload" if builder.is_resident(d) and block.offload_ns is not None:
+                        builder.offload(d, after=self.waits())
+                    case "evict" if builder.is_resident(d):
+                        self.evict(d)
+                    case "prefetch" if (
+                        builder.on_host(d) and not builder.is_resident(d) and block.prefetch_ns is not None
+                    ):
+                        builder.prefetch(d, after=self.waits())
+                    case "move" if builder.is_resident(d) and block.move_ns is not None and not block.tensor:
+                        builder.move(d, after=self.waits())
+                    case "run" if k and self.may_rerun(again := self.rng.randrange(k)):
+                        task = self.instance.tasks[again]
+                        if all(builder.is_resident(i) for i in task.inputs):
+                            builder.run(again, self.rng.randrange(len(task.algorithms)), after=self.waits())
+                    case _:
+                        pass
+            except OutOfMemoryError:
+                pass
+
+    def tidy(self, k: int) -> None:
+        """Count the task as done; usually release what nothing needs any more."""
+        self.done = k + 1
+        for d in self.builder.resident_blocks():
+            if not self.needed_later(d) and self.rng.random() < 0.8:
+                self.builder.release(d)
+
+    def finish(self) -> None:
+        for d, block in enumerate(self.instance.blocks):
+            if block.finally_ == "host" and not self.builder.on_host(d):
+                if block.offload_ns is None:
+                    raise _DeadEndError
+                self.bring(d, frozenset())
+                self.builder.offload(d, after=self.waits())
+        last = frozenset(d for d, block in enumerate(self.instance.blocks) if block.finally_ == "device")
+        for d in sorted(last):
+            self.bring(d, last)
+
+
+def _reworded(schedule: Schedule, rng: Random) -> Schedule:
+    """The same program in other words: other ids, another topological order, extents cut into pages."""
+    operations = list(schedule.operations)
+    if rng.random() < 0.5:
+        operations = _reordered(operations, rng)
+    name = {operation.id: operation.id for operation in operations}
+    if rng.random() < 0.5:
+        fresh = rng.sample(range(3 * len(operations)), len(operations))
+        name = {operation.id: i for operation, i in zip(operations, fresh, strict=True)}
+    residences = list(schedule.residences)
+    if rng.random() < 0.5:
+        rng.shuffle(residences)
+    cut = rng.random() < 0.5
+    return msgspec.structs.replace(
+        schedule,
+        operations=tuple(
+            msgspec.structs.replace(
+                operation,
+                id=name[operation.id],
+                after=tuple(name[i] for i in rng.sample(operation.after, len(operation.after))),
+            )
+            for operation in operations
+        ),
+        residences=tuple(
+            msgspec.structs.replace(
+                residence,
+                workspace_of=None if residence.workspace_of is None else name[residence.workspace_of],
+                acquired_by=None if residence.acquired_by is None else name[residence.acquired_by],
+                released_after=tuple(name[i] for i in residence.released_after),
+                extents=_pages(residence) if cut else residence.extents,
+            )
+            for residence in residences
+        ),
+    )
+
+
+def _pages(residence: Residence) -> tuple[tuple[int, int], ...] | None:
+    if residence.extents is None:
+        return None
+    return tuple(
+        (page, PAGE_BYTES)
+        for offset, size in residence.extents
+        for page in range(offset, offset + size, PAGE_BYTES)
+    )
+
+
+def _reordered(operations: list[Operation], rng: Random) -> list[Operation]:
+    """Another order of the list with the same streams and waits."""
+    waiting = list(operations)
+    ordered: list[Operation] = []
+    while waiting:
+        issued = {operation.id for operation in ordered}
+        seen: set[str] = set()
+        ready = []
+        for operation in waiting:
+            if operation.stream not in seen and issued.issuperset(operation.after):
+                ready.append(operation)
+            seen.add(operation.stream)
+        chosen = rng.choice(ready)
+        waiting.remove(chosen)
+        ordered.append(chosen)
+    return ordered
+
+
+def _end_place(rng: Random, block: Block) -> str:
+    if block.offload_ns is None:
+        return "device"
+    return rng.choice(("device", "host"))
+
+
+def _flat(groups: list[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(d for group in groups for d in group)

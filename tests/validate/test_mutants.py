@@ -1,0 +1,66 @@
+"""The checker against the symbolic replay, on random valid programs and on thousands of damaged ones."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from pebbler.validate.check import check
+
+from .mutants import FORM
+from .mutation_study import Study, conduct, survive, wander
+from .random_programs import random_case
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return conduct(seed=1, per_kind=45)
+
+
+def test_random_programs_use_everything() -> None:
+    rng = Random(5)
+    cases = [random_case(rng) for _ in range(60)]
+    assert {schedule.memory_model for _, schedule in cases} == {"contiguous", "paged", "divisible"}
+    assert {instance.engines for instance, _ in cases} == {"duplex", "single"}
+    assert {operation.kind for _, schedule in cases for operation in schedule.operations} == {
+        "run",
+        "offload",
+        "prefetch",
+        "move",
+    }
+    runs = [
+        [operation.task for operation in schedule.operations if operation.kind == "run"]
+        for _, schedule in cases
+    ]
+    assert any(len(tasks) > len(set(tasks)) for tasks in runs)
+    assert any(block.tensor for instance, _ in cases for block in instance.blocks)
+
+
+def test_valid_programs_are_accepted_and_survive() -> None:
+    rng = Random(2)
+    for _ in range(150):
+        instance, schedule = random_case(rng)
+        assert check(instance, schedule).reasons == ()
+        assert survive(instance, schedule, rng) == []
+
+
+def test_study_is_large_and_of_every_outcome(study: Study) -> None:
+    total = study.total()
+    assert total.mutants >= 2000
+    assert min(total.malformed, total.accepted, total.damaged, total.misreported) > 0
+
+
+def test_checker_and_replay_never_contradict_each_other(study: Study) -> None:
+    assert study.contradictions == []
+
+
+def test_rejected_mutants_do_damage(study: Study) -> None:
+    form = tuple(mutation.__name__ for mutation in FORM)
+    assert study.total(*form).confirmed >= 0.9
+
+
+def test_no_contradiction_far_from_what_a_builder_writes() -> None:
+    walk = wander(seed=3, starts=25, steps=60)
+    assert walk.total().accepted >= 100
+    assert walk.contradictions == []
