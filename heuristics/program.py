@@ -8,7 +8,7 @@ reused) and keeps the simulated time. A method is then its decisions only.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -311,11 +311,19 @@ class ProgramBuilder:
             ops = {stay.acquired_by}
         self._close_stay(block, tuple(sorted(self._latest(ops))))
 
-    def release_dead(self, task: int) -> None:
-        """Release the blocks that no later task uses, after copying those that must end on the host."""
+    def release_dead(self, task: int, keep: Container[int] = ()) -> None:
+        """Release the blocks that no later task uses, after copying those that must end on the host.
+
+        Blocks in `keep` stay.
+        """
         for d in self.instance.tasks[task].blocks:
             block = self.instance.blocks[d]
-            if d not in self._open or self.instance.uses[d][-1] > task or block.finally_ == "device":
+            if (
+                d in keep
+                or d not in self._open
+                or self.instance.uses[d][-1] > task
+                or block.finally_ == "device"
+            ):
                 continue
             if block.finally_ == "host" and d not in self._host:
                 self.offload(d)

@@ -1,0 +1,19 @@
+"""Choosing an algorithm of a task."""
+
+from __future__ import annotations
+
+from ..instances.instance import Task
+
+
+def by_speed(task: Task) -> list[int]:
+    """Indices of a task's algorithms, the fastest first; of equally fast ones the leanest first."""
+    keys = [(a.duration_ns, a.workspace_bytes) for a in task.algorithms]
+    return sorted(range(len(keys)), key=lambda a: keys[a])
+
+
+def leanest(task: Task) -> int:
+    """Index of the algorithm with the least workspace; of equally lean ones the fastest."""
+    return min(
+        range(len(task.algorithms)),
+        key=lambda a: (task.algorithms[a].workspace_bytes, task.algorithms[a].duration_ns),
+    )

@@ -1,0 +1,56 @@
+"""Network-wide allocation: what frameworks did before offloading (vDNN, MICRO 2016, sections II-C and IV-A)."""
+
+from __future__ import annotations
+
+from ..instances.instance import Instance
+from .choices import by_speed
+from .layers import units
+from .methods import Answer, Limits, Refusal, register
+from .program import OutOfMemoryError, ProgramBuilder
+
+
+@register(
+    "network-wide",
+    "no offload: feature maps stay, gradients are reused, the fastest algorithms whose workspace fits",
+    "vDNN (MICRO 2016), sections II-C and IV-A",
+)
+def network_wide(instance: Instance, limits: Limits) -> Answer:
+    """Keep all that the forward pass makes for the whole iteration; release gradients after their last use.
+
+    Each task takes the fastest algorithm whose workspace finds room beside them.
+
+    Raises
+    ------
+    Refusal
+        When the blocks do not fit.
+    """
+    kept = {
+        d
+        for unit in units(instance)
+        if unit.direction == "forward"
+        for k in unit.tasks
+        for d in instance.tasks[k].blocks
+    }
+    builder = ProgramBuilder(instance, memory=limits.memory)
+    try:
+        for k, task in enumerate(instance.tasks):
+            for d in task.blocks:
+                if d not in task.outputs and not builder.is_resident(d):
+                    builder.prefetch(d)
+            _run_fastest(builder, k)
+            builder.release_dead(k, keep=kept)
+        return Answer(builder.finish("network-wide"))
+    except OutOfMemoryError as error:
+        raise Refusal(f"{error} at task {task.name}") from None
+
+
+def _run_fastest(builder: ProgramBuilder, k: int) -> None:
+    """Run a task with the fastest algorithm for which there is room."""
+    *faster, last = by_speed(builder.instance.tasks[k])
+    for algorithm in faster:
+        try:
+            builder.run(k, algorithm)
+        except OutOfMemoryError:
+            continue
+        return
+    builder.run(k, last)
