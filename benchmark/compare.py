@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
@@ -176,7 +177,10 @@ class Comparison:
 
     def __str__(self) -> str:
         table = format_table(_HEADER, [_cells(row) for row in self.rows], "llrrrrrrr")
-        notes = (f"{name + ':':<13} {text}" for name, text in self._notes())
+        notes = (
+            textwrap.fill(f"{name + ':':<13} {text}", 110, subsequent_indent=" " * 14)
+            for name, text in self._notes()
+        )
         return table + "\n\n" + "\n".join(notes)
 
     def _notes(self) -> list[tuple[str, str]]:

@@ -15,22 +15,8 @@ from .compare import Comparison
 from .plots import overview, timeline
 
 
-def require_directory(directory: Path) -> None:
-    """Make a folder unless it is there.
-
-    Raises
-    ------
-    PebblerError
-        When it cannot be made.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PebblerError(f"{directory} cannot be made a folder: {error.strerror or error}") from None
-
-
 def export(comparison: Comparison, directory: Path) -> tuple[Path, ...]:
-    """Write a comparison's files into a folder that is there, and return their paths.
+    """Write a comparison's files into a folder, which is made unless it is there, and return their paths.
 
     For each instance NAME: ``NAME.instance.json``, and for each method with a schedule
     ``NAME.METHOD.schedule.json`` and its timeline ``NAME.METHOD.png``; for the whole, ``NAME.png`` with the
@@ -39,8 +25,12 @@ def export(comparison: Comparison, directory: Path) -> tuple[Path, ...]:
     Raises
     ------
     PebblerError
-        When a file cannot be written.
+        When the folder or a file cannot be written.
     """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PebblerError(f"{directory} cannot be made: {error.strerror or error}") from None
     written = []
     for i, instance in enumerate(comparison.instances):
         name = _file_name(instance)
@@ -54,7 +44,7 @@ def export(comparison: Comparison, directory: Path) -> tuple[Path, ...]:
                 picture = directory / f"{name}.{row.method}.png"
                 write_atomically(picture, timeline(instance, row.schedules[i]))
                 written += [path, picture]
-    if any(row.figures for row in comparison.rows):
+    if comparison.rows:
         path = directory / f"{_file_name(comparison.instance)}.png"
         write_atomically(path, overview(comparison))
         written.append(path)

@@ -41,8 +41,13 @@ _ROWS: dict[Stream, str] = {
     "h2d": "to the device",
     "copy": "copies",
 }
+_PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+"""Behind text that a line may cross."""
+
 _MOST_EDGES = 200
 """Up to so many bars in a row are drawn apart, with names; more are merged where they touch."""
+_LONGEST_UPWARDS = 14
+"""So many characters of a name fit the height of a bar."""
 
 
 class _Span(NamedTuple):
@@ -63,8 +68,8 @@ def timeline(instance: Instance, schedule: Schedule) -> bytes:
     """
     unit, scale = _time_unit(schedule.makespan_ns)
     with style.context("default"):
-        figure = Figure(figsize=(12.0, 6.4), dpi=150, layout="constrained")
-        streams, memory = figure.subplots(2, 1, sharex=True, height_ratios=(1.0, 1.7))
+        figure = Figure(figsize=(12.0, 6.8), dpi=150, layout="constrained")
+        streams, memory = figure.subplots(2, 1, sharex=True, height_ratios=(1.0, 1.3))
         _draw_streams(streams, instance, schedule, scale)
         _draw_memory(memory, instance, schedule, scale)
         memory.set_xlim(0, max(schedule.makespan_ns, 1) / scale)
@@ -118,7 +123,7 @@ def _draw_streams(axes: Axes, instance: Instance, schedule: Schedule, scale: int
             linewidth=0.3 if apart else 0.0,
         )
         if apart and kind != "stall":
-            _write_names(axes, drawn, y, schedule.makespan_ns, scale)
+            _write_names(axes, drawn, kind, y, schedule.makespan_ns, scale)
     for kind in shown:
         axes.broken_barh([], (0, 0), facecolors=_COLOURS[kind], label=kind)
     axes.set_yticks(range(len(rows)), [_ROWS[stream] for stream in rows])
@@ -156,12 +161,23 @@ def _merge(spans: Sequence[_Span]) -> list[_Span]:
     return merged
 
 
-def _write_names(axes: Axes, spans: Sequence[_Span], y: int, makespan: int, scale: int) -> None:
-    """Write a name on every bar that is wide enough for it."""
+def _write_names(axes: Axes, spans: Sequence[_Span], kind: str, y: int, makespan: int, scale: int) -> None:
+    """Write a name on every bar that is wide enough for it, across or else upwards."""
     for start, end, name in spans:
-        if end - start > (0.0062 * len(name) + 0.004) * makespan:
-            middle = (start + end) / 2 / scale
-            axes.text(middle, y, name, ha="center", va="center", fontsize=6, color="black", clip_on=True)
+        share = (end - start) / max(makespan, 1)
+        across = share > 0.0055 * len(name) + 0.004
+        if across or (share > 0.011 and len(name) <= _LONGEST_UPWARDS):
+            axes.text(
+                (start + end) / 2 / scale,
+                y,
+                name,
+                ha="center",
+                va="center",
+                rotation=0 if across else 90,
+                fontsize=6,
+                color="white" if kind == "backward" else "black",
+                clip_on=True,
+            )
 
 
 def _draw_memory(axes: Axes, instance: Instance, schedule: Schedule, scale: int) -> None:
@@ -178,7 +194,6 @@ def _draw_memory(axes: Axes, instance: Instance, schedule: Schedule, scale: int)
         top = [below + amount / size for below, amount in zip(base, amounts, strict=True)]
         axes.fill_between(times, base, top, step="post", color=_COLOURS[name], linewidth=0, label=name)
         base = top
-    axes.step(times, base, where="post", color="#444444", linewidth=0.5)
     _draw_limits(axes, instance, schedule.peak_bytes, size)
     axes.set_ylabel(f"memory ({unit})")
     axes.spines[["top", "right"]].set_visible(False)
@@ -195,7 +210,7 @@ def _draw_limits(axes: Axes, instance: Instance, peak: int, size: int) -> None:
     else:
         axes.axhline(budget / size, color="black", linewidth=1.4, label=label)
     axes.axhline(
-        peak / size, color="#D55E00", linewidth=1.0, linestyle=":", label=f"peak {format_size(peak)}"
+        peak / size, color="#D55E00", linewidth=1.0, linestyle=":", label=f"highest byte {format_size(peak)}"
     )
     axes.axhline(
         least / size, color="black", linewidth=1.0, linestyle="--", label=f"least budget {format_size(least)}"
@@ -225,10 +240,10 @@ def _draw_times(axes: Axes, comparison: Comparison, unit: str, scale: int) -> No
     axes.barh(places, stalls, left=computing, height=0.62, color=_COLOURS["stall"], label="stall")
     for y, figures in solved:
         text = f" {format_time(figures.iteration_ns)}, gap {figures.optimality_gap:.1%}"
-        axes.text(figures.iteration_ns / scale, y, text, va="center", fontsize=8)
+        axes.text(figures.iteration_ns / scale, y, text, va="center", fontsize=8, bbox=_PAPER)
     for y, row in enumerate(comparison.rows):
         if row.figures is None:
-            axes.text(0, y, _reason(row), va="center", fontsize=7, color="#444444")
+            axes.text(0, y, _reason(row), va="center", fontsize=7, color="#444444", bbox=_PAPER)
     bound, ideal = comparison.bound, comparison.ideal_ns
     axes.axvline(
         ideal / scale, color="black", linewidth=1.2, linestyle=":", label=f"ideal {format_time(ideal)}"
@@ -246,7 +261,7 @@ def _draw_times(axes: Axes, comparison: Comparison, unit: str, scale: int) -> No
 def _draw_peaks(axes: Axes, comparison: Comparison) -> None:
     solved = [(y, row.figures) for y, row in enumerate(comparison.rows) if row.figures is not None]
     budget, least = comparison.instance.budget_bytes, comparison.least_budget
-    highest = max(figures.peak_bytes for _, figures in solved)
+    highest = max((figures.peak_bytes for _, figures in solved), default=1)
     unit, size = _size_unit(highest)
     axes.barh(
         [y for y, _ in solved],

@@ -56,11 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _compare(arguments: argparse.Namespace) -> int:
     from .benchmark.compare import compare, instances_of
-    from .benchmark.export import export, require_directory
+    from .benchmark.export import export
     from .instances.files import read_instance
     from .instances.memory import parse_budget, with_budget
 
     source = arguments.network_or_file
+    _require_folder(arguments.out)
     if source.endswith(".json") or Path(source).exists():
         _refuse_options(arguments, source, ("batch", "sub_batch", "device", "graph", "engines"))
         instance = read_instance(source)
@@ -70,7 +71,6 @@ def _compare(arguments: argparse.Namespace) -> int:
     else:
         workload, budget = _workload(arguments, source)
         instances = instances_of(workload, budget, arguments.sub_batch)
-    require_directory(arguments.out)
     comparison = compare(
         instances,
         arguments.methods,
@@ -83,7 +83,9 @@ def _compare(arguments: argparse.Namespace) -> int:
         _print_json(comparison.as_dict())
     else:
         print(comparison)
-        print(f"files:        {', '.join(path.name for path in files)} in {arguments.out}")
+        print(f"files:        {len(files)} in {arguments.out}")
+        for path in files:
+            print(f"              {path.name}")
     if comparison.interrupted:
         raise KeyboardInterrupt
     return DONE if any(row.figures for row in comparison.rows) else NO
@@ -487,9 +489,16 @@ def _refuse_options(arguments: argparse.Namespace, source: str, names: Sequence[
 
 
 def _require_place(path: Path) -> None:
-    """Refuse a place that cannot be written before the work begins, not after it."""
+    """Refuse a file that cannot be written, before the work begins and not after it."""
     if path.is_dir() or not path.parent.is_dir():
         raise PebblerError(f"{path} cannot be written: it is a folder or lies in none that exists")
+
+
+def _require_folder(path: Path) -> None:
+    """Refuse a folder that cannot be made, before the work begins and not after it."""
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    if not existing.is_dir():
+        raise PebblerError(f"{path} cannot be a folder: {existing} is a file")
 
 
 def _print_json(value: object) -> None:

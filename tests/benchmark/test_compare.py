@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pebbler.benchmark.compare import Comparison, compare, default_methods, instances_of
+from pebbler.benchmark.export import export
+from pebbler.heuristics.methods import Answer, Limits, Method
+from pebbler.instances.errors import BudgetError, PebblerError
+from pebbler.instances.files import read_instance, sha256_of
+from pebbler.instances.instance import Instance
+from pebbler.instances.workload import Workload
+from pebbler.solver.bounds import best_bound
+from pebbler.validate.check import check
+from pebbler.validate.schedule import read_schedule
+
+Toys = Callable[..., None]
+MS = 10**6
+MIB = 2**20
+SOLVE_KEYS = {
+    "status",
+    "stopped_by",
+    "makespan_ns",
+    "lower_bound_ns",
+    "optimality_gap",
+    "bound_by",
+    "certified",
+    "peak_bytes",
+    "average_bytes",
+    "offloaded_bytes",
+    "prefetched_bytes",
+    "pinned_bytes",
+    "memory_model",
+    "method",
+    "solve_seconds",
+    "seed",
+}
+
+
+def test_figures_of_one_round(chain: Instance, toys: Toys, keep: Method) -> None:
+    toys(keep=keep)
+    comparison = compare(chain)
+    (row,) = comparison.rows
+    assert row.figures is not None
+    assert comparison.ideal_ns == 5 * MS
+    assert row.figures.iteration_ns == row.figures.makespan_ns == 10 * MS
+    assert row.figures.overhead == 1.0
+    assert row.figures.stall_ns == 0
+    assert row.figures.peak_bytes == 5 * MIB
+    assert row.figures.offloaded_bytes == row.figures.prefetched_bytes == 0
+    assert row.figures.optimality_gap == comparison.bound.gap(10 * MS)
+
+
+def test_figures_of_an_iteration_add_up_over_rounds(tight: Instance, toys: Toys, swap: Method) -> None:
+    toys(swap=swap)
+    last = msgspec.structs.replace(tight, name="last", rounds=1)
+    (one,) = compare(tight).rows
+    (three,) = compare([msgspec.structs.replace(tight, rounds=2), last]).rows
+    assert one.figures is not None
+    assert three.figures is not None
+    assert one.figures.offloaded_bytes == one.figures.prefetched_bytes == MIB
+    assert three.figures.iteration_ns == 3 * one.figures.iteration_ns
+    assert three.figures.stall_ns == 3 * one.figures.stall_ns > 0
+    assert three.figures.offloaded_bytes == 3 * MIB
+    assert three.figures.average_bytes == one.figures.average_bytes
+    assert three.figures.pinned_bytes == one.figures.pinned_bytes
+    assert three.figures.overhead == one.figures.overhead
+    assert len(three.schedules) == 2
+
+
+def test_a_refusal_is_a_row_with_its_reason(tight: Instance, toys: Toys, keep: Method, swap: Method) -> None:
+    toys(keep=keep, swap=swap)
+    refused, solved = compare(tight).rows
+    assert refused.status == "unknown"
+    assert refused.figures is None
+    assert "no place for block 'D'" in refused.stopped_by
+    assert solved.figures is not None
+
+
+def test_a_failing_method_is_a_row_and_the_others_go_on(
+    chain: Instance, toys: Toys, keep: Method, caplog: pytest.LogCaptureFixture
+) -> None:
+    def crash(_: Instance, __: Limits) -> Answer:
+        raise RuntimeError("out of ideas")
+
+    toys(crash=crash, keep=keep)
+    failed, solved = compare(chain).rows
+    assert (failed.status, failed.stopped_by) == ("error", "RuntimeError: out of ideas")
+    assert solved.figures is not None
+    assert "method crash failed on chain-b4" in caplog.text
+
+
+def test_an_invalid_schedule_is_loud_and_never_shown(
+    chain: Instance, toys: Toys, liar: Method, caplog: pytest.LogCaptureFixture
+) -> None:
+    toys(liar=liar)
+    (row,) = compare(chain).rows
+    assert row.status == "error"
+    assert row.schedules == ()
+    assert row.figures is None
+    assert "makespan" in row.stopped_by
+    assert "this is a defect of the method" in caplog.text
+
+
+def test_a_bound_that_a_method_proves_holds_for_every_row(tight: Instance, toys: Toys, swap: Method) -> None:
+    def prove(instance: Instance, limits: Limits) -> Answer:
+        schedule = swap(instance, limits).schedule
+        assert schedule is not None
+        return Answer(schedule, lower_bound_ns=schedule.makespan_ns, bound_by="toy proof")
+
+    toys(swap=swap, prove=prove)
+    assert compare(tight, ["swap"]).rows[0].status == "feasible"
+    comparison = compare(tight)
+    assert comparison.bound.bound_by == "toy proof"
+    assert [row.status for row in comparison.rows] == ["optimal", "optimal"]
+    assert [row.figures and row.figures.optimality_gap for row in comparison.rows] == [0.0, 0.0]
+
+
+def test_the_bound_of_an_iteration_adds_up_over_rounds(chain: Instance, toys: Toys, keep: Method) -> None:
+    toys(keep=keep)
+    twice = msgspec.structs.replace(chain, rounds=2)
+    assert compare([twice, chain]).bound.lower_bound_ns == 3 * best_bound(chain).lower_bound_ns
+
+
+def test_an_interruption_keeps_what_is_done(chain: Instance, toys: Toys, keep: Method) -> None:
+    def interrupt(_: Instance, __: Limits) -> Answer:
+        raise KeyboardInterrupt
+
+    toys(first=keep, stop=interrupt, never=keep)
+    comparison = compare(chain)
+    assert comparison.interrupted
+    assert [row.method for row in comparison.rows] == ["first"]
+    assert "interrupted:" in str(comparison)
+
+
+def test_limits_reach_the_method(chain: Instance, toys: Toys, keep: Method) -> None:
+    seen: list[Limits] = []
+
+    def spy(instance: Instance, limits: Limits) -> Answer:
+        seen.append(limits)
+        return keep(instance, limits)
+
+    toys(spy=spy)
+    roomy = msgspec.structs.replace(chain, budget_bytes=16 * MIB)
+    comparison = compare(roomy, time_limit=2.5, seed=7, memory="paged")
+    assert seen == [Limits(time_limit=2.5, seed=7, memory="paged")]
+    assert comparison.rows[0].schedules[0].memory_model == "paged"
+    assert comparison.as_dict()["results"][0]["memory_model"] == "paged"
+
+
+def test_progress_is_logged_a_line_a_method(
+    tight: Instance, toys: Toys, keep: Method, swap: Method, caplog: pytest.LogCaptureFixture
+) -> None:
+    toys(keep=keep, swap=swap)
+    with caplog.at_level(logging.INFO, logger="pebbler"):
+        compare(tight)
+    refused, solved = (record.getMessage() for record in caplog.records)
+    assert refused.startswith("keep: no place")
+    assert solved.startswith("swap: 10.500 ms a round")
+
+
+def test_wrong_questions_are_refused(chain: Instance, toys: Toys, keep: Method) -> None:
+    toys(keep=keep)
+    with pytest.raises(PebblerError, match="there is no method 'kept'; did you mean keep"):
+        compare(chain, ["keep", "kept"])
+    with pytest.raises(PebblerError, match="nothing to compare"):
+        compare(chain, [])
+    with pytest.raises(PebblerError, match="nothing to compare"):
+        compare([], ["keep"])
+    with pytest.raises(BudgetError, match="under the minimum"):
+        compare(msgspec.structs.replace(chain, budget_bytes=4 * MIB - 1))
+
+
+def test_brute_force_is_left_out_unless_the_instance_is_tiny(
+    chain: Instance, toys: Toys, keep: Method
+) -> None:
+    toys(keep=keep, **{"brute-force": keep})
+    assert default_methods([chain]) == ("keep", "brute-force")
+    assert default_methods([Workload("lenet", 4, "k40").instance("1GiB")]) == ("keep",)
+
+
+def test_json_has_the_keys_of_the_contract(tight: Instance, toys: Toys, keep: Method, swap: Method) -> None:
+    toys(keep=keep, swap=swap)
+    document = compare(tight).as_dict()
+    assert {"instance", "ideal_ns", "lower_bound_ns", "results"} <= set(document)
+    assert document["instance"]["name"] == "chain-b4"
+    assert document["instance"]["budget_bytes"] == document["instance"]["least_budget_bytes"] == 4 * MIB
+    for result in document["results"]:
+        assert set(result) >= SOLVE_KEYS | {"iteration_ns", "sub_batch", "rounds", "variant"}
+        assert result["variant"] == "whole"
+    refused, solved = document["results"]
+    assert refused["iteration_ns"] is None
+    assert solved["iteration_ns"] == 10.5 * MS
+    msgspec.json.encode(document)
+
+
+def test_the_table_says_what_was_asked_and_what_is_left_out(
+    tight: Instance, toys: Toys, keep: Method, swap: Method
+) -> None:
+    toys(keep=keep, swap=swap)
+    lines = str(compare(tight)).splitlines()
+    header, refused, solved = (line.split() for line in lines[:3])
+    assert header[:4] == ["method", "status", "iteration", "overhead"]
+    assert refused[:3] == ["keep", "unknown", "no"]
+    assert solved[:4] == ["swap", "feasible", "10.500", "ms"]
+    text = " ".join("\n".join(lines[3:]).split())
+    for words in (
+        "budget: 4194304 bytes (4.00 MiB)",
+        "the least possible is 4.00 MiB",
+        "ideal: 5.000 ms",
+        "in exact arithmetic",
+        "graph executable, duplex copies, contiguous memory, tensors whole",
+        "predicted by simulation, not measured",
+    ):
+        assert words in text
+
+
+def test_batch_norm_with_a_sub_batch_warns(toys: Toys, keep: Method) -> None:
+    toys(keep=keep)
+    workload = Workload("resnet18", 4, "k40")
+    assert "warning:" in str(compare(instances_of(workload, "2GiB", 2)))
+    assert "warning:" not in str(compare(instances_of(workload, "2GiB")))
+
+
+def test_instances_of_an_iteration_share_one_budget() -> None:
+    first, last = instances_of(Workload("lenet", 10, "k40"), "90%", 4)
+    assert (first.name, first.rounds, first.meta["sub_batch"]) == ("lenet-b4", 2, 4)
+    assert (last.name, last.rounds, last.meta["sub_batch"]) == ("lenet-b2", 1, 2)
+    assert first.budget_bytes == last.budget_bytes
+    (whole,) = instances_of(Workload("lenet", 10, "k40"), "1GiB")
+    assert (whole.name, whole.rounds) == ("lenet-b10", 1)
+
+
+@pytest.fixture
+def exported(tight: Instance, toys: Toys, keep: Method, swap: Method, tmp_path: Path) -> Comparison:
+    toys(keep=keep, swap=swap)
+    comparison = compare(tight)
+    written = export(comparison, tmp_path)
+    assert sorted(path.name for path in written) == sorted(path.name for path in tmp_path.iterdir())
+    return comparison
+
+
+def test_export_writes_files_that_pass_the_checker(exported: Comparison, tmp_path: Path) -> None:
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "chain-b4.instance.json",
+        "chain-b4.swap.schedule.json",
+        "chain-b4.swap.png",
+        "chain-b4.png",
+    }
+    file = tmp_path / "chain-b4.instance.json"
+    instance = read_instance(file)
+    assert instance == exported.instance
+    schedule = read_schedule(tmp_path / "chain-b4.swap.schedule.json", instance)
+    assert schedule.instance_sha256 == sha256_of(file)
+    assert check(instance, schedule, instance_sha256=sha256_of(file)).valid
+
+
+def test_the_same_comparison_writes_the_same_bytes(exported: Comparison, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    export(compare(exported.instance), tmp_path)
+    after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before.keys() == after.keys()
+    assert [name for name in before if before[name] != after[name]] == []
+
+
+def test_a_name_cannot_lead_out_of_the_folder(
+    chain: Instance, toys: Toys, keep: Method, tmp_path: Path
+) -> None:
+    toys(keep=keep)
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    export(compare(msgspec.structs.replace(chain, name="../../etc/x y")), inside)
+    assert [path.name for path in tmp_path.iterdir()] == ["inside"]
+    assert (inside / "-..-etc-x-y.instance.json").exists()

@@ -1,0 +1,116 @@
+"""A small instance and methods to play with, for the tests of everything above the methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from pebbler.heuristics import methods
+from pebbler.heuristics.methods import Answer, Limits, MethodInfo, Refusal
+from pebbler.heuristics.program import OutOfMemoryError, ProgramBuilder
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.memory import with_budget
+
+MIB = 2**20
+
+
+@pytest.fixture
+def chain() -> Instance:
+    """Three steps forward, two back, on blocks of 1 MiB; keeping all takes 5 MiB, and M_min is 4 MiB."""
+    places = ["device", "absent", "absent", "absent", "absent", "absent"]
+    blocks = tuple(
+        Block(name=name, bytes=MIB, offload_ns=500_000, prefetch_ns=500_000, initially=place)  # type: ignore[arg-type]
+        for name, place in zip("XABCDE", places, strict=True)
+    )
+    slow = Algorithm(name="slow", duration_ns=2_000_000, workspace_bytes=0)
+    fast = Algorithm(name="fast", duration_ns=1_000_000, workspace_bytes=MIB)
+    reads_and_writes = {
+        "FP(a)": ((0,), (1,)),
+        "FP(b)": ((1,), (2,)),
+        "FP(c)": ((2,), (3,)),
+        "BP(c)": ((2, 3), (4,)),
+        "BP(a)": ((1, 4), (5,)),
+    }
+    return Instance(
+        name="chain-b4",
+        engines="duplex",
+        budget_bytes=8 * MIB,
+        resident_bytes=MIB,
+        blocks=blocks,
+        tasks=tuple(
+            Task(name=name, inputs=inputs, outputs=outputs, algorithms=(slow, fast))
+            for name, (inputs, outputs) in reads_and_writes.items()
+        ),
+        meta={"network": "chain", "batch": 4, "sub_batch": 4, "graph": "executable"},
+    )
+
+
+@pytest.fixture
+def tight(chain: Instance) -> Instance:
+    """The chain under its least budget: something must be offloaded."""
+    return with_budget(chain, 4 * MIB)
+
+
+@pytest.fixture
+def toys(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Replace all registered methods by toys, as keywords ``name=function``."""
+    import pebbler.solver  # noqa: F401 - real methods register now, and not among the toys
+
+    def put(**chosen: methods.Method) -> None:
+        entries = {name: MethodInfo(name, f"the toy {name}", "tests", call) for name, call in chosen.items()}
+        monkeypatch.setattr(methods, "_methods", entries)
+
+    return put
+
+
+@pytest.fixture
+def keep() -> methods.Method:
+    """Offloads nothing, and always takes the first algorithm."""
+
+    def method(instance: Instance, limits: Limits) -> Answer:
+        builder = ProgramBuilder(instance, memory=limits.memory)
+        try:
+            for k in range(len(instance.tasks)):
+                builder.run(k, 0)
+                builder.release_dead(k)
+        except OutOfMemoryError as error:
+            raise Refusal(str(error)) from None
+        return Answer(builder.finish("keep"))
+
+    return method
+
+
+@pytest.fixture
+def swap() -> methods.Method:
+    """Offloads every block that is not used by the next task, and prefetches it when it is needed."""
+
+    def method(instance: Instance, limits: Limits) -> Answer:
+        builder = ProgramBuilder(instance, memory=limits.memory)
+        for k, task in enumerate(instance.tasks):
+            for d in (*task.inputs, *task.updates):
+                if not builder.is_resident(d):
+                    builder.prefetch(d)
+            builder.run(k, 0)
+            builder.release_dead(k)
+            for d in builder.resident_blocks():
+                if k + 1 not in instance.uses[d]:
+                    if not builder.on_host(d):
+                        builder.offload(d)
+                    builder.release(d)
+        return Answer(builder.finish("swap"))
+
+    return method
+
+
+@pytest.fixture
+def liar(keep: methods.Method) -> methods.Method:
+    """Claims to be a nanosecond quicker than it is."""
+
+    def method(instance: Instance, limits: Limits) -> Answer:
+        schedule = keep(instance, limits).schedule
+        assert schedule is not None
+        return Answer(msgspec.structs.replace(schedule, makespan_ns=schedule.makespan_ns - 1))
+
+    return method

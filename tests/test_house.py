@@ -1,0 +1,131 @@
+"""The rules of the house: which folders are shipped, who may import whom, what files may not name."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+import pebbler
+
+FLOORS = ["instances", "validate", "heuristics", "solver", "benchmark"]
+NOT_OURS = {".git", ".venv", "build", "dist", "pebbler-out", "__pycache__"}
+
+
+@pytest.fixture(scope="module")
+def root(pytestconfig: pytest.Config) -> Path:
+    return pytestconfig.rootpath
+
+
+def imports_of(file: Path, package: str) -> Iterator[str]:
+    """Modules of the project that a module of `package` imports, in full."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "pebbler")
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            target = ".".join([*base, *([node.module] if node.module else [])])
+            if target == "pebbler":
+                yield from (f"pebbler.{alias.name}" for alias in node.names)
+            elif target.startswith("pebbler."):
+                yield target
+
+
+def modules_of(root: Path, floor: str) -> Iterator[tuple[Path, str]]:
+    """Files of a floor, each with the package that it is in."""
+    for file in (root / floor).rglob("*.py"):
+        yield file, ".".join(["pebbler", *file.relative_to(root).parent.parts])
+
+
+def test_every_package_is_shipped(root: Path) -> None:
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    found = {"pebbler"} | {
+        ".".join(["pebbler", *file.parent.relative_to(root).parts])
+        for floor in FLOORS
+        for file in (root / floor).rglob("__init__.py")
+    }
+    found |= {
+        ".".join(file.parent.relative_to(root / "src").parts)
+        for file in (root / "src").rglob("__init__.py")
+        if not any(parent.is_symlink() for parent in file.parents)
+    }
+    assert set(settings["packages"]) == found
+    assert set(settings["package-dir"]) >= {"pebbler", *(f"pebbler.{floor}" for floor in FLOORS)}
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_the_face_links_to_each_floor(root: Path, floor: str) -> None:
+    link = root / "src" / "pebbler" / floor
+    assert link.is_symlink()
+    assert link.readlink() == Path("..", "..", floor)
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_a_floor_imports_only_itself_and_what_lies_below(root: Path, floor: str) -> None:
+    allowed = set(FLOORS[: FLOORS.index(floor) + 1])
+    modules = list(modules_of(root, floor))
+    assert modules
+    for file, package in modules:
+        reached = {target.split(".")[1] for target in imports_of(file, package)}
+        assert reached <= allowed, f"{file.relative_to(root)} imports {sorted(reached - allowed)}"
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_paths_are_never_derived_from_the_module(root: Path, floor: str) -> None:
+    for file, _ in modules_of(root, floor):
+        assert "__file__" not in file.read_text(encoding="utf-8"), file
+
+
+def test_the_checker_imports_only_the_instance_and_the_schedule(root: Path) -> None:
+    reached = set(imports_of(root / "validate" / "check.py", "pebbler.validate"))
+    assert reached == {"pebbler.instances.instance", "pebbler.validate.schedule"}
+
+
+def test_the_replay_shares_nothing_with_the_checker_but_the_formats(root: Path) -> None:
+    replay, check = (
+        set(imports_of(root / "validate" / name, "pebbler.validate")) for name in ("replay.py", "check.py")
+    )
+    assert replay & check == {"pebbler.instances.instance", "pebbler.validate.schedule"}
+    assert not {"pebbler.validate.check", "pebbler.validate.simulate"} & replay
+
+
+def test_types_are_shipped() -> None:
+    assert resources.files("pebbler").joinpath("py.typed").is_file()
+
+
+def test_public_names_are_the_same_for_type_checkers_and_at_run_time(root: Path) -> None:
+    tree = ast.parse((root / "src" / "pebbler" / "__init__.py").read_text(encoding="utf-8"))
+    declared = {
+        alias.name: node.module
+        for branch in tree.body
+        if isinstance(branch, ast.If)
+        for node in branch.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert declared == pebbler._HOMES
+    for name in declared:
+        assert getattr(pebbler, name).__name__ == name
+    assert set(dir(pebbler)) == {*declared, "__version__"}
+
+
+def test_no_file_names_a_place_on_somebodys_machine(root: Path) -> None:
+    place = re.compile(rb"(?<![\w.)}])/(?:" + b"|".join([b"work", b"root", b"home", b"Users"]) + rb")/")
+    files = [
+        file
+        for file in root.rglob("*")
+        if file.is_file()
+        and file.suffix not in (".png", ".pyc")
+        and not any(
+            part in NOT_OURS or part.endswith((".egg-info", "_cache"))
+            for part in file.relative_to(root).parts
+        )
+    ]
+    assert len(files) > 30
+    for file in files:
+        assert not place.search(file.read_bytes()), file.relative_to(root)
