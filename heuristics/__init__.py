@@ -3,7 +3,4 @@
 Importing the package registers its methods.
 """
 
-from . import network_wide as _network_wide
-from . import vdnn as _vdnn
-
-__all__: list[str] = []
+from . import network_wide, vdnn

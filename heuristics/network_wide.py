@@ -1,4 +1,4 @@
-"""Network-wide allocation: what frameworks did before offloading (vDNN, MICRO 2016, sections II-C and IV-A)."""
+"""Network-wide allocation, without offload (vDNN, MICRO 2016, sections II-C and IV-A)."""
 
 from __future__ import annotations
 

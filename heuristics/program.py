@@ -21,6 +21,9 @@ from ..validate.measures import highest_byte, memory_curve
 from ..validate.schedule import PAGE_BYTES, Kind, MemoryModel, Operation, Residence, Schedule, Stream
 from .pool import Fit, Pool, Range
 
+_NOT_THERE = -1
+"""In place of an acquiring operation: the residence came to nothing."""
+
 
 class OutOfMemoryError(Exception):
     """The pool has no place for what an operation needs.
@@ -46,7 +49,8 @@ class OutOfMemoryError(Exception):
 class _Stay:
     """A residence under construction.
 
-    `users` holds the last operation of each stream that touched it, `span` the tensor in whose room it lies.
+    `span` is the tensor in whose room it lies; `placed` and `gone` count placements and releases up to its
+    own; `users` holds the last operation of each stream that touched it.
     """
 
     block: int | None
@@ -54,7 +58,9 @@ class _Stay:
     ranges: tuple[Range, ...]
     bytes: int
     acquired_by: int | None
-    span: str | None = None
+    span: str | None
+    placed: int
+    gone: int | None = None
     users: dict[Stream, int] = field(default_factory=dict)
     released_after: tuple[int, ...] = ()
 
@@ -88,6 +94,8 @@ class ProgramBuilder:
         Which hole a contiguous allocation takes (see `Pool`).
     one_copy_queue
         Issue all copies in one FIFO order whatever their direction, as systems with one memory stream do.
+    plan
+        Offset of every placement, in their order (contiguous); default: where the pool has room.
     start
         Blocks that are initially on the device and shall stay there from time 0, each with its offset or None
         for any; default: all that fit. The others are on the host only.
@@ -112,6 +120,7 @@ class ProgramBuilder:
         memory: MemoryModel = "contiguous",
         fit: Fit = "best",
         one_copy_queue: bool = False,
+        plan: Sequence[int] = (),
         start: Mapping[int, int | None] | None = None,
     ) -> None:
         self.instance = instance
@@ -129,6 +138,8 @@ class ProgramBuilder:
         self.starts: list[int] = []
         self.ends: list[int] = []
         self._one_copy_queue = one_copy_queue
+        self._plan = iter(plan)
+        self._events = 0
         self._last_copy: int | None = None
         self._operations: list[Operation] = []
         self._clocks: list[dict[Stream, int]] = []
@@ -168,6 +179,16 @@ class ProgramBuilder:
     def resident_blocks(self) -> tuple[int, ...]:
         """Blocks on the device at this point of the program, by index."""
         return tuple(sorted(self._open))
+
+    def lifetimes(self) -> list[tuple[int, int, int]]:
+        """Bytes of every placement so far, with the counts of placements and releases that it lived through.
+
+        Two placements were there together if these intervals overlap.
+        """
+        return [
+            (stay.bytes, stay.placed, self._events + 1 if stay.gone is None else stay.gone)
+            for stay in self._stays
+        ]
 
     def ranges_of(self, block: int) -> tuple[Range, ...]:
         """Where a resident block lies."""
@@ -226,7 +247,9 @@ class ProgramBuilder:
         for d in (*what.updates, *(() if self._has_run[task] else what.outputs)):
             self._host.pop(d, None)
         if workspace:
-            self._stays.append(_Stay(None, i, scratch, workspace, i, released_after=(i,)))
+            stay = _Stay(None, i, scratch, workspace, i, None, self._count(), self._count())
+            stay.released_after = (i,)
+            self._stays.append(stay)
             self._hazards.mark(scratch, (i,))
             self.pool.release(scratch)
         self._has_run[task] = True
@@ -342,7 +365,7 @@ class ProgramBuilder:
                 self.offload(d)
             elif block.finally_ == "device" and d not in self._open:
                 self.prefetch(d)
-        residences = tuple(self._residence(stay) for stay in self._stays)
+        residences = tuple(self._residence(stay) for stay in self._stays if stay.acquired_by != _NOT_THERE)
         schedule = Schedule(
             format="pebbler/schedule/1",
             instance=self.instance.name,
@@ -362,6 +385,10 @@ class ProgramBuilder:
         return msgspec.structs.replace(schedule, peak_bytes=peak)
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _count(self) -> int:
+        self._events += 1
+        return self._events
 
     def _copy_stream(self, direction: Stream) -> Stream:
         return "copy" if self.instance.engines == "single" else direction
@@ -433,7 +460,7 @@ class ProgramBuilder:
 
     def _open_stay(self, block: int, place: _Place, acquired_by: int | None) -> None:
         size = self.instance.blocks[block].bytes
-        stay = _Stay(block, None, place.ranges, size, acquired_by, place.span)
+        stay = _Stay(block, None, place.ranges, size, acquired_by, place.span, self._count())
         if acquired_by is not None:
             stay.users[self._operations[acquired_by].stream] = acquired_by
         self._stays.append(stay)
@@ -441,14 +468,16 @@ class ProgramBuilder:
 
     def _close_stay(self, block: int, released_after: tuple[int, ...]) -> None:
         stay = self._open.pop(block)
+        stay.gone = self._count()
         stay.released_after = self._previous[block] = released_after
         if not released_after:
-            self._stays.remove(stay)  # initially on the device but never used: it was not there at all
+            stay.acquired_by = _NOT_THERE  # initially on the device, but never used
         self._hazards.mark(stay.ranges, released_after)
         self._unplace(_Place(stay.ranges, stay.span))
 
     def _take(self, size: int, at: int | None) -> tuple[Range, ...] | None:
-        """Take a range of the pool: at an offset, or wherever there is room."""
+        """Take a range of the pool: at an offset, as planned, or wherever there is room."""
+        at = next(self._plan, None) if at is None else at
         if at is not None:
             size = min(ceil_to(size, self._unit), max(self.instance.pool_bytes - at, size))
             return ((at, size),) if self.pool.allocate_at(at, size) else None

@@ -9,8 +9,9 @@ from itertools import pairwise
 from ..instances.instance import Instance, Task
 from .choices import by_speed, leanest
 from .layers import Unit, units
-from .methods import Answer, Limits, Refusal, register
-from .program import OutOfMemoryError, ProgramBuilder
+from .methods import Answer, Limits, register
+from .placement import build
+from .program import ProgramBuilder
 
 _SOURCE = "vDNN (MICRO 2016), section III"
 
@@ -59,13 +60,16 @@ def _static(
     offloads: Callable[[Unit], bool],
     choose: Callable[[Task], int],
 ) -> Answer:
-    run = _Execution(instance, limits, offloads, [choose(task) for task in instance.tasks])
-    try:
-        for index in range(len(run.units)):
+    algorithms = [choose(task) for task in instance.tasks]
+    all_units = units(instance)
+    leaves_at = _offload_points(instance, all_units, offloads)
+
+    def issue(builder: ProgramBuilder) -> None:
+        run = _Execution(instance, builder, all_units, leaves_at, algorithms)
+        for index in range(len(all_units)):
             run.unit(index)
-        return Answer(run.builder.finish(name))
-    except OutOfMemoryError as error:
-        raise Refusal(f"{error} in layer {run.units[index].layer}") from None
+
+    return Answer(build(instance, limits.memory, issue, one_copy_queue=True).finish(name))
 
 
 @dataclass(slots=True)
@@ -77,19 +81,12 @@ class _Execution:
     """
 
     instance: Instance
-    limits: Limits
-    offloads: Callable[[Unit], bool]
+    builder: ProgramBuilder
+    units: tuple[Unit, ...]
+    leaves_at: dict[int, list[int]]
     algorithms: list[int]
-    builder: ProgramBuilder = field(init=False)
-    units: tuple[Unit, ...] = field(init=False)
-    leaves_at: dict[int, list[int]] = field(init=False)
     last_run: int | None = None
     copies: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.builder = ProgramBuilder(self.instance, memory=self.limits.memory, one_copy_queue=True)
-        self.units = units(self.instance)
-        self.leaves_at = _offload_points(self.instance, self.units, self.offloads)
 
     def unit(self, index: int) -> None:
         """Execute a layer in one pass, with the copies that overlap it."""

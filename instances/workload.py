@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -189,9 +190,6 @@ def _convolution(batch: int, layer: Layer, source: Layer, target: Layer) -> Conv
 
 def _meta(workload: Workload, network: Network, graph: TaskGraph, device_name: str) -> dict[str, Any]:
     """Say what the instance was made from, and which tasks belong to which layer."""
-    tasks: dict[str, tuple[list[int], list[int]]] = {layer.name: ([], []) for layer in network.layers}
-    for index, task in enumerate(graph.tasks):
-        tasks[task.layer.name][task.role != "FP"].append(index)
     meta: dict[str, Any] = {
         "network": workload.network,
         "batch": workload.batch,
@@ -201,13 +199,30 @@ def _meta(workload: Workload, network: Network, graph: TaskGraph, device_name: s
         "cost_model": "roofline",
         "weights_as_blocks": workload.weights_as_blocks,
         "source": network.source,
-        "layers": [
-            {"name": layer.name, "kind": layer.kind, "forward": forward, "backward": backward}
-            for layer in network.layers
-            if layer.kind != "input"
-            for forward, backward in (tasks[layer.name],)
-        ],
+        "layers": _layers(network, graph),
     }
     if network.has_batch_norm and graph.batch < workload.batch:
         meta["notes"] = _BATCH_NORM_NOTE
     return meta
+
+
+def _layers(network: Network, graph: TaskGraph) -> list[dict[str, Any]]:
+    """List the layers with their tasks, in forward order.
+
+    A ReLU whose backward is a task of its own is a layer of its own, as in the papers (vDNN's ACTV).
+    """
+    forward: dict[str, list[int]] = defaultdict(list)
+    backward: dict[str, list[int]] = defaultdict(list)
+    relu: dict[str, list[int]] = defaultdict(list)
+    for k, task in enumerate(graph.tasks):
+        {"FP": forward, "relu": relu}.get(task.role, backward)[task.layer.name].append(k)
+    layers = []
+    for layer in network.layers:
+        name = layer.name
+        if layer.kind != "input":
+            layers.append(
+                {"name": name, "kind": layer.kind, "forward": forward[name], "backward": backward[name]}
+            )
+        if name in relu:
+            layers.append({"name": f"relu {name}", "kind": "relu", "forward": [], "backward": relu[name]})
+    return layers

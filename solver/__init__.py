@@ -3,7 +3,5 @@
 Importing the package registers its methods, after those of the heuristics.
 """
 
-from .. import heuristics as _heuristics
-from . import brute_force as _brute_force
-
-__all__: list[str] = []
+from .. import heuristics
+from . import brute_force

@@ -65,9 +65,10 @@ def test_the_instance_says_what_it_was_made_from():
         "cost_model": "roofline",
         "weights_as_blocks": False,
     }
-    assert [(layer["name"], layer["kind"]) for layer in layers[:3]] == [
+    assert [(layer["name"], layer["kind"]) for layer in layers[:4]] == [
         ("conv1", "conv"),
         ("conv1_bn", "bn"),
+        ("relu conv1_bn", "relu"),
         ("pool1", "maxpool"),
     ]
     by_name = {layer["name"]: layer for layer in layers}
@@ -76,7 +77,7 @@ def test_the_instance_says_what_it_was_made_from():
         "BP2(res2_1_conv1)",
         "BP1(res2_1_conv1)",
     ]
-    assert [names[k] for k in by_name["res2_1_add"]["backward"]] == ["BP(relu res2_1_add)"]
+    assert [names[k] for k in by_name["relu res2_1_add"]["backward"]] == ["BP(relu res2_1_add)"]
     indices = [k for layer in layers for k in (*layer["forward"], *layer["backward"])]
     assert sorted(indices) == list(range(len(instance.tasks)))
 

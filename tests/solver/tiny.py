@@ -1,0 +1,99 @@
+"""Tiny instances on which exhaustive search is possible: training chains and forks, in few units."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.memory import least_budget, unlimited_peak
+
+
+def tiny_instance(seed: int) -> Instance:
+    """A chain or fork of two or three layers with its backward pass, and a tight budget.
+
+    Sizes are a few units of four bytes, so that places can be enumerated; some instances have in-place
+    updates, parts, one copy engine, inputs on the host, moves inside the device, recomputable tasks or null times.
+    """
+    rng = Random(seed)
+    layers = rng.choice((2, 2, 3))
+    fork = layers == 3 and rng.random() < 0.4
+    with_moves = layers == 2 and rng.random() < 0.3
+    recomputes = layers == 2 and rng.random() < 0.4
+    split = layers == 2 and not with_moves and rng.random() < 0.5
+    blocks: list[Block] = []
+    tasks: list[Task] = []
+
+    def block(name: str, units: int, initially: str = "absent", whole: bool = True) -> tuple[int, ...]:
+        counts = [units] if whole or units < 2 else [units // 2, units - units // 2]
+        made = []
+        for part, count in enumerate(counts):
+            parts = len(counts) > 1
+            blocks.append(
+                Block(
+                    name=f"{name}.{part}" if parts else name,
+                    bytes=4 * count - rng.choice((0, 0, 0, 1)),
+                    offload_ns=None if rng.random() < 0.1 else count * rng.choice((1, 2, 2, 3)),
+                    prefetch_ns=count * rng.choice((1, 2, 2)),
+                    move_ns=1 if with_moves else None,
+                    initially=initially,  # type: ignore[arg-type]
+                    tensor=name if parts else None,
+                    begin=4 * counts[0] * part if parts else None,
+                )
+            )
+            made.append(len(blocks) - 1)
+        return tuple(made)
+
+    def algorithms() -> tuple[Algorithm, ...]:
+        slow = rng.randint(1, 6)
+        plain = Algorithm(name="plain", duration_ns=slow, workspace_bytes=0)
+        if slow == 1 or rng.random() < 0.6:
+            return (plain,)
+        fast = Algorithm(
+            name="fast", duration_ns=rng.randint(0, slow - 1), workspace_bytes=4 * rng.randint(1, 2)
+        )
+        return plain, fast
+
+    x = block("X", rng.randint(1, 3), rng.choice(("device", "device", "host")))
+    outputs = [x]
+    source = 0
+    for layer in range(layers):
+        if not (fork and layer == 2):
+            source = layer
+        y = block(f"Y{layer}", rng.randint(1, 3), whole=not split)
+        tasks.append(
+            Task(
+                name=f"F{layer}",
+                inputs=outputs[source],
+                outputs=y,
+                algorithms=algorithms(),
+                recomputable=recomputes and rng.random() < 0.6,
+            )
+        )
+        outputs.append(y)
+    gradient = block("dY", rng.randint(1, 2))
+    tasks.append(Task(name="loss", inputs=outputs[-1], outputs=gradient, algorithms=algorithms()))
+    for layer in reversed(range(1, layers)):
+        if rng.random() < 0.4:
+            read = outputs[layer + 1]
+            tasks.append(
+                Task(name=f"R{layer}", inputs=read, outputs=(), updates=gradient, algorithms=algorithms())
+            )
+        following = block(f"dX{layer}", rng.randint(1, 2))
+        read = (*outputs[layer], *gradient)
+        tasks.append(Task(name=f"B{layer}", inputs=read, outputs=following, algorithms=algorithms()))
+        gradient = following
+    tasks.append(Task(name="B0", inputs=(*outputs[0], *gradient), outputs=(), algorithms=algorithms()))
+    instance = Instance(
+        name=f"tiny-{seed}",
+        engines=rng.choice(("duplex", "duplex", "single")),
+        budget_bytes=2**40,
+        resident_bytes=rng.choice((0, 5)),
+        alignment_bytes=4,
+        blocks=tuple(blocks),
+        tasks=tuple(tasks),
+    )
+    least, peak = least_budget(instance), unlimited_peak(instance)
+    budget = least + 4 * rng.randint(0, max((peak - least) // 4, 0))
+    return msgspec.structs.replace(instance, budget_bytes=budget)
