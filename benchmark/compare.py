@@ -409,7 +409,7 @@ _HEADER = ("method", "status", "iteration", "overhead", "gap", "stalls", "peak m
 def _cells(row: Row) -> tuple[str, ...]:
     """Cells of a row; where there is no schedule, the reason runs across the figures' columns."""
     if row.figures is None:
-        return row.method, row.status, row.stopped_by
+        return row.method, row.status, textwrap.shorten(row.stopped_by, 90, placeholder=" ...")
     figures = row.figures
     return (
         row.method,

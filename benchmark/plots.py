@@ -15,6 +15,7 @@ from typing import NamedTuple
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from ..instances.instance import Instance
 from ..instances.memory import ideal_ns, least_budget
@@ -41,9 +42,6 @@ _ROWS: dict[Stream, str] = {
     "h2d": "to the device",
     "copy": "copies",
 }
-_PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-"""Behind text that a line may cross."""
-
 _MOST_EDGES = 200
 """Up to so many bars in a row are drawn apart, with names; more are merged where they touch."""
 _LONGEST_UPWARDS = 14
@@ -203,7 +201,7 @@ def _draw_memory(axes: Axes, instance: Instance, schedule: Schedule, scale: int)
 def _draw_limits(axes: Axes, instance: Instance, peak: int, size: int) -> None:
     """Draw the budget, unless it is far above, the highest byte in use and the least budget."""
     budget, least = instance.budget_bytes, least_budget(instance)
-    is_far = budget > 2 * peak
+    is_far = _is_far(budget, peak)
     label = f"budget {format_size(budget)}" + (", far above" if is_far else "")
     if is_far:
         axes.plot([], [], color="black", linewidth=1.4, label=label)
@@ -239,15 +237,14 @@ def _draw_times(axes: Axes, comparison: Comparison, unit: str, scale: int) -> No
     axes.barh(places, computing, height=0.62, color=_COLOURS["forward"], label="compute")
     axes.barh(places, stalls, left=computing, height=0.62, color=_COLOURS["stall"], label="stall")
     for y, figures in solved:
-        text = f" {format_time(figures.iteration_ns)}, gap {figures.optimality_gap:.1%}"
-        axes.text(figures.iteration_ns / scale, y, text, va="center", fontsize=8, bbox=_PAPER)
+        text = f"{format_time(figures.iteration_ns)}, gap {figures.optimality_gap:.1%}"
+        _write(axes, figures.iteration_ns / scale, y, text, "white")
     for y, row in enumerate(comparison.rows):
         if row.figures is None:
-            axes.text(0, y, _reason(row), va="center", fontsize=7, color="#444444", bbox=_PAPER)
+            _write(axes, 0, y, _reason(row), "white")
     bound, ideal = comparison.bound, comparison.ideal_ns
-    axes.axvline(
-        ideal / scale, color="black", linewidth=1.2, linestyle=":", label=f"ideal {format_time(ideal)}"
-    )
+    label = f"ideal {format_time(ideal)}"
+    axes.axvline(ideal / scale, color="#BBBBBB", linewidth=4.0, label=label)
     label = f"lower bound {format_time(bound.lower_bound_ns)}"
     axes.axvline(bound.lower_bound_ns / scale, color="black", linewidth=1.2, linestyle="--", label=label)
     longest = max([bound.lower_bound_ns, ideal, *(figures.iteration_ns for _, figures in solved)])
@@ -270,15 +267,8 @@ def _draw_peaks(axes: Axes, comparison: Comparison) -> None:
         color=_COLOURS["blocks"],
     )
     for y, figures in solved:
-        axes.text(
-            figures.peak_bytes / size,
-            y,
-            f"{format_size(figures.peak_bytes)} ",
-            va="center",
-            ha="right",
-            fontsize=8,
-        )
-    is_far = budget > 2 * highest
+        _write(axes, 0, y, format_size(figures.peak_bytes), _COLOURS["blocks"])
+    is_far = _is_far(budget, highest)
     label = f"budget {format_size(budget)}" + (", far beyond" if is_far else "")
     if is_far:
         axes.plot([], [], color="black", linewidth=1.4, label=label)
@@ -294,8 +284,21 @@ def _draw_peaks(axes: Axes, comparison: Comparison) -> None:
     _legend_above(axes)
 
 
+def _write(axes: Axes, x: float, y: int, text: str, background: str) -> None:
+    """Write to the right of a point, legibly where lines cross."""
+    axes.annotate(
+        text,
+        (x, y),
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=8,
+        path_effects=[withStroke(linewidth=3.0, foreground=background)],
+    )
+
+
 def _reason(row: Row) -> str:
-    return f" {row.status}: " + textwrap.shorten(row.stopped_by, 90, placeholder=" ...")
+    return f"{row.status}: " + textwrap.shorten(row.stopped_by, 90, placeholder=" ...")
 
 
 # --- shared -------------------------------------------------------------------------------------------
@@ -317,6 +320,11 @@ def _legend(axes: Axes) -> None:
 
 def _legend_above(axes: Axes) -> None:
     axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=4, frameon=False, fontsize=8)
+
+
+def _is_far(budget: int, used: int) -> bool:
+    """Whether a line at the budget would leave little room for what is used."""
+    return budget > 3 * used
 
 
 def _time_unit(longest: int) -> tuple[str, int]:
