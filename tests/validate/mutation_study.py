@@ -25,10 +25,7 @@ from .mutants import FIGURES, FORM, INSTANCE, PROGRAM, Case, InstanceMutation, M
 from .random_programs import random_case
 
 DRAWS = 50
-"""Duration draws that an accepted schedule must survive."""
-
-SEARCH = 150
-"""Duration draws in which damage by a rejected schedule is looked for."""
+"""Duration draws that an accepted schedule must survive, and in which damage by a rejected one is sought."""
 
 
 @dataclass(slots=True)
@@ -116,11 +113,11 @@ def conduct(seed: int, per_kind: int) -> Study:
     """Make `per_kind` mutants of each kind, every one from a random valid schedule of its own."""
     study = Study()
     for mutation in (*PROGRAM, *INSTANCE, *FORM, *FIGURES):
-        rng = Random(f"{seed} {mutation.__name__}")
+        rng, draws = Random(f"{seed} {mutation.__name__}"), Random(seed)
         count = 0
         while count < per_kind:
             for case in _mutate(mutation, random_case(rng), rng):
-                study.judge(mutation.__name__, case, rng)
+                study.judge(mutation.__name__, case, draws)
                 count += 1
     return study
 
@@ -216,10 +213,10 @@ def _mutate(mutation: Mutation | InstanceMutation, case: Case, rng: Random) -> I
 
 
 def _damage(instance: Instance, schedule: Schedule, rng: Random) -> set[str]:
-    """Kinds of fault found until one is grave, in `SEARCH` draws at most."""
+    """Kinds of fault found until one is grave, in `DRAWS` draws at most."""
     machine = Machine(instance, schedule)
     kinds: set[str] = {fault.kind for fault in machine.replay(None, rng)}
-    for _ in range(SEARCH - 1):
+    for _ in range(DRAWS - 1):
         if kinds & {"data", "figure"}:
             break
         kinds |= {fault.kind for fault in machine.replay(draw_durations(instance, schedule, rng), rng)}
@@ -239,7 +236,7 @@ def main() -> None:
     form = study.total(*(mutation.__name__ for mutation in FORM))
     print(
         f"\nOf {total.rejected} rejected mutants {total.confirmed:.1%} do damage or report wrong figures "
-        f"in some draw, {form.confirmed:.1%} without the kinds marked *. "
+        f"within {DRAWS} draws, {form.confirmed:.1%} without the kinds marked *. "
         f"Contradictions: {len(study.contradictions)}."
     )
     print(

@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 
-from pebbler.validate.check import check
+from pebbler.validate.check import CheckReport, check
 
+from . import mutation_study
 from .mutants import FORM
 from .mutation_study import Study, conduct, survive, wander
 from .random_programs import random_case
@@ -58,6 +59,13 @@ def test_checker_and_replay_never_contradict_each_other(study: Study) -> None:
 def test_rejected_mutants_do_damage(study: Study) -> None:
     form = tuple(mutation.__name__ for mutation in FORM)
     assert study.total(*form).confirmed >= 0.9
+
+
+def test_a_checker_that_accepts_everything_is_contradicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    strict = conduct(seed=4, per_kind=4)
+    monkeypatch.setattr(mutation_study, "check", lambda *_: CheckReport(valid=True, reasons=()))
+    lax = conduct(seed=4, per_kind=4)
+    assert len(lax.contradictions) >= 0.95 * strict.total().rejected > 0
 
 
 def test_no_contradiction_far_from_what_a_builder_writes() -> None:
