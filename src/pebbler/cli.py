@@ -34,20 +34,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         Arguments without the program's name; by default those of the process.
     """
     try:
-        arguments = _parser().parse_args(argv)
-        with _progress(arguments.verbose or sys.stderr.isatty()):
-            status: int = arguments.command(arguments)
-        sys.stdout.flush()
-    except PebblerError as error:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered must not be written when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except (PebblerError, OSError) as error:
         print(f"pebbler: {error}", file=sys.stderr)
         return WRONG
     except KeyboardInterrupt:
         print("pebbler: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # What is still buffered must not be written when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    arguments = _parser().parse_args(argv)
+    with _progress(arguments.verbose or sys.stderr.isatty()):
+        status: int = arguments.command(arguments)
     return status
 
 
