@@ -410,7 +410,11 @@ def _add_command(
     example: str,
 ) -> argparse.ArgumentParser:
     command = commands.add_parser(
-        name, help=summary, description=summary[0].upper() + summary[1:] + ".", epilog=f"example: {example}"
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=f"example: {example}",
+        allow_abbrev=False,
     )
     command.set_defaults(command=call)
     command.add_argument("--json", action="store_true", help="print one JSON object")
