@@ -17,6 +17,12 @@ from .instance import Instance
 _Document = TypeVar("_Document", bound=msgspec.Struct)
 
 
+class _Named(msgspec.Struct):
+    """What every document has: in Python its format need not be given, in a file it must be."""
+
+    format: str
+
+
 def read_instance(path: str | Path) -> Instance:
     """Read an instance file.
 
@@ -42,8 +48,10 @@ def sha256_of(path: str | Path) -> str:
 
 def read_document(path: str | Path, kind: type[_Document], what: str) -> _Document:
     """Decode the JSON document of type `kind` in a file; `what` names it in errors ("an instance")."""
+    data = _read(path)
     try:
-        return msgspec.json.decode(_read(path), type=kind)
+        msgspec.json.decode(data, type=_Named)
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, FormatError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"{path} is not {what}: {_sentence(error)}") from None
 

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pebbler.instances.errors import FormatError, PebblerError
+from pebbler.instances.files import encode, read_instance, sha256_of, write_atomically, write_instance
+from pebbler.instances.instance import LARGEST, Algorithm, Block, Instance, Task
+
+
+@pytest.fixture
+def instance() -> Instance:
+    """Every key away from its default somewhere."""
+    return Instance(
+        name="höhe <1>",
+        engines="single",
+        budget_bytes=4096,
+        resident_bytes=7,
+        alignment_bytes=4,
+        rounds=3,
+        blocks=(
+            Block(
+                name="x",
+                bytes=5,
+                offload_ns=None,
+                prefetch_ns=3,
+                move_ns=1,
+                initially="host",
+                finally_="device",
+            ),
+            Block(name="p", bytes=8, offload_ns=0, prefetch_ns=None, tensor="t", begin=0),
+            Block(
+                name="q", bytes=LARGEST, offload_ns=2, prefetch_ns=2, tensor="t", begin=8, initially="device"
+            ),
+        ),
+        tasks=(
+            Task(
+                name="f",
+                inputs=(0,),
+                outputs=(1,),
+                updates=(2,),
+                algorithms=(
+                    Algorithm(name="a", duration_ns=0, workspace_bytes=0),
+                    Algorithm(name="b", duration_ns=LARGEST, workspace_bytes=1),
+                ),
+                recomputable=True,
+            ),
+        ),
+        meta={"batch": 4, "layers": [{"name": "l"}], "nothing": None, "share": 0.5},
+    )
+
+
+@pytest.fixture
+def document(instance: Instance) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(encode(instance))
+    return document
+
+
+def put(path: Path, document: object) -> Path:
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def test_a_file_comes_back_as_it_went(instance: Instance, tmp_path: Path) -> None:
+    path = tmp_path / "a.instance.json"
+    digest = write_instance(instance, path)
+    assert read_instance(path) == instance
+    assert digest == sha256_of(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_same_instance_same_bytes(instance: Instance, tmp_path: Path) -> None:
+    write_instance(instance, tmp_path / "a")
+    write_instance(read_instance(tmp_path / "a"), tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_keys_are_those_of_the_contract(document: dict[str, Any]) -> None:
+    assert document["format"] == "pebbler/instance/1"
+    assert document["blocks"][0]["finally"] == "device"
+    assert set(document["tasks"][0]) == {"name", "inputs", "outputs", "updates", "algorithms", "recomputable"}
+
+
+def test_a_block_and_a_task_have_a_line_each(instance: Instance) -> None:
+    lines = encode(instance).decode().splitlines()
+    for name in ('"x"', '"p"', '"q"', '"f"'):
+        assert sum(f'{{"name":{name}' in line for line in lines) == 1
+
+
+def test_minimal_file_gets_the_contract_s_defaults(tmp_path: Path) -> None:
+    minimal = {
+        "format": "pebbler/instance/1",
+        "name": "m",
+        "engines": "duplex",
+        "budget_bytes": 0,
+        "resident_bytes": 0,
+        "blocks": [{"name": "x", "bytes": 1, "offload_ns": None, "prefetch_ns": None}],
+        "tasks": [
+            {
+                "name": "t",
+                "inputs": [],
+                "outputs": [0],
+                "algorithms": [{"name": "a", "duration_ns": 0, "workspace_bytes": 0}],
+            }
+        ],
+    }
+    made = read_instance(put(tmp_path / "m", minimal))
+    assert (made.alignment_bytes, made.rounds, made.meta) == (512, 1, {})
+    assert made.blocks[0].initially == "absent"
+
+
+def set_at(*keys: Any) -> Callable[[dict[str, Any]], None]:
+    """Set the place that all but the last of `keys` lead to."""
+    *path, last, value = keys
+
+    def change(document: dict[str, Any]) -> None:
+        place: Any = document
+        for key in path:
+            place = place[key]
+        place[last] = value
+
+    return change
+
+
+def drop(*keys: Any) -> Callable[[dict[str, Any]], None]:
+    *path, last = keys
+
+    def change(document: dict[str, Any]) -> None:
+        place: Any = document
+        for key in path:
+            place = place[key]
+        del place[last]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "place"),
+    [
+        (set_at("colour", 1), "colour", ""),
+        (set_at("blocks", 1, "colour", 1), "colour", "$.blocks[...]"),
+        (set_at("tasks", 0, "colour", 1), "colour", "$.tasks[...]"),
+        (set_at("tasks", 0, "algorithms", 1, "colour", 1), "colour", "$.tasks[...].algorithms[...]"),
+        (set_at("blocks", 0, "finally_", "device"), "finally_", "$.blocks[...]"),
+        (drop("format"), "format", ""),
+        (drop("engines"), "engines", ""),
+        (drop("blocks", 0, "offload_ns"), "offload_ns", "$.blocks[...]"),
+        (drop("tasks", 0, "inputs"), "inputs", "$.tasks[...]"),
+        (set_at("format", "pebbler/instance/2"), "pebbler/instance/2", "$.format"),
+        (set_at("engines", "triple"), "triple", "$.engines"),
+        (set_at("blocks", 0, "initially", "disk"), "disk", "$.blocks[...].initially"),
+        (set_at("blocks", 0, "bytes", 0), ">= 1", "$.blocks[...].bytes"),
+        (set_at("blocks", 0, "bytes", -1), ">= 1", "$.blocks[...].bytes"),
+        (set_at("blocks", 0, "bytes", 1.5), "`int`", "$.blocks[...].bytes"),
+        (set_at("blocks", 0, "bytes", True), "`int`", "$.blocks[...].bytes"),
+        (set_at("blocks", 0, "bytes", "8"), "`int`", "$.blocks[...].bytes"),
+        (set_at("blocks", 0, "bytes", LARGEST + 1), "<= ", "$.blocks[...].bytes"),
+        (set_at("blocks", 0, "offload_ns", -1), ">= 0", "$.blocks[...].offload_ns"),
+        (set_at("blocks", 0, "begin", -4), ">= 0", "$.blocks[...].begin"),
+        (set_at("tasks", 0, "inputs", [-1]), ">= 0", "$.tasks[...].inputs[...]"),
+        (set_at("tasks", 0, "inputs", [9]), "block index 9 is out of range 0..2", ""),
+        (set_at("tasks", 0, "algorithms", 0, "duration_ns", -1), ">= 0", "duration_ns"),
+        (set_at("tasks", 0, "algorithms", 0, "workspace_bytes", None), "`int`", "workspace_bytes"),
+        (set_at("alignment_bytes", 0), ">= 1", "$.alignment_bytes"),
+        (set_at("rounds", 0), ">= 1", "$.rounds"),
+        (set_at("budget_bytes", -1), ">= 0", "$.budget_bytes"),
+        (set_at("meta", [1]), "`object`", "$.meta"),
+        (set_at("name", None), "`str`", "$.name"),
+        (set_at("tasks", []), "there is none", ""),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_sentence_that_names_the_place(
+    change: Callable[[dict[str, Any]], None],
+    key: str,
+    place: str,
+    document: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    change(document)
+    path = put(tmp_path / "bad.instance.json", document)
+    with pytest.raises(FormatError) as caught:
+        read_instance(path)
+    sentence = str(caught.value)
+    assert sentence.startswith(f"{path} is not an instance: ")
+    assert key in sentence
+    assert place in re.sub(r"\[\d+\]", "[...]", sentence)
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b'{"name": "\xff"}',
+        b"[" * 100_000,
+        b'{"meta": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)
+def test_bytes_that_are_no_instance(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "bad"
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match="is not an instance") as caught:
+        read_instance(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(PebblerError, match=r"none\.json cannot be read: No such file"):
+        read_instance(tmp_path / "none.json")
+    with pytest.raises(PebblerError, match="cannot be read"):
+        sha256_of(tmp_path)
+
+
+def test_writing_replaces_whole_files_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_atomically(path, b"old")
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    write_atomically(path, b"old")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(PebblerError, match="cannot be written: No space left on device"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(PebblerError, match="cannot be written: No such file"):
+        write_atomically(tmp_path / "none" / "a", b"")

@@ -1,0 +1,140 @@
+"""Memory figures, worked out by hand on one small instance."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from pebbler.instances.errors import BudgetError, PebblerError
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.memory import (
+    fastest,
+    footprint,
+    ideal_ns,
+    least_budget,
+    live_bytes,
+    needs,
+    parse_budget,
+    require_budget,
+    unlimited_peak,
+    with_budget,
+)
+
+
+def block(name: str, size: int, **keys: object) -> Block:
+    return Block(**{"name": name, "bytes": size, "offload_ns": 1, "prefetch_ns": 1, **keys})
+
+
+def algorithm(duration: int, workspace: int) -> Algorithm:
+    return Algorithm(name=f"{duration}/{workspace}", duration_ns=duration, workspace_bytes=workspace)
+
+
+@pytest.fixture
+def instance() -> Instance:
+    """Alignment 10: x 5 (device), y 21, z 10 (kept on the device), h 7 (host), unused 100 (device)."""
+    return Instance(
+        name="hand",
+        engines="duplex",
+        budget_bytes=1000,
+        resident_bytes=3,
+        alignment_bytes=10,
+        blocks=(
+            block("x", 5, initially="device"),
+            block("y", 21),
+            block("z", 10, finally_="device"),
+            block("h", 7, initially="host"),
+            block("unused", 100, initially="host"),
+        ),
+        tasks=(
+            Task(
+                name="first",
+                inputs=(0,),
+                outputs=(1,),
+                algorithms=(algorithm(9, 0), algorithm(4, 11), algorithm(4, 2)),
+            ),
+            Task(name="second", inputs=(1,), outputs=(2,), algorithms=(algorithm(6, 31), algorithm(8, 12))),
+            Task(name="third", inputs=(3,), outputs=(), updates=(1,), algorithms=(algorithm(5, 0),)),
+            Task(name="fourth", inputs=(), outputs=(), algorithms=(algorithm(1, 0),)),
+        ),
+    )
+
+
+def test_footprints_are_exact(instance: Instance) -> None:
+    assert [footprint(instance, k) for k in range(4)] == [26, 31, 28, 0]
+
+
+def test_needs_round_every_size_up(instance: Instance) -> None:
+    assert needs(instance) == [3 + 10 + 30 + 0, 3 + 30 + 10 + 20, 3 + 10 + 30, 3]
+    assert least_budget(instance) == 63
+
+
+def test_a_budget_is_refused_from_one_byte_under_the_minimum_on(instance: Instance) -> None:
+    require_budget(with_budget(instance, 63))
+    with pytest.raises(BudgetError, match=r"62 bytes .* under the minimum of 63 bytes .* task 'second'"):
+        require_budget(with_budget(instance, 62))
+
+
+def test_fastest_prefers_the_lean_of_equals(instance: Instance) -> None:
+    assert [a.name for a in fastest(instance)] == ["4/2", "6/31", "5/0", "1/0"]
+    assert ideal_ns(instance) == 4 + 6 + 5 + 1
+
+
+def test_live_sums_from_first_to_last_use(instance: Instance) -> None:
+    assert live_bytes(instance) == [5 + 21, 21 + 10, 21 + 10 + 7, 10]
+
+
+def test_peak_without_a_limit_counts_the_fast_workspaces(instance: Instance) -> None:
+    assert unlimited_peak(instance) == 3 + 31 + 31
+
+
+def test_a_block_waits_on_the_device_before_its_first_and_after_its_last_use(instance: Instance) -> None:
+    late = block("late", 50, initially="device")
+    kept = block("kept", 70, initially="device", finally_="device")
+    fourth = msgspec.structs.replace(instance.tasks[3], inputs=(0,))
+    blocks = (late, *instance.blocks[1:4], kept)
+    first = msgspec.structs.replace(instance.tasks[0], inputs=())
+    changed = msgspec.structs.replace(instance, blocks=blocks, tasks=(first, *instance.tasks[1:3], fourth))
+    assert live_bytes(changed) == [120 + 21, 120 + 31, 120 + 38, 120 + 10]
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("100%", 65),
+        ("50%", 33),  # 32.5
+        ("33.3%", 22),  # 21.645
+        ("0%", 0),
+        ("1xMmin", 63),
+        ("1.05xMmin", 67),  # 66.15
+        ("2 x Mmin", 126),
+        ("12GiB", 12 * 2**30),
+        ("64", 64),
+    ],
+)
+def test_budgets_round_up_to_a_byte(text: str, budget: int, instance: Instance) -> None:
+    assert parse_budget(text, instance) == budget
+
+
+def test_a_share_of_a_huge_peak_is_exact() -> None:
+    size = 2**53
+    huge = Instance(
+        name="huge",
+        engines="duplex",
+        budget_bytes=0,
+        resident_bytes=1,
+        blocks=(block("x", size),),
+        tasks=(Task(name="t", inputs=(), outputs=(0,), algorithms=(algorithm(1, 0),)),),
+    )
+    assert parse_budget("100%", huge) == size + 1
+
+
+@pytest.mark.parametrize("text", ["", "%", "-5%", "half", "1.05Mmin", "1.05xmmin", "x Mmin", "1e3%"])
+def test_what_is_no_budget(text: str, instance: Instance) -> None:
+    with pytest.raises(PebblerError, match=r"is not a budget; write it as 12GiB, 50% or 1\.05xMmin"):
+        parse_budget(text, instance)
+
+
+def test_another_budget_changes_nothing_else(instance: Instance) -> None:
+    changed = with_budget(instance, 64)
+    assert changed.budget_bytes == 64
+    assert with_budget(changed, 1000) == instance
