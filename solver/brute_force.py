@@ -157,6 +157,15 @@ class _Machine:
         self.recomputes = any(task.recomputable for task in instance.tasks)
         self.places = self._possible_places()
         least = [min((a.duration_ns for a in task.algorithms), default=0) for task in instance.tasks]
+        made = {d: k for k, task in enumerate(instance.tasks) for d in task.outputs}
+        self.remade = {d for d, k in made.items() if instance.tasks[k].recomputable}
+        self.next_use = [
+            [
+                next((u for u in uses if u >= k), None) if made.get(d, -1) < k else None
+                for d, uses in enumerate(instance.uses)
+            ]
+            for k in range(len(instance.tasks) + 1)
+        ]
         self.tail = [sum(least[k:]) for k in range(len(least) + 1)]
 
     def _possible_places(self) -> tuple[int, ...]:
@@ -200,10 +209,23 @@ class _Machine:
         return True
 
     def time_left(self, state: _State) -> int:
-        """A lower bound on the time until the state is done."""
-        compute = state.streams[0].left if state.streams[0] else 0
-        copies = [busy.left for busy in state.streams[1:] if busy]
-        return max(compute + self.tail[state.following], *copies, 0)
+        """A lower bound on the time until the state is done.
+
+        The tasks to come follow the one that runs; and a block that is absent and needed is prefetched before
+        the task that needs it, after all that are needed earlier.
+        """
+        compute, *copies = [busy.left if busy else 0 for busy in state.streams]
+        left = max(compute + self.tail[state.following], *copies)
+        absent = [
+            (use, d)
+            for d, use in enumerate(self.next_use[state.following])
+            if use is not None and state.places[d] == _ABSENT and d not in self.remade
+        ]
+        engine = copies[-1]
+        for use, d in sorted(absent):
+            engine += self.instance.blocks[d].prefetch_ns or 0
+            left = max(left, engine + self.tail[use])
+        return left
 
     # --- decisions --------------------------------------------------------------------------------
 

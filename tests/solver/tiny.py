@@ -13,8 +13,9 @@ from pebbler.instances.memory import least_budget, unlimited_peak
 def tiny_instance(seed: int) -> Instance:
     """A chain or fork of two or three layers with its backward pass, and a tight budget.
 
-    Sizes are a few units of four bytes, so that places can be enumerated; some instances have in-place
-    updates, parts, one copy engine, inputs on the host, moves inside the device, recomputable tasks or null times.
+    Sizes are a few units of four bytes, so that places can be enumerated. Some instances have in-place
+    updates, parts, one copy engine, inputs on the host, moves inside the device, recomputable tasks or
+    null times.
     """
     rng = Random(seed)
     layers = rng.choice((2, 2, 3))
@@ -51,17 +52,18 @@ def tiny_instance(seed: int) -> Instance:
         if slow == 1 or rng.random() < 0.6:
             return (plain,)
         fast = Algorithm(
-            name="fast", duration_ns=rng.randint(0, slow - 1), workspace_bytes=4 * rng.randint(1, 2)
+            name="fast", duration_ns=rng.randint(0, slow - 1), workspace_bytes=4 * rng.randint(1, most - 1)
         )
         return plain, fast
 
-    x = block("X", rng.randint(1, 3), rng.choice(("device", "device", "host")))
+    most = 5 - layers
+    x = block("X", rng.randint(1, most), rng.choice(("device", "device", "host")))
     outputs = [x]
     source = 0
     for layer in range(layers):
         if not (fork and layer == 2):
             source = layer
-        y = block(f"Y{layer}", rng.randint(1, 3), whole=not split)
+        y = block(f"Y{layer}", rng.randint(1, most), whole=not split)
         tasks.append(
             Task(
                 name=f"F{layer}",
@@ -72,7 +74,7 @@ def tiny_instance(seed: int) -> Instance:
             )
         )
         outputs.append(y)
-    gradient = block("dY", rng.randint(1, 2))
+    gradient = block("dY", rng.randint(1, most - 1))
     tasks.append(Task(name="loss", inputs=outputs[-1], outputs=gradient, algorithms=algorithms()))
     for layer in reversed(range(1, layers)):
         if rng.random() < 0.4:
@@ -80,7 +82,7 @@ def tiny_instance(seed: int) -> Instance:
             tasks.append(
                 Task(name=f"R{layer}", inputs=read, outputs=(), updates=gradient, algorithms=algorithms())
             )
-        following = block(f"dX{layer}", rng.randint(1, 2))
+        following = block(f"dX{layer}", rng.randint(1, most - 1))
         read = (*outputs[layer], *gradient)
         tasks.append(Task(name=f"B{layer}", inputs=read, outputs=following, algorithms=algorithms()))
         gradient = following
@@ -95,5 +97,5 @@ def tiny_instance(seed: int) -> Instance:
         tasks=tuple(tasks),
     )
     least, peak = least_budget(instance), unlimited_peak(instance)
-    budget = least + 4 * rng.randint(0, max((peak - least) // 4, 0))
+    budget = least + 4 * rng.randint(0, min(max((peak - least) // 4, 0), 3))
     return msgspec.structs.replace(instance, budget_bytes=budget)
