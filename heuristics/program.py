@@ -541,25 +541,24 @@ class ProgramBuilder:
     ) -> tuple[list[tuple[int, _Place]], tuple[Range, ...]]:
         """Place a run's outputs and workspace, all or nothing; the larger ones first."""
         places: list[tuple[int, _Place]] = []
-        failed: tuple[str, int] | None = None
+        scratch: tuple[Range, ...] | None = ()
+        failure: OutOfMemoryError | None = None
         for d in sorted(outputs, key=lambda d: (-self.instance.blocks[d].bytes, d)):
             place = self._place_block(d, at.get(d))
             if place is None:
-                failed = f"block '{self.instance.blocks[d].name}'", self.instance.blocks[d].bytes
+                block = self.instance.blocks[d]
+                failure = OutOfMemoryError(f"block '{block.name}'", block.bytes, self.pool)
                 break
             places.append((d, place))
-        scratch: tuple[Range, ...] = ()
-        if failed is None and workspace:
-            found = self._take(workspace, workspace_at)
-            if found is None:
-                failed = f"the workspace of task '{name}'", workspace
-            else:
-                scratch = found
-        if failed is not None:
+        if failure is None and workspace:
+            scratch = self._take(workspace, workspace_at)
+            if scratch is None:
+                failure = OutOfMemoryError(f"the workspace of task '{name}'", workspace, self.pool)
+        if failure is not None:
             for _, place in places:
                 self._unplace(place)
-            raise OutOfMemoryError(*failed, self.pool)
-        return places, scratch
+            raise failure
+        return places, scratch or ()
 
     def _residence(self, stay: _Stay) -> Residence:
         offset = stay.ranges[0][0] if self.memory == "contiguous" else None

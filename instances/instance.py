@@ -14,9 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from .errors import FormatError
-
-LARGEST = 2**53
-"""Greatest figure in a file: every integer up to it is exact in a double, whatever language reads it."""
+from .units import LARGEST
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import msgspec
 
-from .errors import BudgetError, PebblerError
+from .errors import BudgetError
 from .instance import Algorithm, Instance
 from .units import ceil_to, format_size, parse_size
 
@@ -106,10 +106,7 @@ def parse_budget(text: str, instance: Instance) -> int:
     elif match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*x\s*Mmin\s*", text):
         exact = Fraction(match[1]) * least_budget(instance)
     else:
-        try:
-            return parse_size(text)
-        except PebblerError:
-            raise PebblerError(f"'{text}' is not a budget; write it as 12GiB, 50% or 1.05xMmin") from None
+        return parse_size(text, "a budget; write it as 12GiB, 50% or 1.05xMmin")
     return -(-exact.numerator // exact.denominator)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 
 from .errors import PebblerError
+
+LARGEST = 2**53
+"""Greatest figure in a file: every integer up to it is exact in a double, whatever language reads it."""
 
 _SIZES = {
     "": 1,
@@ -29,19 +33,23 @@ def ceil_to(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, what: str = "a size; write it as 12GiB, 12GB, 800MiB or a number of bytes") -> int:
     """Read a size in bytes; a fraction of a byte rounds up.
+
+    `what` says in the error what the text should have been.
 
     Raises
     ------
     PebblerError
-        When `text` is not a number followed by a known unit.
+        When `text` is not a number followed by a known unit, or too large.
     """
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2] not in _SIZES:
-        raise PebblerError(f"'{text}' is not a size; write it as 12GiB, 12GB, 800MiB or a number of bytes")
-    exact = Fraction(match[1]) * _SIZES[match[2]]
-    return -(-exact.numerator // exact.denominator)
+        raise PebblerError(f"'{text}' is not {what}")
+    size = math.ceil(Fraction(match[1]) * _SIZES[match[2]])
+    if size > LARGEST:
+        raise PebblerError(f"'{text}' is more than {LARGEST} bytes, the largest size that files hold")
+    return size
 
 
 def parse_time(text: str) -> float:

