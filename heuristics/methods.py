@@ -74,19 +74,25 @@ class Refusal(Exception):  # noqa: N818 - a method's answer, not an error
 
 @dataclass(frozen=True, slots=True)
 class MethodInfo:
-    """A registered method: its name, what it does in one line, and its source."""
+    """A registered method: its name, what it does in one line, and its source.
+
+    `shown` says whether a comparison includes it unless methods are named.
+    """
 
     name: str
     summary: str
     source: str
     call: Method
+    shown: bool = True
 
 
 _methods: dict[str, MethodInfo] = {}
 
 
-def register(name: str, summary: str, source: str) -> Callable[[Method], Method]:
+def register(name: str, summary: str, source: str, *, shown: bool = True) -> Callable[[Method], Method]:
     """Enter a method into the registry under a name (a decorator).
+
+    `shown` says whether a comparison includes it unless methods are named.
 
     Raises
     ------
@@ -97,7 +103,7 @@ def register(name: str, summary: str, source: str) -> Callable[[Method], Method]
     def enter(method: Method) -> Method:
         if name in _methods:
             raise PebblerError(f"method '{name}' is registered already; choose another name")
-        _methods[name] = MethodInfo(name, summary, source, method)
+        _methods[name] = MethodInfo(name, summary, source, method, shown)
         return method
 
     return enter

@@ -154,6 +154,8 @@ class ProgramBuilder:
         self._hazards = _Hazards()
         self._spans: dict[str, _Span] = {}
         self._span_bytes = _span_bytes(instance)
+        self._claims: dict[int, _Place] = {}
+        self._scratch_claim: tuple[Range, ...] = ()
         self._has_run = [False] * len(instance.tasks)
         initially = [d for d, block in enumerate(instance.blocks) if block.initially == "device"]
         wanted = dict.fromkeys(initially) if start is None else start
@@ -194,6 +196,90 @@ class ProgramBuilder:
         """Where a resident block lies."""
         return self._open[block].ranges
 
+    def segments(self) -> list[tuple[int, int, int]]:
+        """Offset, bytes and block of every resident block, and of every hole with -1, by address."""
+        nodes = [(start, size, d) for d, stay in self._open.items() for start, size in stay.ranges]
+        nodes += [(start, size, -1) for start, size in self.pool.holes()]
+        return sorted(nodes)
+
+    def missing_bytes(self, size: int) -> int:
+        """How many bytes more must be free before `size` bytes have room, wherever the holes are."""
+        return ceil_to(size, self._unit) - self.pool.free_bytes
+
+    def has_room(self, size: int) -> bool:
+        """Whether `size` bytes could be placed without evicting anything."""
+        if self.memory != "contiguous":
+            return self.missing_bytes(size) <= 0
+        return self.pool.largest_hole >= size
+
+    def leaves_at(self, blocks: Iterable[int]) -> int:
+        """Time at which these resident blocks would have left the device if they were evicted now."""
+        queue = self._last_copy_end()
+        latest = 0
+        for d in blocks:
+            stay = self._open[d]
+            latest = max([latest, *(self.ends[i] for i in stay.users.values())])
+            if d not in self._host:
+                written = self._written_by.get(d)
+                start = max(queue, 0 if written is None else self.ends[written])
+                queue = start + (self.instance.blocks[d].offload_ns or 0)
+                latest = max(latest, queue)
+        return latest
+
+    def expected_start(self, task: int) -> int:
+        """Time at which a task whose inputs are resident and whose claims are made would start."""
+        what = self.instance.tasks[task]
+        waits = self._hazards.over(self._scratch_claim)
+        for d in (*what.inputs, *what.updates):
+            waits |= self._arrival(d, what.name)
+        for d in what.updates:
+            waits |= set(self._open[d].users.values())
+        for d in what.outputs:
+            if d in self._claims:
+                waits |= self._hazards.over(self._claims[d].ranges)
+        last = self._last.get("compute")
+        return max([0 if last is None else self.ends[last], *(self.ends[i] for i in waits)])
+
+    # --- claims -----------------------------------------------------------------------------------
+
+    def claim(self, block: int) -> None:
+        """Take room for an output of the task that runs next, before it is issued.
+
+        Raises
+        ------
+        OutOfMemoryError
+            When there is no place.
+        """
+        place = self._place_block(block)
+        if place is None:
+            info = self.instance.blocks[block]
+            raise OutOfMemoryError(f"block '{info.name}'", info.bytes, self.pool)
+        self._claims[block] = place
+
+    def claim_workspace(self, size: int) -> None:
+        """Take room for the workspace of the task that runs next, before it is issued.
+
+        Raises
+        ------
+        OutOfMemoryError
+            When there is no place.
+        """
+        place = self._take(size, None)
+        if place is None:
+            raise OutOfMemoryError("a workspace", size, self.pool)
+        self._scratch_claim = place
+
+    def has_claim(self, block: int) -> bool:
+        """Whether room has been taken for the block."""
+        return block in self._claims
+
+    def drop_claims(self) -> None:
+        """Give claimed room back."""
+        for place in self._claims.values():
+            self._unplace(place)
+        self.pool.release(self._scratch_claim)
+        self._claims, self._scratch_claim = {}, ()
+
     # --- operations -------------------------------------------------------------------------------
 
     def run(
@@ -205,7 +291,7 @@ class ProgramBuilder:
         at: Mapping[int, int] | None = None,
         workspace_at: int | None = None,
     ) -> int:
-        """Run a task (again, if it has run); its outputs and workspace are placed now.
+        """Run a task (again, if it has run); its outputs and workspace are placed now, unless claimed before.
 
         Parameters
         ----------
@@ -386,6 +472,11 @@ class ProgramBuilder:
 
     # --- inside -----------------------------------------------------------------------------------
 
+    def _last_copy_end(self) -> int:
+        """Time from which on another offload can start."""
+        last = self._last_copy if self._one_copy_queue else self._last.get(self._copy_stream("d2h"))
+        return 0 if last is None else self.ends[last]
+
     def _count(self) -> int:
         self._events += 1
         return self._events
@@ -541,24 +632,26 @@ class ProgramBuilder:
     ) -> tuple[list[tuple[int, _Place]], tuple[Range, ...]]:
         """Place a run's outputs and workspace, all or nothing; the larger ones first."""
         places: list[tuple[int, _Place]] = []
-        scratch: tuple[Range, ...] | None = ()
         failure: OutOfMemoryError | None = None
         for d in sorted(outputs, key=lambda d: (-self.instance.blocks[d].bytes, d)):
-            place = self._place_block(d, at.get(d))
+            place = self._claims.get(d) or self._place_block(d, at.get(d))
             if place is None:
                 block = self.instance.blocks[d]
                 failure = OutOfMemoryError(f"block '{block.name}'", block.bytes, self.pool)
                 break
             places.append((d, place))
-        if failure is None and workspace:
-            scratch = self._take(workspace, workspace_at)
-            if scratch is None:
+        scratch = self._scratch_claim
+        if failure is None and workspace and not scratch:
+            scratch = self._take(workspace, workspace_at) or ()
+            if not scratch:
                 failure = OutOfMemoryError(f"the workspace of task '{name}'", workspace, self.pool)
         if failure is not None:
-            for _, place in places:
-                self._unplace(place)
+            for d, place in places:
+                if d not in self._claims:
+                    self._unplace(place)
             raise failure
-        return places, scratch or ()
+        self._claims, self._scratch_claim = {}, ()
+        return places, scratch
 
     def _residence(self, stay: _Stay) -> Residence:
         offset = stay.ranges[0][0] if self.memory == "contiguous" else None

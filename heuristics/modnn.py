@@ -1,0 +1,334 @@
+"""moDNN (Chen, Chen and Hu, TPDS 2019; DATE 2018): Algorithm 1 on one compute and one transfer stream."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ..instances.instance import Instance
+from ..instances.memory import fastest
+from .choices import by_speed, leanest
+from .methods import Answer, Limits, Refusal, register
+from .offload_search import evict, find_scheme
+from .program import OutOfMemoryError, ProgramBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class Techniques:
+    """Which of the techniques that work on one instance are on (TPDS 2019, section 7.3).
+
+    `transfers`: offloading and prefetching; without them, nothing is ever evicted. `algorithms`: selection by
+    eq. 10; without it, every task takes its fastest algorithm that there is room for.
+    """
+
+    transfers: bool = True
+    algorithms: bool = True
+
+
+@register("modnn", "Algorithm 1: evict on demand, prefetch in time, algorithms by gain", "moDNN (TPDS 2019)")
+def modnn(instance: Instance, limits: Limits) -> Answer:
+    """Schedule by Algorithm 1 with all techniques; the sub-batch is the planner's (`sub_batch`)."""
+    return _answer(instance, limits, "modnn", Techniques())
+
+
+@register("modnn-date", "the same schedule, with the sub-batch of the first paper", "moDNN (DATE 2018)")
+def modnn_date(instance: Instance, limits: Limits) -> Answer:
+    """Schedule as the DATE paper does: its eq. 5 is eq. 10, and its eq. 3 chooses another sub-batch.
+
+    The DATE paper omits how it predicts whether a prefetch is useful; the later paper's prediction is used.
+    """
+    return _answer(instance, limits, "modnn-date", Techniques())
+
+
+@register(
+    "modnn-transfers",
+    "moDNN with offloading and prefetching alone",
+    "moDNN (TPDS 2019), section 7.3",
+    shown=False,
+)
+def modnn_transfers(instance: Instance, limits: Limits) -> Answer:
+    """Algorithm 1 without the selection of algorithms."""
+    return _answer(instance, limits, "modnn-transfers", Techniques(algorithms=False))
+
+
+@register(
+    "modnn-algorithms",
+    "moDNN with the selection of algorithms alone",
+    "moDNN (TPDS 2019), section 7.3",
+    shown=False,
+)
+def modnn_algorithms(instance: Instance, limits: Limits) -> Answer:
+    """Algorithm 1 without offloading and prefetching."""
+    return _answer(instance, limits, "modnn-algorithms", Techniques(transfers=False))
+
+
+@register(
+    "modnn-sub-batch",
+    "moDNN with the sub-batch size alone",
+    "moDNN (TPDS 2019), section 7.3",
+    shown=False,
+)
+def modnn_sub_batch(instance: Instance, limits: Limits) -> Answer:
+    """No transfers and no selection: what is left of moDNN is the sub-batch that the planner chose."""
+    return _answer(instance, limits, "modnn-sub-batch", Techniques(transfers=False, algorithms=False))
+
+
+def _answer(instance: Instance, limits: Limits, name: str, techniques: Techniques) -> Answer:
+    simulation = _Simulation(instance, limits, techniques)
+    for t, task in enumerate(instance.tasks):
+        try:
+            simulation.step(t)
+        except OutOfMemoryError as error:
+            raise Refusal(f"{error} at task {task.name}") from None
+    return Answer(simulation.builder.finish(name, {"defragmentations": simulation.defragmentations}))
+
+
+class _Simulation:
+    """The simulated execution of Algorithm 1, task by task.
+
+    Attributes
+    ----------
+    used
+        Per block, whether a task has used it since it was generated or prefetched last (criterion 1).
+    unused
+        Resident blocks that have not been used since.
+    following
+        Per block, how many of its uses are over.
+    wanted
+        Heap of (next use, block) of blocks that were evicted; entries may be out of date.
+    """
+
+    def __init__(self, instance: Instance, limits: Limits, techniques: Techniques) -> None:
+        self.instance = instance
+        self.techniques = techniques
+        self.builder = ProgramBuilder(instance, memory=limits.memory, fit="exact-first", one_copy_queue=True)
+        self.unused = set(self.builder.resident_blocks())
+        self.following = [0] * len(instance.blocks)
+        self.wanted: list[tuple[int, int]] = []
+        self.before = [0, *accumulate(algorithm.duration_ns for algorithm in fastest(instance))]
+        self.last_run: tuple[int, ...] = ()
+        self.defragmentations = 0
+        for d, block in enumerate(instance.blocks):
+            if block.initially != "absent" and not self.builder.is_resident(d):
+                self._want(d)
+
+    def step(self, t: int) -> None:
+        """One pass of Algorithm 1's outer loop (lines 3 to 31)."""
+        task = self.instance.tasks[t]
+        if not self._prepare(t):
+            self._defragment(t)
+        algorithm = self._select(t)
+        if self.techniques.transfers:
+            self._prefetch(t, task.algorithms[algorithm].duration_ns)
+        self.last_run = (self.builder.run(t, algorithm),)
+        for d in task.blocks:
+            self.following[d] += 1
+        self.unused.difference_update(task.inputs, task.updates)
+        self.unused.update(task.outputs)
+        self.builder.release_dead(t)
+        self.unused.difference_update(d for d in task.blocks if not self.builder.is_resident(d))
+
+    # --- lines 3 to 8 -----------------------------------------------------------------------------
+
+    def _prepare(self, t: int) -> bool:
+        """Bring task t's inputs and claim room for its outputs; False when only defragmentation helps."""
+        task = self.instance.tasks[t]
+        return all(
+            self._load(d, t) for d in (*task.inputs, *task.updates) if not self.builder.is_resident(d)
+        ) and all(self._claim(d, t) for d in task.outputs)
+
+    def _load(self, d: int, t: int) -> bool:
+        size = self.instance.blocks[d].bytes
+        try:
+            self.builder.prefetch(d, self.last_run)
+        except OutOfMemoryError:
+            if not self._make_room(size, t):
+                return False
+            self.builder.prefetch(d, self.last_run)
+        self.unused.add(d)
+        return True
+
+    def _claim(self, d: int, t: int) -> bool:
+        try:
+            self.builder.claim(d)
+        except OutOfMemoryError:
+            if not self._make_room(self.instance.blocks[d].bytes, t):
+                return False
+            self.builder.claim(d)
+        return True
+
+    def _make_room(self, size: int, t: int) -> bool:
+        """Evict by the scheme with the lowest delay overhead; False when there is none."""
+        found = self._scheme(size, t)
+        if found is None:
+            return False
+        self._evict(found[1])
+        return True
+
+    def _scheme(self, size: int, t: int) -> tuple[int, tuple[int, ...]] | None:
+        if not self.techniques.transfers:
+            return None
+        task = self.instance.tasks[t]
+        now = self.builder.ends[self.last_run[0]] if self.last_run else 0
+        needed = set(task.blocks)
+        return find_scheme(
+            self.builder, size, lambda d: d not in needed and d not in self.unused and self._can_leave(d), now
+        )
+
+    def _can_leave(self, d: int) -> bool:
+        block = self.instance.blocks[d]
+        back = block.prefetch_ns is not None
+        return back and (self.builder.on_host(d) or block.offload_ns is not None)
+
+    def _evict(self, blocks: tuple[int, ...]) -> None:
+        evict(self.builder, blocks)
+        self.unused.difference_update(blocks)
+        for d in blocks:
+            self._want(d)
+
+    def _want(self, d: int) -> None:
+        uses = self.instance.uses[d]
+        if self.following[d] < len(uses):
+            heapq.heappush(self.wanted, (uses[self.following[d]], d))
+
+    def _defragment(self, t: int) -> None:
+        """Offload all data and reload what task t needs (section 5.2.1, at the end).
+
+        Raises
+        ------
+        OutOfMemoryError
+            When the task does not fit even so.
+        """
+        self.builder.drop_claims()
+        if self.techniques.transfers:
+            self.defragmentations += 1
+            self._evict(tuple(d for d in self.builder.resident_blocks() if self._can_leave(d)))
+        task = self.instance.tasks[t]
+        for d in (*task.inputs, *task.updates):
+            if not self.builder.is_resident(d):
+                self.builder.prefetch(d, self.last_run)
+        for d in task.outputs:
+            self.builder.claim(d)
+
+    # --- lines 9 to 14 ----------------------------------------------------------------------------
+
+    def _select(self, t: int) -> int:
+        """Choose task t's algorithm by its gain (eq. 10) and claim its workspace."""
+        task = self.instance.tasks[t]
+        base = leanest(task)
+        if self.techniques.algorithms:
+            gains = {a: self._gain(t, a, base) for a in range(len(task.algorithms))}
+            order = sorted(
+                (a for a in gains if gains[a] is not None),
+                key=lambda a: (-(gains[a] or 0), task.algorithms[a].workspace_bytes, a),
+            )
+        else:
+            order = by_speed(task)
+        for a in order:
+            if self._claim_workspace(task.algorithms[a].workspace_bytes, t):
+                return a
+        self._defragment(t)
+        self.builder.claim_workspace(task.algorithms[base].workspace_bytes)
+        return base
+
+    def _gain(self, t: int, a: int, base: int) -> int | None:
+        """Time that an algorithm gains over the baseline, less its penalties; None without room for it."""
+        task = self.instance.tasks[t]
+        algorithm = task.algorithms[a]
+        offload = delayed = 0
+        if algorithm.workspace_bytes:
+            if not self.builder.has_room(algorithm.workspace_bytes):
+                found = self._scheme(algorithm.workspace_bytes, t)
+                if found is None:
+                    return None
+                offload = found[0]
+            delayed = self._delayed_prefetches(t, algorithm.workspace_bytes)
+        return task.algorithms[base].duration_ns - algorithm.duration_ns - offload - delayed
+
+    def _delayed_prefetches(self, t: int, workspace: int) -> int:
+        """Time of the prefetches for the next task that needs some, which the workspace leaves no room for.
+
+        Looks at the current free memory only, one future task ahead (section 5.2.3).
+        """
+        ahead = self._next_wanted(t)
+        if ahead is None:
+            return 0
+        room = self.builder.pool.free_bytes
+        delayed = 0
+        for d in self._absent(ahead):
+            block = self.instance.blocks[d]
+            if block.bytes <= room and block.bytes > room - workspace:
+                delayed += block.prefetch_ns or 0
+            else:
+                room -= min(block.bytes, room)
+        return delayed
+
+    def _claim_workspace(self, size: int, t: int) -> bool:
+        if not size:
+            return True
+        try:
+            self.builder.claim_workspace(size)
+        except OutOfMemoryError:
+            if not self._make_room(size, t):
+                return False
+            self.builder.claim_workspace(size)
+        return True
+
+    # --- lines 15 to 27 ---------------------------------------------------------------------------
+
+    def _prefetch(self, t: int, duration_ns: int) -> None:
+        """Prefetch for future tasks as long as that should start before task t does."""
+        now = self.builder.expected_start(t)
+        checked = t
+        while (s := self._next_wanted(t)) is not None:
+            absent = self._absent(s)
+            transfer = sum(self.instance.blocks[d].prefetch_ns or 0 for d in absent)
+            expected = now + self.before[s] - self.before[t]
+            if now + duration_ns + transfer <= expected or self._defragments(t, checked, s):  # eq. 9, line 16
+                break
+            checked = s
+            if not all(self._load(d, t) for d in absent):
+                break
+
+    def _next_wanted(self, t: int) -> int | None:
+        """The first task after t that needs a block which is on the host only."""
+        while self.wanted:
+            s, d = self.wanted[0]
+            uses = self.instance.uses[d]
+            current = self.following[d] < len(uses) and uses[self.following[d]] == s
+            if current and s > t and not self.builder.is_resident(d):
+                return s
+            heapq.heappop(self.wanted)
+        return None
+
+    def _absent(self, s: int) -> list[int]:
+        task = self.instance.tasks[s]
+        return [
+            d
+            for d in (*task.inputs, *task.updates)
+            if self.builder.on_host(d) and not self.builder.is_resident(d)
+        ]
+
+    def _defragments(self, t: int, checked: int, s: int) -> bool:
+        """Whether a task after `checked`, up to s, is predicted to need a defragmentation (section 5.2.2).
+
+        Two aggressive assumptions: whatever has been used since it came may be offloaded by then, and
+        whatever a task before needs has been prefetched for it. What stays is what has come and is not used
+        before.
+        """
+        stays = {d: self.instance.blocks[d].bytes for d in self.unused}
+        total = sum(stays.values())
+        for k in range(t, s + 1):
+            task = self.instance.tasks[k]
+            for d in task.blocks:
+                total -= stays.pop(d, 0)
+            if k > checked:
+                needed = sum(self.instance.blocks[d].bytes for d in task.blocks)
+                if total + needed > self.instance.pool_bytes:
+                    return True
+            for d in task.outputs:
+                if self.instance.uses[d][-1] > k:
+                    stays[d] = self.instance.blocks[d].bytes
+                    total += stays[d]
+        return False
