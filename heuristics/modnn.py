@@ -6,6 +6,8 @@ import heapq
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
+
 from ..instances.instance import Instance
 from ..instances.memory import fastest
 from .choices import by_speed, leanest
@@ -89,12 +91,10 @@ class _Simulation:
 
     Attributes
     ----------
-    used
-        Per block, whether a task has used it since it was generated or prefetched last (criterion 1).
     unused
-        Resident blocks that have not been used since.
-    following
-        Per block, how many of its uses are over.
+        Resident blocks that have not been used since they were generated or prefetched last (criterion 1).
+    needed_at
+        Per block, the next task that uses it; the number of tasks when there is none.
     wanted
         Heap of (next use, block) of blocks that were evicted; entries may be out of date.
     """
@@ -104,7 +104,9 @@ class _Simulation:
         self.techniques = techniques
         self.builder = ProgramBuilder(instance, memory=limits.memory, fit="exact-first", one_copy_queue=True)
         self.unused = set(self.builder.resident_blocks())
-        self.following = [0] * len(instance.blocks)
+        count = len(instance.tasks)
+        self.uses = [iter((*uses, count)) for uses in instance.uses]
+        self.needed_at = np.array([next(uses) for uses in self.uses], dtype=np.int64)
         self.wanted: list[tuple[int, int]] = []
         self.before = [0, *accumulate(algorithm.duration_ns for algorithm in fastest(instance))]
         self.last_run: tuple[int, ...] = ()
@@ -123,7 +125,7 @@ class _Simulation:
             self._prefetch(t, task.algorithms[algorithm].duration_ns)
         self.last_run = (self.builder.run(t, algorithm),)
         for d in task.blocks:
-            self.following[d] += 1
+            self.needed_at[d] = next(self.uses[d])
         self.unused.difference_update(task.inputs, task.updates)
         self.unused.update(task.outputs)
         self.builder.release_dead(t)
@@ -169,17 +171,11 @@ class _Simulation:
     def _scheme(self, size: int, t: int) -> tuple[int, tuple[int, ...]] | None:
         if not self.techniques.transfers:
             return None
-        task = self.instance.tasks[t]
         now = self.builder.ends[self.last_run[0]] if self.last_run else 0
-        needed = set(task.blocks)
-        return find_scheme(
-            self.builder, size, lambda d: d not in needed and d not in self.unused and self._can_leave(d), now
-        )
-
-    def _can_leave(self, d: int) -> bool:
-        block = self.instance.blocks[d]
-        back = block.prefetch_ns is not None
-        return back and (self.builder.on_host(d) or block.offload_ns is not None)
+        movable = self.builder.evictable()
+        movable[list(self.unused)] = False
+        movable[list(self.instance.tasks[t].blocks)] = False
+        return find_scheme(self.builder, size, movable, self.needed_at, now)
 
     def _evict(self, blocks: tuple[int, ...]) -> None:
         evict(self.builder, blocks)
@@ -188,9 +184,8 @@ class _Simulation:
             self._want(d)
 
     def _want(self, d: int) -> None:
-        uses = self.instance.uses[d]
-        if self.following[d] < len(uses):
-            heapq.heappush(self.wanted, (uses[self.following[d]], d))
+        if self.needed_at[d] < len(self.instance.tasks):
+            heapq.heappush(self.wanted, (int(self.needed_at[d]), d))
 
     def _defragment(self, t: int) -> None:
         """Offload all data and reload what task t needs (section 5.2.1, at the end).
@@ -203,7 +198,8 @@ class _Simulation:
         self.builder.drop_claims()
         if self.techniques.transfers:
             self.defragmentations += 1
-            self._evict(tuple(d for d in self.builder.resident_blocks() if self._can_leave(d)))
+            evictable = self.builder.evictable()
+            self._evict(tuple(d for d in self.builder.resident_blocks() if evictable[d]))
         task = self.instance.tasks[t]
         for d in (*task.inputs, *task.updates):
             if not self.builder.is_resident(d):
@@ -295,9 +291,7 @@ class _Simulation:
         """The first task after t that needs a block which is on the host only."""
         while self.wanted:
             s, d = self.wanted[0]
-            uses = self.instance.uses[d]
-            current = self.following[d] < len(uses) and uses[self.following[d]] == s
-            if current and s > t and not self.builder.is_resident(d):
+            if self.needed_at[d] == s and s > t and not self.builder.is_resident(d):
                 return s
             heapq.heappop(self.wanted)
         return None

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import numpy as np
+from numpy.typing import NDArray
 
 from ..instances.units import ceil_to
 from .program import ProgramBuilder
+
+_NEVER = np.iinfo(np.int64).max
 
 Scheme = tuple[int, ...]
 """Blocks to evict, in the order of their addresses."""
 
 
 def find_scheme(
-    builder: ProgramBuilder, size: int, may_go: Callable[[int], bool], now: int
+    builder: ProgramBuilder,
+    size: int,
+    movable: NDArray[np.bool_],
+    needed_at: NDArray[np.int64],
+    now: int,
 ) -> tuple[int, Scheme] | None:
-    """Return the scheme that makes room for `size` bytes with the least delay, and that delay.
+    """Return the delay of the scheme that makes room for `size` bytes with the least delay, and the scheme.
 
-    Contiguous memory: every node of the list of segments is tried as the first of a run of neighbours that
-    are free or may go, until they are large enough. Paged memory: the blocks that may go, those that leave
-    earliest first, until enough pages are free.
+    Contiguous memory: every node of the list of segments is tried as the end of a run of neighbours that are
+    free or may go and that is just large enough. The paper does not say which of equally late schemes is
+    taken; here the one that copies the fewest bytes, then the one that is needed again the latest. Paged
+    memory: the blocks that leave earliest, until enough pages are free.
 
     Parameters
     ----------
@@ -26,8 +34,10 @@ def find_scheme(
         The program so far.
     size
         Bytes of the allocation.
-    may_go
-        Whether a resident block may be evicted.
+    movable
+        Per block, whether it may be evicted.
+    needed_at
+        Per block, the next task that uses it.
     now
         Time at which the next task would start; what leaves earlier costs nothing.
 
@@ -37,28 +47,40 @@ def find_scheme(
         None when there is no such scheme: memory is fragmented.
     """
     if builder.memory != "contiguous":
-        return _pages(builder, size, may_go, now)
-    wanted = ceil_to(size, builder.instance.alignment_bytes)
-    segments = [(start, length, d, d < 0 or may_go(d)) for start, length, d in builder.segments()]
+        return _pages(builder, size, movable, needed_at, now)
+    starts, sizes, blocks = builder.segments()
+    free = blocks < 0
+    goes = free | movable[blocks]
+    copied = ~free & ~builder.host_copies()[blocks]
+    times, amounts = builder.offload_ns[blocks] * copied, builder.bytes[blocks] * copied
+
+    new_run = np.ones(len(starts), dtype=bool)
+    new_run[1:] = (starts[1:] != starts[:-1] + sizes[:-1]) | ~goes[1:] | ~goes[:-1]
+    run_start = np.maximum.accumulate(np.where(new_run, np.arange(len(starts)), 0))
+    wanted = np.full(len(starts), ceil_to(size, builder.instance.alignment_bytes))
+    wanted[starts + sizes == builder.instance.pool_bytes] = size
+    ends = np.concatenate(([0], np.cumsum(sizes)))
+    first = np.searchsorted(ends, ends[1:] - wanted, side="right") - 1
+    last = np.flatnonzero(goes & (first >= run_start))
+    first = first[last]
+
+    def over(values: NDArray[np.int64]) -> NDArray[np.int64]:
+        sums = np.concatenate(([0], np.cumsum(values)))
+        return np.asarray(sums[last + 1] - sums[first])
+
+    busy, bytes_out = over(times), over(amounts)
+    least = np.where(busy > 0, np.maximum(builder.copy_queue_end() + busy - now, 0), 0)
+    soonest = np.append(np.where(free, _NEVER, needed_at[blocks]), _NEVER)
+    soonest = np.minimum.reduceat(soonest, np.stack((first, last + 1), axis=1).ravel())[::2]
     best: tuple[int, int, Scheme] | None = None
-    first = total = 0
-    end_of_last = 0
-    for last, (start, length, _, movable) in enumerate(segments):
-        if not movable or start != end_of_last:
-            first, total = (last, 0) if movable else (last + 1, 0)
-        end_of_last = start + length
-        if not movable:
-            continue
-        total += length
-        while total - segments[first][1] >= wanted:
-            total -= segments[first][1]
-            first += 1
-        if total >= wanted or (total >= size and end_of_last == builder.instance.pool_bytes):
-            blocks = tuple(d for _, _, d, _ in segments[first : last + 1] if d >= 0)
-            leaves = builder.leaves_at(blocks)
-            candidate = max(leaves - now, 0), _copied(builder, blocks), blocks
-            if best is None or candidate < best:
-                best = candidate
+    for i in np.lexsort((-soonest, bytes_out, least)):
+        if best is not None and (int(least[i]), int(bytes_out[i])) >= best[:2]:
+            break
+        chosen = blocks[first[i] : last[i] + 1]
+        scheme = tuple(chosen[chosen >= 0].tolist())
+        delay = max(builder.leaves_at(scheme) - now, 0)
+        if best is None or (delay, int(bytes_out[i])) < best[:2]:
+            best = delay, int(bytes_out[i]), scheme
     return None if best is None else (best[0], best[2])
 
 
@@ -70,19 +92,18 @@ def evict(builder: ProgramBuilder, scheme: Scheme) -> None:
         builder.release(d)
 
 
-def _copied(builder: ProgramBuilder, blocks: Scheme) -> int:
-    """Bytes that a scheme copies: a block that has been offloaded before is just freed."""
-    return sum(builder.instance.blocks[d].bytes for d in blocks if not builder.on_host(d))
-
-
 def _pages(
-    builder: ProgramBuilder, size: int, may_go: Callable[[int], bool], now: int
+    builder: ProgramBuilder,
+    size: int,
+    movable: NDArray[np.bool_],
+    needed_at: NDArray[np.int64],
+    now: int,
 ) -> tuple[int, Scheme] | None:
     missing = builder.missing_bytes(size)
-    movable = [d for d in builder.resident_blocks() if may_go(d)]
-    movable.sort(key=lambda d: (builder.leaves_at((d,)), -builder.instance.blocks[d].bytes, d))
+    blocks = [d for d in builder.resident_blocks() if movable[d]]
+    blocks.sort(key=lambda d: (builder.leaves_at((d,)), -needed_at[d], d))
     chosen: list[int] = []
-    for d in movable:
+    for d in blocks:
         if missing <= 0:
             break
         chosen.append(d)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
@@ -111,6 +113,8 @@ class ProgramBuilder:
         Free memory at this point of the program.
     starts, ends
         Simulated times of the operations issued so far, by id.
+    offload_ns, bytes
+        Per block, its offload time (0 where it has none) and its size.
     """
 
     def __init__(
@@ -148,9 +152,16 @@ class ProgramBuilder:
         self._open: dict[int, _Stay] = {}
         self._previous: dict[int, tuple[int, ...]] = {}
         self._written_by: dict[int, int] = {}
-        self._host: dict[int, int | None] = {
-            d: None for d, block in enumerate(instance.blocks) if block.initially != "absent"
-        }
+        self.offload_ns = np.array([block.offload_ns or 0 for block in instance.blocks], dtype=np.int64)
+        self.bytes = np.array([block.bytes for block in instance.blocks], dtype=np.int64)
+        self._may_offload = np.array([b.offload_ns is not None for b in instance.blocks], dtype=bool)
+        self._may_prefetch = np.array(
+            [block.prefetch_ns is not None for block in instance.blocks], dtype=bool
+        )
+        self._on_host = np.array([block.initially != "absent" for block in instance.blocks], dtype=bool)
+        self._offloaded_by: dict[int, int] = {}
+        self._address = np.full(len(instance.blocks), -1, dtype=np.int64)
+        self._rounded = np.zeros(len(instance.blocks), dtype=np.int64)
         self._hazards = _Hazards()
         self._spans: dict[str, _Span] = {}
         self._span_bytes = _span_bytes(instance)
@@ -176,7 +187,15 @@ class ProgramBuilder:
 
     def on_host(self, block: int) -> bool:
         """Whether the host holds (or will hold, once copies end) a copy that is not stale."""
-        return block in self._host
+        return bool(self._on_host[block])
+
+    def host_copies(self) -> NDArray[np.bool_]:
+        """Per block, whether the host holds (or will hold) a copy that is not stale."""
+        return self._on_host
+
+    def evictable(self) -> NDArray[np.bool_]:
+        """Per block, whether it could leave the device, if it is there, and come back."""
+        return np.asarray(self._may_prefetch & (self._may_offload | self._on_host))
 
     def resident_blocks(self) -> tuple[int, ...]:
         """Blocks on the device at this point of the program, by index."""
@@ -196,11 +215,23 @@ class ProgramBuilder:
         """Where a resident block lies."""
         return self._open[block].ranges
 
-    def segments(self) -> list[tuple[int, int, int]]:
-        """Offset, bytes and block of every resident block, and of every hole with -1, by address."""
-        nodes = [(start, size, d) for d, stay in self._open.items() for start, size in stay.ranges]
-        nodes += [(start, size, -1) for start, size in self.pool.holes()]
-        return sorted(nodes)
+    def segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Offset, bytes and block of every resident block, and of every hole with block -1, by address.
+
+        Contiguous memory only.
+        """
+        resident = np.flatnonzero(self._address >= 0)
+        holes = np.array(self.pool.holes(), dtype=np.int64).reshape(-1, 2)
+        starts = np.concatenate((self._address[resident], holes[:, 0]))
+        sizes = np.concatenate((self._rounded[resident], holes[:, 1]))
+        blocks = np.concatenate((resident, np.full(len(holes), -1)))
+        order = np.argsort(starts)
+        return starts[order], sizes[order], blocks[order]
+
+    def copy_queue_end(self) -> int:
+        """Time from which on another offload can start."""
+        last = self._last_copy if self._one_copy_queue else self._last.get(self._copy_stream("d2h"))
+        return 0 if last is None else self.ends[last]
 
     def missing_bytes(self, size: int) -> int:
         """How many bytes more must be free before `size` bytes have room, wherever the holes are."""
@@ -214,12 +245,12 @@ class ProgramBuilder:
 
     def leaves_at(self, blocks: Iterable[int]) -> int:
         """Time at which these resident blocks would have left the device if they were evicted now."""
-        queue = self._last_copy_end()
+        queue = self.copy_queue_end()
         latest = 0
         for d in blocks:
             stay = self._open[d]
             latest = max([latest, *(self.ends[i] for i in stay.users.values())])
-            if d not in self._host:
+            if not self._on_host[d]:
                 written = self._written_by.get(d)
                 start = max(queue, 0 if written is None else self.ends[written])
                 queue = start + (self.instance.blocks[d].offload_ns or 0)
@@ -331,7 +362,7 @@ class ProgramBuilder:
         for d in (*what.outputs, *what.updates):
             self._written_by[d] = i
         for d in (*what.updates, *(() if self._has_run[task] else what.outputs)):
-            self._host.pop(d, None)
+            self._on_host[d] = False
         if workspace:
             stay = _Stay(None, i, scratch, workspace, i, None, self._count(), self._count())
             stay.released_after = (i,)
@@ -357,7 +388,8 @@ class ProgramBuilder:
             waits.add(self._written_by[block])
         i = self._issue(self._copy_stream("d2h"), "offload", info.offload_ns, waits, block=block)
         self._open[block].users[self._operations[i].stream] = i
-        self._host[block] = i
+        self._on_host[block] = True
+        self._offloaded_by[block] = i
         return i
 
     def prefetch(self, block: int, after: Iterable[int] = (), *, at: int | None = None) -> int:
@@ -373,16 +405,15 @@ class ProgramBuilder:
         info = self.instance.blocks[block]
         if info.prefetch_ns is None:
             raise PebblerError(f"block '{info.name}' cannot be prefetched: its prefetch_ns is null")
-        if block in self._open or block not in self._host:
+        if block in self._open or not self._on_host[block]:
             why = "is on the device already" if block in self._open else "has no valid copy on the host"
             raise PebblerError(f"block '{info.name}' cannot be prefetched: it {why}")
         place = self._place_block(block, at)
         if place is None:
             raise OutOfMemoryError(f"block '{info.name}'", info.bytes, self.pool)
-        copied = self._host[block]
         waits = set(after) | self._hazards.over(place.ranges) | set(self._previous.get(block, ()))
-        if copied is not None:
-            waits.add(copied)
+        if block in self._offloaded_by:
+            waits.add(self._offloaded_by[block])
         i = self._issue(self._copy_stream("h2d"), "prefetch", info.prefetch_ns, waits, block=block)
         self._open_stay(block, place, i)
         return i
@@ -434,7 +465,7 @@ class ProgramBuilder:
                 or block.finally_ == "device"
             ):
                 continue
-            if block.finally_ == "host" and d not in self._host:
+            if block.finally_ == "host" and not self._on_host[d]:
                 self.offload(d)
             self.release(d)
 
@@ -447,7 +478,7 @@ class ProgramBuilder:
             When a block that must end on the device has no place.
         """
         for d, block in enumerate(self.instance.blocks):
-            if block.finally_ == "host" and d not in self._host:
+            if block.finally_ == "host" and not self._on_host[d]:
                 self.offload(d)
             elif block.finally_ == "device" and d not in self._open:
                 self.prefetch(d)
@@ -471,11 +502,6 @@ class ProgramBuilder:
         return msgspec.structs.replace(schedule, peak_bytes=peak)
 
     # --- inside -----------------------------------------------------------------------------------
-
-    def _last_copy_end(self) -> int:
-        """Time from which on another offload can start."""
-        last = self._last_copy if self._one_copy_queue else self._last.get(self._copy_stream("d2h"))
-        return 0 if last is None else self.ends[last]
 
     def _count(self) -> int:
         self._events += 1
@@ -556,9 +582,11 @@ class ProgramBuilder:
             stay.users[self._operations[acquired_by].stream] = acquired_by
         self._stays.append(stay)
         self._open[block] = stay
+        self._address[block], self._rounded[block] = place.ranges[0]
 
     def _close_stay(self, block: int, released_after: tuple[int, ...]) -> None:
         stay = self._open.pop(block)
+        self._address[block] = -1
         stay.gone = self._count()
         stay.released_after = self._previous[block] = released_after
         if not released_after:
