@@ -40,21 +40,25 @@ def build(
     builder = ProgramBuilder(instance, memory=memory, one_copy_queue=one_copy_queue)
     try:
         issue(builder)
+        builder.settle()
         return builder
     except OutOfMemoryError as error:
         reason = str(error)
     if memory != "contiguous" or any(block.tensor is not None for block in instance.blocks):
         raise Refusal(reason)
     sketch = ProgramBuilder(instance, memory="divisible", one_copy_queue=one_copy_queue)
+    start = dict.fromkeys(sketch.resident_blocks())
     try:
         issue(sketch)
+        sketch.settle()
     except OutOfMemoryError as error:
         raise Refusal(str(error)) from None
     plan = pack(sketch.lifetimes(), instance.pool_bytes, instance.alignment_bytes)
     if plan is None:
         raise Refusal(f"{reason}; the bytes are free, but no places were found for them")
-    builder = ProgramBuilder(instance, memory=memory, one_copy_queue=one_copy_queue, plan=plan)
+    builder = ProgramBuilder(instance, memory=memory, one_copy_queue=one_copy_queue, plan=plan, start=start)
     issue(builder)
+    builder.settle()
     return builder
 
 

@@ -1,4 +1,4 @@
-"""Building a program operation by operation, so that it is valid by construction.
+"""Building a program operation by operation, so that its waits and places are right by construction.
 
 A method issues runs, offloads, prefetches, moves and releases in the order in which a host thread would
 issue them; the builder places blocks in the pool, derives the waits (data, stale copies, memory that is
@@ -21,6 +21,7 @@ from ..instances.instance import Instance
 from ..instances.units import ceil_to, format_size
 from ..validate.measures import highest_byte, memory_curve
 from ..validate.schedule import PAGE_BYTES, Kind, MemoryModel, Operation, Residence, Schedule, Stream
+from .methods import Refusal
 from .pool import Fit, Pool, Range
 
 _NOT_THERE = -1
@@ -377,12 +378,14 @@ class ProgramBuilder:
 
         Raises
         ------
+        Refusal
+            When the instance does not let the block be offloaded.
         PebblerError
-            When the block is not resident or may not be offloaded.
+            When the block is not resident.
         """
         info = self.instance.blocks[block]
         if info.offload_ns is None:
-            raise PebblerError(f"block '{info.name}' cannot be offloaded: its offload_ns is null")
+            raise Refusal(f"block '{info.name}' cannot be offloaded: its offload_ns is null")
         waits = set(after) | self._arrival(block, "an offload")
         if block in self._written_by:
             waits.add(self._written_by[block])
@@ -399,12 +402,14 @@ class ProgramBuilder:
         ------
         OutOfMemoryError
             When there is no place; the program is then as before.
+        Refusal
+            When the instance does not let the block be prefetched.
         PebblerError
-            When the block is resident already, has no valid host copy, or may not be prefetched.
+            When the block is resident already or has no valid host copy.
         """
         info = self.instance.blocks[block]
         if info.prefetch_ns is None:
-            raise PebblerError(f"block '{info.name}' cannot be prefetched: its prefetch_ns is null")
+            raise Refusal(f"block '{info.name}' cannot be prefetched: its prefetch_ns is null")
         if block in self._open or not self._on_host[block]:
             why = "is on the device already" if block in self._open else "has no valid copy on the host"
             raise PebblerError(f"block '{info.name}' cannot be prefetched: it {why}")
@@ -438,8 +443,9 @@ class ProgramBuilder:
             raise OutOfMemoryError(f"a move of block '{info.name}'", info.bytes, self.pool)
         waits |= self._hazards.over(ranges)
         i = self._issue("compute", "move", info.move_ns, waits, block=block)
+        placed = self._count()
         self._close_stay(block, (i,))
-        self._open_stay(block, _Place(ranges), i)
+        self._open_stay(block, _Place(ranges), i, placed)
         self._written_by[block] = i
         return i
 
@@ -469,8 +475,8 @@ class ProgramBuilder:
                 self.offload(d)
             self.release(d)
 
-    def finish(self, method: str, meta: dict[str, Any] | None = None) -> Schedule:
-        """Issue the copies that `finally` asks for and return the schedule.
+    def settle(self) -> None:
+        """Issue the copies that `finally` asks for and that have not been issued.
 
         Raises
         ------
@@ -482,6 +488,16 @@ class ProgramBuilder:
                 self.offload(d)
             elif block.finally_ == "device" and d not in self._open:
                 self.prefetch(d)
+
+    def finish(self, method: str, meta: dict[str, Any] | None = None) -> Schedule:
+        """Settle what `finally` asks for, and return the schedule.
+
+        Raises
+        ------
+        OutOfMemoryError
+            When a block that must end on the device has no place.
+        """
+        self.settle()
         residences = tuple(self._residence(stay) for stay in self._stays if stay.acquired_by != _NOT_THERE)
         schedule = Schedule(
             format="pebbler/schedule/1",
@@ -575,9 +591,11 @@ class ProgramBuilder:
                 kept.append(i)
         return kept
 
-    def _open_stay(self, block: int, place: _Place, acquired_by: int | None) -> None:
+    def _open_stay(
+        self, block: int, place: _Place, acquired_by: int | None, placed: int | None = None
+    ) -> None:
         size = self.instance.blocks[block].bytes
-        stay = _Stay(block, None, place.ranges, size, acquired_by, place.span, self._count())
+        stay = _Stay(block, None, place.ranges, size, acquired_by, place.span, placed or self._count())
         if acquired_by is not None:
             stay.users[self._operations[acquired_by].stream] = acquired_by
         self._stays.append(stay)

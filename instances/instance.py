@@ -26,7 +26,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes
     ----------
     name
-        Unique within the instance.
+        For people; blocks are referred to by index.
     bytes
         Size.
     offload_ns, prefetch_ns, move_ns
@@ -64,7 +64,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     Attributes
     ----------
     name
-        Unique within the instance.
+        For people; tasks are referred to by index.
     inputs, outputs, updates
         Disjoint sets of block indices: read; written for the first time; read and rewritten in place.
     algorithms
@@ -148,14 +148,10 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def _require_blocks(instance: Instance) -> None:
-    """Names are unique; `tensor` and `begin` come together; parts of a tensor do not overlap."""
-    names: set[str] = set()
+    """`tensor` and `begin` come together; parts of a tensor do not overlap."""
     parts: dict[str, list[tuple[int, int, str]]] = {}
     for d, block in enumerate(instance.blocks):
         where = f"blocks[{d}] ('{block.name}')"
-        if block.name in names:
-            raise FormatError(f"{where}: the name is used twice; give every block its own")
-        names.add(block.name)
         if (block.tensor is None) != (block.begin is None):
             raise FormatError(f"{where}: 'tensor' and 'begin' come together; give both or neither")
         if block.tensor is not None and block.begin is not None:
@@ -177,12 +173,8 @@ def _require_tasks(instance: Instance) -> None:
     if not instance.tasks:
         raise FormatError("tasks: there is none; an instance has at least one task")
     exists = [block.initially != "absent" for block in instance.blocks]
-    names: set[str] = set()
     for k, task in enumerate(instance.tasks):
         where = f"tasks[{k}] ('{task.name}')"
-        if task.name in names:
-            raise FormatError(f"{where}: the name is used twice; give every task its own")
-        names.add(task.name)
         if not task.algorithms:
             raise FormatError(f"{where}: it has no algorithm; give it at least one")
         touched = task.blocks

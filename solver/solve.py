@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from html import escape
 from typing import Literal
 
 from ..heuristics.methods import Answer, Limits, Refusal, find_method
@@ -71,7 +72,7 @@ class Result:
         return "\n".join(f"{name:<16} {value}" for name, value in self._rows())
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in self._rows())
+        rows = "".join(f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in self._rows())
         return f"<table>{rows}</table>"
 
     def _rows(self) -> list[tuple[str, str]]:

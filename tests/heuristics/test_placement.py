@@ -163,11 +163,6 @@ def test_the_queue_of_copies_is_kept_when_placing_again(scattered: Instance) -> 
     assert prefetch.start_ns >= offload.end_ns
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=OutOfMemoryError,
-    reason="ProgramBuilder takes an offset of the plan for an initial block that had no place in the sketch",
-)
 def test_an_initial_block_without_a_place_takes_none_of_the_plan() -> None:
     """P and Q start on the device and only P fits; Q comes back into what A, B and C have cut up."""
     instance = problem(

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from pebbler.heuristics.methods import Limits, Refusal, find_method
-from pebbler.heuristics.program import OutOfMemoryError
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Operation, Schedule
@@ -377,9 +376,6 @@ def test_without_room_the_policy_fails_and_says_for_what(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", POLICIES)
-@pytest.mark.xfail(
-    strict=True, raises=OutOfMemoryError, reason="vdnn: finish() is outside what turns into a refusal"
-)
 def test_no_room_at_the_end_is_a_refusal_too(method: str) -> None:
     made = network([Layer()], pool=32)
     heavy = Block(name="w", bytes=32, offload_ns=1, prefetch_ns=1, initially="host", finally_="device")

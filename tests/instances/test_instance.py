@@ -62,8 +62,6 @@ def test_an_instance_does_not_change() -> None:
     ("blocks", "tasks", "message"),
     [
         ([X], [], "tasks: there is none"),
-        ([X, X], [task("t")], r"blocks\[1\] \('x'\): the name is used twice"),
-        ([X], [task("t"), task("t")], r"tasks\[1\] \('t'\): the name is used twice"),
         ([X], [task("t", algorithms=())], r"tasks\[0\] \('t'\): it has no algorithm"),
         ([X], [task("t", inputs=(1,))], r"tasks\[0\] \('t'\): block index 1 is out of range 0\.\.0"),
         ([X], [task("t", outputs=(7,))], "block index 7 is out of range"),

@@ -322,7 +322,6 @@ def test_as_html(tight: Instance, toys: Toys, swap: Method) -> None:
     assert cells.texts[:4] == ["method", "swap", "status", "feasible (done)"]
 
 
-@pytest.mark.xfail(strict=True, reason="Result._repr_html_ does not escape the names in a refusal")
 def test_names_are_text_in_html(chain: Instance, toys: Toys) -> None:
     toys(none=nothing(stopped_by="no place for block '<b>&lt;'"))
     cells = parsed(solve(chain, "none"))
@@ -389,10 +388,5 @@ def test_exhaustive_search_proves_that_there_is_no_schedule(instance: Instance) 
 
 @pytest.mark.parametrize("instance", IMPOSSIBLE)
 @pytest.mark.parametrize("method", QUICK)
-@pytest.mark.xfail(
-    strict=True,
-    raises=PebblerError,
-    reason="the builder's PebblerError (wrong usage, exit 2) leaves a heuristic that should refuse (exit 1)",
-)
 def test_a_heuristic_refuses_what_has_no_schedule(method: str, instance: Instance) -> None:
     assert solve(instance, method).status == Status.UNKNOWN
