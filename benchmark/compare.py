@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from ..heuristics.methods import find_method, list_methods
-from ..instances.errors import PebblerError
+from ..instances.errors import BudgetError, PebblerError
 from ..instances.instance import Instance
 from ..instances.memory import ideal_ns, least_budget, require_budget
 from ..instances.units import format_size, format_time
@@ -18,6 +18,7 @@ from ..solver.bounds import Bound, best_bound
 from ..solver.solve import Result, Status, solve
 from ..validate.measures import average_bytes
 from ..validate.schedule import Schedule
+from .plan import auto_budget, iteration_bound, least_bound, own_instances
 from .table import format_table
 from .usage import stall_ns
 
@@ -77,6 +78,8 @@ class Row:
         Wall time of the method on all instances.
     figures
         None without a schedule.
+    instances
+        What it solved: one instance, or a second one for a smaller last round.
     schedules
         One an instance; fewer where one is missing.
     """
@@ -86,7 +89,18 @@ class Row:
     stopped_by: str
     solve_seconds: float
     figures: Figures | None
+    instances: tuple[Instance, ...]
     schedules: tuple[Schedule, ...]
+
+    @property
+    def sub_batch(self) -> int | None:
+        """Images of a round, where the instance says so."""
+        return self.instances[0].meta.get("sub_batch")
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the iteration."""
+        return sum(instance.rounds for instance in self.instances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +110,16 @@ class Comparison:
     Attributes
     ----------
     instances
-        What was solved: one instance, or a second one for a smaller last round.
+        The iteration: one instance, or a second one for a smaller last round. With `auto`, the whole batch in
+        one round, and each row has its own.
     rows
         One a method, in the order in which they ran.
     ideal_ns
         Time of the iteration without a memory limit: the sum of the fastest algorithms.
     bound
-        The best lower bound known on the iteration time.
+        The best lower bound known on the iteration time; with `auto`, the least over all sub-batches.
+    auto
+        Whether methods chose their own sub-batch.
     memory, seed
         Memory model of the schedules, and seed of random decisions.
     interrupted
@@ -116,6 +133,7 @@ class Comparison:
     memory: str
     seed: int
     interrupted: bool
+    auto: bool = False
 
     @property
     def instance(self) -> Instance:
@@ -138,13 +156,7 @@ class Comparison:
         instance, meta = self.instance, self.instance.meta
         bound = asdict(self.bound)
         rounds = sum(part.rounds for part in self.instances)
-        shared = {
-            "memory_model": self.memory,
-            "seed": self.seed,
-            "sub_batch": meta.get("sub_batch"),
-            "rounds": rounds,
-            "variant": self.variant,
-        }
+        shared = {"memory_model": self.memory, "seed": self.seed, "variant": self.variant}
         missing = dict.fromkeys(f.name for f in fields(Figures))
         return {
             "instance": {
@@ -169,6 +181,8 @@ class Comparison:
                     **(asdict(row.figures) if row.figures else missing),
                     **bound,
                     **shared,
+                    "sub_batch": row.sub_batch,
+                    "rounds": row.rounds,
                     "solve_seconds": row.solve_seconds,
                 }
                 for row in self.rows
@@ -176,7 +190,7 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        table = format_table(_HEADER, [_cells(row) for row in self.rows], "llrrrrrrr")
+        table = format_table(_HEADER, [_cells(row) for row in self.rows], "llrrrrrrrr")
         notes = (
             textwrap.fill(f"{name + ':':<13} {text}", 110, subsequent_indent=" " * 14)
             for name, text in self._notes()
@@ -197,7 +211,8 @@ class Comparison:
             (
                 "lower bound",
                 f"{format_time(bound.lower_bound_ns)} ({bound.bound_by}, "
-                f"{'in exact arithmetic' if bound.certified else 'not certified'})",
+                f"{'in exact arithmetic' if bound.certified else 'not certified'})"
+                + (", the least over all sub-batches" if self.auto else ""),
             ),
             (
                 "model",
@@ -206,46 +221,19 @@ class Comparison:
             ),
             ("limits", MODEL_LIMITS),
         ]
-        if "notes" in meta:
-            notes.append(("warning", str(meta["notes"])))
+        warnings = {
+            str(row.instances[0].meta["notes"]) for row in self.rows if "notes" in row.instances[0].meta
+        }
+        notes += [("warning", warning) for warning in sorted(warnings)]
         if self.interrupted:
             notes.append(("interrupted", "the methods that had not ended are missing"))
         return notes
 
 
-def instances_of(workload: Workload, budget: int | str, sub_batch: int | None = None) -> tuple[Instance, ...]:
-    """Return the instances that make up one iteration of a workload.
-
-    Parameters
-    ----------
-    workload
-        Network, batch and device.
-    budget
-        Bytes or a text; a text that refers to the peak or the minimum does so at `sub_batch`.
-    sub_batch
-        Images of a round; by default the batch.
-
-    Returns
-    -------
-    tuple of Instance
-        One instance, or a second one for the smaller last round, both with the same budget in bytes.
-
-    Raises
-    ------
-    PebblerError
-        When the network, the device, the sub-batch or the budget is wrong.
-    """
-    instances: list[Instance] = []
-    for size, rounds in workload.rounds(workload.batch if sub_batch is None else sub_batch):
-        limit = instances[0].budget_bytes if instances else budget
-        instances.append(workload.instance(limit, size, rounds=rounds))
-    return tuple(instances)
-
-
 def default_methods(instances: Sequence[Instance]) -> tuple[str, ...]:
-    """All registered methods; brute force only for instances of a few tasks."""
+    """All methods that are shown by default; brute force for instances of a few tasks."""
     tiny = all(len(instance.tasks) <= _TINY for instance in instances)
-    return tuple(info.name for info in list_methods() if tiny or info.name != "brute-force")
+    return tuple(info.name for info in list_methods() if info.shown or (tiny and info.name == "brute-force"))
 
 
 def compare(
@@ -287,89 +275,125 @@ def compare(
         find_method(name)
     for instance in rounds:
         require_budget(instance)
-    bounds = [best_bound(instance) for instance in rounds]
-    answers: dict[str, _Answer] = {}
-    interrupted = False
-    try:
-        for name in names:
-            answers[name] = _attempt(name, rounds, bounds, time_limit, seed, memory)
-            _log.info("%s", _progress(name, answers[name]))
-            for i, result in enumerate(answers[name].results):
-                bounds[i] = Bound(result.lower_bound_ns, result.bound_by, result.certified)
-    except KeyboardInterrupt:
-        interrupted = True
-    ideal = sum(instance.rounds * ideal_ns(instance) for instance in rounds)
-    bound = _iteration_bound(rounds, bounds)
-    rows = tuple(_row(name, answer, rounds, ideal, bound) for name, answer in answers.items())
-    return Comparison(rounds, rows, ideal, bound, memory, seed, interrupted)
+    known = {instance.name: best_bound(instance) for instance in rounds}
+    run = _Run(known, time_limit, seed, memory)
+    run.all(dict.fromkeys(names, rounds).items())
+    bound = iteration_bound(rounds, [run.known[instance.name] for instance in rounds])
+    return run.comparison(rounds, bound, auto=False)
+
+
+def compare_auto(
+    workload: Workload,
+    budget: int | str,
+    methods: Sequence[str] | None = None,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    memory: Literal["contiguous", "paged"] = "contiguous",
+) -> Comparison:
+    """Compare methods that choose their own sub-batch; those without a rule take the whole batch.
+
+    The bound is the least over all sub-batches. Parameters and errors as for `compare`, of a workload under a
+    budget; a budget refers to the peak at the whole batch, or to the least at one image.
+    """
+    budget_bytes = auto_budget(workload, budget)
+    whole = workload.instance(budget_bytes, check_budget=False)
+    names = default_methods([whole]) if methods is None else tuple(dict.fromkeys(methods))
+    found = [find_method(name) for name in names]
+    run = _Run({}, time_limit, seed, memory)
+    run.all((info.name, own_instances(info, workload, budget_bytes)) for info in found)
+    return run.comparison((whole,), least_bound(workload, budget_bytes), auto=True)
+
+
+@dataclass(slots=True)
+class _Run:
+    """Methods one after the other; `known` is the best bound of each instance by name."""
+
+    known: dict[str, Bound]
+    time_limit: float | None
+    seed: int
+    memory: Literal["contiguous", "paged"]
+    answers: dict[str, tuple[tuple[Instance, ...], _Answer]] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def all(self, plans: Iterable[tuple[str, tuple[Instance, ...]]]) -> None:
+        """Run every method on its instances, until done or interrupted."""
+        try:
+            for name, instances in plans:
+                answer = self.one(name, instances)
+                self.answers[name] = instances, answer
+                _log.info("%s", _progress(name, answer))
+                for instance, result in zip(instances, answer.results, strict=False):
+                    self.known[instance.name] = Bound(
+                        result.lower_bound_ns, result.bound_by, result.certified
+                    )
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def one(self, method: str, instances: Sequence[Instance]) -> _Answer:
+        """Run a method on its instances; a failure is logged, in full where it is a defect, and ends it."""
+        results: list[Result] = []
+        for instance in instances:
+            try:
+                result = solve(
+                    instance,
+                    method,
+                    time_limit=self.time_limit,
+                    seed=self.seed,
+                    memory=self.memory,
+                    bound=self.known.get(instance.name),
+                )
+            except BudgetError as error:
+                return _Answer(tuple(results), str(error), Status.UNKNOWN)
+            except PebblerError as error:
+                return _Answer(tuple(results), str(error), Status.ERROR)
+            except Exception as error:
+                _log.exception(
+                    "method %s failed on %s: this is a defect of the method", method, instance.name
+                )
+                return _Answer(tuple(results), f"{type(error).__name__}: {error}", Status.ERROR)
+            results.append(result)
+            if result.schedule is None:
+                return _Answer(tuple(results), result.stopped_by, result.status)
+        return _Answer(tuple(results), None, Status.FEASIBLE)
+
+    def comparison(self, instances: tuple[Instance, ...], bound: Bound, *, auto: bool) -> Comparison:
+        """Set the answers side by side."""
+        ideal = sum(instance.rounds * ideal_ns(instance) for instance in instances)
+        rows = tuple(
+            _row(name, answer, solved, ideal, bound) for name, (solved, answer) in self.answers.items()
+        )
+        return Comparison(instances, rows, ideal, bound, self.memory, self.seed, self.interrupted, auto)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Results of a method, one an instance, up to the first without a schedule or the failure."""
+    """Results of a method, one an instance, up to the first without a schedule, and why there is none."""
 
     results: tuple[Result, ...]
     failure: str | None
-
-
-def _attempt(
-    method: str,
-    instances: Sequence[Instance],
-    bounds: Sequence[Bound],
-    time_limit: float | None,
-    seed: int,
-    memory: Literal["contiguous", "paged"],
-) -> _Answer:
-    """Run a method on all instances; a failure is logged, in full where it is a defect, and ends it."""
-    results: list[Result] = []
-    for instance, bound in zip(instances, bounds, strict=True):
-        try:
-            result = solve(instance, method, time_limit=time_limit, seed=seed, memory=memory, bound=bound)
-        except PebblerError as error:
-            return _Answer(tuple(results), str(error))
-        except Exception as error:
-            _log.exception("method %s failed on %s: this is a defect of the method", method, instance.name)
-            return _Answer(tuple(results), f"{type(error).__name__}: {error}")
-        results.append(result)
-        if result.schedule is None:
-            break
-    return _Answer(tuple(results), None)
+    status: Status
 
 
 def _progress(method: str, answer: _Answer) -> str:
     if answer.failure is not None:
-        return f"{method}: error: {answer.failure}"
+        return f"{method}: {answer.status}: {answer.failure}"
     seconds = sum(result.solve_seconds for result in answer.results)
-    missing = [result for result in answer.results if result.makespan_ns is None]
-    told = missing[0].stopped_by if missing else format_time(answer.results[0].makespan_ns or 0) + " a round"
+    told = format_time(answer.results[0].makespan_ns or 0) + " a round"
     return f"{method}: {told} (solved in {seconds:.2f} s)"
 
 
-def _iteration_bound(instances: Sequence[Instance], bounds: Sequence[Bound]) -> Bound:
-    return Bound(
-        sum(
-            instance.rounds * bound.lower_bound_ns for instance, bound in zip(instances, bounds, strict=True)
-        ),
-        " and ".join(dict.fromkeys(bound.bound_by for bound in bounds)),
-        all(bound.certified for bound in bounds),
-    )
-
-
-def _row(method: str, answer: _Answer, instances: Sequence[Instance], ideal: int, bound: Bound) -> Row:
+def _row(method: str, answer: _Answer, instances: tuple[Instance, ...], ideal: int, bound: Bound) -> Row:
     results = answer.results
     schedules = tuple(result.schedule for result in results if result.schedule is not None)
-    complete = len(schedules) == len(instances)
-    figures = _figures(instances, results, schedules, ideal, bound) if complete else None
-    if answer.failure is not None:
-        status, stopped_by = Status.ERROR, answer.failure
-    elif figures is None:
-        status, stopped_by = results[-1].status, results[-1].stopped_by
-    else:
-        optimal = figures.iteration_ns == bound.lower_bound_ns
-        status = Status.OPTIMAL if optimal else Status.FEASIBLE
-        stopped_by = ", ".join(dict.fromkeys(result.stopped_by for result in results))
     seconds = sum(result.solve_seconds for result in results)
-    return Row(method, status, stopped_by, seconds, figures, schedules)
+    if answer.failure is not None:
+        return Row(method, answer.status, answer.failure, seconds, None, instances, schedules)
+    figures = _figures(instances, results, schedules, ideal, bound)
+    optimal = figures.iteration_ns == bound.lower_bound_ns
+    status = Status.OPTIMAL if optimal else Status.FEASIBLE
+    stopped_by = ", ".join(dict.fromkeys(result.stopped_by for result in results))
+    return Row(method, status, stopped_by, seconds, figures, instances, schedules)
 
 
 def _figures(
@@ -403,7 +427,18 @@ def _figures(
     )
 
 
-_HEADER = ("method", "status", "iteration", "overhead", "gap", "stalls", "peak memory", "moved", "solve time")
+_HEADER = (
+    "method",
+    "status",
+    "iteration",
+    "overhead",
+    "gap",
+    "stalls",
+    "peak memory",
+    "moved",
+    "rounds",
+    "solve time",
+)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -420,6 +455,9 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{figures.stall_ns / max(figures.iteration_ns, 1):.1%}",
         format_size(figures.peak_bytes),
         f"{(figures.offloaded_bytes + figures.prefetched_bytes) / 1e9:.2f} GB",
+        " + ".join(
+            f"{instance.rounds} x {instance.meta.get('sub_batch', '?')}" for instance in row.instances
+        ),
         f"{row.solve_seconds:.2f} s",
     )
 

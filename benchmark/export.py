@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import zip_longest
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -31,19 +32,22 @@ def export(comparison: Comparison, directory: Path) -> tuple[Path, ...]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PebblerError(f"{directory} cannot be made: {error.strerror or error}") from None
-    written = []
-    for i, instance in enumerate(comparison.instances):
-        name = _file_name(instance)
-        path = directory / f"{name}.instance.json"
-        checksum = write_instance(instance, path)
-        written.append(path)
-        for row in comparison.rows:
-            if i < len(row.schedules):
-                path = directory / f"{name}.{row.method}.schedule.json"
-                write_schedule(replace(row.schedules[i], instance_sha256=checksum), path)
-                picture = directory / f"{name}.{row.method}.png"
-                write_atomically(picture, timeline(instance, row.schedules[i]))
-                written += [path, picture]
+    written: list[Path] = []
+    checksums: dict[str, str] = {}
+    for row in comparison.rows:
+        for instance, schedule in zip_longest(row.instances, row.schedules):
+            name = _file_name(instance)
+            if name not in checksums:
+                path = directory / f"{name}.instance.json"
+                checksums[name] = write_instance(instance, path)
+                written.append(path)
+            if schedule is None:
+                continue
+            path = directory / f"{name}.{row.method}.schedule.json"
+            write_schedule(replace(schedule, instance_sha256=checksums[name]), path)
+            picture = directory / f"{name}.{row.method}.png"
+            write_atomically(picture, timeline(instance, schedule))
+            written += [path, picture]
     if comparison.rows:
         path = directory / f"{_file_name(comparison.instance)}.png"
         write_atomically(path, overview(comparison))

@@ -13,6 +13,7 @@ from typing import Literal
 
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
+from ..instances.workload import Workload
 from ..validate.schedule import Schedule
 
 
@@ -66,6 +67,8 @@ class Answer:
 
 
 Method = Callable[[Instance, Limits], Answer]
+SubBatchRule = Callable[[Workload, int], int]
+"""From a workload and a budget in bytes to the images of a round."""
 
 
 class Refusal(Exception):  # noqa: N818 - a method's answer, not an error
@@ -76,7 +79,8 @@ class Refusal(Exception):  # noqa: N818 - a method's answer, not an error
 class MethodInfo:
     """A registered method: its name, what it does in one line, and its source.
 
-    `shown` says whether a comparison includes it unless methods are named.
+    `shown` says whether a comparison includes it unless methods are named; `sub_batch` is the method's own
+    rule for the sub-batch, where it has one.
     """
 
     name: str
@@ -84,15 +88,19 @@ class MethodInfo:
     source: str
     call: Method
     shown: bool = True
+    sub_batch: SubBatchRule | None = None
 
 
 _methods: dict[str, MethodInfo] = {}
 
 
-def register(name: str, summary: str, source: str, *, shown: bool = True) -> Callable[[Method], Method]:
+def register(
+    name: str, summary: str, source: str, *, shown: bool = True, sub_batch: SubBatchRule | None = None
+) -> Callable[[Method], Method]:
     """Enter a method into the registry under a name (a decorator).
 
-    `shown` says whether a comparison includes it unless methods are named.
+    `shown` says whether a comparison includes it unless methods are named; `sub_batch` is its rule for
+    choosing the sub-batch, which makes it a planner.
 
     Raises
     ------
@@ -103,7 +111,7 @@ def register(name: str, summary: str, source: str, *, shown: bool = True) -> Cal
     def enter(method: Method) -> Method:
         if name in _methods:
             raise PebblerError(f"method '{name}' is registered already; choose another name")
-        _methods[name] = MethodInfo(name, summary, source, method, shown)
+        _methods[name] = MethodInfo(name, summary, source, method, shown, sub_batch)
         return method
 
     return enter

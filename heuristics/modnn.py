@@ -10,6 +10,7 @@ import numpy as np
 
 from ..instances.instance import Instance
 from ..instances.memory import fastest
+from . import sub_batch
 from .choices import by_speed, leanest
 from .methods import Answer, Limits, Refusal, register
 from .offload_search import evict, find_scheme
@@ -28,13 +29,23 @@ class Techniques:
     algorithms: bool = True
 
 
-@register("modnn", "Algorithm 1: evict on demand, prefetch in time, algorithms by gain", "moDNN (TPDS 2019)")
+@register(
+    "modnn",
+    "Algorithm 1: evict on demand, prefetch in time, algorithms by gain",
+    "moDNN (TPDS 2019)",
+    sub_batch=sub_batch.tpds,
+)
 def modnn(instance: Instance, limits: Limits) -> Answer:
-    """Schedule by Algorithm 1 with all techniques; the sub-batch is the planner's (`sub_batch`)."""
+    """Schedule by Algorithm 1 with all techniques; the sub-batch is chosen by eq. 8 (`sub_batch.tpds`)."""
     return _answer(instance, limits, "modnn", Techniques())
 
 
-@register("modnn-date", "the same schedule, with the sub-batch of the first paper", "moDNN (DATE 2018)")
+@register(
+    "modnn-date",
+    "the same schedule, with the sub-batch of the first paper",
+    "moDNN (DATE 2018)",
+    sub_batch=sub_batch.date,
+)
 def modnn_date(instance: Instance, limits: Limits) -> Answer:
     """Schedule as the DATE paper does: its eq. 5 is eq. 10, and its eq. 3 chooses another sub-batch.
 
@@ -70,6 +81,7 @@ def modnn_algorithms(instance: Instance, limits: Limits) -> Answer:
     "moDNN with the sub-batch size alone",
     "moDNN (TPDS 2019), section 7.3",
     shown=False,
+    sub_batch=sub_batch.tpds,
 )
 def modnn_sub_batch(instance: Instance, limits: Limits) -> Answer:
     """No transfers and no selection: what is left of moDNN is the sub-batch that the planner chose."""

@@ -179,7 +179,7 @@ def test_compare_without_any_schedule_says_no(
     assert main(["compare", str(file), "--verbose"]) == 1
     printed = capsys.readouterr()
     assert "no place for block" in printed.out
-    assert printed.err.startswith("keep: no place")
+    assert printed.err.startswith("keep: unknown: no place")
 
 
 def test_compare_is_loud_about_an_invalid_schedule(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .benchmark.compare import compare as compare
+    from .benchmark.compare import compare_auto as compare_auto
     from .heuristics.methods import list_methods as list_methods
     from .heuristics.methods import register as register
     from .heuristics.program import ProgramBuilder as ProgramBuilder
@@ -48,6 +49,7 @@ _HOMES = {
     "best_bound": "solver.bounds",
     "check": "validate.check",
     "compare": "benchmark.compare",
+    "compare_auto": "benchmark.compare",
     "find_network": "instances.zoo",
     "list_methods": "heuristics.methods",
     "read_instance": "instances.files",

@@ -18,7 +18,6 @@ from .instances.errors import PebblerError
 from .instances.units import parse_time
 
 if TYPE_CHECKING:
-    from .instances.instance import Instance
     from .instances.workload import Workload
 
 DONE, NO, WRONG, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
@@ -61,29 +60,28 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from .benchmark.compare import compare, instances_of
+    from .benchmark.compare import compare, compare_auto
     from .benchmark.export import export
+    from .benchmark.plan import instances_of
     from .instances.files import read_instance
     from .instances.memory import parse_budget, with_budget
 
     source = arguments.network_or_file
+    settings = {name: getattr(arguments, name) for name in ("time_limit", "seed", "memory")}
     _require_folder(arguments.out)
     if source.endswith(".json") or Path(source).exists():
         _refuse_options(arguments, source, ("batch", "sub_batch", "device", "graph", "engines"))
         instance = read_instance(source)
         if arguments.budget is not None:
             instance = with_budget(instance, parse_budget(arguments.budget, instance))
-        instances: tuple[Instance, ...] = (instance,)
+        comparison = compare(instance, arguments.methods, **settings)
     else:
         workload, budget = _workload(arguments, source)
-        instances = instances_of(workload, budget, arguments.sub_batch)
-    comparison = compare(
-        instances,
-        arguments.methods,
-        time_limit=arguments.time_limit,
-        seed=arguments.seed,
-        memory=arguments.memory,
-    )
+        if arguments.sub_batch == "auto":
+            comparison = compare_auto(workload, budget, arguments.methods, **settings)
+        else:
+            instances = instances_of(workload, budget, arguments.sub_batch)
+            comparison = compare(instances, arguments.methods, **settings)
     files = export(comparison, arguments.out)
     if arguments.json:
         _print_json(comparison.as_dict())
@@ -98,7 +96,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _instance(arguments: argparse.Namespace) -> int:
-    from .benchmark.compare import instances_of
+    from .benchmark.plan import instances_of
     from .instances.files import write_instance
     from .instances.memory import least_budget
     from .instances.units import format_size
@@ -314,7 +312,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "network_or_file", metavar="NETWORK|FILE", help="a network or an instance file (.json)"
     )
-    _add_workload(command)
+    _add_workload(command, auto=True)
     command.add_argument(
         "--methods", type=_names, metavar="A,B,...", help="default: all, brute-force for tiny instances only"
     )
@@ -432,10 +430,13 @@ def _add_output(command: argparse.ArgumentParser, what: str) -> None:
     command.add_argument("-o", "--output", required=True, type=Path, metavar=what, help="where to write")
 
 
-def _add_workload(command: argparse.ArgumentParser) -> None:
+def _add_workload(command: argparse.ArgumentParser, *, auto: bool = False) -> None:
     command.add_argument("--batch", type=_positive, metavar="N", help="images; default: the network's own")
     command.add_argument(
-        "--sub-batch", type=_positive, metavar="N", help="images of a round; default: the batch"
+        "--sub-batch",
+        type=_positive_or_auto if auto else _positive,
+        metavar="auto|N" if auto else "N",
+        help="images of a round; default: the batch" + ("; auto: each method's choice" if auto else ""),
     )
     command.add_argument("--device", metavar="NAME", help="see pebbler devices; default: k40")
     command.add_argument("--budget", metavar="SIZE", help="default: the device's memory")
@@ -472,6 +473,10 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 on")
     return int(text)
+
+
+def _positive_or_auto(text: str) -> int | str:
+    return text if text == "auto" else _positive(text)
 
 
 # --- shared by commands -------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pebbler.benchmark.compare import Comparison, compare, default_methods, instances_of
+from pebbler.benchmark.compare import Comparison, compare, default_methods
 from pebbler.benchmark.export import export
+from pebbler.benchmark.plan import instances_of
 from pebbler.heuristics.methods import Answer, Limits, Method
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.files import read_instance, sha256_of
@@ -159,7 +160,7 @@ def test_progress_is_logged_a_line_a_method(
     with caplog.at_level(logging.INFO, logger="pebbler"):
         compare(tight)
     refused, solved = (record.getMessage() for record in caplog.records)
-    assert refused.startswith("keep: no place")
+    assert refused.startswith("keep: unknown: no place")
     assert solved.startswith("swap: 10.500 ms a round")
 
 
