@@ -59,7 +59,10 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     import pebbler.solver  # noqa: F401 - real methods register now, and not among the toys
 
     def put(**chosen: methods.Method) -> None:
-        entries = {name: MethodInfo(name, f"the toy {name}", "tests", call) for name, call in chosen.items()}
+        entries = {
+            name: MethodInfo(name, f"the toy {name}", "tests", call, shown=name != "brute-force")
+            for name, call in chosen.items()
+        }
         monkeypatch.setattr(methods, "_methods", entries)
 
     return put
