@@ -120,6 +120,8 @@ class Comparison:
         The best lower bound known on the iteration time; with `auto`, the least over all sub-batches.
     auto
         Whether methods chose their own sub-batch.
+    least_budget
+        M_min in bytes, of all instances; with `auto` M_floor, that of a single image.
     memory, seed
         Memory model of the schedules, and seed of random decisions.
     interrupted
@@ -130,6 +132,7 @@ class Comparison:
     rows: tuple[Row, ...]
     ideal_ns: int
     bound: Bound
+    least_budget: int
     memory: str
     seed: int
     interrupted: bool
@@ -139,11 +142,6 @@ class Comparison:
     def instance(self) -> Instance:
         """The first instance, which names the comparison."""
         return self.instances[0]
-
-    @property
-    def least_budget(self) -> int:
-        """M_min: the least budget in bytes under which all instances have a schedule."""
-        return max(map(least_budget, self.instances))
 
     @property
     def variant(self) -> str:
@@ -279,7 +277,7 @@ def compare(
     run = _Run(known, time_limit, seed, memory)
     run.all(dict.fromkeys(names, rounds).items())
     bound = iteration_bound(rounds, [run.known[instance.name] for instance in rounds])
-    return run.comparison(rounds, bound, auto=False)
+    return run.comparison(rounds, bound, max(map(least_budget, rounds)), auto=False)
 
 
 def compare_auto(
@@ -302,7 +300,8 @@ def compare_auto(
     found = [find_method(name) for name in names]
     run = _Run({}, time_limit, seed, memory)
     run.all((info.name, own_instances(info, workload, budget_bytes)) for info in found)
-    return run.comparison((whole,), least_bound(workload, budget_bytes), auto=True)
+    bound = least_bound(workload, budget_bytes)
+    return run.comparison((whole,), bound, workload.floor(), auto=True)
 
 
 @dataclass(slots=True)
@@ -357,13 +356,17 @@ class _Run:
                 return _Answer(tuple(results), result.stopped_by, result.status)
         return _Answer(tuple(results), None, Status.FEASIBLE)
 
-    def comparison(self, instances: tuple[Instance, ...], bound: Bound, *, auto: bool) -> Comparison:
+    def comparison(
+        self, instances: tuple[Instance, ...], bound: Bound, least: int, *, auto: bool
+    ) -> Comparison:
         """Set the answers side by side."""
         ideal = sum(instance.rounds * ideal_ns(instance) for instance in instances)
         rows = tuple(
             _row(name, answer, solved, ideal, bound) for name, (solved, answer) in self.answers.items()
         )
-        return Comparison(instances, rows, ideal, bound, self.memory, self.seed, self.interrupted, auto)
+        return Comparison(
+            instances, rows, ideal, bound, least, self.memory, self.seed, self.interrupted, auto
+        )
 
 
 @dataclass(frozen=True, slots=True)
