@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -10,7 +10,8 @@ from ..instances.instance import Instance, Task
 from .choices import by_speed, leanest
 from .layers import Unit, units
 from .methods import Answer, Limits, register
-from .placement import build
+from .placement import Issue, build
+from .pool import Range
 from .program import ProgramBuilder
 
 _SOURCE = "vDNN (MICRO 2016), section III"
@@ -19,33 +20,34 @@ _SOURCE = "vDNN (MICRO 2016), section III"
 @register("vdnn-all-m", "offload every layer's input; memory-optimal algorithms", _SOURCE)
 def vdnn_all_m(instance: Instance, limits: Limits) -> Answer:
     """vDNN_all with workspace-free algorithms (static policy, section III-C)."""
-    return _static(instance, limits, "vdnn-all-m", _managed, leanest)
+    return _static(instance, limits, "vdnn-all-m", managed, leanest)
 
 
 @register("vdnn-all-p", "offload every layer's input; performance-optimal algorithms", _SOURCE)
 def vdnn_all_p(instance: Instance, limits: Limits) -> Answer:
     """vDNN_all with the fastest algorithms (static policy, section III-C)."""
-    return _static(instance, limits, "vdnn-all-p", _managed, _fastest)
+    return _static(instance, limits, "vdnn-all-p", managed, _fastest)
 
 
 @register("vdnn-conv-m", "offload convolutions' inputs; memory-optimal algorithms", _SOURCE)
 def vdnn_conv_m(instance: Instance, limits: Limits) -> Answer:
     """vDNN_conv with workspace-free algorithms (static policy, section III-C)."""
-    return _static(instance, limits, "vdnn-conv-m", _convolution, leanest)
+    return _static(instance, limits, "vdnn-conv-m", convolution, leanest)
 
 
 @register("vdnn-conv-p", "offload convolutions' inputs; performance-optimal algorithms", _SOURCE)
 def vdnn_conv_p(instance: Instance, limits: Limits) -> Answer:
     """vDNN_conv with the fastest algorithms (static policy, section III-C)."""
-    return _static(instance, limits, "vdnn-conv-p", _convolution, _fastest)
+    return _static(instance, limits, "vdnn-conv-p", convolution, _fastest)
 
 
-def _managed(unit: Unit) -> bool:
+def managed(unit: Unit) -> bool:
     """Feature extraction layers; classification layers remain as they are (section IV-A)."""
     return unit.kind not in ("fc", "softmax")
 
 
-def _convolution(unit: Unit) -> bool:
+def convolution(unit: Unit) -> bool:
+    """Convolutions, behind whose long computation copies hide best (vDNN_conv)."""
     return unit.kind == "conv"
 
 
@@ -60,16 +62,42 @@ def _static(
     offloads: Callable[[Unit], bool],
     choose: Callable[[Task], int],
 ) -> Answer:
-    algorithms = [choose(task) for task in instance.tasks]
+    issue = program(instance, offloads, [choose(task) for task in instance.tasks])
+    return Answer(build(instance, limits.memory, issue, one_copy_queue=True).finish(name))
+
+
+def program(
+    instance: Instance,
+    offloads: Callable[[Unit], bool],
+    algorithms: Sequence[int],
+    *,
+    workspace_at: Mapping[int, int] | None = None,
+    rooms: dict[int, tuple[Range, ...]] | None = None,
+) -> Issue:
+    """Return what issues an iteration in which the inputs of some layers are offloaded.
+
+    Parameters
+    ----------
+    instance
+        What the program is for.
+    offloads
+        Whether a unit's inputs leave: `managed` (vDNN_all) or `convolution` (vDNN_conv).
+    algorithms
+        One a task.
+    workspace_at
+        Offsets of workspaces, by task; default: where the pool has room.
+    rooms
+        Filled, per task, with the free ranges beside the blocks that are there while it runs.
+    """
     all_units = units(instance)
     leaves_at = _offload_points(instance, all_units, offloads)
 
     def issue(builder: ProgramBuilder) -> None:
-        run = _Execution(instance, builder, all_units, leaves_at, algorithms)
+        run = _Execution(instance, builder, all_units, leaves_at, algorithms, workspace_at or {}, rooms)
         for index in range(len(all_units)):
             run.unit(index)
 
-    return Answer(build(instance, limits.memory, issue, one_copy_queue=True).finish(name))
+    return issue
 
 
 @dataclass(slots=True)
@@ -84,7 +112,9 @@ class _Execution:
     builder: ProgramBuilder
     units: tuple[Unit, ...]
     leaves_at: dict[int, list[int]]
-    algorithms: list[int]
+    algorithms: Sequence[int]
+    workspace_at: Mapping[int, int]
+    rooms: dict[int, tuple[Range, ...]] | None
     last_run: int | None = None
     copies: list[int] = field(default_factory=list)
 
@@ -103,7 +133,10 @@ class _Execution:
             for d in self.to_prefetch(index):
                 self.copies.append(self.builder.prefetch(d, issued))
         for k in unit.tasks:
-            self.last_run = self.builder.run(k, self.algorithms[k], pending)
+            at = self.workspace_at.get(k)
+            self.last_run = self.builder.run(k, self.algorithms[k], pending, workspace_at=at)
+            if self.rooms is not None:
+                self.rooms[k] = self.builder.pool.holes()
             pending = []
         self.offload([d for d in leaving if d in updated], [])
         for d in leaving:
