@@ -1,0 +1,296 @@
+"""FLOW: a big-M-free, position-indexed model of transfers, whose every subset of checkpoints is a bound.
+
+Positions are tasks. At some of them, the checkpoints, memory is accounted for at two instants, the start
+(2i) and the end (2i + 1) of the i-th checkpoint; interval j ends at instant j, so that odd intervals are the
+runs of checkpoints and even ones what lies between. Bytes flow out (Q, cumulative, per version of a block)
+and have still to come back (R, per gap between uses); a block may be absent at an instant (x) only as far as
+it is out and has still to come back. Preemption of transfers and memory between instants are left out, so
+that any choice of checkpoints, with whole or continuous x and lambda, bounds the problem from below.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..instances.instance import Instance
+from ..instances.memory import footprint, live_bytes
+from .bounds import Bound
+from .linear import LinearModel, ModelBuilder, SolverName, solve_linear
+
+Integrality = Literal["none", "algorithms", "all"]
+"""What must be whole: nothing (LP), the choice of algorithms, or that and the evictions (MILP)."""
+
+_RANGE = 1e4
+"""What the compute time and the pool are scaled to, so that tolerances of solvers stay small beside them."""
+
+_SAFETY = 1e-6
+"""Relative amount by which a floating-point bound is lowered before it is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """A stay between clusters of uses, by the instants (first to last) at which its block may be absent.
+
+    `must_load` marks a block that starts on the host only.
+    """
+
+    block: int
+    first: int
+    last: int
+    must_load: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version of a block: the first instant at which bytes of it can be out, and its gaps.
+
+    `ready` is None where the host has a copy from the start; `must_leave` that the host must end up with it.
+    """
+
+    block: int
+    ready: int | None
+    gaps: tuple[_Gap, ...]
+    must_leave: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FlowModel:
+    """FLOW as a linear model, in scaled units.
+
+    Attributes
+    ----------
+    linear
+        The model; its objective is the makespan.
+    nanoseconds, bytes
+        What one unit of time and of size in the model is.
+    """
+
+    linear: LinearModel
+    nanoseconds: float
+    bytes: float
+
+
+def flow_bound(
+    instance: Instance,
+    checkpoints: Sequence[int],
+    *,
+    integrality: Integrality = "none",
+    solver: SolverName = "highs",
+    time_limit: float | None = None,
+    workers: int = 1,
+    seed: int = 0,
+) -> Bound | None:
+    """Bound the makespan by FLOW on some checkpoints, in floating point.
+
+    Returns
+    -------
+    Bound or None
+        None when the solver gives no bound (a limit).
+
+    Raises
+    ------
+    ValueError
+        For an instance with recomputable tasks, which the model does not cover.
+    """
+    model = flow_model(instance, checkpoints, integrality)
+    result = solve_linear(model.linear, solver=solver, time_limit=time_limit, workers=workers, seed=seed)
+    bound = result.objective if result.status == "optimal" and integrality == "none" else result.bound
+    if bound is None or not math.isfinite(bound):
+        return None
+    name = {"none": "flow-lp", "algorithms": "flow-partial", "all": "flow-milp"}[integrality]
+    return Bound(math.ceil(bound * model.nanoseconds * (1 - _SAFETY)), f"{name}-{solver}", certified=False)
+
+
+def hot_checkpoints(instance: Instance, count: int, share: float = 0.5) -> list[int]:
+    """Choose positions at which memory is accounted for.
+
+    A share of them, the hot ones, are where footprint and live bytes press hardest on the pool, adjacent ones
+    included; the others are spread evenly over time and position, each the tightest of its stretch.
+    """
+    total = len(instance.tasks)
+    if count >= total:
+        return list(range(total))
+    room = max(instance.pool_bytes, 1)
+    fixed = np.array([footprint(instance, k) for k in range(total)], dtype=float)
+    live = np.array(live_bytes(instance), dtype=float)
+    press = fixed + np.minimum(live - fixed, 0.35 * room)
+    chosen = set(np.argsort(-press, kind="stable")[: int(count * share)].tolist())
+    spread = max(count - len(chosen), 1)
+    times = np.cumsum([max(min(a.duration_ns for a in task.algorithms), 1) for task in instance.tasks])
+    stretch = ((times / times[-1] + np.arange(1, total + 1) / total) / 2 * spread).astype(int)
+    for part in range(spread + 1):
+        inside = np.flatnonzero(stretch == part)
+        if len(inside):
+            chosen.add(int(inside[np.lexsort((-live[inside], -fixed[inside]))[0]]))
+    return sorted(chosen)
+
+
+def flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Integrality) -> FlowModel:
+    """Build FLOW on some checkpoints.
+
+    Raises
+    ------
+    ValueError
+        For an instance with recomputable tasks.
+    """
+    if any(task.recomputable for task in instance.tasks):
+        raise ValueError("FLOW does not cover recomputable tasks")
+    positions = np.array(sorted(set(checkpoints)), dtype=np.int64)
+    count = len(positions)
+    room = instance.pool_bytes
+    builder = ModelBuilder()
+    fits = [
+        [a for a in task.algorithms if footprint(instance, k) + a.workspace_bytes <= room]
+        or list(task.algorithms)
+        for k, task in enumerate(instance.tasks)
+    ]
+    before = [0, *accumulate(min(a.duration_ns for a in algorithms) for algorithms in fits)]
+
+    units = max(before[-1], 1) / _RANGE, max(room, 1) / _RANGE
+    ns, size = units
+
+    # intervals: the tasks that are skipped between checkpoints take at least their least times
+    starts = [0, *(int(k) + 1 for k in positions)]
+    ends = [*(int(k) for k in positions), len(instance.tasks)]
+    least = np.zeros(2 * count + 1)
+    least[0::2] = [(before[end] - before[start]) / ns for start, end in zip(starts, ends, strict=True)]
+    delta = builder.columns(2 * count + 1, lower=least, cost=1.0)
+
+    # memory at both instants of each checkpoint, and the choice of its algorithm
+    versions = _versions(instance, positions)
+    capacity = np.repeat([float(room - footprint(instance, int(k))) for k in positions], 2)
+    absent_by_choice = _stays(instance, positions)
+    memory = builder.rows(2 * count, upper=(capacity - absent_by_choice) / size)
+    whole = integrality != "none"
+    for i, k in enumerate(positions):
+        algorithms = fits[int(k)]
+        choice = builder.columns(len(algorithms), upper=1.0, integer=whole)
+        builder.entries(builder.rows(1, lower=1.0, upper=1.0), choice, 1.0)
+        duration = builder.rows(1, lower=0.0)
+        builder.entries(duration, delta[2 * i + 1], 1.0)
+        builder.entries(duration, choice, [-a.duration_ns / ns for a in algorithms])
+        for instant in (2 * i, 2 * i + 1):
+            builder.entries(memory[instant], choice, [a.workspace_bytes / size for a in algorithms])
+
+    # engines: what is moved in an interval fits its length
+    single = instance.engines == "single"
+    out = builder.rows(2 * count + 1, upper=0.0)
+    back = out if single else builder.rows(2 * count + 1, upper=0.0)
+    builder.entries(out, delta, -1.0)
+    if not single:
+        builder.entries(back, delta, -1.0)
+    for version in versions:
+        _add_version(builder, instance, version, units, memory, out, back, whole=integrality == "all")
+    return FlowModel(builder.build(), ns, size)
+
+
+def _add_version(
+    builder: ModelBuilder,
+    instance: Instance,
+    version: _Version,
+    units: tuple[float, float],
+    memory: NDArray[np.int64],
+    out: NDArray[np.int64],
+    back: NDArray[np.int64],
+    *,
+    whole: bool,
+) -> None:
+    """Columns and rows of one version of a block: out once, back after every gap in which it was absent."""
+    block = instance.blocks[version.block]
+    ns, size = units[0], block.bytes / units[1]
+    final = len(out) - 1
+    offloaded: dict[int, int] = {}
+    if version.ready is not None and block.offload_ns is not None:
+        last = final if version.must_leave else max((gap.last for gap in version.gaps), default=-1)
+        instants = np.arange(version.ready, last + 1)
+        if len(instants):
+            lower = np.zeros(len(instants))
+            lower[-1] = size if version.must_leave else 0.0
+            q = builder.columns(len(instants), lower=lower, upper=size)
+            offloaded = dict(zip(instants.tolist(), q.tolist(), strict=True))
+            rising = builder.rows(len(q) - 1, lower=0.0)
+            builder.entries(rising, q[1:], 1.0)
+            builder.entries(rising, q[:-1], -1.0)
+            rate = block.offload_ns / ns / size
+            builder.entries(out[instants], q, rate)
+            builder.entries(out[instants[1:]], q[:-1], -rate)
+    for gap in version.gaps:
+        if block.prefetch_ns is None:
+            continue
+        instants = np.arange(gap.first, gap.last + 1)
+        rate = block.prefetch_ns / ns / size
+        possible = np.array([version.ready is None or int(i) in offloaded for i in instants])
+        r = builder.columns(len(instants), upper=size)
+        x = builder.columns(len(instants), upper=possible.astype(float), integer=whole)
+        falling = builder.rows(len(r) - 1, lower=0.0)
+        builder.entries(falling, r[:-1], 1.0)
+        builder.entries(falling, r[1:], -1.0)
+        still = builder.rows(len(r), lower=0.0)
+        builder.entries(still, r, 1.0)
+        builder.entries(still, x, -size)
+        if version.ready is not None and possible.any():
+            gone = builder.rows(int(possible.sum()), lower=0.0)
+            builder.entries(gone, [offloaded[int(i)] for i in instants[possible]], 1.0)
+            builder.entries(gone, x[possible], -size)
+        builder.entries(memory[instants], x, -size)
+        builder.entries(back[instants[1:]], r[:-1], rate)
+        builder.entries(back[instants[1:]], r[1:], -rate)
+        builder.entries(back[gap.last + 1], r[-1], rate)
+        if gap.must_load:
+            # what is not left at the first instant was loaded before it: size - r, a constant on the row
+            load = builder.columns(1, lower=size, upper=size)
+            builder.entries(back[gap.first], load, rate)
+            builder.entries(back[gap.first], r[0], -rate)
+
+
+def _versions(instance: Instance, positions: NDArray[np.int64]) -> list[_Version]:
+    """Versions that can leave the device, or must, with the gaps that have an instant inside."""
+    versions = []
+    total = len(instance.tasks)
+    for d, block in enumerate(instance.blocks):
+        uses, writers = instance.uses[d], instance.writers[d]
+        marks = [*([-1] if block.initially != "absent" else []), *uses]
+        marks += [total] if block.finally_ == "device" else []
+        gaps: dict[int, list[_Gap]] = defaultdict(list)
+        for after, until in pairwise(marks):
+            first = int(np.searchsorted(positions, after, "right"))
+            last = int(np.searchsorted(positions, until, "left")) - 1
+            if first <= last:
+                must_load = after == -1 and block.initially == "host"
+                written = bisect_right(writers, after)
+                gaps[written].append(_Gap(d, 2 * first, 2 * last + 1, must_load))
+        final = len(writers) if block.finally_ == "host" else -1
+        for written in sorted({*gaps, *([final] if final > 0 else [])}):
+            ready = _ready(writers[written - 1], positions) if written else None
+            versions.append(_Version(d, ready, tuple(gaps[written]), must_leave=written == final))
+    return versions
+
+
+def _ready(writer: int, positions: NDArray[np.int64]) -> int:
+    """First instant by which bytes that a task writes can have been copied."""
+    i = int(np.searchsorted(positions, writer, "left"))
+    return 2 * i + 2 if i < len(positions) and positions[i] == writer else 2 * i
+
+
+def _stays(instance: Instance, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Per instant, the bytes of blocks in a gap: those that take memory unless they are absent."""
+    total = len(instance.tasks)
+    bytes_at = np.zeros(2 * len(positions))
+    for d, block in enumerate(instance.blocks):
+        marks = [*([-1] if block.initially != "absent" else []), *instance.uses[d]]
+        marks += [total] if block.finally_ == "device" else []
+        for after, until in pairwise(marks):
+            first = int(np.searchsorted(positions, after, "right"))
+            last = int(np.searchsorted(positions, until, "left")) - 1
+            if first <= last:
+                bytes_at[2 * first : 2 * last + 2] += block.bytes
+    return bytes_at

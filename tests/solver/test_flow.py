@@ -1,0 +1,168 @@
+"""FLOW against exhaustive search on tiny instances, and against itself: solvers, checkpoints, scales."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+import numpy as np
+import pytest
+
+from pebbler.instances.errors import PebblerError
+from pebbler.instances.instance import Instance
+from pebbler.instances.memory import with_budget
+from pebbler.instances.workload import Workload
+from pebbler.solver.bounds import best_bound, compute_bound
+from pebbler.solver.brute_force import brute_force
+from pebbler.solver.flow import flow_bound, flow_model, hot_checkpoints
+from pebbler.solver.linear import ModelBuilder, solve_linear
+
+from .tiny import tiny_instance
+
+
+def without_recomputation(seeds: range) -> list[Instance]:
+    instances = map(tiny_instance, seeds)
+    return [i for i in instances if not any(task.recomputable for task in i.tasks)]
+
+
+def lower(
+    instance: Instance, checkpoints: range | list[int], integrality: str = "none", **options: str
+) -> int:
+    bound = flow_bound(instance, checkpoints, integrality=integrality, **options)  # type: ignore[arg-type]
+    assert bound is not None
+    return bound.lower_bound_ns
+
+
+@pytest.mark.parametrize("first", range(0, 160, 40))
+def test_flow_is_never_above_the_optimum(first: int) -> None:
+    tight = beyond = solved = 0
+    for instance in without_recomputation(range(first, first + 40)):
+        schedule = brute_force(instance, "divisible")
+        if schedule is None:
+            continue
+        solved += 1
+        every = range(len(instance.tasks))
+        bounds = {how: lower(instance, every, how) for how in ("none", "algorithms", "all")}
+        some = lower(instance, every[::2], "all")
+        assert bounds["none"] <= bounds["algorithms"] <= bounds["all"] <= schedule.makespan_ns
+        assert some <= bounds["all"]
+        tight += bounds["all"] == schedule.makespan_ns
+        beyond += bounds["all"] > best_bound(instance).lower_bound_ns
+    assert solved >= 20
+    assert tight >= solved / 2
+    assert beyond >= solved / 5
+
+
+@pytest.mark.parametrize("ending", ["host", "device"])
+@pytest.mark.parametrize("first", range(0, 40, 20))
+def test_what_must_end_somewhere_is_counted(first: int, ending: str) -> None:
+    rng = Random(first)
+    risen = solved = 0
+    for instance in without_recomputation(range(first, first + 20)):
+        d = rng.choice([d for d, b in enumerate(instance.blocks) if b.offload_ns is not None])
+        block = msgspec.structs.replace(instance.blocks[d], finally_=ending)
+        changed = msgspec.structs.replace(
+            instance, blocks=(*instance.blocks[:d], block, *instance.blocks[d + 1 :])
+        )
+        schedule = brute_force(changed, "divisible")
+        if schedule is None:
+            continue
+        solved += 1
+        with_end = lower(changed, range(len(changed.tasks)), "all")
+        assert with_end <= schedule.makespan_ns
+        risen += with_end > lower(instance, range(len(instance.tasks)), "all")
+    assert solved >= 5
+    assert risen >= 1
+
+
+def test_more_checkpoints_never_lower_the_bound() -> None:
+    instance = Workload("vgg16", 64, "v100").instance("75%")
+    few = hot_checkpoints(instance, 12)
+    more = sorted({*few, *hot_checkpoints(instance, 30)})
+    assert compute_bound(instance).lower_bound_ns * 0.999999 <= lower(instance, few)
+    assert lower(instance, few) <= lower(instance, more) * 1.000001
+
+
+def test_flow_beats_the_single_peak_where_transfers_dominate() -> None:
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    assert lower(instance, hot_checkpoints(instance, 20), "all") > best_bound(instance).lower_bound_ns
+
+
+@pytest.mark.parametrize("integrality", ["none", "all"])
+def test_solvers_agree(integrality: str) -> None:
+    for instance in without_recomputation(range(20)):
+        every = range(len(instance.tasks))
+        other = lower(instance, every, integrality, solver="scip")
+        assert lower(instance, every, integrality) == pytest.approx(other, abs=1, rel=1e-5)
+
+
+def test_the_unit_of_time_does_not_matter() -> None:
+    """Objectives far from one have led solvers astray: a nanosecond and an hour must give the same ratio."""
+    for instance in without_recomputation(range(12)):
+        every = range(len(instance.tasks))
+        scale = 10**11
+        blocks = tuple(
+            msgspec.structs.replace(
+                block,
+                offload_ns=None if block.offload_ns is None else block.offload_ns * scale,
+                prefetch_ns=None if block.prefetch_ns is None else block.prefetch_ns * scale,
+            )
+            for block in instance.blocks
+        )
+        tasks = tuple(
+            msgspec.structs.replace(
+                task,
+                algorithms=tuple(
+                    msgspec.structs.replace(a, duration_ns=a.duration_ns * scale) for a in task.algorithms
+                ),
+            )
+            for task in instance.tasks
+        )
+        slow = msgspec.structs.replace(instance, blocks=blocks, tasks=tasks)
+        assert lower(slow, every, "all") / scale == pytest.approx(
+            lower(instance, every, "all"), rel=1e-4, abs=1
+        )
+
+
+def test_without_a_limit_only_compute_is_left() -> None:
+    instance = with_budget(Workload("vgg16", 8, "k40").instance("12GiB"), 2**45)
+    compute = compute_bound(instance).lower_bound_ns
+    assert lower(instance, hot_checkpoints(instance, 10)) == pytest.approx(compute, rel=1e-5)
+
+
+def test_recomputable_tasks_are_not_covered() -> None:
+    instance = next(i for i in map(tiny_instance, range(99)) if any(t.recomputable for t in i.tasks))
+    with pytest.raises(ValueError, match="recomputable"):
+        flow_model(instance, [0], "none")
+
+
+def test_checkpoints_are_positions_in_order_and_not_too_many() -> None:
+    instance = Workload("resnet50", 32, "k40").instance("30%")
+    for count in (5, 40, 10_000):
+        chosen = hot_checkpoints(instance, count)
+        assert chosen == sorted(set(chosen))
+        assert 0 <= chosen[0] <= chosen[-1] < len(instance.tasks)
+        assert count / 2 <= len(chosen) <= count + 1 or len(chosen) == len(instance.tasks)
+
+
+def test_entries_at_one_place_add_up_and_infeasible_is_said() -> None:
+    builder = ModelBuilder()
+    x = builder.columns(2, upper=4.0, cost=[1.0, 1.0])
+    row = builder.rows(1, lower=6.0)
+    builder.entries(row, x, 1.0)
+    builder.entries(row, x[:1], 1.0)
+    result = solve_linear(builder.build())
+    assert result.status == "optimal"
+    assert result.objective == pytest.approx(3.0)
+    assert result.values == pytest.approx(np.array([3.0, 0.0]))
+    builder.entries(builder.rows(1, upper=-1.0), x, 1.0)
+    assert solve_linear(builder.build()).status == "infeasible"
+
+
+def test_solvers_that_cannot_are_refused() -> None:
+    builder = ModelBuilder()
+    builder.entries(builder.rows(1, lower=1.0), builder.columns(1, integer=True), 1.0)
+    with pytest.raises(PebblerError, match="whole variables"):
+        solve_linear(builder.build(), solver="glop")
+    with pytest.raises(PebblerError, match="no linear solver 'gurobi'"):
+        solve_linear(builder.build(), solver="gurobi")  # type: ignore[arg-type]
