@@ -228,10 +228,16 @@ class Comparison:
         return notes
 
 
-def default_methods(instances: Sequence[Instance]) -> tuple[str, ...]:
-    """All methods that are shown by default; brute force for instances of a few tasks."""
+def default_methods(instances: Sequence[Instance], *, auto: bool = False) -> tuple[str, ...]:
+    """All methods that a comparison includes by default; brute force for instances of a few tasks.
+
+    `auto` says whether methods choose their sub-batch.
+    """
+    shown = {"always", "auto"} if auto else {"always"}
     tiny = all(len(instance.tasks) <= _TINY for instance in instances)
-    return tuple(info.name for info in list_methods() if info.shown or (tiny and info.name == "brute-force"))
+    return tuple(
+        info.name for info in list_methods() if info.shown in shown or (tiny and info.name == "brute-force")
+    )
 
 
 def compare(
@@ -296,7 +302,7 @@ def compare_auto(
     """
     budget_bytes = auto_budget(workload, budget)
     whole = workload.instance(budget_bytes, check_budget=False)
-    names = default_methods([whole]) if methods is None else tuple(dict.fromkeys(methods))
+    names = default_methods([whole], auto=True) if methods is None else tuple(dict.fromkeys(methods))
     found = [find_method(name) for name in names]
     run = _Run({}, time_limit, seed, memory)
     run.all((info.name, own_instances(info, workload, budget_bytes)) for info in found)

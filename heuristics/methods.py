@@ -67,6 +67,7 @@ class Answer:
 
 
 Method = Callable[[Instance, Limits], Answer]
+Shown = Literal["always", "auto", "named"]
 SubBatchRule = Callable[[Workload, int], int]
 """From a workload and a budget in bytes to the images of a round."""
 
@@ -79,15 +80,16 @@ class Refusal(Exception):  # noqa: N818 - a method's answer, not an error
 class MethodInfo:
     """A registered method: its name, what it does in one line, and its source.
 
-    `shown` says whether a comparison includes it unless methods are named; `sub_batch` is the method's own
-    rule for the sub-batch, where it has one.
+    `shown` says which comparisons include it where no methods are named: ``always``, only where methods
+    choose their sub-batch (``auto``), or none (``named``). `sub_batch` is the method's own rule for the
+    sub-batch, where it has one.
     """
 
     name: str
     summary: str
     source: str
     call: Method
-    shown: bool = True
+    shown: Shown = "always"
     sub_batch: SubBatchRule | None = None
 
 
@@ -95,12 +97,11 @@ _methods: dict[str, MethodInfo] = {}
 
 
 def register(
-    name: str, summary: str, source: str, *, shown: bool = True, sub_batch: SubBatchRule | None = None
+    name: str, summary: str, source: str, *, shown: Shown = "always", sub_batch: SubBatchRule | None = None
 ) -> Callable[[Method], Method]:
     """Enter a method into the registry under a name (a decorator).
 
-    `shown` says whether a comparison includes it unless methods are named; `sub_batch` is its rule for
-    choosing the sub-batch, which makes it a planner.
+    `shown` and `sub_batch` are as `MethodInfo` has them; a rule for the sub-batch makes it a planner.
 
     Raises
     ------

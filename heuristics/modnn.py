@@ -44,6 +44,7 @@ def modnn(instance: Instance, limits: Limits) -> Answer:
     "modnn-date",
     "the same schedule, with the sub-batch of the first paper",
     "moDNN (DATE 2018)",
+    shown="auto",
     sub_batch=sub_batch.date,
 )
 def modnn_date(instance: Instance, limits: Limits) -> Answer:
@@ -58,7 +59,7 @@ def modnn_date(instance: Instance, limits: Limits) -> Answer:
     "modnn-transfers",
     "moDNN with offloading and prefetching alone",
     "moDNN (TPDS 2019), section 7.3",
-    shown=False,
+    shown="named",
 )
 def modnn_transfers(instance: Instance, limits: Limits) -> Answer:
     """Algorithm 1 without the selection of algorithms."""
@@ -69,7 +70,7 @@ def modnn_transfers(instance: Instance, limits: Limits) -> Answer:
     "modnn-algorithms",
     "moDNN with the selection of algorithms alone",
     "moDNN (TPDS 2019), section 7.3",
-    shown=False,
+    shown="named",
 )
 def modnn_algorithms(instance: Instance, limits: Limits) -> Answer:
     """Algorithm 1 without offloading and prefetching."""
@@ -80,7 +81,7 @@ def modnn_algorithms(instance: Instance, limits: Limits) -> Answer:
     "modnn-sub-batch",
     "moDNN with the sub-batch size alone",
     "moDNN (TPDS 2019), section 7.3",
-    shown=False,
+    shown="named",
     sub_batch=sub_batch.tpds,
 )
 def modnn_sub_batch(instance: Instance, limits: Limits) -> Answer:

@@ -11,6 +11,7 @@ import msgspec
 
 from ..instances.instance import Instance, Task
 from ..validate.schedule import MemoryModel, Schedule
+from . import sub_batch
 from .choices import by_speed, leanest
 from .layers import Unit, units
 from .methods import Answer, Limits, Refusal, register
@@ -62,6 +63,26 @@ def vdnn_dyn(instance: Instance, limits: Limits) -> Answer:
             return _adopt(schedule, "pass 1, vdnn-all (m)")
     count = len(_downgraded(instance, schedule))
     return _adopt(schedule, f"pass 3, {what} with {count} downgraded layer{'s' * (count != 1)}")
+
+
+@register(
+    "vdnn-plus",
+    "vdnn-dyn at the sub-batch that moDNN chooses",
+    "moDNN (TPDS 2019), section 7.2",
+    shown="auto",
+    sub_batch=sub_batch.tpds,
+)
+def vdnn_plus(instance: Instance, limits: Limits) -> Answer:
+    """vDNN+: dynamic vDNN with moDNN's choice of the sub-batch, which is the planner's.
+
+    Raises
+    ------
+    Refusal
+        As `vdnn_dyn`.
+    """
+    answer = vdnn_dyn(instance, limits)
+    assert answer.schedule is not None
+    return Answer(msgspec.structs.replace(answer.schedule, method="vdnn-plus"), answer.stopped_by)
 
 
 def _adopt(schedule: Schedule, what: str) -> Answer:

@@ -26,7 +26,7 @@ _MOST_PLACES = 64
 _ABSENT = -1
 
 
-@register("brute-force", "exhaustive search, for tiny instances", "this project", shown=False)
+@register("brute-force", "exhaustive search, for tiny instances", "this project", shown="named")
 def _method(instance: Instance, limits: Limits) -> Answer:
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
     try:

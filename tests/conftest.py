@@ -60,7 +60,9 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def put(**chosen: methods.Method) -> None:
         entries = {
-            name: MethodInfo(name, f"the toy {name}", "tests", call, shown=name != "brute-force")
+            name: MethodInfo(
+                name, f"the toy {name}", "tests", call, shown="named" if name == "brute-force" else "always"
+            )
             for name, call in chosen.items()
         }
         monkeypatch.setattr(methods, "_methods", entries)
