@@ -121,6 +121,13 @@ def test_a_static_policy_that_fits_is_adopted_as_it_is(
     assert program_of(answer) == program_of(solve(instance, static))
 
 
+def test_without_offload_every_layer_must_run_its_fastest_algorithm() -> None:
+    """There is room for all blocks and the medium workspace; a slower layer is worse than offloading."""
+    instance = network("cccccc", pool=10 * 8)
+    assert MEDIUM in chosen(solve(instance, "network-wide"))
+    assert solve(instance).stopped_by == "done: pass 2, vdnn-conv (p)"
+
+
 def test_pass_3_keeps_the_convolution_policy_and_downgrades_where_it_overflows() -> None:
     """Four blocks and 8 bytes: enough for the fast workspace early in the forward pass, and not later."""
     instance = network("cccccc", pool=5 * 8)
