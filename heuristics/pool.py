@@ -1,11 +1,12 @@
 """The memory pool of a program under construction: where the next block goes.
 
-A list of free ranges in the order of their addresses, as moDNN's linked list of segments (TPDS 2019,
-section 3.3).
+Contiguous memory is a list of free ranges in the order of their addresses, as moDNN's linked list of segments
+(TPDS 2019, section 3.3); paged memory is a heap of pages, those that are free earliest first.
 """
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, insort
 from typing import Literal
 
@@ -87,3 +88,63 @@ class Pool:
             if i and sum(self._free[i - 1]) == start:
                 start = self._free.pop(i - 1)[0]
             insort(self._free, (start, end - start))
+
+
+class PagePool:
+    """Free pages of device memory, wherever they are, with the times from which on they are free.
+
+    Parameters
+    ----------
+    capacity
+        Bytes of the pool; what is left of the last page is not used.
+    page
+        Bytes of a page.
+    """
+
+    def __init__(self, capacity: int, page: int) -> None:
+        usable = max(capacity, 0) // page * page
+        self._page = page
+        self._free: list[tuple[int, int, int]] = [(0, 0, usable)] if usable else []
+        self.free_bytes = usable
+
+    @property
+    def largest_hole(self) -> int:
+        """Bytes that one allocation can have: all that are free."""
+        return self.free_bytes
+
+    def holes(self) -> tuple[Range, ...]:
+        """Free ranges in the order of their addresses."""
+        return _joined([(start, size) for _, start, size in self._free])
+
+    def allocate(self, size: int) -> tuple[Range, ...] | None:
+        """Take pages for `size` bytes, those that are free earliest; None when there are too few."""
+        wanted = ceil_to(size, self._page)
+        if wanted > self.free_bytes:
+            return None
+        self.free_bytes -= wanted
+        taken: list[Range] = []
+        while wanted:
+            free_at, start, length = heapq.heappop(self._free)
+            if length > wanted:
+                heapq.heappush(self._free, (free_at, start + wanted, length - wanted))
+                length = wanted
+            taken.append((start, length))
+            wanted -= length
+        return _joined(taken)
+
+    def release(self, ranges: tuple[Range, ...], free_at: int) -> None:
+        """Give ranges back that are free from a time on."""
+        for start, size in ranges:
+            heapq.heappush(self._free, (free_at, start, size))
+            self.free_bytes += size
+
+
+def _joined(ranges: list[Range]) -> tuple[Range, ...]:
+    """Ranges by address, neighbours made one."""
+    joined: list[Range] = []
+    for start, size in sorted(ranges):
+        if joined and sum(joined[-1]) == start:
+            joined[-1] = joined[-1][0], joined[-1][1] + size
+        else:
+            joined.append((start, size))
+    return tuple(joined)

@@ -22,7 +22,7 @@ from ..instances.units import ceil_to, format_size
 from ..validate.measures import highest_byte, memory_curve
 from ..validate.schedule import PAGE_BYTES, Kind, MemoryModel, Operation, Residence, Schedule, Stream
 from .methods import Refusal
-from .pool import Fit, Pool, Range
+from .pool import Fit, PagePool, Pool, Range
 
 _NOT_THERE = -1
 """In place of an acquiring operation: the residence came to nothing."""
@@ -39,7 +39,7 @@ class OutOfMemoryError(Exception):
         Its size.
     """
 
-    def __init__(self, what: str, size: int, pool: Pool) -> None:
+    def __init__(self, what: str, size: int, pool: Pool | PagePool) -> None:
         self.what = what
         self.bytes = size
         super().__init__(
@@ -137,9 +137,12 @@ class ProgramBuilder:
                     f"part '{block.name}' begins at byte {block.begin}, inside a page; "
                     f"paged memory needs parts that begin at multiples of {PAGE_BYTES} bytes"
                 )
-        scattered = memory != "contiguous"
-        usable = instance.pool_bytes // self._unit * self._unit if scattered else instance.pool_bytes
-        self.pool = Pool(usable, self._unit, fit)
+        self.pool: Pool | PagePool
+        if memory == "contiguous":
+            self.pool = Pool(instance.pool_bytes, self._unit, fit)
+        else:
+            self.pool = PagePool(instance.pool_bytes, self._unit)
+        self._virtual = max(instance.pool_bytes, 0)
         self.starts: list[int] = []
         self.ends: list[int] = []
         self._one_copy_queue = one_copy_queue
@@ -309,7 +312,7 @@ class ProgramBuilder:
         """Give claimed room back."""
         for place in self._claims.values():
             self._unplace(place)
-        self.pool.release(self._scratch_claim)
+        self._give_back(self._scratch_claim)
         self._claims, self._scratch_claim = {}, ()
 
     # --- operations -------------------------------------------------------------------------------
@@ -368,8 +371,7 @@ class ProgramBuilder:
             stay = _Stay(None, i, scratch, workspace, i, None, self._count(), self._count())
             stay.released_after = (i,)
             self._stays.append(stay)
-            self._hazards.mark(scratch, (i,))
-            self.pool.release(scratch)
+            self._give_back(scratch, (i,))
         self._has_run[task] = True
         return i
 
@@ -609,37 +611,39 @@ class ProgramBuilder:
         stay.released_after = self._previous[block] = released_after
         if not released_after:
             stay.acquired_by = _NOT_THERE  # initially on the device, but never used
-        self._hazards.mark(stay.ranges, released_after)
-        self._unplace(_Place(stay.ranges, stay.span))
+        if stay.span is None:
+            self._give_back(stay.ranges, released_after)
+        else:
+            self._hazards.mark(stay.ranges, released_after)
+            self._unplace(_Place(stay.ranges, stay.span))
 
     def _take(self, size: int, at: int | None) -> tuple[Range, ...] | None:
         """Take a range of the pool: at an offset, as planned, or wherever there is room."""
+        if isinstance(self.pool, PagePool):
+            return self.pool.allocate(size)
         at = next(self._plan, None) if at is None else at
         if at is not None:
             size = min(ceil_to(size, self._unit), max(self.instance.pool_bytes - at, size))
             return ((at, size),) if self.pool.allocate_at(at, size) else None
-        if self.memory != "contiguous":
-            return self._take_pages(ceil_to(size, self._unit))
         found = self.pool.allocate(size)
         return None if found is None else (found,)
 
-    def _take_pages(self, wanted: int) -> tuple[Range, ...] | None:
-        """Take pages wherever they are, those first that are free earliest."""
-        if wanted > self.pool.free_bytes:
-            return None
-        pieces = sorted(
-            (max((self.ends[i] for i in ops), default=0), start, size)
-            for hole in self.pool.holes()
-            for start, size, ops in self._hazards.pieces(hole)
-        )
-        taken: list[Range] = []
-        for _, start, size in pieces:
-            part = min(size, wanted)
-            if part:
-                self.pool.allocate_at(start, part)
-                taken.append((start, part))
-                wanted -= part
-        return _joined(taken)
+    def _give_back(self, ranges: tuple[Range, ...], ops: Iterable[int] | None = None) -> None:
+        """Release ranges that `ops` were the last to use; None: nobody since they were taken."""
+        if isinstance(self.pool, Pool):
+            if ops is not None:
+                self._hazards.mark(ranges, tuple(ops))
+            self.pool.release(ranges)
+            return
+        if ops is not None:
+            if self.memory == "divisible" and ranges:
+                # bytes without addresses: what was gathered from many pieces goes on as one
+                ranges = ((self._virtual, sum(size for _, size in ranges)),)
+                self._virtual += ranges[0][1]
+            self._hazards.mark(ranges, tuple(ops))
+        for one in ranges:
+            last = self._hazards.over((one,))
+            self.pool.release((one,), max((self.ends[i] for i in last), default=0))
 
     def _place_block(self, block: int, at: int | None = None) -> _Place | None:
         """Take room for a block; a part of a tensor goes to its place in the tensor's span."""
@@ -660,12 +664,12 @@ class ProgramBuilder:
     def _unplace(self, place: _Place) -> None:
         """Give room back to the pool; a tensor's span when its last part has gone."""
         if place.span is None:
-            self.pool.release(place.ranges)
+            self._give_back(place.ranges)
             return
         span = self._spans[place.span]
         span.resident -= 1
         if not span.resident:
-            self.pool.release(span.ranges)
+            self._give_back(span.ranges)
             del self._spans[place.span]
 
     def _place_all(
@@ -745,17 +749,6 @@ class _Hazards:
             kept.append(self._ops[last])
             self._starts[first : last + 1] = starts
             self._ops[first : last + 1] = kept
-
-
-def _joined(ranges: list[Range]) -> tuple[Range, ...]:
-    """Ranges by address, neighbours made one."""
-    joined: list[Range] = []
-    for start, size in sorted(ranges):
-        if joined and sum(joined[-1]) == start:
-            joined[-1] = joined[-1][0], joined[-1][1] + size
-        else:
-            joined.append((start, size))
-    return tuple(joined)
 
 
 def _span_bytes(instance: Instance) -> dict[str, int]:

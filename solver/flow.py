@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,14 +37,12 @@ _SAFETY = 1e-6
 """Relative amount by which a floating-point bound is lowered before it is used."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Gap:
+class _Gap(NamedTuple):
     """A stay between clusters of uses, by the instants (first to last) at which its block may be absent.
 
     `must_load` marks a block that starts on the host only.
     """
 
-    block: int
     first: int
     last: int
     must_load: bool
@@ -51,12 +50,15 @@ class _Gap:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A version of a block: the first instant at which bytes of it can be out, and its gaps.
+    """A version of a block, or of several that the checkpoints cannot tell apart.
 
-    `ready` is None where the host has a copy from the start; `must_leave` that the host must end up with it.
+    `ready` is the first instant at which bytes of it can be out, None where the host has a copy from the
+    start; `must_leave` that the host must end up with it; a copy time of None that it never moves that way.
     """
 
-    block: int
+    bytes: int
+    offload_ns: Fraction | None
+    prefetch_ns: Fraction | None
     ready: int | None
     gaps: tuple[_Gap, ...]
     must_leave: bool
@@ -167,9 +169,11 @@ def flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Inte
 
     # memory at both instants of each checkpoint, and the choice of its algorithm
     versions = _versions(instance, positions)
+    if integrality != "all":
+        versions = _merged(versions)
     capacity = np.repeat([float(room - footprint(instance, int(k))) for k in positions], 2)
-    absent_by_choice = _stays(instance, positions)
-    memory = builder.rows(2 * count, upper=(capacity - absent_by_choice) / size)
+    staying = _staying_bytes(instance, positions)
+    memory = builder.rows(2 * count, upper=(capacity - staying) / size)
     whole = integrality != "none"
     for i, k in enumerate(positions):
         algorithms = fits[int(k)]
@@ -189,13 +193,12 @@ def flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Inte
     if not single:
         builder.entries(back, delta, -1.0)
     for version in versions:
-        _add_version(builder, instance, version, units, memory, out, back, whole=integrality == "all")
+        _add_version(builder, version, units, memory, out, back, whole=integrality == "all")
     return FlowModel(builder.build(), ns, size)
 
 
 def _add_version(
     builder: ModelBuilder,
-    instance: Instance,
     version: _Version,
     units: tuple[float, float],
     memory: NDArray[np.int64],
@@ -205,11 +208,10 @@ def _add_version(
     whole: bool,
 ) -> None:
     """Columns and rows of one version of a block: out once, back after every gap in which it was absent."""
-    block = instance.blocks[version.block]
-    ns, size = units[0], block.bytes / units[1]
+    ns, size = units[0], version.bytes / units[1]
     final = len(out) - 1
     offloaded: dict[int, int] = {}
-    if version.ready is not None and block.offload_ns is not None:
+    if version.ready is not None and version.offload_ns is not None:
         last = final if version.must_leave else max((gap.last for gap in version.gaps), default=-1)
         instants = np.arange(version.ready, last + 1)
         if len(instants):
@@ -220,14 +222,12 @@ def _add_version(
             rising = builder.rows(len(q) - 1, lower=0.0)
             builder.entries(rising, q[1:], 1.0)
             builder.entries(rising, q[:-1], -1.0)
-            rate = block.offload_ns / ns / size
+            rate = float(version.offload_ns) / ns / size
             builder.entries(out[instants], q, rate)
             builder.entries(out[instants[1:]], q[:-1], -rate)
-    for gap in version.gaps:
-        if block.prefetch_ns is None:
-            continue
+    for gap in version.gaps if version.prefetch_ns is not None else ():
         instants = np.arange(gap.first, gap.last + 1)
-        rate = block.prefetch_ns / ns / size
+        rate = float(version.prefetch_ns or 0) / ns / size
         possible = np.array([version.ready is None or int(i) in offloaded for i in instants])
         r = builder.columns(len(instants), upper=size)
         x = builder.columns(len(instants), upper=possible.astype(float), integer=whole)
@@ -255,24 +255,51 @@ def _add_version(
 def _versions(instance: Instance, positions: NDArray[np.int64]) -> list[_Version]:
     """Versions that can leave the device, or must, with the gaps that have an instant inside."""
     versions = []
-    total = len(instance.tasks)
     for d, block in enumerate(instance.blocks):
-        uses, writers = instance.uses[d], instance.writers[d]
-        marks = [*([-1] if block.initially != "absent" else []), *uses]
-        marks += [total] if block.finally_ == "device" else []
+        writers = instance.writers[d]
         gaps: dict[int, list[_Gap]] = defaultdict(list)
-        for after, until in pairwise(marks):
-            first = int(np.searchsorted(positions, after, "right"))
-            last = int(np.searchsorted(positions, until, "left")) - 1
-            if first <= last:
-                must_load = after == -1 and block.initially == "host"
-                written = bisect_right(writers, after)
-                gaps[written].append(_Gap(d, 2 * first, 2 * last + 1, must_load))
-        final = len(writers) if block.finally_ == "host" else -1
-        for written in sorted({*gaps, *([final] if final > 0 else [])}):
-            ready = _ready(writers[written - 1], positions) if written else None
-            versions.append(_Version(d, ready, tuple(gaps[written]), must_leave=written == final))
+        for after, first, last in _stays(instance, d, positions):
+            must_load = after == -1 and block.initially == "host"
+            gaps[bisect_right(writers, after)].append(_Gap(first, last, must_load))
+        final = len(writers) if block.finally_ == "host" else 0
+        for written in sorted({*gaps, *([final] if final else [])}):
+            versions.append(
+                _Version(
+                    block.bytes,
+                    None if block.offload_ns is None else Fraction(block.offload_ns),
+                    None if block.prefetch_ns is None else Fraction(block.prefetch_ns),
+                    _ready(writers[written - 1], positions) if written else None,
+                    tuple(gaps[written]),
+                    must_leave=final > 0 and written == final,
+                )
+            )
     return versions
+
+
+def _merged(versions: list[_Version]) -> list[_Version]:
+    """Make one of the versions that the checkpoints cannot tell apart, at the fastest rates among them."""
+    groups: dict[tuple[object, ...], list[_Version]] = defaultdict(list)
+    for v in versions:
+        moves = v.offload_ns is None, v.prefetch_ns is None
+        groups[v.ready, v.gaps, v.must_leave, moves].append(v)
+    return [
+        _Version(
+            total,
+            _least_time([(v.offload_ns, v.bytes) for v in group], total),
+            _least_time([(v.prefetch_ns, v.bytes) for v in group], total),
+            group[0].ready,
+            group[0].gaps,
+            group[0].must_leave,
+        )
+        for group in groups.values()
+        for total in [sum(v.bytes for v in group)]
+    ]
+
+
+def _least_time(copies: list[tuple[Fraction | None, int]], total: int) -> Fraction | None:
+    """Time of `total` bytes at the fastest rate of some copies; None where there are none."""
+    rates = [time / size for time, size in copies if time is not None]
+    return min(rates) * total if rates else None
 
 
 def _ready(writer: int, positions: NDArray[np.int64]) -> int:
@@ -281,16 +308,21 @@ def _ready(writer: int, positions: NDArray[np.int64]) -> int:
     return 2 * i + 2 if i < len(positions) and positions[i] == writer else 2 * i
 
 
-def _stays(instance: Instance, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Per instant, the bytes of blocks in a gap: those that take memory unless they are absent."""
-    total = len(instance.tasks)
+def _stays(instance: Instance, d: int, positions: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+    """Stays of a block between uses: the task after which, and the first and last instant inside."""
+    marks = [*([-1] if instance.blocks[d].initially != "absent" else []), *instance.uses[d]]
+    marks += [len(instance.tasks)] if instance.blocks[d].finally_ == "device" else []
+    for after, until in pairwise(marks):
+        first = int(np.searchsorted(positions, after, "right"))
+        last = int(np.searchsorted(positions, until, "left")) - 1
+        if first <= last:
+            yield after, 2 * first, 2 * last + 1
+
+
+def _staying_bytes(instance: Instance, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Per instant, the bytes of the blocks between uses: they take memory unless they are absent."""
     bytes_at = np.zeros(2 * len(positions))
     for d, block in enumerate(instance.blocks):
-        marks = [*([-1] if block.initially != "absent" else []), *instance.uses[d]]
-        marks += [total] if block.finally_ == "device" else []
-        for after, until in pairwise(marks):
-            first = int(np.searchsorted(positions, after, "right"))
-            last = int(np.searchsorted(positions, until, "left")) - 1
-            if first <= last:
-                bytes_at[2 * first : 2 * last + 2] += block.bytes
+        for _, first, last in _stays(instance, d, positions):
+            bytes_at[first : last + 1] += block.bytes
     return bytes_at
