@@ -15,6 +15,7 @@ from ..instances.memory import ideal_ns, least_budget, require_budget
 from ..instances.units import format_size, format_time
 from ..instances.workload import Workload
 from ..solver.bounds import Bound, best_bound
+from ..solver.refine import refine_bound
 from ..solver.solve import Result, Status, solve
 from ..validate.measures import average_bytes
 from ..validate.schedule import Schedule
@@ -260,7 +261,8 @@ def compare(
     methods
         Names that `list_methods` knows; by default `default_methods`.
     time_limit
-        Seconds for each method on each instance; None: until the method is done.
+        Seconds for each method on each instance, and for its bound; None: until the method is done, and the
+        bounds that are cheap.
     seed
         Of random decisions.
     memory
@@ -279,7 +281,12 @@ def compare(
         find_method(name)
     for instance in rounds:
         require_budget(instance)
-    known = {instance.name: best_bound(instance) for instance in rounds}
+    known = {
+        instance.name: best_bound(instance)
+        if time_limit is None
+        else refine_bound(instance, time_limit, seed=seed)
+        for instance in rounds
+    }
     run = _Run(known, time_limit, seed, memory)
     run.all(dict.fromkeys(names, rounds).items())
     bound = iteration_bound(rounds, [run.known[instance.name] for instance in rounds])

@@ -192,6 +192,7 @@ def solve_linear(
         random_seed=None if solver == "pdlp" else seed,
         enable_output=log,
         relative_gap_tolerance=1e-6 if model.integer.any() else None,
+        lp_algorithm=mathopt.LPAlgorithm.BARRIER if solver == "highs" and not model.integer.any() else None,
     )
     found = mathopt.solve(mathopt.Model.from_model_proto(proto), kinds[solver], params=parameters)
     reason = found.termination.reason

@@ -163,14 +163,25 @@ def _solve(arguments: argparse.Namespace) -> int:
 def _bound(arguments: argparse.Namespace) -> int:
     from .instances.files import read_instance
     from .instances.units import format_time
-    from .solver.bounds import best_bound
+    from .solver.bounds import Bound, best_bound
+    from .solver.refine import refine_bound
 
-    bound = best_bound(read_instance(arguments.file))
+    def told(bound: Bound) -> str:
+        exact = "in exact arithmetic" if bound.certified else "not certified"
+        return f"{format_time(bound.lower_bound_ns)} ({bound.lower_bound_ns} ns), {bound.bound_by}, {exact}"
+
+    def progress(better: Bound) -> None:
+        logging.getLogger(__name__).info("%s", told(better))
+
+    instance = read_instance(arguments.file)
+    if arguments.time_limit is None:
+        bound = best_bound(instance)
+    else:
+        bound = refine_bound(instance, arguments.time_limit, on_better=progress)
     if arguments.json:
         _print_json(bound)
     else:
-        exact = "in exact arithmetic" if bound.certified else "not certified"
-        print(f"{format_time(bound.lower_bound_ns)} ({bound.lower_bound_ns} ns), {bound.bound_by}, {exact}")
+        print(told(bound))
     return DONE
 
 
@@ -351,9 +362,15 @@ def _parser() -> argparse.ArgumentParser:
         "bound",
         _bound,
         "the best proven lower bound on the makespan, and the argument that gave it",
-        "pebbler bound vgg16.instance.json",
+        "pebbler bound vgg16.instance.json --time-limit 60s",
     )
     _add_file(command)
+    command.add_argument(
+        "--time-limit",
+        type=_seconds,
+        metavar="T",
+        help="for better bounds by linear and integer programs; default: only those in exact arithmetic",
+    )
 
     command = _add_command(
         commands,

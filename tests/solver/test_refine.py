@@ -1,0 +1,63 @@
+"""Bounds that rise with the time that they are given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pebbler.cli import main
+from pebbler.heuristics.methods import Limits, find_method
+from pebbler.instances.files import write_instance
+from pebbler.instances.workload import Workload
+from pebbler.solver.bounds import Bound, best_bound, compute_bound
+from pebbler.solver.brute_force import brute_force
+from pebbler.solver.refine import refine_bound
+
+from .tiny import tiny_instance
+
+
+def test_bounds_only_rise_and_stay_under_schedules() -> None:
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    seen: list[Bound] = []
+    best = refine_bound(instance, 5.0, on_better=seen.append)
+    values = [bound.lower_bound_ns for bound in seen]
+    assert values == sorted(set(values))
+    assert best == seen[-1]
+    assert seen[0] == best_bound(instance)
+    assert best.bound_by == "flow-milp-highs"
+    assert not best.certified
+    assert best.lower_bound_ns > 1.01 * seen[0].lower_bound_ns
+    schedule = find_method("modnn").call(instance, Limits()).schedule
+    assert schedule is not None
+    assert best.lower_bound_ns <= schedule.makespan_ns
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_refined_bounds_of_tiny_instances(seed: int) -> None:
+    instance = tiny_instance(seed)
+    schedule = brute_force(instance, "divisible")
+    refined = refine_bound(instance, 5.0)
+    assert refined.lower_bound_ns >= best_bound(instance).lower_bound_ns
+    if schedule is not None:
+        assert refined.lower_bound_ns <= schedule.makespan_ns
+    if any(task.recomputable for task in instance.tasks):
+        assert refined == compute_bound(instance)
+
+
+def test_no_time_leaves_the_exact_bounds() -> None:
+    instance = Workload("resnet34", 64, "k40").instance("50%")
+    assert refine_bound(instance, 0.0) == best_bound(instance)
+
+
+def test_the_command_line_says_who_proved_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "vgg.instance.json"
+    write_instance(Workload("vgg16", 64, "v100").instance("1.05xMmin"), path)
+    assert main(["bound", str(path), "--time-limit", "2s", "--json"]) == 0
+    refined = json.loads(capsys.readouterr().out)
+    assert main(["bound", str(path), "--json"]) == 0
+    exact = json.loads(capsys.readouterr().out)
+    assert refined["lower_bound_ns"] > exact["lower_bound_ns"]
+    assert (refined["certified"], exact["certified"]) == (False, True)
+    assert refined["bound_by"].startswith("flow-")
