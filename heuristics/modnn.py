@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from ..instances.instance import Instance
 from ..instances.memory import fastest
+from ..validate.schedule import Schedule
 from . import sub_batch
 from .choices import by_speed, leanest
 from .methods import Answer, Limits, Refusal, register
@@ -96,7 +98,10 @@ def _answer(instance: Instance, limits: Limits, name: str, techniques: Technique
             simulation.step(t)
         except OutOfMemoryError as error:
             raise Refusal(f"{error} at task {task.name}") from None
-    return Answer(simulation.builder.finish(name, {"defragmentations": simulation.defragmentations}))
+    try:
+        return Answer(simulation.finish(name))
+    except OutOfMemoryError as error:
+        raise Refusal(f"{error} after the last task") from None
 
 
 class _Simulation:
@@ -105,7 +110,8 @@ class _Simulation:
     Attributes
     ----------
     unused
-        Resident blocks that have not been used since they were generated or prefetched last (criterion 1).
+        Per block, whether it has not been used since it was generated or prefetched last, and is on the
+        device (criterion 1).
     needed_at
         Per block, the next task that uses it; the number of tasks when there is none.
     wanted
@@ -116,7 +122,8 @@ class _Simulation:
         self.instance = instance
         self.techniques = techniques
         self.builder = ProgramBuilder(instance, memory=limits.memory, fit="exact-first", one_copy_queue=True)
-        self.unused = set(self.builder.resident_blocks())
+        self.unused = np.zeros(len(instance.blocks), dtype=bool)
+        self.unused[list(self.builder.resident_blocks())] = True
         count = len(instance.tasks)
         self.uses = [iter((*uses, count)) for uses in instance.uses]
         self.needed_at = np.array([next(uses) for uses in self.uses], dtype=np.int64)
@@ -139,10 +146,23 @@ class _Simulation:
         self.last_run = (self.builder.run(t, algorithm),)
         for d in task.blocks:
             self.needed_at[d] = next(self.uses[d])
-        self.unused.difference_update(task.inputs, task.updates)
-        self.unused.update(task.outputs)
         self.builder.release_dead(t)
-        self.unused.difference_update(d for d in task.blocks if not self.builder.is_resident(d))
+        self.unused[list(task.blocks)] = False
+        self.unused[[d for d in task.outputs if self.builder.is_resident(d)]] = True
+
+    def finish(self, name: str) -> Schedule:
+        """Return the schedule, once what must end on the device is there.
+
+        Raises
+        ------
+        OutOfMemoryError
+            When there is no place for it even after a defragmentation.
+        """
+        try:
+            self.builder.settle()
+        except OutOfMemoryError:
+            self._evict_all()
+        return self.builder.finish(name, {"defragmentations": self.defragmentations})
 
     # --- lines 3 to 8 -----------------------------------------------------------------------------
 
@@ -154,45 +174,42 @@ class _Simulation:
         ) and all(self._claim(d, t) for d in task.outputs)
 
     def _load(self, d: int, t: int) -> bool:
-        size = self.instance.blocks[d].bytes
-        try:
-            self.builder.prefetch(d, self.last_run)
-        except OutOfMemoryError:
-            if not self._make_room(size, t):
-                return False
-            self.builder.prefetch(d, self.last_run)
-        self.unused.add(d)
-        return True
+        fits = self._fit(lambda: self.builder.prefetch(d, self.last_run), self.instance.blocks[d].bytes, t)
+        if fits:
+            self.unused[d] = True
+        return fits
 
     def _claim(self, d: int, t: int) -> bool:
-        try:
-            self.builder.claim(d)
-        except OutOfMemoryError:
-            if not self._make_room(self.instance.blocks[d].bytes, t):
-                return False
-            self.builder.claim(d)
-        return True
+        return self._fit(lambda: self.builder.claim(d), self.instance.blocks[d].bytes, t)
 
-    def _make_room(self, size: int, t: int) -> bool:
-        """Evict by the scheme with the lowest delay overhead; False when there is none."""
-        found = self._scheme(size, t)
-        if found is None:
-            return False
-        self._evict(found[1])
-        return True
+    def _fit(self, allocate: Callable[[], object], size: int, t: int) -> bool:
+        """Allocate, after evicting by the scheme with the lowest delay overhead if need be.
+
+        One scheme makes room, except for a part of a tensor, which needs room for all of the tensor. False
+        when there is no scheme (left).
+        """
+        while True:
+            try:
+                allocate()
+            except OutOfMemoryError:
+                found = self._scheme(size, t)
+                if found is None or not found[1]:
+                    return False
+                self._evict(found[1])
+            else:
+                return True
 
     def _scheme(self, size: int, t: int) -> tuple[int, tuple[int, ...]] | None:
         if not self.techniques.transfers:
             return None
         now = self.builder.ends[self.last_run[0]] if self.last_run else 0
-        movable = self.builder.evictable()
-        movable[list(self.unused)] = False
+        movable = self.builder.evictable() & ~self.unused
         movable[list(self.instance.tasks[t].blocks)] = False
         return find_scheme(self.builder, size, movable, self.needed_at, now)
 
     def _evict(self, blocks: tuple[int, ...]) -> None:
         evict(self.builder, blocks)
-        self.unused.difference_update(blocks)
+        self.unused[list(blocks)] = False
         for d in blocks:
             self._want(d)
 
@@ -209,16 +226,19 @@ class _Simulation:
             When the task does not fit even so.
         """
         self.builder.drop_claims()
-        if self.techniques.transfers:
-            self.defragmentations += 1
-            evictable = self.builder.evictable()
-            self._evict(tuple(d for d in self.builder.resident_blocks() if evictable[d]))
+        self._evict_all()
         task = self.instance.tasks[t]
         for d in (*task.inputs, *task.updates):
             if not self.builder.is_resident(d):
                 self.builder.prefetch(d, self.last_run)
         for d in task.outputs:
             self.builder.claim(d)
+
+    def _evict_all(self) -> None:
+        if self.techniques.transfers:
+            self.defragmentations += 1
+            evictable = self.builder.evictable()
+            self._evict(tuple(d for d in self.builder.resident_blocks() if evictable[d]))
 
     # --- lines 9 to 14 ----------------------------------------------------------------------------
 
@@ -274,15 +294,7 @@ class _Simulation:
         return delayed
 
     def _claim_workspace(self, size: int, t: int) -> bool:
-        if not size:
-            return True
-        try:
-            self.builder.claim_workspace(size)
-        except OutOfMemoryError:
-            if not self._make_room(size, t):
-                return False
-            self.builder.claim_workspace(size)
-        return True
+        return not size or self._fit(lambda: self.builder.claim_workspace(size), size, t)
 
     # --- lines 15 to 27 ---------------------------------------------------------------------------
 
@@ -324,18 +336,19 @@ class _Simulation:
         whatever a task before needs has been prefetched for it. What stays is what has come and is not used
         before.
         """
-        stays = {d: self.instance.blocks[d].bytes for d in self.unused}
-        total = sum(stays.values())
+        stays = self.unused.copy()
+        total = int(self.builder.bytes[stays].sum())
         for k in range(t, s + 1):
             task = self.instance.tasks[k]
+            needed = sum(self.instance.blocks[d].bytes for d in task.blocks)
             for d in task.blocks:
-                total -= stays.pop(d, 0)
-            if k > checked:
-                needed = sum(self.instance.blocks[d].bytes for d in task.blocks)
-                if total + needed > self.instance.pool_bytes:
-                    return True
+                if stays[d]:
+                    stays[d] = False
+                    total -= self.instance.blocks[d].bytes
+            if k > checked and total + needed > self.instance.pool_bytes:
+                return True
             for d in task.outputs:
                 if self.instance.uses[d][-1] > k:
-                    stays[d] = self.instance.blocks[d].bytes
-                    total += stays[d]
+                    stays[d] = True
+                    total += self.instance.blocks[d].bytes
         return False

@@ -26,7 +26,8 @@ def find_scheme(
     Contiguous memory: every node of the list of segments is tried as the end of a run of neighbours that are
     free or may go and that is just large enough. The paper does not say which of equally late schemes is
     taken; here the one that copies the fewest bytes, then the one that is needed again the latest. Paged
-    memory: the blocks that leave earliest, until enough pages are free.
+    memory: blocks one by one, those first that alone would delay the task least, then those that are needed
+    again the latest, until enough pages are free.
 
     Parameters
     ----------
@@ -100,12 +101,13 @@ def _pages(
     now: int,
 ) -> tuple[int, Scheme] | None:
     missing = builder.missing_bytes(size)
-    blocks = [d for d in builder.resident_blocks() if movable[d]]
-    blocks.sort(key=lambda d: (builder.leaves_at((d,)), -needed_at[d], d))
+    blocks = np.array([d for d in builder.resident_blocks() if movable[d]], dtype=np.int64)
+    busy = np.where(builder.host_copies()[blocks], 0, builder.offload_ns[blocks])
+    late = np.where(busy > 0, np.maximum(builder.copy_queue_end() + busy - now, 0), 0)
     chosen: list[int] = []
-    for d in blocks:
+    for i in np.lexsort((-needed_at[blocks], late)):
         if missing <= 0:
             break
-        chosen.append(d)
-        missing -= sum(length for _, length in builder.ranges_of(d))
+        chosen.append(int(blocks[i]))
+        missing -= sum(length for _, length in builder.ranges_of(chosen[-1]))
     return None if missing > 0 else (max(builder.leaves_at(chosen) - now, 0), tuple(chosen))
