@@ -8,6 +8,7 @@ from fractions import Fraction
 from ..instances.instance import Instance
 from ..instances.memory import fastest, footprint
 from ..instances.workload import Workload
+from .choices import by_speed, leanest
 
 ALPHA = Fraction(15, 100)
 """Share of the tasks that must fit the budget together (TPDS 2019: empirical)."""
@@ -16,14 +17,15 @@ ALPHA = Fraction(15, 100)
 def tpds(workload: Workload, budget_bytes: int) -> int:
     """Sub-batch by eq. 8: any 15 % of the tasks, consecutive, fit the budget at once.
 
-    Profiling, which gives the workspace of each task's fastest algorithm, and the selection by binary search
-    take turns until the sub-batch stays the same (or, where it swings, with the least of those it swings
-    between). It is then rounded down to a multiple of 64, or of 32 below 64, and so on; a sub-batch that is
-    the whole batch stays. At least 1.
+    Profiling, which gives the workspace of each task's fastest possible algorithm, and the selection by binary
+    search take turns until the sub-batch stays the same (or, where it swings, with the least of those it
+    swings between). "Possible" is read as: the task itself fits the budget with it. Otherwise a workspace
+    that is larger than the budget would leave no sub-batch but 1. The result is then rounded down to a multiple
+    of 64, or of 32 below 64, and so on; a sub-batch that is the whole batch stays. At least 1.
     """
 
     def select(profile: Instance) -> int:
-        workspaces = [algorithm.workspace_bytes for algorithm in fastest(profile)]
+        workspaces = _workspaces(profile, budget_bytes)
         return _largest(
             workload.batch,
             lambda b: _window_bytes(_at(workload, b), workspaces) <= budget_bytes,
@@ -58,6 +60,16 @@ def _converged(workload: Workload, select: Callable[[Instance], int]) -> int:
         seen.append(b)
         b = select(_at(workload, b))
     return min(seen[seen.index(b) :])
+
+
+def _workspaces(profile: Instance, budget_bytes: int) -> list[int]:
+    """Per task, the workspace of the fastest algorithm with which it fits the budget, or else the least."""
+    workspaces = []
+    for k, task in enumerate(profile.tasks):
+        room = budget_bytes - profile.resident_bytes - footprint(profile, k)
+        possible = (a for a in by_speed(task) if task.algorithms[a].workspace_bytes <= room)
+        workspaces.append(task.algorithms[next(possible, leanest(task))].workspace_bytes)
+    return workspaces
 
 
 def _at(workload: Workload, b: int) -> Instance:
