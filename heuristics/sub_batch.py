@@ -17,11 +17,11 @@ ALPHA = Fraction(15, 100)
 def tpds(workload: Workload, budget_bytes: int) -> int:
     """Sub-batch by eq. 8: any 15 % of the tasks, consecutive, fit the budget at once.
 
-    Profiling, which gives the workspace of each task's fastest possible algorithm, and the selection by binary
-    search take turns until the sub-batch stays the same (or, where it swings, with the least of those it
-    swings between). "Possible" is read as: the task itself fits the budget with it. Otherwise a workspace
-    that is larger than the budget would leave no sub-batch but 1. The result is then rounded down to a multiple
-    of 64, or of 32 below 64, and so on; a sub-batch that is the whole batch stays. At least 1.
+    Profiling, which gives the workspace of each task's fastest possible algorithm, and the selection by
+    binary search take turns until the sub-batch stays the same (or, where it swings, with the least of those
+    it swings between). "Possible" is read as: the task itself fits the budget with it. Otherwise a workspace
+    larger than the budget would leave no sub-batch but 1. The result is then rounded down to a multiple of
+    64, or of 32 below 64, and so on; a sub-batch that is the whole batch stays. At least 1.
     """
 
     def select(profile: Instance) -> int:
