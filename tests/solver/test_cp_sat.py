@@ -1,0 +1,270 @@
+"""The interval model against exhaustive search: same optimum in divisible memory, or somebody is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from random import Random
+
+import msgspec
+import pytest
+
+from pebbler.heuristics.methods import Limits, Refusal
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.solver.brute_force import brute_force
+from pebbler.solver.cp_sat import _Model, solve_divisible
+from pebbler.solver.cp_sat_decode import Clock, decode, encode
+from pebbler.solver.solve import Status, solve
+from pebbler.validate.check import check
+from pebbler.validate.schedule import Schedule
+
+from .tiny import tiny_instance
+
+
+def plain(seed: int) -> Instance:
+    """A tiny instance whose tasks run once."""
+    instance = tiny_instance(seed)
+    tasks = tuple(msgspec.structs.replace(task, recomputable=False) for task in instance.tasks)
+    return msgspec.structs.replace(instance, tasks=tasks)
+
+
+def twisted(seed: int) -> Instance:
+    """A tiny instance with places at the end, null times, and operations that take no time."""
+    rng = Random(seed)
+    instance = plain(seed)
+    blocks = []
+    for block in instance.blocks:
+        offload_ns, prefetch_ns = block.offload_ns, block.prefetch_ns
+        blocks.append(
+            msgspec.structs.replace(
+                block,
+                offload_ns=rng.choice((offload_ns, offload_ns, offload_ns, 0, None)),
+                prefetch_ns=rng.choice((prefetch_ns, prefetch_ns, prefetch_ns, 0, None)),
+                finally_=rng.choice(("anywhere", "anywhere", "anywhere", "host", "device")),
+                initially=rng.choice(("device", "host")) if block.initially != "absent" else "absent",
+            )
+        )
+    tasks = []
+    for task in instance.tasks:
+        algorithms = tuple(
+            msgspec.structs.replace(a, duration_ns=rng.choice((a.duration_ns, a.duration_ns, 0)))
+            for a in task.algorithms
+        )
+        tasks.append(msgspec.structs.replace(task, algorithms=algorithms))
+    return msgspec.structs.replace(
+        instance,
+        blocks=tuple(blocks),
+        tasks=tuple(tasks),
+        budget_bytes=instance.budget_bytes + 4 * rng.randint(0, 3),
+    )
+
+
+def agree(instance: Instance) -> bool:
+    """Whether there is a schedule; both methods must say the same, and so must the decoded plan."""
+    expected = brute_force(instance, "divisible")
+    found = solve_divisible(instance, Limits())
+    assert found.exact
+    if expected is None:
+        assert (found.status, found.lower_bound_ns, found.plan) == ("INFEASIBLE", None, None)
+        return False
+    assert found.plan is not None
+    assert (found.status, found.lower_bound_ns) == ("OPTIMAL", expected.makespan_ns), instance.name
+    schedule = decode(instance, found.plan, "divisible", "cp-sat")
+    assert check(instance, schedule).reasons == ()
+    assert schedule.makespan_ns == expected.makespan_ns
+    return True
+
+
+@pytest.mark.parametrize("first", range(0, 200, 40))
+def test_the_optimum_is_that_of_exhaustive_search(first: int) -> None:
+    assert sum(agree(plain(seed)) for seed in range(first, first + 40)) >= 36
+
+
+@pytest.mark.parametrize("first", range(0, 200, 40))
+def test_so_it_is_with_places_at_the_end_null_times_and_no_time_at_all(first: int) -> None:
+    solved = sum(agree(twisted(seed)) for seed in range(first, first + 40))
+    assert 4 <= solved <= 36
+
+
+def swap(**changes: int | None) -> Instance:
+    """A stays or leaves while B and C are used; the tasks use 16 bytes at the most."""
+    sizes = {"X": 4, "A": 4, "B": 8, "C": 4}
+    run = Algorithm(name="run", duration_ns=10, workspace_bytes=0)
+    times = {"offload_ns": 5, "prefetch_ns": 3} | changes
+    return Instance(
+        name="swap",
+        engines="duplex",
+        budget_bytes=16,
+        resident_bytes=0,
+        alignment_bytes=4,
+        blocks=tuple(
+            Block(name=name, bytes=size, initially="device" if name == "X" else "absent", **times)
+            for name, size in sizes.items()
+        ),
+        tasks=(
+            Task(name="a", inputs=(0,), outputs=(1,), algorithms=(run,)),
+            Task(name="b", inputs=(0,), outputs=(2,), algorithms=(run,)),
+            Task(name="c", inputs=(0, 2), outputs=(3,), algorithms=(run,)),
+            Task(name="d", inputs=(0, 1, 3), outputs=(), algorithms=(run,)),
+        ),
+    )
+
+
+def test_the_method_proves_what_it_finds() -> None:
+    # A must leave while b runs (5 ns, hidden) and come back between c and d (3 ns)
+    result = solve(swap(), "cp-sat")
+    assert (result.status, result.makespan_ns) == (Status.OPTIMAL, 43)
+    assert (result.bound_by, result.certified) == ("cp-sat", False)
+    assert result.stopped_by == "optimal in divisible memory"
+
+
+def test_the_method_says_that_there_is_no_schedule() -> None:
+    result = solve(swap(offload_ns=None), "cp-sat")
+    assert (result.status, result.schedule) == (Status.INFEASIBLE, None)
+
+
+def test_a_block_may_leave_between_two_tasks_in_a_row_that_use_it() -> None:
+    # D is small and quick; while E (16 ns) goes, F (16 ns) comes in D's place: 16 + D's 1 ns, not 16 + 16
+    sizes = {"D": 4, "E": 12, "F": 12}
+    run = Algorithm(name="run", duration_ns=1, workspace_bytes=0)
+    instance = Instance(
+        name="consecutive",
+        engines="duplex",
+        budget_bytes=24,
+        resident_bytes=0,
+        alignment_bytes=4,
+        blocks=tuple(
+            Block(
+                name=name,
+                bytes=size,
+                offload_ns=16 if name != "D" else 1,
+                prefetch_ns=16 if name != "D" else 1,
+                initially="absent" if name == "E" else "device",
+                finally_="host" if name == "E" else "anywhere",
+            )
+            for name, size in sizes.items()
+        ),
+        tasks=(
+            Task(name="first", inputs=(0,), outputs=(1,), algorithms=(run,)),
+            Task(name="second", inputs=(0, 2), outputs=(), algorithms=(run,)),
+        ),
+    )
+    found = solve_divisible(instance, Limits())
+    expected = brute_force(instance, "divisible")
+    assert expected is not None
+    assert found.plan is not None
+    assert found.lower_bound_ns == expected.makespan_ns == 1 + 16 + 1 + 1
+    assert [(gap.block, gap.after) for gap in found.plan.prefetches] == [(0, 0), (2, -1)]
+
+
+def test_recomputation_is_refused() -> None:
+    instance = swap()
+    tasks = tuple(msgspec.structs.replace(task, recomputable=True) for task in instance.tasks)
+    with pytest.raises(Refusal, match="recomputation is not modelled"):
+        solve_divisible(msgspec.structs.replace(instance, tasks=tasks), Limits())
+
+
+def scaled(instance: Instance, factor: int, size: int) -> Instance:
+    """The instance in other units."""
+
+    def times(ns: int | None) -> int | None:
+        return None if ns is None else ns * factor
+
+    return msgspec.structs.replace(
+        instance,
+        budget_bytes=instance.budget_bytes * size,
+        resident_bytes=instance.resident_bytes * size,
+        blocks=tuple(
+            msgspec.structs.replace(
+                block,
+                bytes=block.bytes * size,
+                offload_ns=times(block.offload_ns),
+                prefetch_ns=times(block.prefetch_ns),
+                tensor=None,
+                begin=None,
+            )
+            for block in instance.blocks
+        ),
+        tasks=tuple(
+            msgspec.structs.replace(
+                task,
+                algorithms=tuple(
+                    msgspec.structs.replace(
+                        a, duration_ns=a.duration_ns * factor, workspace_bytes=a.workspace_bytes * size
+                    )
+                    for a in task.algorithms
+                ),
+            )
+            for task in instance.tasks
+        ),
+    )
+
+
+@pytest.mark.parametrize("seed", [0, 4, 8])
+def test_rounding_leaves_a_bound(seed: int) -> None:
+    # times that need ticks of several nanoseconds, sizes that need units of several bytes
+    instance = scaled(plain(seed), 10**8 + 7, 10**9 + 7)
+    blocks = tuple(msgspec.structs.replace(b, bytes=b.bytes + d % 2) for d, b in enumerate(instance.blocks))
+    instance = msgspec.structs.replace(instance, blocks=blocks, budget_bytes=instance.budget_bytes + 9)
+    found = solve_divisible(instance, Limits(time_limit=3))
+    expected = brute_force(instance, "divisible")
+    assert not found.exact
+    assert expected is not None
+    assert found.lower_bound_ns is not None
+    assert found.lower_bound_ns <= expected.makespan_ns
+    if found.status == "OPTIMAL":
+        assert found.lower_bound_ns >= 0.9999 * expected.makespan_ns
+
+
+@pytest.mark.parametrize("factor", [1, 10**8 + 7])
+def test_a_warm_start_is_a_complete_hint(factor: int) -> None:
+    kept = 0
+    for seed in range(30):
+        instance = scaled(twisted(seed), factor, 1)
+        schedule = brute_force(instance, "divisible")
+        if schedule is not None:
+            assert is_kept(instance, schedule)
+            kept += 1
+    assert kept >= 10
+
+
+def test_a_warm_start_changes_no_proof() -> None:
+    schedule = brute_force(swap())
+    assert schedule is not None
+    found = solve_divisible(swap(), Limits(warm_start=schedule))
+    assert (found.status, found.lower_bound_ns) == ("OPTIMAL", 43)
+
+
+def is_kept(instance: Instance, schedule: Schedule) -> bool:
+    """Whether a plan from the schedule, and nothing else, satisfies the model."""
+    model = _Model(instance)
+    plan = encode(instance, schedule, model.clock)
+    assert plan is not None
+    model.hint(plan, Limits(time_limit=5))
+    return len(model.cp.proto.solution_hint.values) == len(model.cp.proto.variables)
+
+
+def test_a_schedule_with_moves_is_no_warm_start() -> None:
+    instance = next(i for i in map(plain, range(200)) if all(block.move_ns is not None for block in i.blocks))
+    schedule = brute_force(instance)
+    assert schedule is not None
+    plan = encode(instance, schedule, Clock(1, 1))
+    assert (plan is None) == any(operation.kind == "move" for operation in schedule.operations)
+
+
+def test_an_interrupt_keeps_the_best_plan() -> None:
+    code = """
+import os, signal, threading
+import pebbler
+from pebbler.instances.memory import parse_budget, with_budget
+
+instance = pebbler.Workload("vgg16", batch=64, device="k40").instance("64GiB")
+instance = with_budget(instance, parse_budget("75%", instance))
+threading.Timer(8, os.kill, (os.getpid(), signal.SIGINT)).start()
+result = pebbler.solve(instance, "cp-sat", time_limit=60, workers=2)
+print(result.stopped_by, result.solve_seconds < 40)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stderr == ""
+    assert done.stdout.split()[-1] == "True"
+    assert "interrupted" in done.stdout or "divisible memory" in done.stdout
