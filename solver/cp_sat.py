@@ -6,6 +6,8 @@ Shares nothing with other exact methods but the instance, so that each can find 
 from __future__ import annotations
 
 import math
+import signal
+import threading
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -95,7 +97,7 @@ def solve_divisible(instance: Instance, limits: Limits) -> Relaxation:
     if limits.warm_start is not None:
         model.hint(encode(instance, limits.warm_start, model.clock), limits)
     solver = _solver(limits)
-    status = solver.solve(model.cp)
+    status = _search(solver, model.cp)
     solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Relaxation(
         status=solver.status_name(status),
@@ -115,6 +117,21 @@ def _solver(limits: Limits) -> cp_model.CpSolver:
     if limits.time_limit is not None:
         solver.parameters.max_time_in_seconds = limits.time_limit
     return solver
+
+
+def _search(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSolverStatus:
+    """Solve; an interrupt (Ctrl-C) ends the search, but not the program.
+
+    CP-SAT leaves its own way of ending the program behind, so the handler of before is put back.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    solver.parameters.catch_sigint_signal = in_main
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        return solver.solve(model)
+    finally:
+        if in_main and before is not None:
+            signal.signal(signal.SIGINT, before)
 
 
 class _Model:
@@ -383,7 +400,7 @@ class _Model:
             trial.add_hint(trial.get_int_var_from_proto_index(variable.index), value)
         solver = _solver(limits)
         solver.parameters.fix_variables_to_their_hinted_value = True
-        if solver.solve(trial) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        if _search(solver, trial) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             for i, value in enumerate(solver.response_proto.solution):
                 self.cp.add_hint(self.cp.get_int_var_from_proto_index(i), value)
 
