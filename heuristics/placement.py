@@ -13,7 +13,7 @@ import numpy as np
 
 from ..instances.instance import Instance
 from ..instances.units import ceil_to
-from ..validate.schedule import MemoryModel
+from ..validate.schedule import MemoryModel, Schedule
 from .methods import Refusal
 from .program import OutOfMemoryError, ProgramBuilder
 
@@ -59,6 +59,29 @@ def build(
     builder = ProgramBuilder(instance, memory=memory, one_copy_queue=one_copy_queue, plan=plan, start=start)
     issue(builder)
     builder.settle()
+    return builder
+
+
+def build_again(
+    instance: Instance, placed: Schedule, issue: Issue, *, one_copy_queue: bool = False
+) -> ProgramBuilder:
+    """Issue the program of a contiguous schedule without workspaces again, every block at its place.
+
+    Issued now with other algorithms, it keeps the places of all blocks; workspaces go where `issue` says.
+
+    Raises
+    ------
+    OutOfMemoryError
+        When a workspace has no room where it is put.
+    """
+    places = [(r.block, r.offset, r.acquired_by) for r in placed.residences]
+    builder = ProgramBuilder(
+        instance,
+        one_copy_queue=one_copy_queue,
+        plan=[at for d, at, by in places if d is not None and at is not None and by is not None],
+        start={d: at for d, at, by in places if d is not None and by is None},
+    )
+    issue(builder)
     return builder
 
 

@@ -16,7 +16,7 @@ from .choices import by_speed, leanest
 from .layers import Unit, units
 from .methods import Answer, Limits, Refusal, register
 from .network_wide import network_wide
-from .placement import build
+from .placement import build, build_again
 from .pool import Range
 from .program import ProgramBuilder
 from .vdnn import convolution, managed, program, vdnn_all_p, vdnn_conv_p
@@ -130,16 +130,8 @@ def _greedy(instance: Instance, memory: MemoryModel, offloads: Callable[[Unit], 
         for k, a in enumerate(algorithms)
         if (needed := instance.tasks[k].algorithms[a].workspace_bytes)
     }
-    places = [(r.block, r.offset, r.acquired_by) for r in lean.residences]
-    builder = ProgramBuilder(
-        instance,
-        memory=memory,
-        one_copy_queue=True,
-        plan=[at for d, at, by in places if d is not None and at is not None and by is not None],
-        start={d: at for d, at, by in places if d is not None and by is None},
-    )
-    program(instance, offloads, algorithms, workspace_at=workspace_at)(builder)
-    return builder.finish("vdnn-dyn")
+    again = program(instance, offloads, algorithms, workspace_at=workspace_at)
+    return build_again(instance, lean, again, one_copy_queue=True).finish("vdnn-dyn")
 
 
 def _fastest_within(task: Task, room: tuple[Range, ...], memory: MemoryModel) -> int:

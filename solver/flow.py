@@ -22,10 +22,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..instances.instance import Instance
+from ..instances.instance import Algorithm, Instance
 from ..instances.memory import footprint, live_bytes
 from .bounds import Bound
-from .linear import LinearModel, ModelBuilder, SolverName, solve_linear
+from .linear import LinearModel, LinearResult, ModelBuilder, SolverName, solve_linear
 
 Integrality = Literal["none", "algorithms", "all"]
 """What must be whole: nothing (LP), the choice of algorithms, or that and the evictions (MILP)."""
@@ -54,6 +54,7 @@ class _Version:
 
     `ready` is the first instant at which bytes of it can be out, None where the host has a copy from the
     start; `must_leave` that the host must end up with it; a copy time of None that it never moves that way.
+    `names` says which gaps of which block these are, if it is one block.
     """
 
     bytes: int
@@ -62,6 +63,7 @@ class _Version:
     ready: int | None
     gaps: tuple[_Gap, ...]
     must_leave: bool
+    names: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +76,18 @@ class FlowModel:
         The model; its objective is the makespan.
     nanoseconds, bytes
         What one unit of time and of size in the model is.
+    choices
+        Per checkpoint, the columns of its algorithms, with their indices.
+    absences
+        Per gap (block, and the task after which it begins), the columns that say whether the block is absent;
+        only where evictions are whole.
     """
 
     linear: LinearModel
     nanoseconds: float
     bytes: float
+    choices: dict[int, dict[int, int]]
+    absences: dict[tuple[int, int], NDArray[np.int64]]
 
 
 def flow_bound(
@@ -105,11 +114,18 @@ def flow_bound(
     """
     model = flow_model(instance, checkpoints, integrality)
     result = solve_linear(model.linear, solver=solver, time_limit=time_limit, workers=workers, seed=seed)
-    bound = result.objective if result.status == "optimal" and integrality == "none" else result.bound
-    if bound is None or not math.isfinite(bound):
-        return None
     name = {"none": "flow-lp", "algorithms": "flow-partial", "all": "flow-milp"}[integrality]
-    return Bound(math.ceil(bound * model.nanoseconds * (1 - _SAFETY)), f"{name}-{solver}", certified=False)
+    return proven(result, model, f"{name}-{solver}")
+
+
+def proven(result: LinearResult, model: FlowModel, name: str) -> Bound | None:
+    """Turn what a solver has proven on FLOW into a bound in nanoseconds; None where it has proven nothing.
+
+    It is lowered by a relative safety margin of 1e-6, for it rests on floating point.
+    """
+    if not math.isfinite(result.bound):
+        return None
+    return Bound(math.ceil(result.bound * model.nanoseconds * (1 - _SAFETY)), name, certified=False)
 
 
 def hot_checkpoints(instance: Instance, count: int, share: float = 0.5) -> list[int]:
@@ -150,12 +166,8 @@ def flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Inte
     count = len(positions)
     room = instance.pool_bytes
     builder = ModelBuilder()
-    fits = [
-        [a for a in task.algorithms if footprint(instance, k) + a.workspace_bytes <= room]
-        or list(task.algorithms)
-        for k, task in enumerate(instance.tasks)
-    ]
-    before = [0, *accumulate(min(a.duration_ns for a in algorithms) for algorithms in fits)]
+    fits = [_fitting(instance, k) for k in range(len(instance.tasks))]
+    before = [0, *accumulate(min(a.duration_ns for a in algorithms.values()) for algorithms in fits)]
 
     units = max(before[-1], 1) / _RANGE, max(room, 1) / _RANGE
     ns, size = units
@@ -175,9 +187,11 @@ def flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Inte
     staying = _staying_bytes(instance, positions)
     memory = builder.rows(2 * count, upper=(capacity - staying) / size)
     whole = integrality != "none"
-    for i, k in enumerate(positions):
-        algorithms = fits[int(k)]
+    choices: dict[int, dict[int, int]] = {}
+    for i, k in enumerate(positions.tolist()):
+        algorithms = list(fits[k].values())
         choice = builder.columns(len(algorithms), upper=1.0, integer=whole)
+        choices[k] = dict(zip(fits[k], choice.tolist(), strict=True))
         builder.entries(builder.rows(1, lower=1.0, upper=1.0), choice, 1.0)
         duration = builder.rows(1, lower=0.0)
         builder.entries(duration, delta[2 * i + 1], 1.0)
@@ -192,9 +206,18 @@ def flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Inte
     builder.entries(out, delta, -1.0)
     if not single:
         builder.entries(back, delta, -1.0)
+    absences: dict[tuple[int, int], NDArray[np.int64]] = {}
     for version in versions:
-        _add_version(builder, version, units, memory, out, back, whole=integrality == "all")
-    return FlowModel(builder.build(), ns, size)
+        columns = _add_version(builder, version, units, memory, out, back, whole=integrality == "all")
+        absences.update(zip(version.names, columns, strict=False))
+    return FlowModel(builder.build(), ns, size, choices, absences)
+
+
+def _fitting(instance: Instance, k: int) -> dict[int, Algorithm]:
+    """Algorithms of task k that fit the pool beside its blocks, by index; all where none fits."""
+    algorithms = dict(enumerate(instance.tasks[k].algorithms))
+    room = instance.pool_bytes - footprint(instance, k)
+    return {i: a for i, a in algorithms.items() if a.workspace_bytes <= room} or algorithms
 
 
 def _add_version(
@@ -206,8 +229,12 @@ def _add_version(
     back: NDArray[np.int64],
     *,
     whole: bool,
-) -> None:
-    """Columns and rows of one version of a block: out once, back after every gap in which it was absent."""
+) -> list[NDArray[np.int64]]:
+    """Columns and rows of one version of a block: out once, back after every gap in which it was absent.
+
+    Returns the columns that say whether it is absent, gap by gap.
+    """
+    absences = []
     ns, size = units[0], version.bytes / units[1]
     final = len(out) - 1
     offloaded: dict[int, int] = {}
@@ -231,6 +258,7 @@ def _add_version(
         possible = np.array([version.ready is None or int(i) in offloaded for i in instants])
         r = builder.columns(len(instants), upper=size)
         x = builder.columns(len(instants), upper=possible.astype(float), integer=whole)
+        absences.append(x)
         falling = builder.rows(len(r) - 1, lower=0.0)
         builder.entries(falling, r[:-1], 1.0)
         builder.entries(falling, r[1:], -1.0)
@@ -250,6 +278,7 @@ def _add_version(
             load = builder.columns(1, lower=size, upper=size)
             builder.entries(back[gap.first], load, rate)
             builder.entries(back[gap.first], r[0], -rate)
+    return absences
 
 
 def _versions(instance: Instance, positions: NDArray[np.int64]) -> list[_Version]:
@@ -258,9 +287,11 @@ def _versions(instance: Instance, positions: NDArray[np.int64]) -> list[_Version
     for d, block in enumerate(instance.blocks):
         writers = instance.writers[d]
         gaps: dict[int, list[_Gap]] = defaultdict(list)
+        names: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for after, first, last in _stays(instance, d, positions):
             must_load = after == -1 and block.initially == "host"
             gaps[bisect_right(writers, after)].append(_Gap(first, last, must_load))
+            names[bisect_right(writers, after)].append((d, after))
         final = len(writers) if block.finally_ == "host" else 0
         for written in sorted({*gaps, *([final] if final else [])}):
             versions.append(
@@ -271,6 +302,7 @@ def _versions(instance: Instance, positions: NDArray[np.int64]) -> list[_Version
                     _ready(writers[written - 1], positions) if written else None,
                     tuple(gaps[written]),
                     must_leave=final > 0 and written == final,
+                    names=tuple(names[written]),
                 )
             )
     return versions
