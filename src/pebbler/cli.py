@@ -221,6 +221,32 @@ def _trace(arguments: argparse.Namespace) -> int:
     return DONE
 
 
+def _pack(arguments: argparse.Namespace) -> int:
+    from .instances.buffers import read_buffers, write_offsets
+    from .instances.units import parse_size
+    from .solver.packing import pack
+
+    if arguments.output is not None:
+        _require_place(arguments.output)
+    buffers = read_buffers(arguments.file)
+    result = pack(
+        buffers,
+        capacity=None if arguments.capacity is None else parse_size(arguments.capacity),
+        time_limit=arguments.time_limit,
+        workers=arguments.workers,
+        seed=arguments.seed,
+    )
+    if result.offsets is not None and arguments.output is not None:
+        write_offsets(buffers, result.offsets, arguments.output)
+    if arguments.json:
+        _print_json(result.as_dict())
+    else:
+        print(result)
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return DONE if result.offsets is not None else NO
+
+
 def _networks(arguments: argparse.Namespace) -> int:
     from .benchmark.table import format_table
     from .instances.taskgraph import task_graph
@@ -392,6 +418,22 @@ def _parser() -> argparse.ArgumentParser:
     _add_file(command)
     command.add_argument("schedule", metavar="SCHEDULE", help="a schedule file")
     _add_output(command, "TRACE")
+
+    command = _add_command(
+        commands,
+        "pack",
+        _pack,
+        "addresses for buffers with fixed lifetimes: the least height, or any under a capacity",
+        "pebbler pack buffers.csv --capacity 1MiB --time-limit 60s -o packed.csv",
+    )
+    command.add_argument("file", metavar="FILE.csv", help="MiniMalloc's CSV: id,lower,upper,size")
+    command.add_argument("--capacity", metavar="SIZE", help="stop at the first packing that fits")
+    command.add_argument("--time-limit", type=_seconds, metavar="T", help="default: none")
+    command.add_argument("--seed", type=_natural, default=0, metavar="N", help="default: 0")
+    command.add_argument("--workers", type=_positive, default=1, metavar="N", help="threads; default: 1")
+    command.add_argument(
+        "-o", "--output", type=Path, metavar="OUT.csv", help="where to write; default: nowhere"
+    )
 
     command = _add_command(
         commands, "networks", _networks, "the networks, or one of them", "pebbler networks vgg16 --batch 64"
