@@ -167,11 +167,11 @@ class _Simulation:
     # --- lines 3 to 8 -----------------------------------------------------------------------------
 
     def _prepare(self, t: int) -> bool:
-        """Bring task t's inputs and claim room for its outputs; False when only defragmentation helps."""
+        """Claim room for task t's outputs and bring its inputs; False when only defragmentation helps."""
         task = self.instance.tasks[t]
-        return all(
+        return all(self._claim(d, t) for d in task.outputs) and all(
             self._load(d, t) for d in (*task.inputs, *task.updates) if not self.builder.is_resident(d)
-        ) and all(self._claim(d, t) for d in task.outputs)
+        )
 
     def _load(self, d: int, t: int) -> bool:
         fits = self._fit(lambda: self.builder.prefetch(d, self.last_run), self.instance.blocks[d].bytes, t)
