@@ -8,9 +8,11 @@ the first position from which on there is room for its block at every task until
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+import numpy as np
 
 from ..heuristics.choices import by_speed, leanest
 from ..heuristics.methods import Refusal
@@ -44,15 +46,11 @@ class Plan:
 def gaps_of(instance: Instance) -> dict[Gap, int]:
     """Every gap in which a block can be evicted, with the task that ends it; the end counts as a task."""
     gaps: dict[Gap, int] = {}
-    for d, block in enumerate(instance.blocks):
-        if block.prefetch_ns is None:
-            continue
-        marks = [*([-1] if block.initially != "absent" else []), *instance.uses[d]]
-        marks += [len(instance.tasks)] if block.finally_ == "device" else []
-        for after, until in pairwise(marks):
-            on_host = block.initially != "absent" and not any(w <= after for w in instance.writers[d])
-            if until > after + 1 and (on_host or block.offload_ns is not None):
-                gaps[d, after] = until
+    for d, after, until in _stays(instance):
+        block = instance.blocks[d]
+        on_host = block.initially != "absent" and not any(w <= after for w in instance.writers[d])
+        if block.prefetch_ns is not None and (on_host or block.offload_ns is not None):
+            gaps[d, after] = until
     return gaps
 
 
@@ -79,69 +77,65 @@ def make_plan(
     capacity
         Bytes to plan with, by default the pool: less leaves slack for fragmentation.
     """
-    count = len(instance.tasks)
     capacity = instance.pool_bytes if capacity is None else capacity
     sizes = [ceil_to(block.bytes, unit) for block in instance.blocks]
     scratch = [[ceil_to(a.workspace_bytes, unit) for a in task.algorithms] for task in instance.tasks]
-    until = gaps_of(instance)
-    gone = {gap for gap in evicted if gap in until}
-    over: list[list[Gap]] = [[] for _ in range(count)]
     fixed = [sum(sizes[d] for d in task.blocks) for task in instance.tasks]
-    load = list(fixed)
-    for d, block in enumerate(instance.blocks):
-        marks = [*([-1] if block.initially == "device" else []), *instance.uses[d]]
-        marks += [count] if block.finally_ == "device" else []
-        for after, end in pairwise(marks):
-            for k in range(after + 1, end):
-                load[k] += sizes[d]
-                if (d, after) in until:
-                    over[k].append((d, after))
+    until = gaps_of(instance)
+    absent = {gap for gap in until if gap[1] == -1 and instance.blocks[gap[0]].initially == "host"}
+    gone = {gap for gap in evicted if gap in until} | absent
+    load = np.array(fixed, dtype=np.int64)
+    for d, first, last in _stays(instance):
+        if (d, first) not in gone:
+            load[first + 1 : last] += sizes[d]
 
-    def size(gap: Gap) -> int:
-        return sizes[gap[0]]
-
-    def drop(gap: Gap, sign: int) -> None:
-        if gap[1] == -1 and instance.blocks[gap[0]].initially == "host":
-            return
-        for k in range(gap[1] + 1, until[gap]):
-            load[k] -= sign * size(gap)
-
-    for gap in gone:
-        drop(gap, 1)
-    chosen = []
+    # evict more where live blocks exceed the pool, those first that are needed the latest
+    chosen: list[int] = []
+    starting: dict[int, list[Gap]] = defaultdict(list)
+    for gap in until:
+        starting[gap[1] + 1].append(gap)
+    present: set[Gap] = set()
     for k, task in enumerate(instance.tasks):
+        present.update(gap for gap in starting[k] if gap not in gone)
         a = algorithms.get(k, leanest(task))
         if fixed[k] + scratch[k][a] > capacity:
             a = leanest(task)
-        excess = load[k] + scratch[k][a] - capacity
-        candidates = sorted((g for g in over[k] if g not in gone), key=lambda g: (-until[g], -size(g), g))
-        for gap in candidates:
-            if excess <= 0:
+        chosen.append(a)
+        if load[k] + scratch[k][a] <= capacity:
+            continue
+        present = {gap for gap in present if until[gap] > k}
+        for gap in sorted(present, key=lambda g: (-until[g], -sizes[g[0]], g)):
+            if load[k] + scratch[k][a] <= capacity:
                 break
             gone.add(gap)
-            drop(gap, 1)
-            excess -= size(gap)
-        if excess > 0:
+            present.remove(gap)
+            load[gap[1] + 1 : until[gap]] -= sizes[gap[0]]
+        if load[k] + scratch[k][a] > capacity:
             return None
-        chosen.append(a)
 
-    must = {
-        (d, -1)
-        for d, block in enumerate(instance.blocks)
-        if block.initially == "host" and instance.uses[d] and (d, -1) in until
-    }
-    workspaces = [scratch[k][a] for k, a in enumerate(chosen)]
+    # prefetch each from the first task on from which there is room for it at every task until its use
+    busy = load + np.array([scratch[k][a] for k, a in enumerate(chosen)], dtype=np.int64)
     before: dict[Gap, int] = {}
-    for gap in sorted(gone | must, key=lambda g: (until[g], g)):
-        p = until[gap]
-        while p > gap[1] + 1 and load[p - 1] + workspaces[p - 1] + size(gap) <= capacity:
-            p -= 1
-            load[p] += size(gap)
-        before[gap] = p
+    for gap in sorted(gone, key=lambda g: (until[g], g)):
+        first, size = gap[1] + 1, sizes[gap[0]]
+        full = np.flatnonzero(busy[first : until[gap]] > capacity - size)
+        before[gap] = first + int(full[-1]) + 1 if len(full) else first
+        busy[before[gap] : until[gap]] += size
+        load[before[gap] : until[gap]] += size
     for k, task in enumerate(instance.tasks):
         if k not in algorithms:
             chosen[k] = next(a for a in by_speed(task) if load[k] + scratch[k][a] <= capacity)
     return Plan(tuple(chosen), before)
+
+
+def _stays(instance: Instance) -> Iterator[tuple[int, int, int]]:
+    """Every stay between uses, which takes memory unless it is evicted: block, task before, task after."""
+    for d, block in enumerate(instance.blocks):
+        marks = [*([-1] if block.initially != "absent" else []), *instance.uses[d]]
+        marks += [len(instance.tasks)] if block.finally_ == "device" else []
+        for after, until in pairwise(marks):
+            if until > after + 1:
+                yield d, after, until
 
 
 def execute(instance: Instance, plan: Plan, memory: MemoryModel, method: str) -> Schedule:

@@ -22,7 +22,7 @@ from pebbler.validate.schedule import read_schedule
 
 Toys = Callable[..., None]
 MIB = 2**20
-COMMANDS = ["compare", "instance", "solve", "bound", "check", "trace", "pack", "networks", "devices", "methods"]
+COMMANDS = "compare instance solve bound check trace pack networks devices methods".split()
 
 
 @pytest.fixture(autouse=True)
