@@ -22,7 +22,18 @@ from pebbler.validate.schedule import read_schedule
 
 Toys = Callable[..., None]
 MIB = 2**20
-COMMANDS = "compare instance solve bound check trace pack networks devices methods".split()
+COMMANDS = [
+    "compare",
+    "instance",
+    "solve",
+    "bound",
+    "check",
+    "trace",
+    "pack",
+    "networks",
+    "devices",
+    "methods",
+]
 
 
 @pytest.fixture(autouse=True)
