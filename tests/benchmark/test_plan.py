@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from pebbler.benchmark import plan
 from pebbler.benchmark.compare import compare_auto
 from pebbler.benchmark.plan import auto_budget, instances_of, iteration_bound, least_bound, own_instances
 from pebbler.heuristics.methods import MethodInfo, find_method
 from pebbler.instances.errors import BudgetError
+from pebbler.instances.instance import Instance
 from pebbler.instances.memory import least_budget, unlimited_peak
 from pebbler.instances.workload import Workload
-from pebbler.solver.bounds import best_bound
+from pebbler.solver.bounds import Bound, best_bound
 
 LENET = Workload("lenet", 10, "K40")
 QUICK = Workload("cifar10_quick", 12, "K40")
@@ -101,6 +103,22 @@ def test_the_least_bound_is_the_least_of_the_bounds_at_all_sub_batches(
     feasible = [bound for bound in bounds if bound is not None]
     assert least_bound(workload, size).lower_bound_ns == min(feasible)
     assert len(feasible) < workload.batch or budget != "1xMmin"
+
+
+def test_a_sub_batch_that_computes_longer_may_have_the_least_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole batch computes fastest; let its best bound be ten times that."""
+    budget = auto_budget(LENET, "100%")
+    before = least_bound(LENET, budget)
+
+    def slower(instance: Instance) -> Bound:
+        bound = best_bound(instance)
+        factor = 10 if instance.meta["sub_batch"] == LENET.batch else 1
+        return replace(bound, lower_bound_ns=factor * bound.lower_bound_ns)
+
+    monkeypatch.setattr(plan, "best_bound", slower)
+    after = least_bound(LENET, budget)
+    others = [bound_at(LENET, budget, b) or 0 for b in range(1, LENET.batch)]
+    assert before.lower_bound_ns < after.lower_bound_ns == min(others) < 10 * before.lower_bound_ns
 
 
 @BOTH

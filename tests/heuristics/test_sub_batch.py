@@ -25,13 +25,14 @@ class Chain:
     outputs
         Bytes an image of every task's output, which the next task reads.
     workspace
-        From the sub-batch to bytes: of the last task's fast algorithm.
+        From the sub-batch to bytes: of the fast algorithm of `worker`, by default the last task.
     """
 
     batch: int
     outputs: tuple[int, ...]
     workspace: Workspace = lambda _b: 0
     resident: int = 0
+    worker: int = -1
 
     def instance(self, budget: int, size: int, *, check_budget: bool) -> Instance:
         assert not check_budget
@@ -53,7 +54,7 @@ class Chain:
                     name=f"{k}",
                     inputs=(k - 1,) if k else (),
                     outputs=(k,),
-                    algorithms=(plain, fast) if k == last else (plain,),
+                    algorithms=(plain, fast) if k == self.worker % (last + 1) else (plain,),
                 )
                 for k in range(last + 1)
             ),
@@ -89,6 +90,13 @@ def test_a_window_of_15_percent_counts_what_is_reused_once(budget: int, chosen: 
 def test_the_largest_workspace_of_the_window_and_what_is_resident_are_added(budget: int, chosen: int) -> None:
     """Of the windows with 9 bytes, one has the last task, and its workspace of 4."""
     assert tpds(Chain(1000, TWENTY, lambda _b: 4, resident=7), budget) == chosen
+
+
+def test_a_workspace_counts_in_every_window_that_its_task_is_in() -> None:
+    """Task 18 works in 8 bytes, and the window with the most ends with task 20."""
+    working = Chain(1000, TWENTY, lambda _b: 8, worker=17)
+    assert tpds(working, 8 + 9 * 16) == 16
+    assert tpds(working, 8 + 9 * 16 - 1) == 8
 
 
 def test_a_workspace_with_which_the_task_itself_does_not_fit_is_not_counted() -> None:
