@@ -100,7 +100,7 @@ def _downgraded(instance: Instance, schedule: Schedule) -> set[str]:
     """Names of the layers of which some task does not run its fastest algorithm."""
     chosen = _algorithms(schedule)
     slower = {k for k, a in chosen.items() if a != by_speed(instance.tasks[k])[0]}
-    return {unit.layer for unit in units(instance) if slower.intersection(unit.tasks)}
+    return {unit.layer for unit in units(instance) if slower.intersection(unit.tasks)} if slower else set()
 
 
 def _greedy(instance: Instance, memory: MemoryModel, offloads: Callable[[Unit], bool]) -> Schedule:
