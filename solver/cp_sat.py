@@ -6,8 +6,6 @@ Shares nothing with other exact methods but the instance, so that each can find 
 from __future__ import annotations
 
 import math
-import signal
-import threading
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +14,7 @@ from ..heuristics.methods import Answer, Limits, Refusal, register
 from ..instances.instance import Instance
 from ..instances.memory import footprint
 from .cp_sat_decode import Clock, Gap, Plan, decode, encode, gaps_of
+from .interrupts import handler_kept
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -120,18 +119,10 @@ def _solver(limits: Limits) -> cp_model.CpSolver:
 
 
 def _search(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSolverStatus:
-    """Solve; an interrupt (Ctrl-C) ends the search, but not the program.
-
-    CP-SAT leaves its own way of ending the program behind, so the handler of before is put back.
-    """
-    in_main = threading.current_thread() is threading.main_thread()
-    solver.parameters.catch_sigint_signal = in_main
-    before = signal.getsignal(signal.SIGINT)
-    try:
+    """Solve; an interrupt (Ctrl-C) ends the search, but not the program."""
+    with handler_kept() as in_main:
+        solver.parameters.catch_sigint_signal = in_main
         return solver.solve(model)
-    finally:
-        if in_main and before is not None:
-            signal.signal(signal.SIGINT, before)
 
 
 class _Model:

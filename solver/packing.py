@@ -22,6 +22,7 @@ from ..instances.buffers import Buffer
 from ..instances.errors import PebblerError
 from ..instances.units import format_size
 from ..validate.packing import check_packing
+from .interrupts import handler_kept
 from .packing_search import Answer, Integers, PackingSearch
 from .solve import Status
 
@@ -300,7 +301,8 @@ class _Work:
         left = self.left()
         if left is not None:
             solver.parameters.max_time_in_seconds = max(left, 0.01)
-        status = solver.solve(model)
+        with handler_kept():
+            status = solver.solve(model)
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             group.offsets = np.array([solver.value(place) for place in places], np.int64)
         if status == cp_model.INFEASIBLE:
