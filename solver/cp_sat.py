@@ -14,7 +14,7 @@ from ..heuristics.methods import Answer, Limits, Refusal, register
 from ..instances.instance import Instance
 from ..instances.memory import footprint
 from .cp_sat_decode import Clock, Gap, Plan, decode, encode, gaps_of
-from .interrupts import handler_kept
+from .interrupts import solve_interruptibly
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -120,9 +120,8 @@ def _solver(limits: Limits) -> cp_model.CpSolver:
 
 def _search(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSolverStatus:
     """Solve; an interrupt (Ctrl-C) ends the search, but not the program."""
-    with handler_kept() as in_main:
-        solver.parameters.catch_sigint_signal = in_main
-        return solver.solve(model)
+    status, _ = solve_interruptibly(solver, model)
+    return status
 
 
 class _Model:

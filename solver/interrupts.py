@@ -1,24 +1,31 @@
-"""Ctrl-C beside native solvers: OR-Tools replaces the handler of interrupts and does not put it back."""
+"""Ctrl-C while CP-SAT searches: the search ends, with the best that it has; the program goes on."""
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
 
 
-@contextlib.contextmanager
-def handler_kept() -> Iterator[bool]:
-    """Put the handler of interrupts back when a native solver has ended.
+def solve_interruptibly(
+    solver: cp_model.CpSolver, model: cp_model.CpModel
+) -> tuple[cp_model.CpSolverStatus, bool]:
+    """Solve a model in another thread, and return its status and whether Ctrl-C ended the search.
 
-    Without this, the next Ctrl-C would end the program at once, with all that it has found. Yields whether
-    this is the main thread, the only one in which handlers can be set.
+    CP-SAT's own handling of the signal is switched off: it can deadlock when the signal comes early, and
+    leaves a handler behind with which the next Ctrl-C ends the program.
     """
-    in_main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield in_main
-    finally:
-        if in_main and before is not None:
-            signal.signal(signal.SIGINT, before)
+    solver.parameters.catch_sigint_signal = False
+    interrupted = False
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        search = pool.submit(solver.solve, model)
+        while True:
+            try:
+                return search.result(timeout=0.05 if interrupted else None), interrupted
+            except KeyboardInterrupt:
+                interrupted = True
+            except TimeoutError:
+                pass
+            solver.stop_search()  # again and again: it does nothing until the search has begun

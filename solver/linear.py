@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..instances.errors import PebblerError
-from .interrupts import handler_kept
 
 SolverName = Literal["highs", "scip", "glop", "pdlp"]
 
@@ -195,8 +194,7 @@ def solve_linear(
         relative_gap_tolerance=1e-6 if model.integer.any() else None,
         lp_algorithm=mathopt.LPAlgorithm.BARRIER if solver == "highs" and not model.integer.any() else None,
     )
-    with handler_kept():
-        found = mathopt.solve(mathopt.Model.from_model_proto(proto), kinds[solver], params=parameters)
+    found = mathopt.solve(mathopt.Model.from_model_proto(proto), kinds[solver], params=parameters)
     reason = found.termination.reason
     detail = f"{solver}: {reason.name.lower()}"
     if found.has_primal_feasible_solution():

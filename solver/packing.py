@@ -22,7 +22,7 @@ from ..instances.buffers import Buffer
 from ..instances.errors import PebblerError
 from ..instances.units import format_size
 from ..validate.packing import check_packing
-from .interrupts import handler_kept
+from .interrupts import solve_interruptibly
 from .packing_search import Answer, Integers, PackingSearch
 from .solve import Status
 
@@ -301,8 +301,7 @@ class _Work:
         left = self.left()
         if left is not None:
             solver.parameters.max_time_in_seconds = max(left, 0.01)
-        with handler_kept():
-            status = solver.solve(model)
+        status, interrupted = solve_interruptibly(solver, model)
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             group.offsets = np.array([solver.value(place) for place in places], np.int64)
         if status == cp_model.INFEASIBLE:
@@ -310,6 +309,5 @@ class _Work:
         elif self.capacity is None and status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN):
             self.lower = max(self.lower, int(solver.best_objective_bound))
         _log.info("CP-SAT: %s, height %d", solver.status_name(status), group.height())
-        ended_early = status in (cp_model.FEASIBLE, cp_model.UNKNOWN)
-        if ended_early and (left is None or solver.wall_time < left - 0.5):
-            raise KeyboardInterrupt  # CP-SAT takes Ctrl-C for itself and hands back its best
+        if interrupted:
+            raise KeyboardInterrupt
