@@ -304,10 +304,6 @@ class ProgramBuilder:
             raise OutOfMemoryError("a workspace", size, self.pool)
         self._scratch_claim = place
 
-    def has_claim(self, block: int) -> bool:
-        """Whether room has been taken for the block."""
-        return block in self._claims
-
     def drop_claims(self) -> None:
         """Give claimed room back."""
         for place in self._claims.values():
