@@ -8,6 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
+from pebbler.benchmark.tiny import tiny_instance
 from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import least_budget, with_budget
@@ -16,7 +17,6 @@ from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 from pebbler.validate.schedule import PAGE_BYTES, MemoryModel, Operation, Schedule
 
-from ..solver.tiny import tiny_instance
 from ..validate.random_programs import random_instance
 
 Step = tuple[str, str, str, list[tuple[int, int]]]

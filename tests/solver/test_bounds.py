@@ -8,11 +8,10 @@ from math import ceil
 import msgspec
 import pytest
 
+from pebbler.benchmark.tiny import tiny_instance
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import ideal_ns, least_budget, unlimited_peak, with_budget
 from pebbler.solver.bounds import Bound, best_bound, compute_bound, single_peak_bound
-
-from .tiny import tiny_instance
 
 
 def block(name: str, size: int, out: int | None = None, back: int | None = None, **keys: object) -> Block:

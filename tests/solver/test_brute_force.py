@@ -7,14 +7,13 @@ import time
 import msgspec
 import pytest
 
+from pebbler.benchmark.tiny import tiny_instance
 from pebbler.heuristics.methods import Limits, Refusal, list_methods
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.solver.bounds import best_bound, compute_bound
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.solve import Status, solve
 from pebbler.validate.check import check
-
-from .tiny import tiny_instance
 
 SEEDS = 200
 CHUNK = 20

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from random import Random
 
 import msgspec
 import pytest
 
+from pebbler.benchmark.tiny import plain, scaled, twisted, without_parts
 from pebbler.heuristics.methods import Limits, Refusal
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.solver.brute_force import brute_force
@@ -17,46 +17,6 @@ from pebbler.solver.cp_sat_decode import Clock, decode, encode
 from pebbler.solver.solve import Status, solve
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Schedule
-
-from .tiny import tiny_instance
-
-
-def plain(seed: int) -> Instance:
-    """A tiny instance whose tasks run once."""
-    instance = tiny_instance(seed)
-    tasks = tuple(msgspec.structs.replace(task, recomputable=False) for task in instance.tasks)
-    return msgspec.structs.replace(instance, tasks=tasks)
-
-
-def twisted(seed: int) -> Instance:
-    """A tiny instance with places at the end, null times, and operations that take no time."""
-    rng = Random(seed)
-    instance = plain(seed)
-    blocks = []
-    for block in instance.blocks:
-        offload_ns, prefetch_ns = block.offload_ns, block.prefetch_ns
-        blocks.append(
-            msgspec.structs.replace(
-                block,
-                offload_ns=rng.choice((offload_ns, offload_ns, offload_ns, 0, None)),
-                prefetch_ns=rng.choice((prefetch_ns, prefetch_ns, prefetch_ns, 0, None)),
-                finally_=rng.choice(("anywhere", "anywhere", "anywhere", "host", "device")),
-                initially=rng.choice(("device", "host")) if block.initially != "absent" else "absent",
-            )
-        )
-    tasks = []
-    for task in instance.tasks:
-        algorithms = tuple(
-            msgspec.structs.replace(a, duration_ns=rng.choice((a.duration_ns, a.duration_ns, 0)))
-            for a in task.algorithms
-        )
-        tasks.append(msgspec.structs.replace(task, algorithms=algorithms))
-    return msgspec.structs.replace(
-        instance,
-        blocks=tuple(blocks),
-        tasks=tuple(tasks),
-        budget_bytes=instance.budget_bytes + 4 * rng.randint(0, 3),
-    )
 
 
 def agree(instance: Instance) -> bool:
@@ -164,46 +124,10 @@ def test_recomputation_is_refused() -> None:
         solve_divisible(msgspec.structs.replace(instance, tasks=tasks), Limits())
 
 
-def scaled(instance: Instance, factor: int, size: int) -> Instance:
-    """The instance in other units."""
-
-    def times(ns: int | None) -> int | None:
-        return None if ns is None else ns * factor
-
-    return msgspec.structs.replace(
-        instance,
-        budget_bytes=instance.budget_bytes * size,
-        resident_bytes=instance.resident_bytes * size,
-        blocks=tuple(
-            msgspec.structs.replace(
-                block,
-                bytes=block.bytes * size,
-                offload_ns=times(block.offload_ns),
-                prefetch_ns=times(block.prefetch_ns),
-                tensor=None,
-                begin=None,
-            )
-            for block in instance.blocks
-        ),
-        tasks=tuple(
-            msgspec.structs.replace(
-                task,
-                algorithms=tuple(
-                    msgspec.structs.replace(
-                        a, duration_ns=a.duration_ns * factor, workspace_bytes=a.workspace_bytes * size
-                    )
-                    for a in task.algorithms
-                ),
-            )
-            for task in instance.tasks
-        ),
-    )
-
-
 @pytest.mark.parametrize("seed", [0, 4, 8])
 def test_rounding_leaves_a_bound(seed: int) -> None:
     # times that need ticks of several nanoseconds, sizes that need units of several bytes
-    instance = scaled(plain(seed), 10**8 + 7, 10**9 + 7)
+    instance = scaled(without_parts(plain(seed)), time=10**8 + 7, size=10**9 + 7)
     blocks = tuple(msgspec.structs.replace(b, bytes=b.bytes + d % 2) for d, b in enumerate(instance.blocks))
     instance = msgspec.structs.replace(instance, blocks=blocks, budget_bytes=instance.budget_bytes + 9)
     found = solve_divisible(instance, Limits(time_limit=3))
@@ -220,7 +144,7 @@ def test_rounding_leaves_a_bound(seed: int) -> None:
 def test_a_warm_start_is_a_complete_hint(factor: int) -> None:
     kept = 0
     for seed in range(30):
-        instance = scaled(twisted(seed), factor, 1)
+        instance = scaled(without_parts(twisted(seed)), time=factor)
         schedule = brute_force(instance, "divisible")
         if schedule is not None:
             assert is_kept(instance, schedule)

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from pebbler.benchmark.tiny import scaled, tiny_instance
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import with_budget
@@ -16,8 +17,6 @@ from pebbler.solver.bounds import best_bound, compute_bound
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.flow import flow_bound, flow_model, hot_checkpoints
 from pebbler.solver.linear import ModelBuilder, solve_linear
-
-from .tiny import tiny_instance
 
 
 def without_recomputation(seeds: range) -> list[Instance]:
@@ -101,24 +100,7 @@ def test_the_unit_of_time_does_not_matter() -> None:
     for instance in without_recomputation(range(12)):
         every = range(len(instance.tasks))
         scale = 10**11
-        blocks = tuple(
-            msgspec.structs.replace(
-                block,
-                offload_ns=None if block.offload_ns is None else block.offload_ns * scale,
-                prefetch_ns=None if block.prefetch_ns is None else block.prefetch_ns * scale,
-            )
-            for block in instance.blocks
-        )
-        tasks = tuple(
-            msgspec.structs.replace(
-                task,
-                algorithms=tuple(
-                    msgspec.structs.replace(a, duration_ns=a.duration_ns * scale) for a in task.algorithms
-                ),
-            )
-            for task in instance.tasks
-        )
-        slow = msgspec.structs.replace(instance, blocks=blocks, tasks=tasks)
+        slow = scaled(instance, time=scale)
         assert lower(slow, every, "all") / scale == pytest.approx(
             lower(instance, every, "all"), rel=1e-4, abs=1
         )

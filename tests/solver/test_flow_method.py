@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from pebbler.benchmark.tiny import tiny_instance
 from pebbler.heuristics.methods import Limits, Refusal
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Instance
@@ -18,8 +19,6 @@ from pebbler.solver.flow_method import flow
 from pebbler.solver.linear import solve_linear
 from pebbler.solver.solve import Status, solve
 from pebbler.validate.check import check
-
-from .tiny import tiny_instance
 
 
 def load(instance: Instance, plan: Plan, k: int) -> int:

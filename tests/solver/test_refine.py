@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pebbler.benchmark.tiny import tiny_instance
 from pebbler.cli import main
 from pebbler.heuristics.methods import Limits, find_method
 from pebbler.instances.files import write_instance
@@ -14,8 +15,6 @@ from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, best_bound, compute_bound
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.refine import refine_bound
-
-from .tiny import tiny_instance
 
 
 def test_bounds_only_rise_and_stay_under_schedules() -> None:

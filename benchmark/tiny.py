@@ -6,8 +6,8 @@ from random import Random
 
 import msgspec
 
-from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import least_budget, unlimited_peak
+from ..instances.instance import Algorithm, Block, Instance, Task
+from ..instances.memory import least_budget, unlimited_peak
 
 
 def tiny_instance(seed: int) -> Instance:
@@ -99,3 +99,84 @@ def tiny_instance(seed: int) -> Instance:
     least, peak = least_budget(instance), unlimited_peak(instance)
     budget = least + 4 * rng.randint(0, min(max((peak - least) // 4, 0), 3))
     return msgspec.structs.replace(instance, budget_bytes=budget)
+
+
+def plain(seed: int) -> Instance:
+    """Return a tiny instance whose tasks run once."""
+    instance = tiny_instance(seed)
+    tasks = tuple(msgspec.structs.replace(task, recomputable=False) for task in instance.tasks)
+    return msgspec.structs.replace(instance, tasks=tasks)
+
+
+def twisted(seed: int) -> Instance:
+    """Return a tiny instance with places at the end, null times, and operations that take no time."""
+    rng = Random(seed)
+    instance = plain(seed)
+    blocks = []
+    for block in instance.blocks:
+        offload_ns, prefetch_ns = block.offload_ns, block.prefetch_ns
+        blocks.append(
+            msgspec.structs.replace(
+                block,
+                offload_ns=rng.choice((offload_ns, offload_ns, offload_ns, 0, None)),
+                prefetch_ns=rng.choice((prefetch_ns, prefetch_ns, prefetch_ns, 0, None)),
+                finally_=rng.choice(("anywhere", "anywhere", "anywhere", "host", "device")),
+                initially=rng.choice(("device", "host")) if block.initially != "absent" else "absent",
+            )
+        )
+    tasks = []
+    for task in instance.tasks:
+        algorithms = tuple(
+            msgspec.structs.replace(a, duration_ns=rng.choice((a.duration_ns, a.duration_ns, 0)))
+            for a in task.algorithms
+        )
+        tasks.append(msgspec.structs.replace(task, algorithms=algorithms))
+    return msgspec.structs.replace(
+        instance,
+        blocks=tuple(blocks),
+        tasks=tuple(tasks),
+        budget_bytes=instance.budget_bytes + 4 * rng.randint(0, 3),
+    )
+
+
+def without_parts(instance: Instance) -> Instance:
+    """Return the instance with every part of a tensor as a block of its own."""
+    blocks = tuple(msgspec.structs.replace(block, tensor=None, begin=None) for block in instance.blocks)
+    return msgspec.structs.replace(instance, blocks=blocks)
+
+
+def scaled(instance: Instance, *, time: int = 1, size: int = 1) -> Instance:
+    """Return the instance with all times and all sizes, the alignment included, multiplied."""
+
+    def longer(ns: int | None) -> int | None:
+        return None if ns is None else ns * time
+
+    return msgspec.structs.replace(
+        instance,
+        budget_bytes=instance.budget_bytes * size,
+        resident_bytes=instance.resident_bytes * size,
+        alignment_bytes=instance.alignment_bytes * size,
+        blocks=tuple(
+            msgspec.structs.replace(
+                block,
+                bytes=block.bytes * size,
+                offload_ns=longer(block.offload_ns),
+                prefetch_ns=longer(block.prefetch_ns),
+                move_ns=longer(block.move_ns),
+                begin=None if block.begin is None else block.begin * size,
+            )
+            for block in instance.blocks
+        ),
+        tasks=tuple(
+            msgspec.structs.replace(
+                task,
+                algorithms=tuple(
+                    msgspec.structs.replace(
+                        a, duration_ns=a.duration_ns * time, workspace_bytes=a.workspace_bytes * size
+                    )
+                    for a in task.algorithms
+                ),
+            )
+            for task in instance.tasks
+        ),
+    )
