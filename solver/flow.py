@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ..instances.instance import Algorithm, Instance
 from ..instances.memory import footprint, live_bytes
 from .bounds import Bound
-from .linear import LinearModel, LinearResult, ModelBuilder, SolverName, solve_linear
+from .linear import LinearModel, LinearResult, ModelBuilder, solve_linear
 
 Integrality = Literal["none", "algorithms", "all"]
 """What must be whole: nothing (LP), the choice of algorithms, or that and the evictions (MILP)."""
@@ -95,7 +95,7 @@ def flow_bound(
     checkpoints: Sequence[int],
     *,
     integrality: Integrality = "none",
-    solver: SolverName = "highs",
+    solver: str = "highs",
     time_limit: float | None = None,
     workers: int = 1,
     seed: int = 0,

@@ -1,22 +1,24 @@
 """Linear and mixed-integer programs as arrays, and the solvers that take them.
 
-A model is built once, by columns and rows given as arrays; adapters hand it to a solver as it is. OR-Tools
-carries HiGHS, SCIP, GLOP and PDLP in process.
+A model is built once, by columns and rows given as arrays; adapters hand it to a solver as it is: OR-Tools'
+HiGHS, SCIP, GLOP and PDLP, and through PuLP CBC and what else there is on a machine.
 """
 
 from __future__ import annotations
 
-import datetime
-import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..instances.errors import PebblerError
 
-SolverName = Literal["highs", "scip", "glop", "pdlp"]
+MATH_OPT_SOLVERS = ("highs", "scip", "glop", "pdlp")
+"""Solvers that come with OR-Tools."""
+
+GAP = 1e-6
+"""Relative gap at which a solver may call a solution with whole columns optimal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,31 @@ class LinearResult:
     values: NDArray[np.float64] | None
     bound: float
     detail: str
+
+
+class LinearOptions(TypedDict, total=False):
+    """How to solve a model.
+
+    Attributes
+    ----------
+    time_limit
+        Seconds; None, the default: until done.
+    workers
+        Threads, where the solver takes them; 1 by default (OR-Tools' HiGHS and GLOP run as they like).
+    seed
+        Of the solver's random decisions, where it takes one; 0 by default.
+    log
+        Whether the solver's log goes to standard error.
+    hint
+        Per column, the value in a solution to start from, NaN where nothing is known. HiGHS, SCIP and CBC
+        take it, for models with whole columns.
+    """
+
+    time_limit: float | None
+    workers: int
+    seed: int
+    log: bool
+    hint: NDArray[np.float64] | None
 
 
 class ModelBuilder:
@@ -128,89 +155,69 @@ class ModelBuilder:
 
 
 def solve_linear(
-    model: LinearModel,
-    *,
-    solver: SolverName = "highs",
-    time_limit: float | None = None,
-    workers: int = 1,
-    seed: int = 0,
-    log: bool = False,
+    model: LinearModel, *, solver: str = "highs", **options: Unpack[LinearOptions]
 ) -> LinearResult:
-    """Solve a model through OR-Tools' MathOpt.
+    """Solve a model, and check what comes back; solvers that are not OR-Tools' get a process of their own.
 
     Parameters
     ----------
     model
         What to solve.
     solver
-        HiGHS by default; GLOP and PDLP only for models without whole columns.
-    time_limit
-        Seconds; None: until done.
-    workers, seed
-        Threads, where the solver takes them (MathOpt's HiGHS and GLOP run as they like), and seed of the
-        solver's random decisions.
-    log
-        Whether the solver prints its log.
+        One that `list_linear_solvers` knows; GLOP and PDLP only for models without whole columns.
+    **options
+        See `LinearOptions`.
 
     Raises
     ------
     PebblerError
-        For a solver that is not known, or that cannot take whole columns when the model has some.
+        For a solver that is not available here, or that cannot take whole columns when the model has some.
     """
-    from ortools.math_opt import model_pb2
-    from ortools.math_opt.python import mathopt
+    if solver in MATH_OPT_SOLVERS:
+        return solve_in_process(model, solver, **options)
+    from .linear_worker import LinearWorker
 
-    kinds = {
-        "highs": mathopt.SolverType.HIGHS,
-        "scip": mathopt.SolverType.GSCIP,
-        "glop": mathopt.SolverType.GLOP,
-        "pdlp": mathopt.SolverType.PDLP,
-    }
-    if solver not in kinds:
-        raise PebblerError(f"there is no linear solver '{solver}'; there are {', '.join(kinds)}")
-    if solver in ("glop", "pdlp") and model.integer.any():
-        raise PebblerError(f"solver '{solver}' takes no whole variables; use highs or scip")
-    proto = model_pb2.ModelProto()
-    count = len(model.cost)
-    proto.variables.ids.extend(range(count))
-    proto.variables.lower_bounds.extend(model.lower.tolist())
-    proto.variables.upper_bounds.extend(model.upper.tolist())
-    proto.variables.integers.extend(model.integer.tolist())
-    paid = np.flatnonzero(model.cost)
-    proto.objective.linear_coefficients.ids.extend(paid.tolist())
-    proto.objective.linear_coefficients.values.extend(model.cost[paid].tolist())
-    proto.linear_constraints.ids.extend(range(len(model.row_lower)))
-    proto.linear_constraints.lower_bounds.extend(model.row_lower.tolist())
-    proto.linear_constraints.upper_bounds.extend(model.row_upper.tolist())
-    proto.linear_constraint_matrix.row_ids.extend(model.rows.tolist())
-    proto.linear_constraint_matrix.column_ids.extend(model.columns.tolist())
-    proto.linear_constraint_matrix.coefficients.extend(model.values.tolist())
-    limit = None if time_limit is None else datetime.timedelta(seconds=max(time_limit, 0.0))
-    parameters = mathopt.SolveParameters(
-        time_limit=limit,
-        threads=workers if solver in ("scip", "pdlp") else None,
-        random_seed=None if solver == "pdlp" else seed,
-        enable_output=log,
-        relative_gap_tolerance=1e-6 if model.integer.any() else None,
-        lp_algorithm=mathopt.LPAlgorithm.BARRIER if solver == "highs" and not model.integer.any() else None,
-    )
-    found = mathopt.solve(mathopt.Model.from_model_proto(proto), kinds[solver], params=parameters)
-    reason = found.termination.reason
-    detail = f"{solver}: {reason.name.lower()}"
-    if found.has_primal_feasible_solution():
-        values = np.array(list(found.variable_values().values()))
-        status = "optimal" if reason == mathopt.TerminationReason.OPTIMAL else "feasible"
-        return LinearResult(status, found.objective_value(), values, _bound(found), detail)
-    status = {
-        mathopt.TerminationReason.INFEASIBLE: "infeasible",
-        mathopt.TerminationReason.NO_SOLUTION_FOUND: "unknown",
-    }.get(reason, "error")
-    return LinearResult(status, None, None, _bound(found), detail)
+    with LinearWorker(solver) as worker:
+        worker.start(model, **options)
+        return worker.result()
 
 
-def _bound(found: object) -> float:
-    bound = float(found.termination.objective_bounds.dual_bound)  # type: ignore[attr-defined]
-    return -math.inf if math.isnan(bound) else bound
+def solve_in_process(model: LinearModel, solver: str, **options: Unpack[LinearOptions]) -> LinearResult:
+    """Solve a model in this process, and check what comes back.
+
+    OR-Tools and PuLP must not meet in one process: `solve_linear` sees to that.
+    """
+    from .verify import verified
+
+    if solver in MATH_OPT_SOLVERS:
+        from .math_opt import solve_by_math_opt
+
+        return verified(model, solve_by_math_opt(model, solver, **options))
+    from .pulp_adapter import solve_by_pulp
+
+    return verified(model, solve_by_pulp(model, solver, **options))
+
+
+def list_linear_solvers() -> tuple[str, ...]:
+    """Names of the solvers that are available here: OR-Tools', and those that PuLP finds."""
+    from .linear_worker import list_by_pulp
+
+    return *MATH_OPT_SOLVERS, *(name for name in list_by_pulp() if name not in MATH_OPT_SOLVERS)
+
+
+def require_linear_solver(solver: str) -> None:
+    """Refuse a solver that is not available here.
+
+    Raises
+    ------
+    PebblerError
+        It lists those that are.
+    """
+    if solver in MATH_OPT_SOLVERS:
+        return
+    known = list_linear_solvers()
+    if solver not in known:
+        raise PebblerError(f"linear solver '{solver}' is not available here; there are {', '.join(known)}")
 
 
 def _spread(value: ArrayLike, count: int) -> NDArray[np.float64]:

@@ -1,0 +1,113 @@
+"""Linear models solved beside the program: a solver that crashes or hangs costs only its own result."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Unpack
+
+from .child import Child, ChildEnded
+from .linear import (
+    MATH_OPT_SOLVERS,
+    LinearModel,
+    LinearOptions,
+    LinearResult,
+    require_linear_solver,
+    solve_in_process,
+)
+
+
+class LinearWorker:
+    """Solves one model at a time in another process, which is started once and again after it has ended.
+
+    Use it in a ``with`` block: its end ends the process.
+
+    Parameters
+    ----------
+    solver
+        One that `list_linear_solvers` knows.
+    grace
+        Seconds over its time limit after which a solver is killed.
+
+    Raises
+    ------
+    PebblerError
+        For a solver that is not available here.
+    """
+
+    def __init__(self, solver: str = "highs", *, grace: float = 5.0) -> None:
+        require_linear_solver(solver)
+        self._solver, self._grace = solver, grace
+        self._child = _child(solver)
+
+    def __enter__(self) -> LinearWorker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.stop()
+
+    def start(self, model: LinearModel, **options: Unpack[LinearOptions]) -> None:
+        """Begin to solve a model.
+
+        Raises
+        ------
+        RuntimeError
+            When the model before this one is not done.
+        """
+        limit = options.get("time_limit")
+        wall_limit = None if limit is None else max(limit, 0.0) + self._grace
+        self._child.start(_solve, model, self._solver, options, wall_limit=wall_limit)
+
+    def done(self) -> bool:
+        """Whether there is a result."""
+        return self._child.done()
+
+    def result(self, timeout: float | None = None) -> LinearResult:
+        """Wait for the result; it is ``error`` with what happened where the process ended by itself.
+
+        A solver that was stopped or killed leaves ``unknown``.
+
+        Raises
+        ------
+        TimeoutError
+            When there is none after so many seconds; the solver goes on.
+        PebblerError
+            When the solver cannot take the model.
+        """
+        try:
+            found = self._child.result(timeout)
+        except ChildEnded as ended:
+            status = "unknown" if ended.wanted else "error"
+            return LinearResult(status, None, None, -math.inf, f"{self._solver}: {ended}")
+        except MemoryError:
+            return LinearResult("error", None, None, -math.inf, f"{self._solver}: out of memory")
+        assert isinstance(found, LinearResult)
+        return found
+
+    def stop(self) -> None:
+        """Give up the model that is being solved, at once."""
+        self._child.stop()
+
+
+@cache
+def list_by_pulp() -> tuple[str, ...]:
+    """Names of the solvers that PuLP finds on this machine."""
+    with _child("cbc") as child:
+        child.start(_available)
+        found = child.result()
+    assert isinstance(found, tuple)
+    return found
+
+
+def _child(solver: str) -> Child:
+    return Child(hidden=() if solver in MATH_OPT_SOLVERS else ("ortools",))
+
+
+def _solve(model: LinearModel, solver: str, options: LinearOptions) -> LinearResult:
+    return solve_in_process(model, solver, **options)
+
+
+def _available() -> tuple[str, ...]:
+    from .pulp_adapter import available
+
+    return tuple(available())
