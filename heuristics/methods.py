@@ -33,6 +33,10 @@ class Limits:
         Memory model of the schedule.
     warm_start
         A schedule to start from.
+    solver
+        What solves linear models.
+    log
+        Whether solvers write their logs to standard error.
     """
 
     time_limit: float | None = None
@@ -40,6 +44,8 @@ class Limits:
     workers: int = 1
     memory: Literal["contiguous", "paged"] = "contiguous"
     warm_start: Schedule | None = None
+    solver: str = "highs"
+    log: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ def flow_bound(
     time_limit: float | None = None,
     workers: int = 1,
     seed: int = 0,
+    log: bool = False,
 ) -> Bound | None:
     """Bound the makespan by FLOW on some checkpoints, in floating point.
 
@@ -113,7 +114,9 @@ def flow_bound(
         For an instance with recomputable tasks, which the model does not cover.
     """
     model = flow_model(instance, checkpoints, integrality)
-    result = solve_linear(model.linear, solver=solver, time_limit=time_limit, workers=workers, seed=seed)
+    result = solve_linear(
+        model.linear, solver=solver, time_limit=time_limit, workers=workers, seed=seed, log=log
+    )
     name = {"none": "flow-lp", "algorithms": "flow-partial", "all": "flow-milp"}[integrality]
     return proven(result, model, f"{name}-{solver}")
 

@@ -25,7 +25,7 @@ _SLACK = (1.0, 0.98, 0.95, 0.92, 0.88, 0.84, 0.8)
 _log = logging.getLogger(__name__)
 
 
-@register("flow", "FLOW (MILP) on hot checkpoints, decoded; its bound is proven by HiGHS", "this project")
+@register("flow", "FLOW (MILP) on hot checkpoints, decoded, with the bound of its solver", "this project")
 def flow(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW on 16, 32, 64 ... checkpoints and decode every solution; bounds rise, schedules improve.
 
@@ -50,8 +50,10 @@ def flow(instance: Instance, limits: Limits) -> Answer:
                 break
             checkpoints = hot_checkpoints(instance, count)
             model = flow_model(instance, checkpoints, "all")
-            result = solve_linear(model.linear, time_limit=left, seed=limits.seed)
-            found = proven(result, model, "flow-milp-highs")
+            result = solve_linear(
+                model.linear, solver=limits.solver, time_limit=left, seed=limits.seed, log=limits.log
+            )
+            found = proven(result, model, f"flow-milp-{limits.solver}")
             if found is not None and found.lower_bound_ns > bound.lower_bound_ns:
                 bound = found
             if result.values is not None:

@@ -25,6 +25,8 @@ GAP = 1e-6
 class LinearModel:
     """Minimise cost x subject to row_lower <= A x <= row_upper and lower <= x <= upper.
 
+    Solvers have absolute tolerances: columns, rows and costs should be of the order of one or more.
+
     Attributes
     ----------
     cost, lower, upper
@@ -203,6 +205,11 @@ def list_linear_solvers() -> tuple[str, ...]:
     from .linear_worker import list_by_pulp
 
     return *MATH_OPT_SOLVERS, *(name for name in list_by_pulp() if name not in MATH_OPT_SOLVERS)
+
+
+def takes_whole_columns(solver: str) -> bool:
+    """Whether a solver takes columns that must be whole."""
+    return solver not in ("glop", "pdlp")
 
 
 def require_linear_solver(solver: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..instances.errors import PebblerError
-from .linear import GAP, LinearModel, LinearResult
+from .linear import GAP, LinearModel, LinearResult, takes_whole_columns
 
 if TYPE_CHECKING:
     from ortools.math_opt.python import mathopt
@@ -41,7 +41,7 @@ def solve_by_math_opt(
     from ortools.math_opt.python import mathopt
 
     whole = bool(model.integer.any())
-    if solver in ("glop", "pdlp") and whole:
+    if whole and not takes_whole_columns(solver):
         raise PebblerError(f"solver '{solver}' takes no whole variables; use highs or scip")
     problem = _problem(model)
     parameters = mathopt.SolveParameters(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ..instances.instance import Instance
 from .bounds import Bound, best_bound
 from .flow import Integrality, flow_bound, hot_checkpoints
+from .linear import require_linear_solver, takes_whole_columns
 
 _FIRST = 16
 _STEPS: tuple[Integrality, ...] = ("none", "all")
@@ -18,6 +19,8 @@ def refine_bound(
     time_limit: float,
     *,
     seed: int = 0,
+    solver: str = "highs",
+    log: bool = False,
     on_better: Callable[[Bound], None] | None = None,
 ) -> Bound:
     """Return the best bound that the time allows; the bound only rises.
@@ -35,9 +38,20 @@ def refine_bound(
         Seconds.
     seed
         Of the solver's random decisions.
+    solver
+        One that `list_linear_solvers` knows; with GLOP and PDLP the models stay linear.
+    log
+        Whether the solver writes its log to standard error.
     on_better
         Called with every bound that is better than those before.
+
+    Raises
+    ------
+    PebblerError
+        For a solver that is not available.
     """
+    require_linear_solver(solver)
+    steps = _STEPS if takes_whole_columns(solver) else _STEPS[:1]
     deadline = time.monotonic() + time_limit
     best = best_bound(instance)
     if on_better is not None:
@@ -47,11 +61,19 @@ def refine_bound(
     count = _FIRST
     while True:
         checkpoints = hot_checkpoints(instance, count)
-        for integrality in _STEPS:
+        for integrality in steps:
             left = deadline - time.monotonic()
             if left <= 0:
                 return best
-            found = flow_bound(instance, checkpoints, integrality=integrality, time_limit=left, seed=seed)
+            found = flow_bound(
+                instance,
+                checkpoints,
+                integrality=integrality,
+                solver=solver,
+                time_limit=left,
+                seed=seed,
+                log=log,
+            )
             if found is not None and found.lower_bound_ns > best.lower_bound_ns:
                 best = found
                 if on_better is not None:

@@ -16,6 +16,7 @@ from ..validate.check import check
 from ..validate.measures import average_bytes, moved_bytes, pinned_bytes
 from ..validate.schedule import Schedule
 from .bounds import Bound, best_bound
+from .linear import require_linear_solver
 
 
 class Status(StrEnum):
@@ -102,6 +103,8 @@ def solve(
     memory: Literal["contiguous", "paged"] = "contiguous",
     warm_start: Schedule | None = None,
     bound: Bound | None = None,
+    solver: str = "highs",
+    log: bool = False,
 ) -> Result:
     """Solve an instance.
 
@@ -121,6 +124,10 @@ def solve(
         A schedule to start from, for methods that can.
     bound
         A bound that is known already, so that it need not be computed again.
+    solver
+        What solves linear models, in methods that have some: one that `list_linear_solvers` knows.
+    log
+        Whether that solver writes its log to standard error.
 
     Returns
     -------
@@ -130,14 +137,15 @@ def solve(
     Raises
     ------
     PebblerError
-        For an unknown method, or a budget under the minimum.
+        For an unknown method, a solver that is not available, or a budget under the minimum.
     AssertionError
         When a method returns a schedule that the checker refuses: a defect of the method.
     """
     call = find_method(method).call
     require_budget(instance)
+    require_linear_solver(solver)
     known = best_bound(instance) if bound is None else bound
-    limits = Limits(time_limit, seed, workers, memory, warm_start)
+    limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log)
     began = time.perf_counter()
     try:
         answer = call(instance, limits)

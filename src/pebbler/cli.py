@@ -149,6 +149,8 @@ def _solve(arguments: argparse.Namespace) -> int:
         workers=arguments.workers,
         memory=arguments.memory,
         warm_start=None if start is None else read_schedule(start, instance),
+        solver=arguments.solver,
+        log=arguments.log,
     )
     if result.schedule is not None:
         schedule = replace(result.schedule, instance_sha256=sha256_of(arguments.file))
@@ -177,7 +179,13 @@ def _bound(arguments: argparse.Namespace) -> int:
     if arguments.time_limit is None:
         bound = best_bound(instance)
     else:
-        bound = refine_bound(instance, arguments.time_limit, on_better=progress)
+        bound = refine_bound(
+            instance,
+            arguments.time_limit,
+            solver=arguments.solver,
+            log=arguments.log,
+            on_better=progress,
+        )
     if arguments.json:
         _print_json(bound)
     else:
@@ -381,6 +389,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_limits(command)
     command.add_argument("--workers", type=_positive, default=1, metavar="N", help="threads; default: 1")
     command.add_argument("--warm-start", metavar="SCHEDULE", help="a schedule to start from")
+    _add_solver(command)
     _add_output(command, "SCHEDULE")
 
     command = _add_command(
@@ -397,6 +406,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="T",
         help="for better bounds by linear and integer programs; default: only those in exact arithmetic",
     )
+    _add_solver(command)
 
     command = _add_command(
         commands,
@@ -509,6 +519,13 @@ def _add_limits(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--memory", choices=("contiguous", "paged"), default="contiguous", help="memory model"
     )
+
+
+def _add_solver(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--solver", default="highs", metavar="NAME", help="of linear models: highs (default), scip, cbc, ..."
+    )
+    command.add_argument("--log", action="store_true", help="write the solver's log to standard error")
 
 
 def _names(text: str) -> tuple[str, ...]:
