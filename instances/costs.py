@@ -138,6 +138,27 @@ def dense_algorithms(
 
 
 @lru_cache(maxsize=65536)
+def product_algorithms(
+    device: Device, products: int, results: int, bytes_moved: int
+) -> tuple[Algorithm, ...]:
+    """Return the algorithm of products of two layers' outputs: attention, and its batched matrix products.
+
+    Parameters
+    ----------
+    device
+        A GPU.
+    products
+        Multiply-adds.
+    results
+        Values that are computed, which fill the device in tiles.
+    bytes_moved
+        What is read and written.
+    """
+    seconds = _product_seconds(device, device.gemm_efficiency, 2 * products, results / TILE**2, bytes_moved)
+    return (Algorithm(name="gemm", duration_ns=whole_ns(seconds), workspace_bytes=0),)
+
+
+@lru_cache(maxsize=65536)
 def memory_bound_algorithms(device: Device, bytes_moved: int) -> tuple[Algorithm, ...]:
     """Return the algorithm of a kernel that only moves data: pooling, normalisation, element-wise work."""
     duration = whole_ns(device.memory_seconds(bytes_moved) + device.launch_ns / 1e9)

@@ -2,7 +2,7 @@
 
 Names: tasks ``FP(l)``, ``BP(relu l)``, ``BP2(l)`` (weight gradient), ``BP1(l)`` (gradient of the input) and
 ``copy(dY(l))``; blocks ``X(input)``, ``Y(l)``, ``dY(l)`` (gradient of the loss for Y(l)), ``M(l)`` (dropout's
-mask), ``S(l)`` (batch norm's saved statistics), ``W(l)`` and ``dW(l)``.
+mask), ``S(l)`` (saved statistics of normalisation and attention), ``W(l)`` and ``dW(l)``.
 """
 
 from __future__ import annotations
@@ -11,15 +11,33 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .errors import PebblerError
-from .network import Layer, Network
+from .network import LOSSES, Kind, Layer, Network
 
 FLOAT_BYTES = 4
 
 Graph = Literal["executable", "paper"]
 Role = Literal["FP", "BP1", "BP2", "relu", "copy"]
 
-_WEIGHTED = ("conv", "deconv", "fc")
-_REREAD = ("input", "maxpool", "lrn", "softmax")  # their backward tasks read their own output
+_WEIGHTED: tuple[Kind, ...] = ("conv", "deconv", "fc", "linear", "embedding")
+"""Kinds whose weights' gradient is a task of its own; other trained kinds compute it in BP1."""
+_READ_INPUTS: tuple[Kind, ...] = (
+    "maxpool",
+    "lrn",
+    "bn",
+    "norm",
+    "scale",
+    "gelu",
+    "silu",
+    "multiply",
+    "matmul",
+    "attention",
+    "lstm_cell",
+    "lstm_hidden",
+    "loss",
+)
+"""Kinds whose BP1 reads their inputs."""
+_READ_OUTPUT: tuple[Kind, ...] = ("maxpool", "lrn", "softmax", "rowsoftmax", "attention")
+"""Kinds whose BP1 reads their own output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +115,22 @@ def task_graph(
 
     | task | inputs | outputs | updates |
     |---|---|---|---|
-    | FP(conv, deconv, fc) | X | Y | |
-    | FP(maxpool, avgpool, lrn, softmax) | X | Y | |
-    | FP(bn) | X | Y, S | |
-    | FP(add, concat) | every X | Y | |
+    | FP(any other kind) | every X | Y | |
+    | FP(bn, norm, attention) | every X | Y, S | |
     | FP(dropout) | | M | Y of its input |
     | BP(relu l) | Y | | dY |
-    | BP2(conv, deconv, fc) | X, dY | | |
-    | BP1(conv, deconv, fc) | dY | dX | |
+    | BP2(conv, deconv, fc, linear, embedding) | every X, dY | | |
+    | BP1(conv, deconv, fc, linear) | dY | every dX | |
+    | BP1(avgpool, concat, position, resample) | dY | every dX | |
+    | BP1(gelu, silu, scale, multiply, matmul, lstm_cell, lstm_hidden) | dY, every X | every dX | |
     | BP1(maxpool, lrn) | dY, X, Y | dX | |
-    | BP1(avgpool) | dY | dX | |
-    | BP1(bn) | dY, X, S | dX | |
-    | BP1(concat) | dY | every dX | |
+    | BP1(rowsoftmax) | dY, Y | dX | |
+    | BP1(bn, norm) | dY, X, S | dX | |
+    | BP1(attention) | dY, every X, Y, S | every dX | |
     | BP1(dropout) | M | | dY |
     | BP1(softmax) | Y | dX | |
-    | BP1(add), only to accumulate | dY | | dX |
+    | BP1(loss) | every X | every dX | |
+    | BP1(add), to accumulate or for a value a channel | dY | dX | dX |
     | copy(dY(l)) | a shared gradient | dY(l) | |
 
     A dX that exists already is in the updates instead. An addition passes its dY on to its inputs as it is; a
@@ -124,8 +143,9 @@ def task_graph(
     derivative is that for Z). Only a gradient that comes unchanged out of an addition keeps its ReLU task.
 
     With `weights_as_blocks` (moDNN, TPDS 2019, Fig. 9), W(l) is the input after X or S of FP and after dY, X
-    and S of BP1, and dW(l) is an output of BP2, or of BP1 for batch norm. W starts on the host and is never
-    written; dW must reach the host.
+    and S of BP1, and dW(l) is an output of BP2, or of BP1 for normalisation, scale and position. Layers with
+    tied weights share both; the later of them updates dW. W starts on the host and is never written; dW must
+    reach the host.
 
     Raises
     ------
@@ -165,6 +185,11 @@ class _Draft:
         )
 
 
+def _owner(layer: Layer) -> str:
+    """Name of the layer whose weights it uses."""
+    return layer.name if layer.tied is None else layer.tied
+
+
 class _Builder:
     """Walks the layers forward, then backward, and keeps where every output and gradient lies.
 
@@ -190,6 +215,7 @@ class _Builder:
         self.feature: dict[str, int] = {}
         self.saved: dict[str, int] = {}
         self.weights: dict[str, int] = {}
+        self.weight_gradients: dict[str, int] = {}
         self.gradient: dict[str, int] = {}
         self.needed_by: dict[int, set[str]] = {}
         self.last_writer: dict[str, _Draft] = {}
@@ -197,7 +223,8 @@ class _Builder:
 
     def build(self) -> TaskGraph:
         for layer in self.network.layers:
-            self.trained[layer.name] = layer.parameters > 0 or any(self.trained[x] for x in layer.inputs)
+            own = layer.parameters > 0 or layer.tied is not None
+            self.trained[layer.name] = own or any(self.trained[x] for x in layer.inputs)
             if layer.kind == "input":
                 self.feature[layer.name] = self._block(f"X({layer.name})", self._bytes(layer), "device")
             else:
@@ -229,12 +256,15 @@ class _Builder:
                 channels = layer.shape.channels
                 self.saved[layer.name] = self._block(f"S({layer.name})", 2 * FLOAT_BYTES * channels)
                 task.outputs.append(self.saved[layer.name])
+        if layer.saved:
+            self.saved[layer.name] = self._block(f"S({layer.name})", FLOAT_BYTES * self.batch * layer.saved)
+            task.outputs.append(self.saved[layer.name])
         if layer.relu:
             task.extra_bytes += 2 * size
         if self.weights_as_blocks and layer.parameters:
             weight_bytes = FLOAT_BYTES * layer.parameters
             self.weights[layer.name] = self._block(f"W({layer.name})", weight_bytes, "host")
-            task.inputs.append(self.weights[layer.name])
+        self._read_weights(task, layer)
         self.tasks.append(task)
 
     def _backward(self, layer: Layer) -> None:
@@ -270,13 +300,14 @@ class _Builder:
         shared = self.gradient[layer.name]
         task = _Draft(f"BP1({layer.name})", layer, "BP1", inputs=[shared])
         for source in layer.inputs:
-            if source in self.gradient or not self.trained[source]:
+            whole = self.network[source].shape == layer.shape
+            if source in self.gradient or not self.trained[source] or not whole:
                 self._contribute(task, source)
             else:
                 self.gradient[source] = shared
                 self.needed_by[shared].add(source)
                 task.targets.append(None)
-        if task.updates:
+        if task.outputs or task.updates:
             self.tasks.append(task)
 
     def _backward_in_place(self, layer: Layer) -> None:
@@ -295,7 +326,7 @@ class _Builder:
         self.last_writer[source] = task
 
     def _weight_gradient(self, layer: Layer) -> None:
-        inputs = [self.feature[layer.inputs[0]], self.gradient[layer.name]]
+        inputs = [*(self.feature[x] for x in layer.inputs), self.gradient[layer.name]]
         task = _Draft(f"BP2({layer.name})", layer, "BP2", inputs=inputs)
         self._add_weight_gradient(task, layer)
         self.tasks.append(task)
@@ -303,34 +334,42 @@ class _Builder:
     def _input_gradients(self, layer: Layer) -> None:
         """Add BP1: what it reads besides dY decides how long feature maps live."""
         task = _Draft(f"BP1({layer.name})", layer, "BP1")
-        if layer.kind != "softmax":
+        if layer.kind not in LOSSES:
             task.inputs.append(self.gradient[layer.name])
-        if layer.kind in ("maxpool", "lrn", "bn"):
-            task.inputs.append(self.feature[layer.inputs[0]])
-        if layer.kind in ("maxpool", "lrn", "softmax"):
+        if layer.kind in _READ_INPUTS:
+            task.inputs += [self.feature[x] for x in layer.inputs]
+        if layer.kind in _READ_OUTPUT:
             task.inputs.append(self.feature[layer.name])
         if layer.name in self.saved:
             task.inputs.append(self.saved[layer.name])
         if layer.kind == "bn":
             task.extra_bytes += 2 * self._bytes(layer)  # X and dY are read for the sums, then once more
+        if layer.kind in _WEIGHTED:
+            self._read_weights(task, layer)
+        elif layer.parameters:
             self._add_weights(task, layer)
-        elif layer.name in self.weights:
-            task.inputs.append(self.weights[layer.name])
         for source in layer.inputs:
             self._contribute(task, source)
-        if task.outputs or task.updates or layer.kind == "bn":
+        if task.outputs or task.updates or (layer.parameters and layer.kind not in _WEIGHTED):
             self.tasks.append(task)
 
     def _add_weights(self, task: _Draft, layer: Layer) -> None:
         """Let a task read the weights and write their gradient, where these are blocks."""
-        if layer.name in self.weights:
-            task.inputs.append(self.weights[layer.name])
+        self._read_weights(task, layer)
         self._add_weight_gradient(task, layer)
 
+    def _read_weights(self, task: _Draft, layer: Layer) -> None:
+        if (owner := _owner(layer)) in self.weights:
+            task.inputs.append(self.weights[owner])
+
     def _add_weight_gradient(self, task: _Draft, layer: Layer) -> None:
-        if layer.name in self.weights:
-            name = f"dW({layer.name})"
-            task.outputs.append(self._block(name, FLOAT_BYTES * layer.parameters, finally_="host"))
+        owner = _owner(layer)
+        if owner in self.weight_gradients:
+            task.updates.append(self.weight_gradients[owner])
+        elif owner in self.weights:
+            size = self.blocks[self.weights[owner]].bytes
+            self.weight_gradients[owner] = self._block(f"dW({owner})", size, finally_="host")
+            task.outputs.append(self.weight_gradients[owner])
 
     def _contribute(self, task: _Draft, source: str) -> None:
         """Let a task write the gradient of a layer's output, or add to it, where anybody needs it."""
@@ -369,7 +408,7 @@ class _Builder:
         if layer.kind != "dropout" and not (layer.kind == "bn" and self.graph == "paper"):
             return False
         producer = self.network[layer.inputs[0]]
-        if producer.kind in _REREAD or (layer.kind == "bn" and producer.relu):
+        if producer.kind in ("input", *_READ_OUTPUT) or (layer.kind == "bn" and producer.relu):
             return False
         return len(self.network.consumers(producer.name)) == 1
 

@@ -7,13 +7,20 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .costs import Convolution, Pass, convolution_algorithms, dense_algorithms, memory_bound_algorithms
+from .costs import (
+    Convolution,
+    Pass,
+    convolution_algorithms,
+    dense_algorithms,
+    memory_bound_algorithms,
+    product_algorithms,
+)
 from .devices import Device, find_device
 from .errors import PebblerError
 from .instance import Algorithm, Block, Instance, Task
 from .memory import least_budget, parse_budget, require_budget, with_budget
 from .network import Layer, Network
-from .taskgraph import DataBlock, Graph, LayerTask, TaskGraph, task_graph
+from .taskgraph import FLOAT_BYTES, DataBlock, Graph, LayerTask, TaskGraph, task_graph
 from .zoo import find_network
 
 _BATCH_NORM_NOTE = (
@@ -155,20 +162,39 @@ def _block(block: DataBlock, device: Device) -> Block:
 def _algorithms(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algorithm, ...]:
     layer = task.layer
     again = sum(graph.blocks[d].bytes for d in task.updates)
-    if layer.kind in ("conv", "deconv", "fc") and task.role in ("FP", "BP1", "BP2"):
+    if layer.kind in ("conv", "deconv", "fc", "linear") and task.role in ("FP", "BP1", "BP2"):
         source = graph.network[layer.inputs[0]]
         extra = task.extra_bytes + again
         if layer.kind == "fc":
             inputs, outputs = source.shape.elements, layer.shape.elements
             return dense_algorithms(device, graph.batch, inputs, outputs, task.role, extra)
+        if layer.kind == "linear":
+            rows = graph.batch * layer.shape.positions
+            inputs = sum(graph.network[x].shape.channels for x in layer.inputs)
+            return dense_algorithms(device, rows, inputs, layer.shape.channels, task.role, extra)
         if layer.kind == "conv":
             return convolution_algorithms(
                 device, _convolution(graph.batch, layer, source, layer), task.role, extra
             )
         mirrored = _convolution(graph.batch, layer, layer, source)
         return convolution_algorithms(device, mirrored, _TRANSPOSED[task.role], extra)
+    if layer.kind == "embedding":
+        return memory_bound_algorithms(device, _embedding_bytes(graph, task))
     once = sum(graph.blocks[d].bytes for d in (*task.inputs, *task.outputs, *task.updates))
-    return memory_bound_algorithms(device, once + again + task.extra_bytes)
+    moved = once + again + task.extra_bytes
+    if layer.products and task.role in ("FP", "BP1"):
+        work = layer.products * graph.batch
+        if task.role == "BP1":  # of both operands; attention computes its scores once more
+            work = work * 5 // 2 if layer.kind == "attention" else 2 * work
+        return product_algorithms(device, work, graph.batch * layer.shape.elements, moved)
+    return memory_bound_algorithms(device, moved)
+
+
+def _embedding_bytes(graph: TaskGraph, task: LayerTask) -> int:
+    """Only the rows of the table that are asked for move: read and written, in BP2 added to as well."""
+    shape = task.layer.shape
+    rows = FLOAT_BYTES * graph.batch * shape.elements
+    return FLOAT_BYTES * graph.batch * shape.positions + (2 if task.role == "FP" else 3) * rows
 
 
 def _convolution(batch: int, layer: Layer, source: Layer, target: Layer) -> Convolution:

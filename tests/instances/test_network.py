@@ -104,7 +104,7 @@ def test_wrong_layers_are_refused(net, define, message):
 def test_every_path_ends_in_a_loss(net):
     net.softmax("loss", net.conv("c", "input", 4, 1))
     net.conv("loose", "input", 4, 1)
-    with pytest.raises(PebblerError, match="'loose': every path ends in exactly one softmax"):
+    with pytest.raises(PebblerError, match="'loose': every path ends in exactly one loss"):
         net.finish(batch=1, source="test")
 
 

@@ -3,11 +3,12 @@
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import get_args
 
 import pytest
 
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.network import Layer, Network, NetworkBuilder
+from pebbler.instances.network import Kind, Layer, Network, NetworkBuilder, Shape
 from pebbler.instances.taskgraph import LayerTask, TaskGraph, task_graph
 from pebbler.instances.zoo import find_network
 
@@ -130,6 +131,56 @@ def test_weights_as_blocks(every_kind):
     )
 
 
+def test_tied_weights_are_one_block_that_every_layer_reads_and_adds_to():
+    net = NetworkBuilder("tied")
+    x = net.conv("a", net.input(4, 6, 6), 4, 1, bias=False)
+    x = net.conv("b", x, 4, 1, bias=False, tied="a")
+    net.softmax("loss", net.fc("fc", x, 3))
+    network = net.finish(batch=1, source="test")
+    assert network.parameters == 16 + (4 * 36 + 1) * 3
+    graph = task_graph(network, 1, weights_as_blocks=True)
+    got = touched(graph)
+    assert got["FP(b)"] == (["Y(a)", "W(a)"], ["Y(b)"], [])
+    assert got["BP2(b)"] == (["Y(a)", "dY(b)"], ["dW(a)"], [])
+    assert got["BP1(b)"] == (["dY(b)", "W(a)"], ["dY(a)"], [])
+    assert got["BP2(a)"] == (["X(input)", "dY(a)"], [], ["dW(a)"])
+    assert [block.name for block in graph.blocks if "W(a)" in block.name] == ["W(a)", "dW(a)"]
+
+
+def test_a_transformer_block_reads_what_its_derivatives_need():
+    net = NetworkBuilder("block")
+    x = net.embedding("e", net.input(1, 6, 1), 10, 8)
+    y = net.linear("qkv", net.layer_norm("n", x), outputs=24)
+    y = net.add("sum", x, net.attention("att", y, heads=2))
+    y = net.linear("narrow", net.gelu("g", net.linear("wide", y, outputs=32)), outputs=8)
+    net.softmax("loss", y)
+    graph = task_graph(net.finish(batch=3, source="test"), 3)
+    got = touched(graph)
+    assert got["FP(att)"] == (["Y(qkv)"], ["Y(att)", "S(att)"], [])
+    assert got["BP1(att)"] == (["dY(sum)", "Y(qkv)", "Y(att)", "S(att)"], ["dY(qkv)"], [])
+    assert got["BP1(g)"] == (["dY(g)", "Y(wide)"], ["dY(wide)"], [])
+    assert got["BP1(n)"] == (["dY(n)", "Y(e)", "S(n)"], [], ["dY(sum)"])
+    assert got["BP2(e)"] == (["X(input)", "dY(sum)"], [], [])
+    assert "BP1(e)" not in got
+    sizes = {block.name: block.bytes for block in graph.blocks}
+    assert sizes["S(n)"] == 4 * 3 * 2 * 6
+    assert sizes["S(att)"] == 4 * 3 * 2 * 6
+    assert sizes["X(input)"] == 4 * 3 * 6
+
+
+def test_a_value_a_channel_has_a_gradient_of_its_own():
+    net = NetworkBuilder("shift")
+    x = net.conv("a", net.input(4, 6, 6), 4, 1)
+    net.softmax("loss", net.add("sum", x, net.fc("f", net.input(9, 1, 1, name="time"), 4)))
+    network = net.finish(batch=1, source="test")
+    graph = task_graph(network, 1)
+    got = touched(graph)
+    assert got["BP1(sum)"] == (["dY(sum)"], ["dY(f)"], [])
+    assert got["BP2(a)"] == (["X(input)", "dY(sum)"], [], [])
+    assert {block.name: block.bytes for block in graph.blocks}["dY(f)"] == 4 * 4
+    require_chain_rule(network)
+
+
 def least(graph: TaskGraph) -> int:
     return graph.resident_bytes + max(
         sum(graph.blocks[d].bytes for d in (*task.inputs, *task.outputs, *task.updates))
@@ -182,6 +233,17 @@ def test_wrong_arguments_are_refused(every_kind):
 # Every derivative is a random number modulo a prime, so a gradient is the sum over all paths to the loss of
 # the products along them. Two different sums agree with a probability of about 2**-60.
 
+READS = {
+    "maxpool": "XY",  # where the greatest value lay: compare both
+    "lrn": "XY",
+    "softmax": "Y",
+    "rowsoftmax": "Y",
+    "attention": "XY",
+    **dict.fromkeys(("bn", "norm", "scale", "gelu", "silu", "loss"), "X"),
+    **dict.fromkeys(("multiply", "matmul", "lstm_cell", "lstm_hidden"), "X"),
+}
+"""What a derivative for the inputs depends on besides dY, weights and saved statistics: inputs, output."""
+
 
 @dataclass
 class ChainRule:
@@ -195,7 +257,8 @@ class ChainRule:
         return random.Random(f"{self.seed} {key}").randrange(2, PRIME)
 
     def derivative(self, layer: Layer, source: str) -> int:
-        return 1 if layer.kind == "add" else self.factor("derivative", layer.name, source)
+        passed = layer.kind == "add" and self.network[source].shape == layer.shape
+        return 1 if passed else self.factor("derivative", layer.name, source)
 
     def sign(self, layer: Layer) -> int:
         return self.factor("relu", layer.name) if layer.relu else 1
@@ -219,7 +282,7 @@ class ChainRule:
     def inner_gradient(self, name: str) -> int:
         """Gradient of the loss for the output before the ReLU."""
         layer = self.network[name]
-        if layer.kind == "softmax":
+        if layer.kind in ("softmax", "loss"):
             return 1
         return self.gradient(name) * self.sign(layer) % PRIME
 
@@ -234,8 +297,8 @@ class Machine:
         self.trained: Counter[str] = Counter()
         self.written: dict[str, int] = {}
         for index, block in enumerate(graph.blocks):
-            if block.name == "X(input)":
-                self.memory[index] = truth.output("input")
+            if block.name.startswith("X("):
+                self.memory[index] = truth.output(block.name[2:-1])
         self.fused = self.find_fused_relus()
 
     def find_fused_relus(self) -> dict[str, str]:
@@ -283,8 +346,9 @@ class Machine:
         self.memory[task.outputs[0]] = self.memory[task.inputs[0]]
 
     def BP2(self, task: LayerTask) -> None:  # noqa: N802
-        source, gradient = task.inputs
-        assert self.memory[source] == self.truth.output(task.layer.inputs[0]), task.name
+        *sources, gradient = task.inputs
+        values = [self.memory[d] for d in sources]
+        assert values == [self.truth.output(source) for source in task.layer.inputs], task.name
         assert self.memory[gradient] == self.truth.inner_gradient(task.layer.name), task.name
         self.trained[task.layer.name] += 1
 
@@ -292,14 +356,17 @@ class Machine:
         layer = task.layer
         value = self.truth.inner_gradient(layer.name)
         in_place = layer.kind in ("dropout", "bn") and self.graph.blocks[task.inputs[0]].name[0] != "d"
-        if layer.kind == "softmax":
-            self.read_output(task.layer.name, task.inputs[0])
-        else:
-            assert self.memory[task.updates[0] if in_place else task.inputs[0]] == value, task.name
-        if layer.kind in ("maxpool", "lrn") or (layer.kind == "bn" and not in_place):
-            assert self.memory[task.inputs[1]] == self.truth.output(layer.inputs[0]), task.name
-        if layer.kind in ("maxpool", "lrn"):
-            assert self.memory[task.inputs[2]] == self.truth.output(layer.name), task.name
+        read = list(task.inputs)
+        if layer.kind not in ("softmax", "loss"):
+            assert self.memory[task.updates[0] if in_place else read.pop(0)] == value, task.name
+        if not in_place:
+            for source in layer.inputs if "X" in READS.get(layer.kind, "") else ():
+                assert self.memory[read.pop(0)] == self.truth.output(source), task.name
+            if "Y" in READS.get(layer.kind, ""):
+                self.read_output(layer.name, read.pop(0))
+            read = [d for d in read if self.graph.blocks[d].name[0] not in "SM"]
+            signs = [self.written[source] for source, name in self.fused.items() if name == task.name]
+            assert set(read) <= set(signs), task.name
         targets = [target for target in task.targets if target is not None]
         assert Counter(targets) == Counter((*task.outputs, *task.updates)), task.name
         for source, target in zip(layer.inputs, task.targets, strict=True):
@@ -312,12 +379,12 @@ class Machine:
                 self.read_output(source, self.written[source])
                 result *= self.truth.sign(self.graph.network[source])
             self.memory[target] = result % PRIME
-        if layer.kind == "bn":
+        if layer.kind in ("bn", "norm", "scale", "position"):
             self.trained[layer.name] += 1
 
 
 def require_chain_rule(network: Network, seed: int = 0) -> None:
-    trained = {layer.name: 1 for layer in network.layers if layer.parameters}
+    trained = {layer.name: 1 for layer in network.layers if layer.parameters or layer.tied}
     for kind in ("executable", "paper"):
         graph = task_graph(network, 1, kind)
         machine = Machine(graph, ChainRule(network, seed))
@@ -326,41 +393,105 @@ def require_chain_rule(network: Network, seed: int = 0) -> None:
         assert not (kind == "executable" and machine.fused)
 
 
+MAP = Shape(4, 6, 6)
+KINDS = [
+    *(
+        "conv",
+        "conv",
+        "conv",
+        "bn",
+        "bn",
+        "add",
+        "add",
+        "add",
+        "concat",
+        "dropout",
+        "maxpool",
+        "avgpool",
+        "lrn",
+    ),
+    *("linear", "tied", "norm", "scale", "gelu", "multiply", "attention", "product", "lstm", "position"),
+    *("shift", "resample", "embedding"),
+]
+
+
 def random_network(seed: int) -> Network:
     """A random directed acyclic graph of all kinds of layers on maps of one size."""
     rng = random.Random(seed)
     net = NetworkBuilder(f"random-{seed}")
-    layers = [net.input(4, 6, 6)]
+    layers = [net.input(*MAP)]
     unread = set(layers)
     for index in range(rng.randint(3, 14)):
-        kind = rng.choice(
-            ["conv", "conv", "bn", "add", "add", "concat", "dropout", "maxpool", "avgpool", "lrn"]
-        )
-        count = rng.randint(2, 3) if kind in ("add", "concat") else 1
+        kind = rng.choice(KINDS)
+        count = {"add": 3, "concat": 3, "linear": 3, "multiply": 2, "attention": 3, "product": 3, "shift": 2}
+        most = count.get(kind, 1)
         recent = layers[-rng.randint(1, 6) :]
-        sources = rng.sample(recent, min(count, len(recent)))
-        name, relu = f"{kind}{index}", rng.random() < 0.5
-        if kind == "conv":
-            net.conv(name, *sources, 4, 3, pad=1, relu=relu)
-        elif kind == "bn":
-            net.bn(name, *sources, relu=relu)
-        elif kind == "add":
-            net.add(name, *sources, relu=relu)
-        elif kind == "concat":
-            net.concat(f"wide{index}", *sources)
-            net.conv(name, f"wide{index}", 4, 1, relu=relu)
-        elif kind in ("maxpool", "avgpool"):
-            getattr(net, kind)(name, *sources, 3, stride=1, pad=1)
-        else:
-            getattr(net, kind)(name, *sources)
+        sources = rng.sample(recent, min(rng.randint(min(2, most), most), len(recent)))
+        if kind in ("attention", "product") and len(sources) == 2:
+            del sources[1]
+        name = add_random_layer(rng, net, f"{kind}{index}", kind, sources)
         unread.difference_update(sources)
         layers.append(name)
         unread.add(name)
     if rng.random() < 0.3:
         net.softmax("auxiliary", rng.choice(layers[1:]))
+    if rng.random() < 0.3:
+        net.loss("second", *rng.sample(layers, 2))
     last = net.add("sum", *sorted(unread)) if len(unread) > 1 else unread.pop()
     net.softmax("loss", net.fc("fc", last, 3))
     return net.finish(batch=1, source="test")
+
+
+def add_random_layer(
+    rng: random.Random, net: NetworkBuilder, name: str, kind: str, sources: list[str]
+) -> str:
+    """Add a layer, with others before it where its kind needs them; a kind with too few sources is a bn."""
+    relu = rng.random() < 0.5
+    first = sources[0]
+    if kind == "conv":
+        return net.conv(name, first, 4, 3, pad=1, relu=relu)
+    if kind == "add":
+        return net.add(name, *sources, relu=relu)
+    if kind == "concat":
+        return net.conv(name, net.concat(f"wide-{name}", *sources), 4, 1, relu=relu)
+    if kind in ("maxpool", "avgpool"):
+        return getattr(net, kind)(name, first, 3, stride=1, pad=1)
+    if kind in ("dropout", "lrn", "scale"):
+        return getattr(net, kind)(name, first)
+    if kind == "linear":
+        return net.linear(name, *sources, outputs=4)
+    if kind == "tied":
+        own = net.linear(f"own-{name}", first, outputs=4)
+        return net.linear(name, own, outputs=4, tied=own)
+    if kind == "norm":
+        if relu:
+            return net.group_norm(name, first, 2)
+        return rng.choice([net.layer_norm, net.rms_norm])(name, first)
+    if kind == "gelu":
+        return rng.choice([net.gelu, net.silu])(name, first)
+    if kind == "multiply" and len(sources) == 2:
+        return net.multiply(name, *sources)
+    if kind == "attention":
+        if len(sources) == 3:
+            return net.attention(name, *sources, heads=2, causal=relu)
+        return net.attention(name, net.linear(f"qkv-{name}", first, outputs=12), heads=2)
+    if kind == "product" and len(sources) == 3:
+        x = net.rowsoftmax(f"rows-{name}", net.scores(f"scores-{name}", *sources[:2], heads=2))
+        return net.resample(name, net.context(f"context-{name}", x, sources[2]), MAP)
+    if kind == "lstm":
+        gates = net.linear(f"gates-{name}", first, outputs=16)
+        return net.lstm_hidden(name, gates, net.lstm_cell(f"cell-{name}", gates, first))
+    if kind == "position":
+        x = net.position(f"position-{name}", first, extra=1)
+        return net.resample(name, x, MAP)
+    if kind == "shift":
+        return net.add(name, first, net.avgpool(f"mean-{name}", sources[-1]), relu=relu)
+    if kind == "resample":
+        return net.resample(name, first, MAP)
+    if kind == "embedding":
+        x = net.embedding(f"table-{name}", net.input(1, 6, 6, name=f"ids-{name}"), 9, 4)
+        return net.add(name, first, x, relu=relu)
+    return net.bn(name, first, relu=relu)
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -368,7 +499,35 @@ def test_gradients_on_random_networks(seed):
     require_chain_rule(random_network(seed), seed)
 
 
-@pytest.mark.parametrize("name", ["alexnet", "cifar10_quick", "googlenet", "resnet18", "resnet50", "fcn"])
+def test_random_networks_have_every_kind_of_layer():
+    kinds = {layer.kind for seed in range(300) for layer in random_network(seed).layers}
+    assert set(get_args(Kind)) - kinds == {"deconv"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "siamese",
+        "alexnet",
+        "caffenet",
+        "cifar10_quick",
+        "googlenet_bvlc",
+        "resnet18",
+        "resnet50",
+        "wrn16_8",
+        "convnext_t",
+        "fcn",
+        "fcn8s",
+        "unet",
+        "sd15_unet",
+        "lstm_rnn:steps=3",
+        "gpt2:layers=2",
+        "gpt2:layers=2,math=1",
+        "llama32_1b:layers=2",
+        "llama_block",
+        "vit_b16",
+    ],
+)
 def test_gradients_on_networks_of_the_zoo(name):
     require_chain_rule(find_network(name))
 
