@@ -12,6 +12,16 @@ from .taskgraph import FLOAT_BYTES, task_graph
 _IN_PLACE: tuple[Kind, ...] = ("bn", "dropout")
 
 
+def totals(network: Network, batch: int) -> dict[str, int]:
+    """Return the total of every rule that the papers state, in bytes, by the rule's name."""
+    return {
+        "vdnn_network_wide": vdnn_network_wide(network, batch),
+        "modnn_ideal": modnn_ideal(network, batch),
+        "modnn_lower_bound": modnn_lower_bound(network),
+        "layrub_data_and_gradient": layrub_data_and_gradient(network, batch),
+    }
+
+
 def vdnn_network_wide(network: Network, batch: int) -> int:
     """Network-wide allocation: every output and the input, twice the largest gradient, weights and gradients.
 

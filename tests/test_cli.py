@@ -317,6 +317,16 @@ def test_lists(toys: Toys, keep: Method, capsys: pytest.CaptureFixture[str]) -> 
     (network,) = json.loads(capsys.readouterr().out)["networks"]
     assert (network["name"], network["batch"], network["parameters"]) == ("vgg16", 64, 138_357_544)
     assert network["weight_bytes"] == 4 * 138_357_544
+    assert {name: f"{size / 2**30:.2f}" for name, size in network["totals"].items()} == {
+        "vdnn_network_wide": "6.20",
+        "modnn_ideal": "8.26",
+        "modnn_lower_bound": "1.07",
+        "layrub_data_and_gradient": "7.23",
+    }
+    assert main(["networks", "lenet"]) == 0
+    assert "13.72 MiB" in capsys.readouterr().out
+    assert main(["networks"]) == 0
+    assert "lstm_cnn is not available: " in capsys.readouterr().out.splitlines()[-1]
     assert main(["devices", "--json"]) == 0
     devices = json.loads(capsys.readouterr().out)["devices"]
     assert "K40" in [device["name"] for device in devices]

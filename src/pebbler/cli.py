@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .instances.errors import PebblerError
 from .instances.units import parse_time
@@ -257,33 +257,47 @@ def _pack(arguments: argparse.Namespace) -> int:
 
 def _networks(arguments: argparse.Namespace) -> int:
     from .benchmark.table import format_table
+    from .instances.accounting import totals
     from .instances.taskgraph import task_graph
-    from .instances.zoo import find_network, list_networks
+    from .instances.units import format_size
+    from .instances.zoo import UNAVAILABLE, find_network, list_networks
 
     names = list_networks() if arguments.name is None else (arguments.name,)
-    networks = [find_network(name) for name in names]
-    batches = [arguments.batch or network.batch for network in networks]
-    tasks = [len(task_graph(network, batch).tasks) for network, batch in zip(networks, batches, strict=True)]
-    listed = list(zip(networks, batches, tasks, strict=True))
-    if arguments.json:
-        entries = [
+    missing = UNAVAILABLE if arguments.name is None else {}
+    entries: list[dict[str, Any]] = []
+    for network in map(find_network, names):
+        batch = arguments.batch or network.batch
+        entries.append(
             {
                 "name": network.name,
                 "batch": batch,
-                "tasks": count,
+                "tasks": len(task_graph(network, batch).tasks),
                 "parameters": network.parameters,
                 "weight_bytes": 4 * network.parameters,
+                "totals": totals(network, batch),
                 "source": network.source,
             }
-            for network, batch, count in listed
-        ]
-        _print_json({"networks": entries})
+        )
+    if arguments.json:
+        unavailable = [{"name": name, "reason": reason} for name, reason in missing.items()]
+        _print_json({"networks": entries, "unavailable": unavailable})
     else:
+        rules = ("vDNN network-wide", "moDNN ideal", "moDNN least", "Layrub data")
+        header = ("network", "batch", "tasks", "parameters", *rules, "source")
         rows = [
-            (network.name, str(batch), str(count), f"{network.parameters:,}", network.source)
-            for network, batch, count in listed
+            (
+                entry["name"],
+                str(entry["batch"]),
+                str(entry["tasks"]),
+                f"{entry['parameters']:,}",
+                *map(format_size, entry["totals"].values()),
+                entry["source"],
+            )
+            for entry in entries
         ]
-        print(format_table(("network", "batch", "tasks", "parameters", "source"), rows, "lrrrl"))
+        print(format_table(header, rows, "lrrrrrrrl"))
+        for name, reason in missing.items():
+            print(f"{name} is not available: {reason}")
     return DONE
 
 
