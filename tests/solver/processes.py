@@ -1,0 +1,37 @@
+"""What tests ask about other processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Whether something holds within some seconds."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if holds():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended but was not waited for does not."""
+    return _state_and_group(pid)[0] not in ("", "Z")
+
+
+def members(group: int) -> int:
+    """Number of processes of a group that run."""
+    ids = [int(place.name) for place in Path("/proc").iterdir() if place.name.isdecimal()]
+    states = map(_state_and_group, ids)
+    return sum(of == group and state != "Z" for state, of in states)
+
+
+def _state_and_group(pid: int) -> tuple[str, int]:
+    try:
+        state, _, group, *_ = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return "", 0
+    return state, int(group)
