@@ -1,0 +1,215 @@
+"""Transforms: another instance of the same iteration, by pure functions.
+
+Every transform adds a word to ``meta.transforms``. Where several apply, parts come last: the mask needs whole
+tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from .devices import whole_ns
+from .errors import PebblerError
+from .instance import Block, Instance
+from .units import ceil_to, format_size, parse_size
+
+PAGE = 2 * 2**20
+"""Bytes of a page of device memory (2 MiB): parts begin at multiples of it, so that they can be paged."""
+
+LINKS: dict[str, float] = {"pcie3": 12.8e9, "pcie4": 25.6e9, "pcie5": 51.2e9, "nvlink": 150e9}
+"""Bytes a second of copies in one direction.
+
+PCIe 3.0 x16: what DMA reaches of 16e9 (vDNN, MICRO 2016, section II-C); 4.0 and 5.0: the same share of 32e9
+and 64e9, an assumption; NVLink: "at least 150 GB/s" (Layrub, TACO 2018, section 5.3.2).
+"""
+
+
+def with_engines(instance: Instance, engines: Literal["duplex", "single"]) -> Instance:
+    """Return the instance with a copy stream for each direction, or with one for both."""
+    return _changed(instance, f"engines={engines}", engines=engines)
+
+
+def with_inputs_on_clock(instance: Instance) -> Instance:
+    """Return the instance with all data that is on the device at first on the host only.
+
+    Raises
+    ------
+    PebblerError
+        When such a block cannot be prefetched.
+    """
+    blocks = []
+    for block in instance.blocks:
+        if block.initially == "device":
+            if block.prefetch_ns is None:
+                raise PebblerError(f"{instance.name}: '{block.name}' cannot be prefetched; it has to stay")
+            block = msgspec.structs.replace(block, initially="host")
+        blocks.append(block)
+    return _changed(instance, "inputs-on-clock", blocks=tuple(blocks))
+
+
+def with_link(instance: Instance, link: str) -> Instance:
+    """Return the instance with copies to and from the host over another link.
+
+    Copies take bytes over the link's bandwidth. A direction that is impossible stays so.
+
+    Parameters
+    ----------
+    instance
+        Any instance.
+    link
+        A name of `LINKS`, or the bytes of a second, such as ``25GB``.
+
+    Raises
+    ------
+    PebblerError
+        When it is neither.
+    """
+    rate = LINKS.get(link.lower())
+    if rate is None:
+        rate = parse_size(link, f"a link; write {', '.join(LINKS)} or the bytes of a second as 25GB")
+        if not rate:
+            raise PebblerError("a link of 0 bytes a second copies nothing; give a bandwidth above 0")
+    blocks = tuple(
+        msgspec.structs.replace(
+            block,
+            offload_ns=None if block.offload_ns is None else whole_ns(block.bytes / rate),
+            prefetch_ns=None if block.prefetch_ns is None else whole_ns(block.bytes / rate),
+        )
+        for block in instance.blocks
+    )
+    return _changed(instance, f"link={link}", blocks=blocks)
+
+
+def with_recomputation(instance: Instance) -> Instance:
+    """Return the instance with forward tasks that may run again.
+
+    These are the tasks of the forward pass as ``meta.layers`` tells, or all tasks without it, except those
+    that update a block in place: a second run would need what the first has overwritten.
+    """
+    layers = instance.meta.get("layers")
+    forward = set(range(len(instance.tasks)))
+    if layers is not None:
+        forward = {k for layer in layers for k in layer["forward"]}
+    tasks = tuple(
+        msgspec.structs.replace(task, recomputable=True) if k in forward and not task.updates else task
+        for k, task in enumerate(instance.tasks)
+    )
+    return _changed(instance, "recompute", tasks=tasks)
+
+
+def with_mask(instance: Instance) -> Instance:
+    """Return the instance with Layrub's memory-efficient ReLU (TACO 2018, section 4.2).
+
+    The backward task of a ReLU needs the signs of Y only. The task that writes Y writes them to a block of a
+    quarter of the size as well (a byte for a number), and the backward task reads that. Durations stay: the
+    paper finds "almost no additional time".
+
+    Raises
+    ------
+    PebblerError
+        When no ReLU has a task of its own, or when blocks are parts already.
+    """
+    _require_whole(instance)
+    relus = [layer for layer in instance.meta.get("layers", ()) if layer["kind"] == "relu"]
+    if not relus:
+        raise PebblerError(f"{instance.name}: no ReLU has a task of its own; take the executable graph")
+    blocks, tasks = list(instance.blocks), list(instance.tasks)
+    for layer in relus:
+        (k,) = layer["backward"]
+        (feature,) = tasks[k].inputs
+        mask = len(blocks)
+        blocks.append(_quarter(instance.blocks[feature], f"M({layer['name'].removeprefix('relu ')})"))
+        writer = instance.writers[feature][0]
+        tasks[k] = msgspec.structs.replace(tasks[k], inputs=(mask,))
+        tasks[writer] = msgspec.structs.replace(tasks[writer], outputs=(*tasks[writer].outputs, mask))
+    name = f"{instance.name}-mask"
+    return _changed(instance, "mask", name=name, blocks=tuple(blocks), tasks=tuple(tasks))
+
+
+def split_parts(instance: Instance, size: int) -> Instance:
+    """Return the instance with every larger tensor in parts of at most `size` bytes.
+
+    Parts are blocks: they are offloaded, prefetched and released one by one. Those of one tensor are equal but
+    for the last and begin at multiples of 2 MiB. Their copies together take as long as that of the tensor.
+
+    Raises
+    ------
+    PebblerError
+        When `size` is under 2 MiB, the alignment does not divide that, or blocks are parts already.
+    """
+    _require_whole(instance)
+    if size < PAGE:
+        raise PebblerError(f"parts of {size} bytes are smaller than a page; give 2MiB or more")
+    if PAGE % instance.alignment_bytes:
+        raise PebblerError(
+            f"{instance.name}: its alignment of {instance.alignment_bytes} does not divide 2 MiB; "
+            "parts need one that does"
+        )
+    blocks: list[Block] = []
+    parts: list[range] = []
+    for block in instance.blocks:
+        pieces = _parts(block, size // PAGE * PAGE)
+        parts.append(range(len(blocks), len(blocks) + len(pieces)))
+        blocks.extend(pieces)
+
+    def split(old: Sequence[int]) -> tuple[int, ...]:
+        return tuple(new for d in old for new in parts[d])
+
+    tasks = tuple(
+        msgspec.structs.replace(
+            task, inputs=split(task.inputs), outputs=split(task.outputs), updates=split(task.updates)
+        )
+        for task in instance.tasks
+    )
+    word = f"parts={format_size(size).replace(' ', '')}"
+    return _changed(instance, word, name=f"{instance.name}-parts", blocks=tuple(blocks), tasks=tasks)
+
+
+def _parts(block: Block, most: int) -> list[Block]:
+    if block.bytes <= most:
+        return [block]
+    size = ceil_to(-(-block.bytes // -(-block.bytes // most)), PAGE)
+    begins = range(0, block.bytes, size)
+    return [
+        msgspec.structs.replace(
+            block,
+            name=f"{block.name}[{index}]",
+            bytes=min(size, block.bytes - begin),
+            tensor=block.name,
+            begin=begin,
+            **{
+                key: _share(getattr(block, key), begin, min(begin + size, block.bytes), block.bytes)
+                for key in ("offload_ns", "prefetch_ns", "move_ns")
+            },
+        )
+        for index, begin in enumerate(begins)
+    ]
+
+
+def _quarter(block: Block, name: str) -> Block:
+    size = -(-block.bytes // 4)
+    return Block(
+        name=name,
+        bytes=size,
+        offload_ns=_share(block.offload_ns, 0, size, block.bytes),
+        prefetch_ns=_share(block.prefetch_ns, 0, size, block.bytes),
+        move_ns=_share(block.move_ns, 0, size, block.bytes),
+    )
+
+
+def _share(time: int | None, begin: int, end: int, whole: int) -> int | None:
+    """Time of the bytes from `begin` to `end`: shares of one whole add up to its time."""
+    return None if time is None else time * end // whole - time * begin // whole
+
+
+def _require_whole(instance: Instance) -> None:
+    if any(block.tensor is not None for block in instance.blocks):
+        raise PebblerError(f"{instance.name}: its tensors are in parts already; start from whole ones")
+
+
+def _changed(instance: Instance, word: str, **changes: Any) -> Instance:
+    meta = {**instance.meta, "transforms": [*instance.meta.get("transforms", ()), word]}
+    return msgspec.structs.replace(instance, meta=meta, **changes)
