@@ -1,0 +1,145 @@
+"""The workload of a user's torch model: a function that builds it, a batch and a device."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from .devices import find_device
+from .errors import PebblerError
+from .instance import Instance
+from .memory import parse_budget, require_budget, with_budget
+from .operators import OperatorGraph, operator_instance
+from .workload import Workload
+
+if TYPE_CHECKING:
+    from .torch_graph import MakeStep
+
+_BATCH_NORM_NOTE = (
+    "batch norm takes its statistics over the sub-batch, so results differ from the whole batch"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchWorkload(Workload):
+    """One training iteration of a torch model with a batch on a device.
+
+    `network` is what the model is called; `graph` is ``executable``, and weights stay resident.
+
+    Attributes
+    ----------
+    make_step
+        From a batch size to ``(module, step, inputs)``: ``step(*inputs)`` is the scalar loss, computed with
+        the module. It is called once for every sub-batch that is asked for.
+
+    Raises
+    ------
+    PebblerError
+        When torch is missing, the batch is not positive, or the graph is another one.
+    """
+
+    make_step: MakeStep
+    _recorded: dict[int, OperatorGraph] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require_extra("torch")
+        Workload.__post_init__(self)
+        if self.graph != "executable" or self.weights_as_blocks:
+            raise PebblerError(
+                f"{self.network}: a torch model has the executable graph with resident weights only; "
+                "leave the other choices out"
+            )
+
+    def instance(
+        self,
+        budget: int | str,
+        sub_batch: int | None = None,
+        *,
+        rounds: int = 1,
+        check_budget: bool = True,
+    ) -> Instance:
+        """Return the instance of one round; parameters and errors as for `Workload.instance`.
+
+        Raises
+        ------
+        PebblerError
+            Also when the model cannot be built or run.
+        """
+        sub_batch = self.batch if sub_batch is None else sub_batch
+        self._require_sub_batch(sub_batch)
+        instance = self._round(sub_batch, rounds)
+        budget_bytes = parse_budget(budget, instance) if isinstance(budget, str) else budget
+        instance = with_budget(instance, budget_bytes)
+        if check_budget:
+            require_budget(instance)
+        return instance
+
+    def _round(self, sub_batch: int, rounds: int) -> Instance:
+        from .torch_graph import record
+
+        if sub_batch not in self._recorded:
+            self._recorded[sub_batch] = record(self.make_step, sub_batch)
+        graph = self._recorded[sub_batch]
+        device = find_device(self.device)
+        meta = {
+            "network": self.network,
+            "batch": self.batch,
+            "sub_batch": sub_batch,
+            "device": device.name,
+            "graph": self.graph,
+            "cost_model": "roofline",
+            "source": "recorded from torch",
+        }
+        if sub_batch < self.batch and any("batch_norm" in operator.name for operator in graph.operators):
+            meta["notes"] = _BATCH_NORM_NOTE
+        return operator_instance(
+            graph,
+            device,
+            name="-".join([*re.findall(r"\w+", self.network), f"b{sub_batch}"]),
+            engines=self.engines,
+            rounds=rounds,
+            meta=meta,
+        )
+
+
+def find_step(spec: str) -> MakeStep:
+    """Import the function that ``module:function`` names; the current folder is searched, too.
+
+    Raises
+    ------
+    PebblerError
+        When torch is missing, the module cannot be imported or has no such function.
+    """
+    require_extra("torch")
+    module_name, _, function_name = spec.partition(":")
+    if not module_name or not function_name:
+        raise PebblerError(f"'{spec}' names no function; write MODULE:FUNCTION, such as my_model:make_step")
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        module = import_module(module_name)
+    except Exception as error:
+        raise PebblerError(f"'{module_name}' cannot be imported: {type(error).__name__}: {error}") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise PebblerError(
+            f"{module_name} has no function '{function_name}'; write one that takes a batch size"
+        )
+    return cast("MakeStep", function)
+
+
+def require_extra(package: str) -> None:
+    """Refuse to go on without a package that only some users need.
+
+    Raises
+    ------
+    PebblerError
+        With the command that installs it.
+    """
+    if find_spec(package) is None:
+        raise PebblerError(f"{package} is not installed; install it with pip install 'pebbler[{package}]'")
