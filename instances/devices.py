@@ -84,19 +84,25 @@ def whole_ns(seconds: float) -> int:
 
 
 def find_device(name: str) -> Device:
-    """Return the packaged device of a name or an alias; case, spaces and punctuation do not matter.
+    """Return the packaged device of a name or an alias, or the one of a file whose name ends in ``.toml``.
+
+    Case, spaces and punctuation of a name do not matter.
 
     Raises
     ------
     PebblerError
-        When there is none, with the close names.
+        When there is none, with the close names, or when the file is wrong.
     """
+    if name.endswith(".toml"):
+        return read_device(name)
     known = {_plain(title): device for device in list_devices() for title in (device.name, *device.aliases)}
     device = known.get(_plain(name))
     if device is None:
         close = difflib.get_close_matches(_plain(name), known, n=3)
         names = dict.fromkeys(known[match].name for match in close) or [item.name for item in list_devices()]
-        raise PebblerError(f"'{name}' is not a known device; try {', '.join(names)} or give a device file")
+        raise PebblerError(
+            f"'{name}' is not a known device; try {', '.join(names)} or give a device file (.toml)"
+        )
     return device
 
 

@@ -132,8 +132,8 @@ def with_mask(instance: Instance) -> Instance:
 def split_parts(instance: Instance, size: int) -> Instance:
     """Return the instance with every larger tensor in parts of at most `size` bytes.
 
-    Parts are blocks: they are offloaded, prefetched and released one by one. Those of one tensor are equal but
-    for the last and begin at multiples of 2 MiB. Their copies together take as long as that of the tensor.
+    Parts are blocks: they are offloaded, prefetched and released one by one. Those of one tensor are equal,
+    but for the last, and begin at multiples of 2 MiB. Their copies together take as long as the tensor's.
 
     Raises
     ------

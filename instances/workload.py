@@ -7,6 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
+
 from .costs import (
     Convolution,
     Pass,
@@ -20,6 +22,7 @@ from .errors import PebblerError
 from .instance import Algorithm, Block, Instance, Task
 from .memory import least_budget, parse_budget, require_budget, with_budget
 from .network import Layer, Network
+from .profile import Profile
 from .taskgraph import FLOAT_BYTES, DataBlock, Graph, LayerTask, TaskGraph, task_graph
 from .zoo import find_network
 
@@ -40,13 +43,20 @@ class Workload:
     batch
         Images of an iteration.
     device
-        Name as `find_device` takes it.
+        Name as `find_device` takes it; with a profile, the device of that.
     graph
         ``executable``: what backward really needs; ``paper``: the papers' accounting.
     engines
         ``duplex``: one copy stream per direction; ``single``: one for both.
     weights_as_blocks
         Weights and their gradients are blocks instead of resident for ever (moDNN, TPDS 2019, Fig. 9).
+    profile
+        Measured times and workspaces, in place of the cost model.
+
+    Raises
+    ------
+    PebblerError
+        When the batch is not positive, or the profile is of something else.
     """
 
     network: str
@@ -55,10 +65,20 @@ class Workload:
     graph: Graph = "executable"
     engines: Literal["duplex", "single"] = "duplex"
     weights_as_blocks: bool = False
+    profile: Profile | None = None
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise PebblerError(f"a batch of {self.batch} is not positive; give 1 or more")
+        if self.profile is not None:
+            measured = (self.profile.network, self.profile.machine.device, self.profile.graph)
+            for word, asked, got in zip(
+                ("network", "device", "graph"), (self.network, self.device, self.graph), measured, strict=True
+            ):
+                if asked != got:
+                    raise PebblerError(
+                        f"the profile is of the {word} '{got}', not of '{asked}'; give its own"
+                    )
 
     def instance(
         self,
@@ -119,7 +139,7 @@ class Workload:
 
 def _build(workload: Workload, sub_batch: int, rounds: int) -> Instance:
     network = find_network(workload.network)
-    device = find_device(workload.device)
+    costs = find_device(workload.device) if workload.profile is None else workload.profile
     graph = task_graph(network, sub_batch, workload.graph, workload.weights_as_blocks)
     return Instance(
         name=f"{_slug(workload.network)}-b{sub_batch}",
@@ -127,18 +147,18 @@ def _build(workload: Workload, sub_batch: int, rounds: int) -> Instance:
         budget_bytes=0,
         resident_bytes=graph.resident_bytes,
         rounds=rounds,
-        blocks=tuple(_block(block, device) for block in graph.blocks),
+        blocks=tuple(_block(block, costs) for block in graph.blocks),
         tasks=tuple(
             Task(
                 name=task.name,
                 inputs=task.inputs,
                 outputs=task.outputs,
                 updates=task.updates,
-                algorithms=_algorithms(graph, task, device),
+                algorithms=_algorithms(graph, task, costs),
             )
             for task in graph.tasks
         ),
-        meta=_meta(workload, network, graph, device.name),
+        meta=_meta(workload, network, graph, costs),
     )
 
 
@@ -147,19 +167,25 @@ def _slug(spec: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "-", spec)
 
 
-def _block(block: DataBlock, device: Device) -> Block:
+def _block(block: DataBlock, costs: Device | Profile) -> Block:
     return Block(
         name=block.name,
         bytes=block.bytes,
-        offload_ns=device.copy_ns(block.bytes, "offload"),
-        prefetch_ns=device.copy_ns(block.bytes, "prefetch"),
-        move_ns=device.move_ns(block.bytes),
+        offload_ns=costs.copy_ns(block.bytes, "offload"),
+        prefetch_ns=costs.copy_ns(block.bytes, "prefetch"),
+        move_ns=costs.move_ns(block.bytes),
         initially=block.initially,
         finally_=block.finally_,
     )
 
 
-def _algorithms(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algorithm, ...]:
+def _algorithms(graph: TaskGraph, task: LayerTask, costs: Device | Profile) -> tuple[Algorithm, ...]:
+    if isinstance(costs, Profile):
+        return costs.task_algorithms(graph.batch, task.name)
+    return _modelled(graph, task, costs)
+
+
+def _modelled(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algorithm, ...]:
     layer = task.layer
     again = sum(graph.blocks[d].bytes for d in task.updates)
     if layer.kind in ("conv", "deconv", "fc", "linear") and task.role in ("FP", "BP1", "BP2"):
@@ -214,19 +240,21 @@ def _convolution(batch: int, layer: Layer, source: Layer, target: Layer) -> Conv
     )
 
 
-def _meta(workload: Workload, network: Network, graph: TaskGraph, device_name: str) -> dict[str, Any]:
+def _meta(workload: Workload, network: Network, graph: TaskGraph, costs: Device | Profile) -> dict[str, Any]:
     """Say what the instance was made from, and which tasks belong to which layer."""
     meta: dict[str, Any] = {
         "network": workload.network,
         "batch": workload.batch,
         "sub_batch": graph.batch,
-        "device": device_name,
+        "device": costs.name if isinstance(costs, Device) else costs.machine.device,
         "graph": workload.graph,
-        "cost_model": "roofline",
+        "cost_model": "roofline" if isinstance(costs, Device) else "profile",
         "weights_as_blocks": workload.weights_as_blocks,
         "source": network.source,
         "layers": _layers(network, graph),
     }
+    if isinstance(costs, Profile):
+        meta["measured"] = msgspec.to_builtins(costs.machine)
     if network.has_batch_norm and graph.batch < workload.batch:
         meta["notes"] = _BATCH_NORM_NOTE
     return meta

@@ -35,15 +35,25 @@ def k40_file(tmp_path):
     return write
 
 
-def test_packaged_devices_are_those_of_the_papers():
-    assert [(device.name, device.year) for device in list_devices()] == [
-        ("K40", 2013),
-        ("TitanX", 2015),
-        ("V100", 2017),
+def test_packaged_devices_are_those_of_the_papers_and_newer_ones():
+    assert [(device.name, device.year, round(device.memory_bytes / 2**30)) for device in list_devices()] == [
+        ("K40", 2013, 12),
+        ("TitanX", 2015, 12),
+        ("TitanZ", 2014, 6),
+        ("P100", 2016, 12),
+        ("TitanXp", 2017, 12),
+        ("V100", 2017, 16),
+        ("A100", 2020, 40),
+        ("H200", 2024, 131),
     ]
-    gib = 2**30
-    assert [device.memory_bytes // gib for device in list_devices()] == [12, 12, 16]
-    assert all(device.memory_bytes % gib == 0 for device in list_devices())
+
+
+def test_peaks_are_cores_times_two_times_a_clock():
+    """Cores of a multiprocessor and a clock in MHz, from the product pages."""
+    cores = {"K40": (192, 745), "TitanX": (128, 1075), "TitanZ": (192, 705), "TitanXp": (128, 1582)}
+    for name, (width, clock) in cores.items():
+        device = find_device(name)
+        assert device.peak_flops == pytest.approx(device.multiprocessors * width * 2e6 * clock, rel=1e-3)
 
 
 @pytest.mark.parametrize("device", list_devices(), ids=lambda device: device.name)
@@ -61,6 +71,9 @@ def test_every_figure_has_a_source(device):
         ("titan x", "TitanX"),
         ("Titan X (Maxwell)", "TitanX"),
         ("v100", "V100"),
+        ("titan-z", "TitanZ"),
+        ("Titan Xp", "TitanXp"),
+        ("h200", "H200"),
     ],
 )
 def test_find_by_name_and_alias(name, found):
@@ -70,7 +83,7 @@ def test_find_by_name_and_alias(name, found):
 def test_unknown_device_names_the_close_ones():
     with pytest.raises(PebblerError, match=r"'K44' is not a known device; try K40"):
         find_device("K44")
-    with pytest.raises(PebblerError, match="try K40, TitanX, V100"):
+    with pytest.raises(PebblerError, match="try K40, TitanX, TitanZ"):
         find_device("?")
 
 
@@ -93,6 +106,7 @@ def test_directions_have_their_own_bandwidth(k40_file):
 
 def test_own_file_equals_the_packaged_device(k40_file):
     device = read_device(k40_file())
+    assert find_device(str(k40_file())) == device
     assert isinstance(device, Device)
     assert device == find_device("K40")
     assert hash(device) == hash(find_device("K40"))

@@ -1,0 +1,143 @@
+import json
+
+import msgspec
+import pytest
+
+from pebbler.instances.errors import FormatError, PebblerError
+from pebbler.instances.instance import Instance
+from pebbler.instances.profile import (
+    CopyTimes,
+    Machine,
+    Profile,
+    TaskTimes,
+    read_profile,
+    write_profile,
+)
+from pebbler.instances.workload import Workload
+
+
+def profile_of(instance: Instance) -> Profile:
+    """A profile that was never measured: everything takes twice as long as in an instance."""
+    tasks = tuple(
+        TaskTimes(
+            sub_batch=instance.meta["sub_batch"],
+            name=task.name,
+            algorithms=tuple(
+                msgspec.structs.replace(item, duration_ns=2 * item.duration_ns) for item in task.algorithms
+            ),
+        )
+        for task in instance.tasks
+    )
+    return Profile(
+        network=instance.meta["network"],
+        graph=instance.meta["graph"],
+        machine=Machine(
+            device="Model", memory_bytes=10**9, driver="1.0", libraries={"x": "2"}, date="2026-11-20"
+        ),
+        copies=(
+            CopyTimes(bytes=1000, offload_ns=500, prefetch_ns=600, move_ns=70),
+            CopyTimes(bytes=2000, offload_ns=901, prefetch_ns=600, move_ns=71),
+            CopyTimes(bytes=10_000, offload_ns=4000, prefetch_ns=5000, move_ns=80),
+        ),
+        tasks=tasks,
+    )
+
+
+@pytest.fixture
+def modelled() -> Instance:
+    return Workload("lenet", 64, "K40").instance("1GiB", 16)
+
+
+@pytest.fixture
+def profile(modelled) -> Profile:
+    return profile_of(modelled)
+
+
+def test_a_profile_stands_in_for_the_cost_model(profile, modelled):
+    workload = Workload("lenet", 64, "Model", profile=profile)
+    instance = workload.instance("1GiB", 16)
+    for old, new in zip(modelled.tasks, instance.tasks, strict=True):
+        assert [2 * item.duration_ns for item in old.algorithms] == [i.duration_ns for i in new.algorithms]
+        assert old.blocks == new.blocks
+    for block in instance.blocks:
+        assert block.offload_ns == profile.copy_ns(block.bytes, "offload")
+        assert block.prefetch_ns == profile.copy_ns(block.bytes, "prefetch")
+        assert block.move_ns == profile.move_ns(block.bytes)
+    assert instance.meta["cost_model"] == "profile"
+    assert instance.meta["device"] == "Model"
+    assert instance.meta["measured"]["date"] == "2026-11-20"
+    assert "measured" not in modelled.meta
+
+
+@pytest.mark.parametrize(
+    ("size", "offload", "move"),
+    [
+        (1, 500, 70),
+        (1000, 500, 70),
+        (1500, 701, 71),  # 700.5 and 70.5 round up
+        (2000, 901, 71),
+        (6000, 2451, 76),  # half of 901 to 4000, and of 71 to 80
+        (10_000, 4000, 80),
+        (25_000, 10_000, 200),
+    ],
+)
+def test_copies_lie_on_the_line_between_measured_sizes(profile, size, offload, move):
+    assert profile.copy_ns(size, "offload") == offload
+    assert profile.move_ns(size) == move
+
+
+def test_a_file_reads_as_it_was_written(profile, tmp_path):
+    path = tmp_path / "lenet.profile.json"
+    checksum = write_profile(profile, path)
+    again = read_profile(path)
+    assert write_profile(again, tmp_path / "again") == checksum
+    assert again.algorithms == profile.algorithms
+    assert again.machine == profile.machine
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(speed=1), "unknown field `speed`"),
+        (lambda d: d.pop("format"), "missing required field `format`"),
+        (lambda d: d["machine"].pop("date"), r"missing required field `date` - at `\$.machine`"),
+        (lambda d: d["tasks"][0].update(sub_batch=0), r"`int` >= 1 - at `\$.tasks\[0\].sub_batch`"),
+        (lambda d: d.update(copies=[]), "copies: there is none"),
+        (lambda d: d["copies"].reverse(), r"copies\[1\]: 2000 bytes do not come after 10000"),
+        (lambda d: d["tasks"].append(d["tasks"][0]), r"\('FP\(conv1\)', sub-batch 16\): it is listed twice"),
+        (lambda d: d["tasks"][1].update(algorithms=[]), r"tasks\[1\] .*it has no algorithm"),
+        (lambda d: d["tasks"][1]["algorithms"][0].update(duration_ns=1.5), "Expected `int`, got `float`"),
+    ],
+)
+def test_bad_files_are_refused(profile, tmp_path, change, message):
+    path = tmp_path / "bad.json"
+    write_profile(profile, path)
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(FormatError, match=f"(?i)bad.json is not a profile: .*{message}") as error:
+        read_profile(path)
+    assert "\n" not in str(error.value)
+
+
+def test_what_was_not_measured_is_refused(profile):
+    workload = Workload("lenet", 64, "Model", profile=profile)
+    with pytest.raises(PebblerError, match="has no sub-batch 64; it has 16"):
+        workload.instance("1GiB")
+    short = msgspec.structs.replace(profile, tasks=profile.tasks[:-1])
+    with pytest.raises(PebblerError, match=r"has no task '.*' at sub-batch 16; measure it again"):
+        Workload("lenet", 64, "Model", profile=short).instance("1GiB", 16)
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        ({"network": "alexnet"}, "the profile is of the network 'lenet', not of 'alexnet'"),
+        ({"device": "K40"}, "the profile is of the device 'Model', not of 'K40'"),
+        ({"graph": "paper"}, "the profile is of the graph 'executable', not of 'paper'"),
+    ],
+)
+def test_a_profile_of_something_else_is_refused(profile, workload, message):
+    asked = {"network": "lenet", "batch": 64, "device": "Model", **workload}
+    with pytest.raises(PebblerError, match=message):
+        Workload(**asked, profile=profile)
