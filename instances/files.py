@@ -64,7 +64,7 @@ def encode(document: msgspec.Struct) -> bytes:
     entries = msgspec.to_builtins(document)
     lines = []
     for key, value in entries.items():
-        if isinstance(value, list) and value:
+        if isinstance(value, list | tuple) and value:
             body = b",\n".join(b"  " + msgspec.json.encode(item) for item in value)
             text = b"[\n" + body + b"\n ]"
         else:

@@ -89,7 +89,7 @@ def test_keys_are_those_of_the_contract(document: dict[str, Any]) -> None:
 def test_a_block_and_a_task_have_a_line_each(instance: Instance) -> None:
     lines = encode(instance).decode().splitlines()
     for name in ('"x"', '"p"', '"q"', '"f"'):
-        assert sum(f'{{"name":{name}' in line for line in lines) == 1
+        assert sum(line.startswith(f'  {{"name":{name}') for line in lines) == 1
 
 
 def test_minimal_file_gets_the_contract_s_defaults(tmp_path: Path) -> None:
