@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Literal
 
 import msgspec
 
@@ -26,7 +27,9 @@ def tiny_instance(seed: int) -> Instance:
     blocks: list[Block] = []
     tasks: list[Task] = []
 
-    def block(name: str, units: int, initially: str = "absent", whole: bool = True) -> tuple[int, ...]:
+    def block(
+        name: str, units: int, initially: Literal["absent", "device", "host"] = "absent", whole: bool = True
+    ) -> tuple[int, ...]:
         counts = [units] if whole or units < 2 else [units // 2, units - units // 2]
         made = []
         for part, count in enumerate(counts):
@@ -38,7 +41,7 @@ def tiny_instance(seed: int) -> Instance:
                     offload_ns=None if rng.random() < 0.1 else count * rng.choice((1, 2, 2, 3)),
                     prefetch_ns=count * rng.choice((1, 2, 2)),
                     move_ns=1 if with_moves else None,
-                    initially=initially,  # type: ignore[arg-type]
+                    initially=initially,
                     tensor=name if parts else None,
                     begin=4 * counts[0] * part if parts else None,
                 )

@@ -39,7 +39,11 @@ def _method(instance: Instance, limits: Limits) -> Answer:
 
 
 def brute_force(
-    instance: Instance, memory: MemoryModel = "contiguous", *, deadline: float = math.inf
+    instance: Instance,
+    memory: MemoryModel = "contiguous",
+    *,
+    deadline: float = math.inf,
+    most_states: float = math.inf,
 ) -> Schedule | None:
     """Return a shortest schedule in a memory model, or None when there is no schedule.
 
@@ -51,13 +55,15 @@ def brute_force(
         Contiguous, paged or divisible (a relaxation: never a solution).
     deadline
         Value of `time.monotonic` at which to give up.
+    most_states
+        After how many states to give up, whatever the machine.
 
     Raises
     ------
     Refusal
         When the pool has too many possible places for an exhaustive search.
     TimeoutError
-        When the deadline has passed.
+        When the deadline has passed, or so many states were not enough.
     """
     machine = _Machine(instance, memory)
     queue: list[tuple[int, int, int, _State]] = []  # estimate, minus the time so far, tie-break, state
@@ -78,6 +84,8 @@ def brute_force(
             return machine.program(_path(parents, state))
         if not len(closed) % 1024 and time.monotonic() > deadline:
             raise TimeoutError("brute force: the time limit has passed")
+        if len(closed) > most_states:
+            raise TimeoutError(f"brute force: {most_states} states are not enough")
         for step, following, elapsed in machine.steps(state):
             if following not in closed and now + elapsed < reached.get(following, math.inf):
                 reached[following] = now + elapsed

@@ -1,0 +1,281 @@
+"""Proofs against each other: bounds, exhaustive searches and methods on hundreds of tiny instances.
+
+``python -m pebbler.benchmark.chain`` prints the table of docs/chain.md; ``--write FILE`` puts it into the
+page, and ``--count N`` sets the number of instances.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from ..heuristics.methods import Limits, Refusal, list_methods
+from ..instances.errors import PebblerError
+from ..instances.instance import Instance
+from ..solver.bounds import compute_bound, single_peak_bound
+from ..solver.brute_force import brute_force
+from ..solver.cp_sat import solve_divisible
+from ..solver.flow import Integrality, flow_bound
+from ..validate.check import check
+from ..validate.schedule import PAGE_BYTES, MemoryModel, Schedule
+from .tiny import plain, scaled, tiny_instance, twisted, without_parts
+
+COUNT = 600
+BEGIN, END = "<!-- begin chain -->\n", "<!-- end chain -->\n"
+
+Values = Mapping[str, float]
+"""Makespans and bounds of one instance in nanoseconds; infinite: it was proven that there is no schedule."""
+
+_STATES = 10_000
+"""States after which the search in contiguous memory gives up."""
+
+LINKS = (
+    ("compute", "single-peak"),
+    ("compute", "flow-lp"),
+    ("flow-lp", "flow-milp"),
+    ("single-peak", "cp-sat"),
+    ("flow-milp", "cp-sat"),
+    ("cp-sat", "divisible"),
+    ("divisible", "cp-sat"),
+    ("divisible", "paged"),
+    ("paged", "contiguous"),
+    ("divisible", "contiguous"),
+)
+"""What is never above what; the last three are optima by exhaustive search. Methods follow."""
+
+
+class Link(NamedTuple):
+    """How often, and by how much, one value is below another on instances that have both.
+
+    Attributes
+    ----------
+    below, above
+        The values.
+    count, equal, strict
+        Instances with both, and those with equal and with different values.
+    alone
+        Of the strict ones, those where only the value above is infinite: proven to have no schedule.
+    mean, largest
+        Ratio above / below where both are finite and the one below is positive.
+    """
+
+    below: str
+    above: str
+    count: int
+    equal: int
+    strict: int
+    alone: int
+    mean: float
+    largest: float
+
+
+def chain_instance(seed: int) -> Instance:
+    """Return one of a mix of tiny instances, without parts.
+
+    One in six has recomputable tasks where the draw has them; half have places at the end, null times and
+    operations that take no time.
+    """
+    make = (tiny_instance, plain, plain, twisted, twisted, twisted)[seed % 6]
+    return without_parts(make(seed))
+
+
+def page_sized(instance: Instance) -> Instance:
+    """Return the instance in units of pages: what was aligned to `alignment_bytes` is aligned to pages."""
+    return scaled(instance, size=PAGE_BYTES // instance.alignment_bytes)
+
+
+def evaluate(instance: Instance) -> Values:
+    """Return all that is known of an instance: bounds, optima in three memory models, answers of methods.
+
+    Paged memory is tried on the instance in units of pages, in which times are the same. A value is missing
+    where a bound does not cover recomputation, where a method has no schedule, and where the search in
+    contiguous memory is hopeless (there is not even a divisible schedule) or too long. ``proven by M`` is
+    the bound that method M claims.
+
+    Raises
+    ------
+    AssertionError
+        When a schedule does not pass the checker.
+    """
+    pages = page_sized(instance)
+    values: dict[str, float] = {"compute": compute_bound(instance).lower_bound_ns}
+    if not any(task.recomputable for task in instance.tasks):
+        values |= _bounds(instance)
+    values["divisible"] = _optimum(instance, "divisible")
+    values["paged"] = _optimum(pages, "paged")
+    if values["divisible"] < math.inf:
+        with suppress(TimeoutError):
+            values["contiguous"] = _optimum(instance, "contiguous")
+    for name, found in (*_answers(instance, "contiguous"), *_answers(pages, "paged")):
+        values[name] = found
+    return values
+
+
+def _optimum(instance: Instance, memory: MemoryModel) -> float:
+    schedule = brute_force(instance, memory, most_states=_STATES)
+    _require_valid(instance, schedule)
+    return math.inf if schedule is None else schedule.makespan_ns
+
+
+def broken(values: Values) -> Iterator[str]:
+    """Say which links do not hold for the values of an instance."""
+    for below, above in links_of(values):
+        if values[below] > values[above]:
+            yield f"{below} ({values[below]}) is above {above} ({values[above]})"
+
+
+def links_of(values: Iterable[str]) -> list[tuple[str, str]]:
+    """Pairs of values of which the first must not be above the second."""
+    names = tuple(values)
+    found = [link for link in LINKS if link[0] in names and link[1] in names]
+    for name in names:
+        method, _, memory = name.partition(" in ")
+        if memory and method.startswith("proven by "):
+            found += [(name, memory)] if memory in names else []
+        elif memory:
+            found.append((memory if memory in names else "divisible", name))
+    return found
+
+
+def measure(instances: Iterable[Instance]) -> list[Link]:
+    """Evaluate instances and count how the values compare, link by link.
+
+    Raises
+    ------
+    AssertionError
+        When a link is broken, with the instance and the values.
+    """
+    everything = []
+    for instance in instances:
+        values = evaluate(instance)
+        reasons = list(broken(values))
+        if reasons:
+            raise AssertionError(f"{instance.name}: {'; '.join(reasons)}")
+        everything.append(values)
+    pairs = dict.fromkeys(link for values in everything for link in links_of(values))
+    named = dict.fromkeys((*LINKS, *pairs))
+    return [_link(below, above, everything) for below, above in named]
+
+
+def _link(below: str, above: str, everything: Sequence[Values]) -> Link:
+    both = [(v[below], v[above]) for v in everything if below in v and above in v]
+    finite = [high / low for low, high in both if low > 0 and high < math.inf]
+    equal = sum(low == high for low, high in both)
+    alone = sum(low < high == math.inf for low, high in both)
+    mean = math.fsum(finite) / len(finite) if finite else math.nan
+    largest = max(finite, default=math.nan)
+    return Link(below, above, len(both), equal, len(both) - equal, alone, mean, largest)
+
+
+def _bounds(instance: Instance) -> dict[str, float]:
+    """Bounds that do not cover recomputation; CP-SAT's is an optimum here."""
+    every = range(len(instance.tasks))
+    bounds: dict[str, float] = {"single-peak": single_peak_bound(instance).lower_bound_ns}
+    models: tuple[tuple[str, Integrality], ...] = (("flow-lp", "none"), ("flow-milp", "all"))
+    for name, integrality in models:
+        bound = flow_bound(instance, every, integrality=integrality)
+        if bound is not None:
+            bounds[name] = bound.lower_bound_ns
+    found = solve_divisible(instance, Limits())
+    if not found.exact or found.status not in ("OPTIMAL", "INFEASIBLE"):
+        raise AssertionError(f"{instance.name}: CP-SAT says {found.status}")
+    bounds["cp-sat"] = math.inf if found.lower_bound_ns is None else found.lower_bound_ns
+    return bounds
+
+
+def _answers(instance: Instance, memory: Literal["contiguous", "paged"]) -> Iterator[tuple[str, float]]:
+    """What every method but exhaustive search finds, and what it proves."""
+    for method in list_methods():
+        if method.name == "brute-force":
+            continue
+        try:
+            answer = method.call(instance, Limits(memory=memory))
+        except Refusal:
+            continue
+        _require_valid(instance, answer.schedule)
+        if answer.schedule is not None:
+            yield f"{method.name} in {memory}", answer.schedule.makespan_ns
+        if answer.infeasible:
+            yield f"proven by {method.name} in {memory}", math.inf
+        elif answer.lower_bound_ns is not None:
+            yield f"proven by {method.name} in {memory}", answer.lower_bound_ns
+
+
+def _require_valid(instance: Instance, schedule: Schedule | None) -> None:
+    reasons = () if schedule is None else check(instance, schedule).reasons
+    if schedule is not None and reasons:
+        raise AssertionError(f"{schedule.method} on {instance.name}: {'; '.join(reasons)}")
+
+
+def table(count: int) -> str:
+    """Return the links on the first `count` instances as Markdown."""
+    instances = [chain_instance(seed) for seed in range(count)]
+    links = measure(instances)
+    lines = [
+        f"{count} instances: {_features(instances)}.",
+        "",
+        _row(
+            "below <= above", "both", "equal", "strict", "of these infeasible above", "mean ratio", "largest"
+        ),
+        _row("---", *["---:"] * 6),
+    ]
+    for link in links:
+        lines.append(
+            _row(
+                f"{link.below} <= {link.above}",
+                *map(str, (link.count, link.equal, link.strict, link.alone)),
+                f"{link.mean:.4f}",
+                f"{link.largest:.4f}",
+            )
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _features(instances: Sequence[Instance]) -> str:
+    """How many instances have what."""
+    blocks = [instance.blocks for instance in instances]
+    tasks = [instance.tasks for instance in instances]
+    counts = {
+        "one copy engine": sum(instance.engines == "single" for instance in instances),
+        "updates in place": sum(any(task.updates for task in some) for some in tasks),
+        "recomputable tasks": sum(any(task.recomputable for task in some) for some in tasks),
+        "workspaces": sum(any(a.workspace_bytes for task in some for a in task.algorithms) for some in tasks),
+        "a block that starts on the host only": sum(
+            any(b.initially == "host" for b in some) for some in blocks
+        ),
+        "a place at the end": sum(any(b.finally_ != "anywhere" for b in some) for some in blocks),
+        "a copy that is impossible": sum(
+            any(None in (b.offload_ns, b.prefetch_ns) for b in some) for some in blocks
+        ),
+        "moves inside the device": sum(any(b.move_ns is not None for b in some) for some in blocks),
+    }
+    return ", ".join(f"{count} with {what}" for what, count in counts.items())
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table, or put it into a page."""
+    parser = argparse.ArgumentParser(prog="python -m pebbler.benchmark.chain", description=__doc__)
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the table into")
+    parser.add_argument("--count", type=int, metavar="N", default=COUNT, help="number of instances")
+    options = parser.parse_args(arguments)
+    if options.count < 1:
+        raise PebblerError(f"--count: {options.count} is not positive; give 1 or more")
+    text = table(options.count)
+    if options.write is None:
+        print(text, end="")
+        return
+    page: Path = options.write
+    before, rest = page.read_text("utf-8").split(BEGIN)
+    page.write_text(before + BEGIN + text + END + rest.split(END)[1], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
