@@ -25,6 +25,7 @@ MIB = 2**20
 COMMANDS = [
     "compare",
     "instance",
+    "generate",
     "solve",
     "bound",
     "check",
@@ -479,3 +480,101 @@ def test_a_folder_without_permission(capsys: pytest.CaptureFixture[str]) -> None
     closed = Path("closed")
     closed.mkdir(mode=0o500)
     assert "Permission denied" in refusal(capsys, "instance", "lenet", "-o", str(closed / "x.json"))
+
+
+# --- generate -----------------------------------------------------------------------------------------
+
+
+def test_generate_writes_a_suite_with_its_manifest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "tiny", "-o", "made/tiny"]) == 0
+    assert "suite tiny, " in capsys.readouterr().out
+    manifest = json.loads(Path("made/tiny/manifest.json").read_text())
+    names = {entry["file"] for entry in manifest["instances"]}
+    assert {path.name for path in Path("made/tiny").iterdir()} == {*names, "manifest.json", "best-known.json"}
+    for entry in manifest["instances"]:
+        path = Path("made/tiny", entry["file"])
+        assert sha256_of(path) == entry["sha256"]
+        instance = read_instance(path)
+        assert (instance.name, len(instance.tasks)) == (entry["name"], entry["tasks"])
+        assert entry["least_budget_bytes"] <= entry["budget_bytes"]
+
+
+def test_generate_prints_the_manifest_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "tiny", "-o", "tiny", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == json.loads(Path("tiny/manifest.json").read_text())
+    assert captured.err == ""
+
+
+def test_generate_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "tiny", "-o", "tiny", "-v"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith(f"1 of {len(lines)}: ")
+    assert lines[-1].startswith(f"{len(lines)} of {len(lines)}: ")
+
+
+def test_generate_refuses_an_unknown_suite_and_a_file_for_a_folder(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "there is no suite 'tinny'; there are tiny" in refusal(capsys, "generate", "tinny", "-o", "x")
+    Path("taken").write_text("")
+    assert "taken is a file" in refusal(capsys, "generate", "tiny", "-o", "taken")
+
+
+def test_an_interrupted_suite_has_no_manifest_and_no_half_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", "tiny", "-o", "tiny"]) == 0
+    whole = {path.name: path.read_bytes() for path in Path("tiny").iterdir()}
+    written = []
+
+    def interrupt(instance: Instance, path: Path) -> str:
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        written.append(path.name)
+        return write_instance(instance, path)
+
+    monkeypatch.setattr("pebbler.instances.manifest.write_instance", interrupt)
+    capsys.readouterr()
+    assert main(["generate", "tiny", "-o", "tiny"]) == 130
+    assert capsys.readouterr().err == "pebbler: interrupted\n"
+    assert {path.name for path in Path("tiny").iterdir()} == set(whole) - {"manifest.json"}
+    monkeypatch.undo()
+    assert main(["generate", "tiny", "-o", Path("tiny").name]) == 0
+    assert {path.name: path.read_bytes() for path in Path("tiny").iterdir()} == whole
+
+
+# --- instance --from ----------------------------------------------------------------------------------
+
+
+def foreign() -> str:
+    """A chain of three nodes of 10 bytes, the last of which reads the first too."""
+    nodes = [{"id": k, "out_cost": 10, "duration": 5} for k in range(3)]
+    links = [{"source": a, "target": b} for a, b in [(0, 1), (1, 2), (0, 2)]]
+    Path("graph.json").write_text(json.dumps({"nodes": nodes, "links": links}))
+    return "graph.json"
+
+
+def test_a_foreign_graph_becomes_an_instance(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["instance", "--from", foreign(), "--budget", "100%", "-o", "g.instance.json", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["name"], figures["tasks"], figures["budget_bytes"]) == ("graph", 3, 30)
+    assert read_instance("g.instance.json").tasks[0].recomputable
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "give either NETWORK or --from FILE"),
+        (["lenet", "--from", "graph.json"], "give either NETWORK or --from FILE"),
+        (["--from", "graph.json"], "has no budget"),
+        (["--from", "graph.json", "--budget", "29"], "is under the minimum of 30 bytes"),
+        (["--from", "graph.json", "--budget", "50%", "--batch", "3"], "leave the option out"),
+        (["--from", "none.json", "--budget", "50%"], "none.json cannot be read"),
+    ],
+)
+def test_a_foreign_graph_is_asked_for_with_a_budget_and_nothing_else(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign()
+    assert told in refusal(capsys, "instance", *arguments, "-o", "g.instance.json")

@@ -18,6 +18,7 @@ from .instances.errors import PebblerError
 from .instances.units import parse_time
 
 if TYPE_CHECKING:
+    from .instances.instance import Instance
     from .instances.workload import Workload
 
 DONE, NO, WRONG, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
@@ -101,8 +102,13 @@ def _instance(arguments: argparse.Namespace) -> int:
     from .instances.memory import least_budget
     from .instances.units import format_size
 
-    workload, budget = _workload(arguments, arguments.network)
-    instance, *rest = instances_of(workload, budget, arguments.sub_batch)
+    if (arguments.network is None) == (arguments.foreign is None):
+        raise PebblerError("an instance is made from one thing; give either NETWORK or --from FILE")
+    if arguments.foreign is not None:
+        instance, rest = _foreign(arguments), []
+    else:
+        workload, budget = _workload(arguments, arguments.network)
+        instance, *rest = instances_of(workload, budget, arguments.sub_batch)
     checksum = write_instance(instance, arguments.output)
     least = least_budget(instance)
     if arguments.json:
@@ -127,6 +133,36 @@ def _instance(arguments: argparse.Namespace) -> int:
         size = last.meta["sub_batch"]
         print(
             f"pebbler: the last round has {size} images and is another file: --batch {size}", file=sys.stderr
+        )
+    return DONE
+
+
+def _foreign(arguments: argparse.Namespace) -> Instance:
+    """Return the instance of another project's file, under the budget that is asked for."""
+    from .instances.memory import parse_budget, require_budget, with_budget
+    from .instances.readers import read_foreign
+
+    _refuse_options(arguments, arguments.foreign, ("batch", "sub_batch", "device", "graph", "engines"))
+    if arguments.budget is None:
+        raise PebblerError(f"{arguments.foreign} has no budget; give one, such as --budget 80%")
+    instance = read_foreign(arguments.foreign)
+    instance = with_budget(instance, parse_budget(arguments.budget, instance))
+    require_budget(instance)
+    return instance
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    from .instances.manifest import write_suite
+
+    _require_folder(arguments.output)
+    manifest = write_suite(arguments.suite, arguments.output)
+    if arguments.json:
+        _print_json(manifest)
+    else:
+        tasks = [entry.tasks for entry in manifest.instances]
+        print(
+            f"{arguments.output}: suite {manifest.suite}, {len(tasks)} instances of {min(tasks)} to "
+            f"{max(tasks)} tasks; manifest.json has their checksums"
         )
     return DONE
 
@@ -387,9 +423,27 @@ def _parser() -> argparse.ArgumentParser:
         "write the instance file of a network",
         "pebbler instance vgg16 --batch 256 --device k40 --budget 12GiB -o vgg16.instance.json",
     )
-    command.add_argument("network", metavar="NETWORK", help="see pebbler networks")
+    command.add_argument("network", nargs="?", metavar="NETWORK", help="see pebbler networks")
+    command.add_argument(
+        "--from",
+        dest="foreign",
+        metavar="FILE",
+        help="a recomputation problem instead: a graph of MOCCASIN or Checkmate, or a log of DTR",
+    )
     _add_workload(command)
     _add_output(command, "INSTANCE")
+
+    command = _add_command(
+        commands,
+        "generate",
+        _generate,
+        "write the instances of a suite, with a manifest and checksums",
+        "pebbler generate tiny -o tiny",
+    )
+    command.add_argument(
+        "suite", metavar="SUITE", help="papers, random, scaling, tight, tiny or transformers"
+    )
+    _add_output(command, "DIR")
 
     command = _add_command(
         commands,
@@ -590,7 +644,7 @@ def _refuse_options(arguments: argparse.Namespace, source: str, names: Sequence[
     for name in names:
         if getattr(arguments, name) is not None:
             option = "--" + name.replace("_", "-")
-            raise PebblerError(f"{source} is an instance file, which settles {option}; leave the option out")
+            raise PebblerError(f"{source} settles {option}; leave the option out")
 
 
 def _require_place(path: Path) -> None:
