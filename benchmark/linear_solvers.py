@@ -1,0 +1,66 @@
+"""How long linear solvers take on FLOW; ``python -m pebbler.benchmark.linear_solvers`` prints a table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..instances.instance import Instance
+from ..instances.workload import Workload
+from ..solver.flow import Integrality, flow_model, hot_checkpoints
+from ..solver.linear import LinearModel, LinearResult, list_linear_solvers
+from ..solver.linear_worker import LinearWorker
+
+SOLVERS = ("highs", "scip", "cbc")
+CHECKPOINTS = (16, 32, 64, 128)
+LIMIT = 60.0
+
+KINDS: tuple[tuple[str, Integrality], ...] = (("LP", "none"), ("MILP", "all"))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a solver did with a model, and the wall time that it took, in a process that had begun before."""
+
+    solver: str
+    seconds: float
+    result: LinearResult
+
+
+def measure(model: LinearModel, solvers: Sequence[str], limit: float) -> Iterator[Point]:
+    """Solve a model with each solver twice; the second time counts."""
+    for solver in solvers:
+        with LinearWorker(solver) as worker:
+            for _ in range(2):
+                began = time.perf_counter()
+                worker.start(model, time_limit=limit)
+                result = worker.result()
+                seconds = time.perf_counter() - began
+        yield Point(solver, seconds, result)
+
+
+def table(instance: Instance, counts: Sequence[int], solvers: Sequence[str], limit: float) -> str:
+    """The measurements as Markdown: seconds, and the status where it is not optimal."""
+    known = [solver for solver in solvers if solver in list_linear_solvers()]
+    lines = [_row("checkpoints", "model", "columns", "rows", *known), _row(*["---"] * (4 + len(known)))]
+    for count in counts:
+        checkpoints = hot_checkpoints(instance, count)
+        for kind, integrality in KINDS:
+            model = flow_model(instance, checkpoints, integrality).linear
+            cells = [_cell(point) for point in measure(model, known, limit)]
+            lines.append(_row(len(checkpoints), kind, len(model.cost), len(model.row_lower), *cells))
+    return "\n".join(lines)
+
+
+def _cell(point: Point) -> str:
+    status = point.result.status
+    return f"{point.seconds:.2f} s" + ("" if status == "optimal" else f" ({status})")
+
+
+def _row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+if __name__ == "__main__":
+    print(table(Workload("vgg16", 256, "k40").instance("1.05xMmin"), CHECKPOINTS, SOLVERS, LIMIT))
