@@ -8,6 +8,7 @@ from pebbler.instances.costs import (
     convolution_algorithms,
     dense_algorithms,
     memory_bound_algorithms,
+    product_algorithms,
 )
 from pebbler.instances.devices import find_device, list_devices
 
@@ -163,6 +164,19 @@ def test_dense_layers_by_hand():
         (only,) = dense_algorithms(K40, 256, 25088, 4096, which)
         compute = 2 * 256 * 25088 * 4096 / (4.29e12 * 0.70) * 1e9
         assert compute < only.duration_ns < 1.2 * compute
+
+
+def test_products_of_two_layers_by_hand():
+    # 96 heads of 1024 x 1024 scores from 64 values each: 12.9 GFLOP at 70 % of 4.29 TFLOPS, 24576 tiles.
+    scores = 96 * 1024 * 1024
+    (only,) = product_algorithms(K40, scores * 64, scores, 10)
+    utilisation = 24576 / (24576 + 15 * 4 / 2)
+    assert only.workspace_bytes == 0
+    assert only.duration_ns == pytest.approx(
+        2 * scores * 64 / (4.29e12 * 0.70 * utilisation) * 1e9 + 1e4, abs=1
+    )
+    (moved,) = product_algorithms(K40, 1, 64 * 64, 216_000_000)
+    assert moved.duration_ns == 1_000_000 + 10_000
 
 
 @pytest.mark.parametrize("which", PASSES)

@@ -141,3 +141,9 @@ def test_a_profile_of_something_else_is_refused(profile, workload, message):
     asked = {"network": "lenet", "batch": 64, "device": "Model", **workload}
     with pytest.raises(PebblerError, match=message):
         Workload(**asked, profile=profile)
+
+
+def test_the_example_of_the_documentation_is_a_profile(pytestconfig, tmp_path):
+    text = (pytestconfig.rootpath / "docs" / "profiles.md").read_text(encoding="utf-8")
+    (tmp_path / "example.json").write_text(text.split("```json\n")[1].split("```")[0])
+    assert read_profile(tmp_path / "example.json").machine.device == "Example"

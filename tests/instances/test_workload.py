@@ -2,10 +2,12 @@ import time
 
 import pytest
 
+from pebbler.instances.costs import dense_algorithms, memory_bound_algorithms
 from pebbler.instances.devices import find_device
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.files import encode, read_instance, write_instance
-from pebbler.instances.memory import least_budget, unlimited_peak
+from pebbler.instances.memory import ideal_ns, least_budget, unlimited_peak
+from pebbler.instances.taskgraph import Graph
 from pebbler.instances.workload import Workload
 from pebbler.instances.zoo import list_networks
 
@@ -127,6 +129,66 @@ def test_a_fused_relu_takes_longer_than_none_but_less_than_a_task():
     apart = executable["BP1(conv1_2)"] + executable["BP(relu conv1_1)"]
     assert executable["BP1(conv1_2)"] < paper["BP1(conv1_2)"] < apart
     assert paper["FP(conv1_2)"] == executable["FP(conv1_2)"]
+
+
+def test_a_linear_layer_is_a_dense_layer_at_every_position():
+    tasks = baseline(Workload("gpt2:layers=1", 2, "K40"))
+    device = find_device("K40")
+    for which in ("FP", "BP1", "BP2"):
+        (wanted,) = dense_algorithms(device, 2 * 1024, 768, 3072, which)
+        assert tasks[f"{which}(h0_fc)"] == wanted.duration_ns
+
+
+def test_attention_takes_longer_backward_and_less_than_with_its_scores_stored():
+    """Two products forward, five backward; causal ones are halves; stored scores move through memory."""
+    fused = baseline(Workload("gpt2:layers=1", 8, "K40"))
+    assert 2.3 < fused["BP1(h0_attn)"] / fused["FP(h0_attn)"] < 2.6
+    stored = baseline(Workload("gpt2:layers=1,math=1", 8, "K40"))
+    parts = [stored[f"FP(h0_{part})"] for part in ("scores", "softmax", "context")]
+    assert sum(parts) > 2 * fused["FP(h0_attn)"]
+    assert stored["BP1(h0_scores)"] > 1.8 * stored["FP(h0_scores)"]
+
+
+def test_an_embedding_moves_its_rows_only():
+    tasks = baseline(Workload("gpt2:layers=1", 1, "K40"))
+    device = find_device("K40")
+    row = 4 * 1024 * 768
+    assert tasks["FP(wte)"] == memory_bound_algorithms(device, 4 * 1024 + 2 * row)[0].duration_ns
+    assert tasks["BP2(wte)"] == memory_bound_algorithms(device, 4 * 1024 + 3 * row)[0].duration_ns
+    with_blocks = baseline(Workload("gpt2:layers=1", 1, "K40", weights_as_blocks=True))
+    assert with_blocks["FP(wte)"] == tasks["FP(wte)"]
+
+
+def ideal_an_image(name: str, batch: int, graph: Graph = "executable") -> float:
+    return ideal_ns(Workload(name, batch, "K40", graph).instance(0, check_budget=False)) / batch
+
+
+@pytest.mark.parametrize(
+    ("name", "small", "large", "printed"),
+    [
+        ("alexnet_caffe", 128, 2100, 0.082),
+        ("vgg16", 64, 240, 0.042),
+        ("resnet34", 32, 416, 0.133),
+        ("resnet50", 32, 272, 0.063),
+        ("resnet56", 256, 5000, 0.092),
+        ("wrn28_10", 128, 1376, 0.086),
+    ],
+)
+def test_large_batches_save_what_layrub_prints_within_6_percentage_points(name, small, large, printed):
+    """TACO 2018, Table 7: a figure that the model is calibrated on (docs/costs.md)."""
+    saved = 1 - ideal_an_image(name, large) / ideal_an_image(name, small)
+    assert saved == pytest.approx(printed, abs=0.062)
+
+
+def test_single_images_without_workspace_are_as_slow_as_modnn_prints():
+    """TPDS 2019, section 7.3: 3.74 times on average, when the memory requirement is minimized."""
+    slow = []
+    networks = {"vgg16": 256, "vgg19": 256, "vgg101b": 128, "resnet34": 256, "resnet152": 256, "fcn": 128}
+    for name, batch in networks.items():
+        single = Workload(name, 1, "K40", "paper").instance(0, check_budget=False)
+        time = sum(task.algorithms[0].duration_ns for task in single.tasks)
+        slow.append(time / ideal_an_image(name, batch, "paper"))
+    assert sum(slow) / len(slow) == pytest.approx(3.74, rel=0.06)
 
 
 def test_rounds_cover_the_batch(vgg16):
