@@ -55,7 +55,7 @@ class Link(NamedTuple):
     ----------
     below, above
         The values.
-    count, equal, strict
+    both, equal, strict
         Instances with both, and those with equal and with different values.
     alone
         Of the strict ones, those where only the value above is infinite: proven to have no schedule.
@@ -65,7 +65,7 @@ class Link(NamedTuple):
 
     below: str
     above: str
-    count: int
+    both: int
     equal: int
     strict: int
     alone: int
@@ -109,14 +109,14 @@ def evaluate(instance: Instance) -> Values:
     values["paged"] = _optimum(pages, "paged")
     if values["divisible"] < math.inf:
         with suppress(TimeoutError):
-            values["contiguous"] = _optimum(instance, "contiguous")
+            values["contiguous"] = _optimum(instance, "contiguous", _STATES)
     for name, found in (*_answers(instance, "contiguous"), *_answers(pages, "paged")):
         values[name] = found
     return values
 
 
-def _optimum(instance: Instance, memory: MemoryModel) -> float:
-    schedule = brute_force(instance, memory, most_states=_STATES)
+def _optimum(instance: Instance, memory: MemoryModel, most_states: float = math.inf) -> float:
+    schedule = brute_force(instance, memory, most_states=most_states)
     _require_valid(instance, schedule)
     return math.inf if schedule is None else schedule.makespan_ns
 
@@ -227,7 +227,7 @@ def table(count: int) -> str:
         lines.append(
             _row(
                 f"{link.below} <= {link.above}",
-                *map(str, (link.count, link.equal, link.strict, link.alone)),
+                *map(str, (link.both, link.equal, link.strict, link.alone)),
                 f"{link.mean:.4f}",
                 f"{link.largest:.4f}",
             )

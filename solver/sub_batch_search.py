@@ -1,0 +1,323 @@
+"""The best sub-batch for a method, and a bound over all: no sub-batch is tried that a bound excludes."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..heuristics.methods import find_method
+from ..instances.errors import PebblerError
+from ..instances.instance import Instance
+from ..instances.memory import require_budget
+from ..instances.workload import Workload
+from .bounds import Bound, best_bound, compute_bound
+from .solve import Result, solve
+
+_PART, _LEAST = 3, 1 / 20
+"""A round may take a third of the time that is left, or a twentieth of all: a slow method sees several."""
+
+
+@dataclass(slots=True)
+class Iterations:
+    """The iterations of a workload at every sub-batch that a budget allows, and their bounds.
+
+    What is known of a round of some size counts for every sub-batch that has such a round: as its full ones
+    or as its smaller last one. Instances are built anew when they are asked for; bounds are kept.
+
+    Raises
+    ------
+    BudgetError
+        When no sub-batch fits the budget.
+    """
+
+    workload: Workload
+    budget_bytes: int
+    _compute: dict[int, Bound] = field(default_factory=dict, init=False)
+    _best: dict[int, Bound] = field(default_factory=dict, init=False)
+    _largest: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        require_budget(self._build(1))
+        low, high = 1, self.workload.batch
+        while low < high:  # M_min rises with the sub-batch: blocks grow, and the least workspace is none
+            middle = (low + high + 1) // 2
+            fits = self.workload.minimum_budget(middle) <= self.budget_bytes
+            low, high = (middle, high) if fits else (low, middle - 1)
+        self._largest = low
+
+    @property
+    def sub_batches(self) -> range:
+        """The sub-batches whose M_min is within the budget: all up to the largest."""
+        return range(1, self._largest + 1)
+
+    def fits(self, sub_batch: int) -> bool:
+        """Whether M_min at a sub-batch is within the budget."""
+        self.workload.rounds(sub_batch)
+        return sub_batch <= self._largest
+
+    def instances(self, sub_batch: int) -> tuple[Instance, ...]:
+        """Return the instances at a sub-batch: one, or a second one for the smaller last round."""
+        return tuple(self._build(size, rounds) for size, rounds in self.workload.rounds(sub_batch))
+
+    def compute_bound(self, sub_batch: int) -> Bound:
+        """Return the compute bound on the iteration."""
+        return self._add_up(sub_batch, self._compute, compute_bound)
+
+    def best_bound(self, sub_batch: int) -> Bound:
+        """Return the best bound known on the iteration: of its rounds, added up."""
+        return self._add_up(sub_batch, self._best, best_bound)
+
+    def round_bound(self, size: int) -> Bound:
+        """Return the best bound known on a round: compute or single-peak, or what a method has proven."""
+        return self._bound(size, self._best, best_bound)
+
+    def raise_bound(self, size: int, bound: Bound) -> None:
+        """Take a bound on a round of some size that may be better than the one known."""
+        if bound.lower_bound_ns > self.round_bound(size).lower_bound_ns:
+            self._best[size] = bound
+
+    def least_bound(self) -> Bound:
+        """Return the least of the bounds over all sub-batches: no choice leads below it."""
+        least = _Queue(self, self.sub_batches).front()
+        assert least is not None
+        return least
+
+    def _add_up(
+        self, sub_batch: int, known: dict[int, Bound], work_out: Callable[[Instance], Bound]
+    ) -> Bound:
+        sizes, counts = zip(*self.workload.rounds(sub_batch), strict=True)
+        return iteration_bound(counts, [self._bound(size, known, work_out) for size in sizes])
+
+    def _bound(self, size: int, known: dict[int, Bound], work_out: Callable[[Instance], Bound]) -> Bound:
+        if size not in known:
+            known[size] = work_out(self._build(size))
+        return known[size]
+
+    def _build(self, size: int, rounds: int = 1) -> Instance:
+        return self.workload.instance(self.budget_bytes, size, rounds=rounds, check_budget=False)
+
+
+def iteration_bound(rounds: Sequence[int], bounds: Sequence[Bound]) -> Bound:
+    """Add the bounds of an iteration's rounds up, each as often as it is executed."""
+    return Bound(
+        sum(count * bound.lower_bound_ns for count, bound in zip(rounds, bounds, strict=True)),
+        " and ".join(dict.fromkeys(bound.bound_by for bound in bounds)),
+        all(bound.certified for bound in bounds),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a search over sub-batches has found.
+
+    Attributes
+    ----------
+    sub_batch, iteration_ns
+        The best one, and the time of the iteration; None where the method has no schedule at all.
+    instances, results
+        One a kind of round at the best sub-batch, the smaller last round second.
+    bound
+        No candidate leads to a shorter iteration.
+    evaluated
+        At how many sub-batches the method was tried.
+    pruned
+        How many others were not, by what excludes them: ``budget`` (they do not fit), or the argument whose
+        bound is no less than the best iteration; ``time limit`` or ``interrupted``: nothing does.
+    stopped_by
+        ``done`` when all others are excluded, or ``time limit`` or ``interrupted``.
+    refusal
+        Why the method had no schedule, at the first sub-batch where it had none; None if it always had.
+    seconds
+        Wall time of the search.
+    """
+
+    sub_batch: int | None
+    iteration_ns: int | None
+    instances: tuple[Instance, ...]
+    results: tuple[Result, ...]
+    bound: Bound
+    evaluated: int
+    pruned: dict[str, int]
+    stopped_by: str
+    refusal: str | None
+    seconds: float
+
+
+def search_sub_batch(
+    iterations: Iterations,
+    method: str,
+    *,
+    candidates: Iterable[int] | None = None,
+    time_limit: float | None = None,
+    seed: int = 0,
+    memory: Literal["contiguous", "paged"] = "contiguous",
+) -> Choice:
+    """Find the sub-batch at which a method has the shortest iteration.
+
+    Sub-batches are taken by their bounds, cheap bounds first: the compute bound of all, the single-peak bound
+    of those that come to the front, and what the method itself proves of rounds that others share. The search
+    ends when no bound that is left is under the best iteration. Of equal iterations, the one that is found
+    first counts, and of equal bounds the one with larger rounds comes first. Ctrl-C keeps the best.
+
+    Parameters
+    ----------
+    iterations
+        Workload and budget, with the bounds known so far; the search raises them.
+    method
+        A name that `find_method` knows; its own rule for the sub-batch is not asked.
+    candidates
+        Sub-batches to choose from; by default all from 1 to the batch.
+    time_limit
+        Seconds for the whole search: a round may take a third of what is left, or a twentieth of all.
+        None: until done, however long the method takes at each.
+    seed
+        Of random decisions.
+    memory
+        Memory model of the schedules.
+
+    Raises
+    ------
+    PebblerError
+        For an unknown method, a candidate that is not within 1 and the batch, or none that fits the budget.
+    """
+    find_method(method)
+    workload = iterations.workload
+    wanted = dict.fromkeys(range(1, workload.batch + 1) if candidates is None else candidates)
+    possible = [b for b in wanted if iterations.fits(b)]
+    if not possible:
+        raise PebblerError(
+            f"{workload.network}: there is no candidate within the largest sub-batch that fits the budget, "
+            f"{iterations.sub_batches[-1]}; give a smaller one"
+        )
+    search = _Search(iterations, method, time_limit, seed, memory)
+    queue = _Queue(iterations, possible)
+    stopped_by = search.run(queue)
+    pruned = Counter({"budget": len(wanted) - len(possible)}) + queue.excluded(search.iteration_ns)
+    pruned[stopped_by] += len(queue) - sum(queue.excluded(search.iteration_ns).values())
+    bounds = [iterations.best_bound(b) for b in search.tried]
+    best = search.sub_batch
+    rounds = [] if best is None else workload.rounds(best)
+    return Choice(
+        sub_batch=best,
+        iteration_ns=None if best is None else int(search.iteration_ns),
+        instances=() if best is None else iterations.instances(best),
+        results=tuple(search.solved[size] for size, _ in rounds),
+        bound=min(
+            [*bounds, *([front] if (front := queue.front()) else [])], key=lambda bound: bound.lower_bound_ns
+        ),
+        evaluated=len(search.tried),
+        pruned=dict(+pruned),
+        stopped_by=stopped_by,
+        refusal=search.refusal,
+        seconds=time.monotonic() - search.began,
+    )
+
+
+class _Queue:
+    """Sub-batches by their bounds; a bound is worked out further only when it comes to the front."""
+
+    def __init__(self, iterations: Iterations, candidates: Iterable[int]) -> None:
+        self._iterations = iterations
+        self._heap: list[tuple[int, int, str]] = []
+        for b in candidates:
+            self._push(b, iterations.compute_bound(b))
+
+    def _push(self, b: int, bound: Bound) -> None:
+        heapq.heappush(self._heap, (bound.lower_bound_ns, -b, bound.bound_by))
+
+    def front(self, limit: float = math.inf) -> Bound | None:
+        """Return the least of all bounds; None when it is not under the limit."""
+        while self._heap and self._heap[0][0] < limit:
+            known, negative, _ = self._heap[0]
+            bound = self._iterations.best_bound(-negative)
+            if bound.lower_bound_ns == known:
+                return bound
+            heapq.heappop(self._heap)
+            self._push(-negative, bound)
+        return None
+
+    def take(self) -> int:
+        """Remove the sub-batch at the front."""
+        return -heapq.heappop(self._heap)[1]
+
+    def excluded(self, limit: float) -> Counter[str]:
+        """How many are left whose bound is no less than the limit, by its argument."""
+        return Counter(name for known, _, name in self._heap if known >= limit)
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+
+@dataclass(slots=True)
+class _Search:
+    """A search in progress: what is solved, and the best sub-batch so far."""
+
+    iterations: Iterations
+    method: str
+    time_limit: float | None
+    seed: int
+    memory: Literal["contiguous", "paged"]
+    began: float = field(default_factory=time.monotonic)
+    solved: dict[int, Result] = field(default_factory=dict)
+    tried: list[int] = field(default_factory=list)
+    sub_batch: int | None = None
+    iteration_ns: float = math.inf
+    refusal: str | None = None
+
+    def run(self, queue: _Queue) -> str:
+        """Try sub-batches until no bound is under the best; return why it ended."""
+        try:
+            while queue.front(self.iteration_ns) is not None:
+                if self.tried and self.seconds_left() <= 0:
+                    return "time limit"
+                self.tried.append(queue.take())
+                self.try_out(self.tried[-1])
+                if any(result.stopped_by == "interrupted" for result in self.solved.values()):
+                    return "interrupted"
+        except KeyboardInterrupt:
+            return "interrupted"
+        return "done"
+
+    def try_out(self, sub_batch: int) -> None:
+        """Solve the rounds of a sub-batch as long as it may be the best."""
+        rounds = self.iterations.workload.rounds(sub_batch)
+        solved = 0
+        for i, (size, count) in enumerate(rounds):
+            result = self.solve(size)
+            if result.makespan_ns is None:
+                self.refusal = self.refusal or f"sub-batch {sub_batch}: {result.stopped_by}"
+                return
+            solved += count * result.makespan_ns
+            to_come = sum(n * self.iterations.round_bound(s).lower_bound_ns for s, n in rounds[i + 1 :])
+            if solved + to_come >= self.iteration_ns:
+                return
+        self.sub_batch, self.iteration_ns = sub_batch, solved
+
+    def solve(self, size: int) -> Result:
+        """Solve a round of some size, once, and keep what is proven of it."""
+        if size not in self.solved:
+            limit = None
+            if self.time_limit is not None:
+                limit = max(self.seconds_left() / _PART, self.time_limit * _LEAST)
+            (instance, *_) = self.iterations.instances(size)
+            bound = self.iterations.round_bound(size)
+            result = solve(
+                instance,
+                self.method,
+                time_limit=limit,
+                seed=self.seed,
+                memory=self.memory,
+                bound=bound,
+            )
+            self.solved[size] = result
+            self.iterations.raise_bound(size, Bound(result.lower_bound_ns, result.bound_by, result.certified))
+        return self.solved[size]
+
+    def seconds_left(self) -> float:
+        spent = time.monotonic() - self.began
+        return math.inf if self.time_limit is None else self.time_limit - spent
