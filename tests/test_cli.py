@@ -17,6 +17,8 @@ from pebbler.cli import main
 from pebbler.heuristics.methods import Answer, Limits, Method
 from pebbler.instances.files import read_instance, sha256_of, write_instance
 from pebbler.instances.instance import Instance
+from pebbler.instances.memory import unlimited_peak
+from pebbler.instances.profile import CopyTimes, Machine, Profile, TaskTimes, write_profile
 from pebbler.instances.workload import Workload
 from pebbler.validate.schedule import read_schedule
 
@@ -578,3 +580,85 @@ def test_a_foreign_graph_is_asked_for_with_a_budget_and_nothing_else(
 ) -> None:
     foreign()
     assert told in refusal(capsys, "instance", *arguments, "-o", "g.instance.json")
+
+
+# --- transforms, profiles and devices of one's own -----------------------------------------------------
+
+
+def instance(*options: str) -> Instance:
+    assert main(["instance", *options, "-o", "x.instance.json"]) == 0
+    return read_instance("x.instance.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--engines", "single"], []),
+        (["--inputs-on-clock"], ["inputs-on-clock"]),
+        (["--link", "pcie5"], ["link=pcie5"]),
+        (["--recompute"], ["recompute"]),
+        (["--mask"], ["mask"]),
+        (["--parts", "8MiB"], ["parts=8.00MiB"]),
+        (["--parts", "8MiB", "--link", "25GB", "--mask"], ["mask", "link=25GB", "parts=8.00MiB"]),
+        (["--weights-as-blocks"], []),
+    ],
+)
+def test_an_instance_is_transformed(options: list[str], words: list[str]) -> None:
+    plain, changed = instance("vgg16", "--batch", "2"), instance("vgg16", "--batch", "2", *options)
+    assert changed.meta.get("transforms", []) == words
+    assert changed != plain
+    assert changed.budget_bytes == plain.budget_bytes
+
+
+def test_a_relative_budget_is_that_of_the_transformed_instance() -> None:
+    plain, masked = (
+        instance("vgg16", "--batch", "8", "--budget", "100%", *option) for option in ([], ["--mask"])
+    )
+    assert unlimited_peak(masked) == masked.budget_bytes != plain.budget_bytes
+
+
+def test_a_device_of_ones_own(pytestconfig: pytest.Config) -> None:
+    text = (pytestconfig.rootpath / "instances" / "devices.toml").read_text(encoding="utf-8")
+    text = text[text.index("[TitanZ]") : text.index("[P100]")]
+    Path("mine.toml").write_text(text.replace("[TitanZ", "[Mine"), encoding="utf-8")
+    made = instance("lenet", "--device", "mine.toml")
+    assert (made.meta["device"], made.budget_bytes) == ("Mine", 6 * 2**30)
+
+
+def test_a_profile_takes_the_place_of_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    modelled = instance("lenet", "--device", "v100")
+    profile = Profile(
+        network="lenet",
+        graph="executable",
+        machine=Machine(device="GPU", memory_bytes=2**30, driver="1", libraries={}, date="2026-11-20"),
+        copies=(CopyTimes(bytes=1, offload_ns=7, prefetch_ns=7, move_ns=7),),
+        tasks=tuple(
+            TaskTimes(sub_batch=64, name=task.name, algorithms=task.algorithms) for task in modelled.tasks
+        ),
+    )
+    write_profile(profile, "p.json")
+    measured = instance("lenet", "--profile", "p.json")
+    assert (measured.meta["device"], measured.meta["cost_model"]) == ("GPU", "profile")
+    assert measured.budget_bytes == 2**30
+    assert measured.tasks == modelled.tasks
+    told = refusal(capsys, "instance", "lenet", "--profile", "p.json", "--device", "k40", "-o", "y.json")
+    assert told.endswith("p.json settles --device; leave the option out")
+    told = refusal(capsys, "instance", "lenet", "--profile", "p.json", "--batch", "5", "-o", "y.json")
+    assert "no sub-batch 5; it has 64" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--parts", "1MiB"], "smaller than a page"),
+        (["--parts", "some"], "'some' is not a size"),
+        (["--link", "isdn"], "'isdn' is not a link"),
+        (["--mask", "--graph", "paper"], "no ReLU has a task of its own"),
+        (["--profile", "none.json"], "none.json cannot be read"),
+        (["--device", "none.toml"], "none.toml cannot be read"),
+    ],
+)
+def test_wrong_transforms_are_refused(
+    options: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told in refusal(capsys, "instance", "lenet", *options, "-o", "x.json")

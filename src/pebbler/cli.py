@@ -19,10 +19,15 @@ from .instances.units import parse_time
 
 if TYPE_CHECKING:
     from .instances.instance import Instance
+    from .instances.taskgraph import Graph
     from .instances.workload import Workload
 
 DONE, NO, WRONG, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 """Exit statuses: done; the answer is no; wrong usage or input; Ctrl-C; nobody reads the output."""
+
+
+_WORKLOAD = ("batch", "sub_batch", "device", "profile", "graph", "engines", "weights_as_blocks")
+"""Options that say what an instance file is made from."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,7 +76,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     settings = {name: getattr(arguments, name) for name in ("time_limit", "seed", "memory")}
     _require_folder(arguments.out)
     if source.endswith(".json") or Path(source).exists():
-        _refuse_options(arguments, source, ("batch", "sub_batch", "device", "graph", "engines"))
+        _refuse_options(arguments, source, _WORKLOAD)
         instance = read_instance(source)
         if arguments.budget is not None:
             instance = with_budget(instance, parse_budget(arguments.budget, instance))
@@ -97,18 +102,21 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _instance(arguments: argparse.Namespace) -> int:
-    from .benchmark.plan import instances_of
     from .instances.files import write_instance
-    from .instances.memory import least_budget
+    from .instances.memory import least_budget, parse_budget, require_budget, with_budget
     from .instances.units import format_size
 
     if (arguments.network is None) == (arguments.foreign is None):
         raise PebblerError("an instance is made from one thing; give either NETWORK or --from FILE")
     if arguments.foreign is not None:
-        instance, rest = _foreign(arguments), []
+        instance, budget, rest = _foreign(arguments), arguments.budget, []
     else:
         workload, budget = _workload(arguments, arguments.network)
-        instance, *rest = instances_of(workload, budget, arguments.sub_batch)
+        (size, rounds), *rest = workload.rounds(arguments.sub_batch or workload.batch)
+        instance = workload.instance(0, size, rounds=rounds, check_budget=False)
+    instance = _transformed(arguments, instance)
+    instance = with_budget(instance, parse_budget(str(budget), instance))
+    require_budget(instance)
     checksum = write_instance(instance, arguments.output)
     least = least_budget(instance)
     if arguments.json:
@@ -129,8 +137,7 @@ def _instance(arguments: argparse.Namespace) -> int:
             f"{len(instance.blocks)} blocks, rounds {instance.rounds}, budget "
             f"{format_size(instance.budget_bytes)}, least possible {format_size(least)}"
         )
-    for last in rest:
-        size = last.meta["sub_batch"]
+    for size, _ in rest:
         print(
             f"pebbler: the last round has {size} images and is another file: --batch {size}", file=sys.stderr
         )
@@ -138,16 +145,30 @@ def _instance(arguments: argparse.Namespace) -> int:
 
 
 def _foreign(arguments: argparse.Namespace) -> Instance:
-    """Return the instance of another project's file, under the budget that is asked for."""
-    from .instances.memory import parse_budget, require_budget, with_budget
+    """Return the instance of another project's file."""
     from .instances.readers import read_foreign
 
-    _refuse_options(arguments, arguments.foreign, ("batch", "sub_batch", "device", "graph", "engines"))
+    _refuse_options(arguments, arguments.foreign, _WORKLOAD)
     if arguments.budget is None:
         raise PebblerError(f"{arguments.foreign} has no budget; give one, such as --budget 80%")
-    instance = read_foreign(arguments.foreign)
-    instance = with_budget(instance, parse_budget(arguments.budget, instance))
-    require_budget(instance)
+    return read_foreign(arguments.foreign)
+
+
+def _transformed(arguments: argparse.Namespace, instance: Instance) -> Instance:
+    """Return the instance with the transforms that the options ask for; parts come last."""
+    from .instances import transforms
+    from .instances.units import parse_size
+
+    if arguments.mask:
+        instance = transforms.with_mask(instance)
+    if arguments.recompute:
+        instance = transforms.with_recomputation(instance)
+    if arguments.inputs_on_clock:
+        instance = transforms.with_inputs_on_clock(instance)
+    if arguments.link is not None:
+        instance = transforms.with_link(instance, arguments.link)
+    if arguments.parts is not None:
+        instance = transforms.split_parts(instance, parse_size(arguments.parts))
     return instance
 
 
@@ -431,6 +452,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a recomputation problem instead: a graph of MOCCASIN or Checkmate, or a log of DTR",
     )
     _add_workload(command)
+    _add_transforms(command)
     _add_output(command, "INSTANCE")
 
     command = _add_command(
@@ -575,10 +597,33 @@ def _add_workload(command: argparse.ArgumentParser, *, auto: bool = False) -> No
         metavar="auto|N" if auto else "N",
         help="images of a round; default: the batch" + ("; auto: each method's choice" if auto else ""),
     )
-    command.add_argument("--device", metavar="NAME", help="see pebbler devices; default: k40")
+    command.add_argument(
+        "--device", metavar="NAME", help="see pebbler devices, or a file of your own (.toml); default: k40"
+    )
+    command.add_argument(
+        "--profile", metavar="FILE", help="measured times in place of a device and its cost model"
+    )
     command.add_argument("--budget", metavar="SIZE", help="default: the device's memory")
     command.add_argument("--graph", choices=("executable", "paper"), help="default: executable")
     command.add_argument("--engines", choices=("duplex", "single"), help="copy streams; default: duplex")
+    command.add_argument(
+        "--weights-as-blocks",
+        action="store_true",
+        default=None,
+        help="weights and their gradients are blocks, not resident",
+    )
+
+
+def _add_transforms(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--inputs-on-clock", action="store_true", help="the input is on the host at first and must be copied"
+    )
+    command.add_argument(
+        "--link", metavar="NAME", help="pcie3, pcie4, pcie5, nvlink or the bytes of a second: 25GB"
+    )
+    command.add_argument("--recompute", action="store_true", help="forward tasks may run again")
+    command.add_argument("--mask", action="store_true", help="Layrub's ReLU: signs instead of outputs")
+    command.add_argument("--parts", metavar="SIZE", help="tensors in parts of at most SIZE, 2MiB or more")
 
 
 def _add_limits(command: argparse.ArgumentParser) -> None:
@@ -629,15 +674,29 @@ def _positive_or_auto(text: str) -> int | str:
 def _workload(arguments: argparse.Namespace, network: str) -> tuple[Workload, int | str]:
     """Return the workload and the budget that the options describe."""
     from .instances.devices import find_device
+    from .instances.profile import read_profile
     from .instances.workload import Workload
     from .instances.zoo import find_network
 
-    batch = arguments.batch or find_network(network).batch
-    device = find_device(arguments.device or "k40")
+    if arguments.profile is None:
+        profile = None
+        device = arguments.device or "k40"
+        graph: Graph = arguments.graph or "executable"
+        memory = find_device(device).memory_bytes
+    else:
+        _refuse_options(arguments, arguments.profile, ("device", "graph"))
+        profile = read_profile(arguments.profile)
+        device, graph, memory = profile.machine.device, profile.graph, profile.machine.memory_bytes
     workload = Workload(
-        network, batch, device.name, arguments.graph or "executable", arguments.engines or "duplex"
+        network,
+        arguments.batch or find_network(network).batch,
+        device,
+        graph,
+        arguments.engines or "duplex",
+        bool(arguments.weights_as_blocks),
+        profile,
     )
-    return workload, device.memory_bytes if arguments.budget is None else arguments.budget
+    return workload, memory if arguments.budget is None else arguments.budget
 
 
 def _refuse_options(arguments: argparse.Namespace, source: str, names: Sequence[str]) -> None:
