@@ -6,16 +6,14 @@ import re
 import sys
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from .devices import find_device
 from .errors import PebblerError
+from .imported import ImportedWorkload, require_extra
 from .instance import Instance
-from .memory import parse_budget, require_budget, with_budget
 from .operators import OperatorGraph, operator_instance
-from .workload import Workload
 
 if TYPE_CHECKING:
     from .torch_graph import MakeStep
@@ -26,7 +24,7 @@ _BATCH_NORM_NOTE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchWorkload(Workload):
+class TorchWorkload(ImportedWorkload):
     """One training iteration of a torch model with a batch on a device.
 
     `network` is what the model is called; `graph` is ``executable``, and weights stay resident.
@@ -48,38 +46,15 @@ class TorchWorkload(Workload):
 
     def __post_init__(self) -> None:
         require_extra("torch")
-        Workload.__post_init__(self)
-        if self.graph != "executable" or self.weights_as_blocks:
+        ImportedWorkload.__post_init__(self)
+        if self.graph != "executable" or self.weights_as_blocks or self.profile is not None:
             raise PebblerError(
-                f"{self.network}: a torch model has the executable graph with resident weights only; "
+                f"{self.network}: a torch model has the executable graph, resident weights and no profile; "
                 "leave the other choices out"
             )
 
-    def instance(
-        self,
-        budget: int | str,
-        sub_batch: int | None = None,
-        *,
-        rounds: int = 1,
-        check_budget: bool = True,
-    ) -> Instance:
-        """Return the instance of one round; parameters and errors as for `Workload.instance`.
-
-        Raises
-        ------
-        PebblerError
-            Also when the model cannot be built or run.
-        """
-        sub_batch = self.batch if sub_batch is None else sub_batch
-        self._require_sub_batch(sub_batch)
-        instance = self._round(sub_batch, rounds)
-        budget_bytes = parse_budget(budget, instance) if isinstance(budget, str) else budget
-        instance = with_budget(instance, budget_bytes)
-        if check_budget:
-            require_budget(instance)
-        return instance
-
-    def _round(self, sub_batch: int, rounds: int) -> Instance:
+    def round(self, sub_batch: int, rounds: int) -> Instance:
+        """Return the instance of one round."""
         from .torch_graph import record
 
         if sub_batch not in self._recorded:
@@ -131,15 +106,3 @@ def find_step(spec: str) -> MakeStep:
             f"{module_name} has no function '{function_name}'; write one that takes a batch size"
         )
     return cast("MakeStep", function)
-
-
-def require_extra(package: str) -> None:
-    """Refuse to go on without a package that only some users need.
-
-    Raises
-    ------
-    PebblerError
-        With the command that installs it.
-    """
-    if find_spec(package) is None:
-        raise PebblerError(f"{package} is not installed; install it with pip install 'pebbler[{package}]'")
