@@ -154,6 +154,7 @@ class Child:
             calls.flush()
             returned, value = pickle.load(answers)
         except (OSError, EOFError, pickle.UnpicklingError):
+            _kill_group(self._process.pid)  # what it had started
             code = self._process.wait()
             returned, value = False, ChildEnded(self._why or _told(code), wanted=bool(self._why))
         finally:

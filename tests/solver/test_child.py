@@ -17,7 +17,7 @@ import pytest
 
 from pebbler.solver.child import Child, ChildEnded
 
-from .processes import alive, eventually
+from .processes import alive, eventually, members
 
 
 @pytest.fixture
@@ -57,6 +57,18 @@ def test_a_crash_is_told_and_the_next_call_has_a_new_process(child: Child) -> No
         child.result(30)
     child.start(os.getpid)
     assert child.result(30) != first
+
+
+def test_what_a_crashed_process_had_started_ends_too(child: Child) -> None:
+    child.start(os.getpid)
+    leader = child.result(30)
+    assert isinstance(leader, int)
+    child.start(os.system, "sleep 60 & wait")
+    assert eventually(lambda: members(leader) == 3)
+    os.kill(leader, signal.SIGSEGV)
+    with pytest.raises(ChildEnded, match="signal 11"):
+        child.result(30)
+    assert eventually(lambda: members(leader) == 0)
 
 
 def test_a_hang_ends_at_the_wall_limit(child: Child) -> None:
