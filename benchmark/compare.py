@@ -17,9 +17,10 @@ from ..instances.workload import Workload
 from ..solver.bounds import Bound, best_bound
 from ..solver.refine import refine_bound
 from ..solver.solve import Result, Status, solve
+from ..solver.sub_batch_search import Choice, Iterations, iteration_bound, search_sub_batch
 from ..validate.measures import average_bytes
 from ..validate.schedule import Schedule
-from .plan import auto_budget, iteration_bound, least_bound, own_instances
+from .plan import auto_budget, own_instances
 from .table import format_table
 from .usage import stall_ns
 
@@ -31,6 +32,9 @@ MODEL_LIMITS = (
 
 _TINY = 6
 """Instances of at most so many tasks are compared with brute force, too."""
+
+_SEARCH_SECONDS = 60.0
+"""Time limit of a search for the sub-batch where none is given."""
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +80,7 @@ class Row:
     method, status, stopped_by
         Who, what is known, and why the method ended: the reason where there is no schedule.
     solve_seconds
-        Wall time of the method on all instances.
+        Wall time of the method on all instances, or of the search for its sub-batch.
     figures
         None without a schedule.
     instances
@@ -120,7 +124,7 @@ class Comparison:
     bound
         The best lower bound known on the iteration time; with `auto`, the least over all sub-batches.
     auto
-        Whether methods chose their own sub-batch.
+        Whether each method has its own sub-batch.
     least_budget
         M_min in bytes, of all instances; with `auto` M_floor, that of a single image.
     memory, seed
@@ -289,7 +293,9 @@ def compare(
     }
     run = _Run(known, time_limit, seed, memory)
     run.all(dict.fromkeys(names, rounds).items())
-    bound = iteration_bound(rounds, [run.known[instance.name] for instance in rounds])
+    bound = iteration_bound(
+        [instance.rounds for instance in rounds], [run.known[instance.name] for instance in rounds]
+    )
     return run.comparison(rounds, bound, max(map(least_budget, rounds)), auto=False)
 
 
@@ -302,19 +308,23 @@ def compare_auto(
     seed: int = 0,
     memory: Literal["contiguous", "paged"] = "contiguous",
 ) -> Comparison:
-    """Compare methods that choose their own sub-batch; those without a rule take the whole batch.
+    """Compare methods that choose their own sub-batch; for those without a rule the best one is searched for.
 
     The bound is the least over all sub-batches. Parameters and errors as for `compare`, of a workload under a
-    budget; a budget refers to the peak at the whole batch, or to the least at one image.
+    budget; a budget refers to the peak at the whole batch, or to the least at one image. The time limit is
+    for a whole search, too; where none is given, a search ends after 60 s.
     """
     budget_bytes = auto_budget(workload, budget)
     whole = workload.instance(budget_bytes, check_budget=False)
     names = default_methods([whole], auto=True) if methods is None else tuple(dict.fromkeys(methods))
     found = [find_method(name) for name in names]
+    iterations = Iterations(workload, budget_bytes)
     run = _Run({}, time_limit, seed, memory)
-    run.all((info.name, own_instances(info, workload, budget_bytes)) for info in found)
-    bound = least_bound(workload, budget_bytes)
-    return run.comparison((whole,), bound, workload.floor(), auto=True)
+    run.all(
+        (info.name, own_instances(info.sub_batch, workload, budget_bytes) if info.sub_batch else iterations)
+        for info in found
+    )
+    return run.comparison((whole,), iterations.least_bound(), workload.floor(), auto=True)
 
 
 @dataclass(slots=True)
@@ -328,22 +338,27 @@ class _Run:
     answers: dict[str, tuple[tuple[Instance, ...], _Answer]] = field(default_factory=dict)
     interrupted: bool = False
 
-    def all(self, plans: Iterable[tuple[str, tuple[Instance, ...]]]) -> None:
-        """Run every method on its instances, until done or interrupted."""
+    def all(self, plans: Iterable[tuple[str, tuple[Instance, ...] | Iterations]]) -> None:
+        """Run every method on its instances, or search for its sub-batch, until done or interrupted."""
         try:
-            for name, instances in plans:
-                answer = self.one(name, instances)
+            for name, plan in plans:
+                if isinstance(plan, Iterations):
+                    instances, answer = self.search(name, plan)
+                else:
+                    instances, answer = plan, self.one(name, plan)
                 self.answers[name] = instances, answer
                 _log.info("%s", _progress(name, answer))
                 for instance, result in zip(instances, answer.results, strict=False):
                     self.known[instance.name] = Bound(
                         result.lower_bound_ns, result.bound_by, result.certified
                     )
+                if answer.search is not None and answer.search.stopped_by == "interrupted":
+                    raise KeyboardInterrupt
         except KeyboardInterrupt:
             self.interrupted = True
 
     def one(self, method: str, instances: Sequence[Instance]) -> _Answer:
-        """Run a method on its instances; a failure is logged, in full where it is a defect, and ends it."""
+        """Run a method on its instances; a failure ends it."""
         results: list[Result] = []
         for instance in instances:
             try:
@@ -355,19 +370,30 @@ class _Run:
                     memory=self.memory,
                     bound=self.known.get(instance.name),
                 )
-            except BudgetError as error:
-                return _Answer(tuple(results), str(error), Status.UNKNOWN)
-            except PebblerError as error:
-                return _Answer(tuple(results), str(error), Status.ERROR)
             except Exception as error:
-                _log.exception(
-                    "method %s failed on %s: this is a defect of the method", method, instance.name
-                )
-                return _Answer(tuple(results), f"{type(error).__name__}: {error}", Status.ERROR)
+                return _failed(tuple(results), error, method, instance.name)
             results.append(result)
             if result.schedule is None:
                 return _Answer(tuple(results), result.stopped_by, result.status)
         return _Answer(tuple(results), None, Status.FEASIBLE)
+
+    def search(self, method: str, iterations: Iterations) -> tuple[tuple[Instance, ...], _Answer]:
+        """Run a method at the sub-batch that is best for it; at the whole batch where it has no schedule."""
+        workload = iterations.workload
+        try:
+            choice = search_sub_batch(
+                iterations,
+                method,
+                time_limit=_SEARCH_SECONDS if self.time_limit is None else self.time_limit,
+                seed=self.seed,
+                memory=self.memory,
+            )
+        except Exception as error:
+            return iterations.instances(workload.batch), _failed((), error, method, workload.network)
+        if choice.sub_batch is None:
+            reason = choice.refusal or choice.stopped_by
+            return iterations.instances(workload.batch), _Answer((), reason, Status.UNKNOWN, choice)
+        return choice.instances, _Answer(choice.results, None, Status.FEASIBLE, choice)
 
     def comparison(
         self, instances: tuple[Instance, ...], bound: Bound, least: int, *, auto: bool
@@ -389,27 +415,53 @@ class _Answer:
     results: tuple[Result, ...]
     failure: str | None
     status: Status
+    search: Choice | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the method; of the search where there was one."""
+        if self.search is not None:
+            return self.search.seconds
+        return sum(result.solve_seconds for result in self.results)
+
+    @property
+    def stopped_by(self) -> str:
+        """Why the method ended."""
+        if self.failure is not None:
+            return self.failure
+        if self.search is not None:
+            return self.search.stopped_by
+        return ", ".join(dict.fromkeys(result.stopped_by for result in self.results))
+
+
+def _failed(results: tuple[Result, ...], error: Exception, method: str, where: str) -> _Answer:
+    """Turn an error into an answer; it is logged in full where it is a defect. To be called where caught."""
+    if isinstance(error, BudgetError):
+        return _Answer(results, str(error), Status.UNKNOWN)
+    if isinstance(error, PebblerError):
+        return _Answer(results, str(error), Status.ERROR)
+    _log.exception("method %s failed on %s: this is a defect of the method", method, where)
+    return _Answer(results, f"{type(error).__name__}: {error}", Status.ERROR)
 
 
 def _progress(method: str, answer: _Answer) -> str:
     if answer.failure is not None:
         return f"{method}: {answer.status}: {answer.failure}"
-    seconds = sum(result.solve_seconds for result in answer.results)
     told = format_time(answer.results[0].makespan_ns or 0) + " a round"
-    return f"{method}: {told} (solved in {seconds:.2f} s)"
+    if answer.search is not None:
+        told += f" of {answer.search.sub_batch}, {answer.search.evaluated} sub-batches tried"
+    return f"{method}: {told} (solved in {answer.seconds:.2f} s)"
 
 
 def _row(method: str, answer: _Answer, instances: tuple[Instance, ...], ideal: int, bound: Bound) -> Row:
     results = answer.results
     schedules = tuple(result.schedule for result in results if result.schedule is not None)
-    seconds = sum(result.solve_seconds for result in results)
     if answer.failure is not None:
-        return Row(method, answer.status, answer.failure, seconds, None, instances, schedules)
+        return Row(method, answer.status, answer.stopped_by, answer.seconds, None, instances, schedules)
     figures = _figures(instances, results, schedules, ideal, bound)
     optimal = figures.iteration_ns == bound.lower_bound_ns
     status = Status.OPTIMAL if optimal else Status.FEASIBLE
-    stopped_by = ", ".join(dict.fromkeys(result.stopped_by for result in results))
-    return Row(method, status, stopped_by, seconds, figures, instances, schedules)
+    return Row(method, status, answer.stopped_by, answer.seconds, figures, instances, schedules)
 
 
 def _figures(

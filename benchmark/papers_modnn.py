@@ -63,8 +63,12 @@ def workload(network: str, batch: int, graph: Graph) -> Workload:
 
 @cache
 def own(method: str, what: Workload, budget_bytes: int, planner: str | None = None) -> Outcome | None:
-    """Simulate an iteration at the sub-batch of the method, or of a planner; None where it fails."""
-    return _outcome(method, what, own_instances(find_method(planner or method), what, budget_bytes))
+    """Simulate an iteration at the sub-batch of the method, or of a planner; None where it fails.
+
+    A method without a rule takes the whole batch, as vDNN does.
+    """
+    rule = find_method(planner or method).sub_batch or (lambda workload, _: workload.batch)
+    return _outcome(method, what, own_instances(rule, what, budget_bytes))
 
 
 @cache

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ..heuristics.methods import MethodInfo
+from ..heuristics.methods import SubBatchRule
 from ..instances.errors import BudgetError
 from ..instances.instance import Instance
-from ..instances.memory import least_budget
 from ..instances.units import format_size
 from ..instances.workload import Workload
-from ..solver.bounds import Bound, best_bound, compute_bound
 
 
 def instances_of(workload: Workload, budget: int | str, sub_batch: int | None = None) -> tuple[Instance, ...]:
@@ -42,16 +38,14 @@ def instances_of(workload: Workload, budget: int | str, sub_batch: int | None = 
     return tuple(instances)
 
 
-def own_instances(method: MethodInfo, workload: Workload, budget_bytes: int) -> tuple[Instance, ...]:
-    """Return the instances of an iteration at the sub-batch that a method chooses.
+def own_instances(rule: SubBatchRule, workload: Workload, budget_bytes: int) -> tuple[Instance, ...]:
+    """Return the instances of an iteration at the sub-batch that a method's own rule chooses.
 
-    A method without a rule of its own takes the whole batch in one round. The budget may be under the
-    instances' minimum: then the method's policy has no schedule.
+    The budget may be under the instances' minimum: then the method's policy has no schedule.
     """
-    b = workload.batch if method.sub_batch is None else method.sub_batch(workload, budget_bytes)
     return tuple(
         workload.instance(budget_bytes, size, rounds=rounds, check_budget=False)
-        for size, rounds in workload.rounds(b)
+        for size, rounds in workload.rounds(rule(workload, budget_bytes))
     )
 
 
@@ -73,40 +67,3 @@ def auto_budget(workload: Workload, budget: int | str) -> int:
             "give a larger budget"
         )
     return reference.budget_bytes
-
-
-def least_bound(workload: Workload, budget_bytes: int) -> Bound:
-    """Return the least of the bounds over all sub-batches: no choice of the sub-batch leads below it.
-
-    Sub-batches are taken by their compute bounds; one whose compute bound is no less than the best bound so
-    far cannot lower it.
-    """
-    candidates = []
-    for b in range(1, workload.batch + 1):
-        instances = [
-            workload.instance(budget_bytes, size, rounds=rounds, check_budget=False)
-            for size, rounds in workload.rounds(b)
-        ]
-        if all(least_budget(instance) <= budget_bytes for instance in instances):
-            least = sum(i.rounds * compute_bound(i).lower_bound_ns for i in instances)
-            candidates.append((least, b, instances))
-    best: Bound | None = None
-    for least, _, instances in sorted(candidates, key=lambda candidate: candidate[:2]):
-        if best is not None and least >= best.lower_bound_ns:
-            break
-        bound = iteration_bound(instances, [best_bound(instance) for instance in instances])
-        if best is None or bound.lower_bound_ns < best.lower_bound_ns:
-            best = bound
-    assert best is not None, "auto_budget has let a budget under M_floor pass"
-    return best
-
-
-def iteration_bound(instances: Sequence[Instance], bounds: Sequence[Bound]) -> Bound:
-    """Add the bounds of an iteration's instances up, each as often as it is executed."""
-    return Bound(
-        sum(
-            instance.rounds * bound.lower_bound_ns for instance, bound in zip(instances, bounds, strict=True)
-        ),
-        " and ".join(dict.fromkeys(bound.bound_by for bound in bounds)),
-        all(bound.certified for bound in bounds),
-    )
