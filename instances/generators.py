@@ -33,7 +33,7 @@ _MOVES_FASTER = 12
 """Copies inside the device are so many times faster than to the host, as on a K40."""
 
 
-class Knobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Knobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """What is drawn on a shape.
 
     Attributes
@@ -119,6 +119,7 @@ def generate(name: str, shape: Shape, knobs: Knobs, rng: np.random.Generator) ->
             "generator": VERSION,
             "shape": msgspec.to_builtins(shape),
             "knobs": msgspec.to_builtins(knobs),
+            "layers": _layers(drawn.tasks, len(nodes)),
         },
     )
     least = least_budget(roomy)
@@ -224,6 +225,22 @@ class _Drawn:
 def _read(node: Node) -> tuple[int, ...]:
     """Blocks that a node reads."""
     return tuple(source + 1 for source in node.reads) or (0,)
+
+
+def _layers(tasks: Sequence[Task], count: int) -> list[dict[str, object]]:
+    """List the nodes as layers with their tasks, and the loss; one with two algorithms is a convolution."""
+    layers: list[dict[str, object]] = [
+        {
+            "name": f"L{k}",
+            "kind": "conv" if len(tasks[k].algorithms) > 1 else "other",
+            "forward": [k],
+            "backward": [2 * count - k] if len(tasks) > count else [],
+        }
+        for k in range(count)
+    ]
+    if len(tasks) > count:
+        layers.append({"name": "loss", "kind": "softmax", "forward": [count], "backward": []})
+    return layers
 
 
 def _with_copies(blocks: Sequence[Block], tasks: Sequence[Task], knobs: Knobs) -> tuple[Block, ...]:

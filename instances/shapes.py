@@ -26,7 +26,14 @@ class Node(NamedTuple):
     halvings: int = 0
 
 
-class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="chain", tag_field="family"):
+class Chain(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="chain",
+    tag_field="family",
+):
     """Layers one after another."""
 
     layers: Count
@@ -36,7 +43,14 @@ class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="chain"
         return [Node((k - 1,) if k else ()) for k in range(self.layers)]
 
 
-class Residual(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="residual", tag_field="family"):
+class Residual(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="residual",
+    tag_field="family",
+):
     """Blocks of `depth` layers, each with a shortcut that is added to its end (ResNet)."""
 
     blocks: Count
@@ -52,7 +66,14 @@ class Residual(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="res
         return nodes
 
 
-class Inception(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="inception", tag_field="family"):
+class Inception(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="inception",
+    tag_field="family",
+):
     """Modules of parallel branches of one to three layers, joined at the end (GoogLeNet)."""
 
     modules: Count
@@ -73,7 +94,14 @@ class Inception(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="in
         return nodes
 
 
-class Dense(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="dense", tag_field="family"):
+class Dense(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="dense",
+    tag_field="family",
+):
     """Blocks in which every layer reads all layers before it in the block (DenseNet)."""
 
     blocks: Count
@@ -88,7 +116,14 @@ class Dense(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="dense"
         return nodes
 
 
-class UShaped(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="u-shaped", tag_field="family"):
+class UShaped(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="u-shaped",
+    tag_field="family",
+):
     """Levels of ever smaller layers down and up again, those of a level joined across (U-Net)."""
 
     levels: Annotated[int, msgspec.Meta(ge=1, le=12)]
@@ -113,7 +148,14 @@ class UShaped(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="u-sh
         return nodes
 
 
-class Recurrent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="recurrent", tag_field="family"):
+class Recurrent(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="recurrent",
+    tag_field="family",
+):
     """A stack of recurrent layers, unrolled over time steps."""
 
     layers: Count
@@ -137,7 +179,14 @@ class Recurrent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="re
         ]
 
 
-class Layered(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="layered", tag_field="family"):
+class Layered(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="layered",
+    tag_field="family",
+):
     """A random layered graph, like those of MOCCASIN (after Gagrani et al. 2022, appendix A).
 
     Attributes
