@@ -536,13 +536,13 @@ def test_an_interrupted_suite_has_no_manifest_and_no_half_a_file(
         written.append(path.name)
         return write_instance(instance, path)
 
-    monkeypatch.setattr("pebbler.instances.manifest.write_instance", interrupt)
     capsys.readouterr()
-    assert main(["generate", "tiny", "-o", "tiny"]) == 130
+    with monkeypatch.context() as patch:
+        patch.setattr("pebbler.instances.manifest.write_instance", interrupt)
+        assert main(["generate", "tiny", "-o", "tiny"]) == 130
     assert capsys.readouterr().err == "pebbler: interrupted\n"
     assert {path.name for path in Path("tiny").iterdir()} == set(whole) - {"manifest.json"}
-    monkeypatch.undo()
-    assert main(["generate", "tiny", "-o", Path("tiny").name]) == 0
+    assert main(["generate", "tiny", "-o", "tiny"]) == 0
     assert {path.name: path.read_bytes() for path in Path("tiny").iterdir()} == whole
 
 
@@ -567,8 +567,8 @@ def test_a_foreign_graph_becomes_an_instance(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "give either NETWORK or --from FILE"),
-        (["lenet", "--from", "graph.json"], "give either NETWORK or --from FILE"),
+        ([], "give NETWORK, --torch, --onnx or --from FILE"),
+        (["lenet", "--from", "graph.json"], "give NETWORK, --torch, --onnx or --from FILE"),
         (["--from", "graph.json"], "has no budget"),
         (["--from", "graph.json", "--budget", "29"], "is under the minimum of 30 bytes"),
         (["--from", "graph.json", "--budget", "50%", "--batch", "3"], "leave the option out"),
