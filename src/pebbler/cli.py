@@ -75,7 +75,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     source = arguments.network_or_file
     settings = {name: getattr(arguments, name) for name in ("time_limit", "seed", "memory")}
     _require_folder(arguments.out)
-    if source.endswith(".json") or Path(source).exists():
+    _require_one(arguments, "a comparison", "network_or_file", "torch", "onnx")
+    if source is not None and (source.endswith(".json") or Path(source).exists()):
         _refuse_options(arguments, source, _WORKLOAD)
         instance = read_instance(source)
         if arguments.budget is not None:
@@ -106,8 +107,7 @@ def _instance(arguments: argparse.Namespace) -> int:
     from .instances.memory import least_budget, parse_budget, require_budget, with_budget
     from .instances.units import format_size
 
-    if (arguments.network is None) == (arguments.foreign is None):
-        raise PebblerError("an instance is made from one thing; give either NETWORK or --from FILE")
+    _require_one(arguments, "an instance", "network", "torch", "onnx", "foreign")
     if arguments.foreign is not None:
         instance, budget, rest = _foreign(arguments), arguments.budget, []
     else:
@@ -426,7 +426,10 @@ def _parser() -> argparse.ArgumentParser:
         "pebbler compare vgg16 --batch 256 --device k40 --budget 12GiB",
     )
     command.add_argument(
-        "network_or_file", metavar="NETWORK|FILE", help="a network or an instance file (.json)"
+        "network_or_file",
+        nargs="?",
+        metavar="NETWORK|FILE",
+        help="a network or an instance file (.json)",
     )
     _add_workload(command, auto=True)
     command.add_argument(
@@ -590,6 +593,12 @@ def _add_output(command: argparse.ArgumentParser, what: str) -> None:
 
 
 def _add_workload(command: argparse.ArgumentParser, *, auto: bool = False) -> None:
+    command.add_argument(
+        "--torch",
+        metavar="MODULE:FUNCTION",
+        help="a torch model instead: a function from a batch size to (module, step, inputs)",
+    )
+    command.add_argument("--onnx", metavar="FILE", help="an ONNX model instead")
     command.add_argument("--batch", type=_positive, metavar="N", help="images; default: the network's own")
     command.add_argument(
         "--sub-batch",
@@ -671,8 +680,8 @@ def _positive_or_auto(text: str) -> int | str:
 # --- shared by commands -------------------------------------------------------------------------------
 
 
-def _workload(arguments: argparse.Namespace, network: str) -> tuple[Workload, int | str]:
-    """Return the workload and the budget that the options describe."""
+def _workload(arguments: argparse.Namespace, network: str | None) -> tuple[Workload, int | str]:
+    """Return the workload and the budget that the options describe; without a network, of a user's model."""
     from .instances.devices import find_device
     from .instances.profile import read_profile
     from .instances.workload import Workload
@@ -687,16 +696,38 @@ def _workload(arguments: argparse.Namespace, network: str) -> tuple[Workload, in
         _refuse_options(arguments, arguments.profile, ("device", "graph"))
         profile = read_profile(arguments.profile)
         device, graph, memory = profile.machine.device, profile.graph, profile.machine.memory_bytes
-    workload = Workload(
-        network,
-        arguments.batch or find_network(network).batch,
-        device,
-        graph,
-        arguments.engines or "duplex",
-        bool(arguments.weights_as_blocks),
-        profile,
-    )
+    settings: dict[str, Any] = {
+        "device": device,
+        "graph": graph,
+        "engines": arguments.engines or "duplex",
+        "weights_as_blocks": bool(arguments.weights_as_blocks),
+        "profile": profile,
+    }
+    if network is None:
+        workload = _imported(arguments, settings)
+    else:
+        workload = Workload(network, arguments.batch or find_network(network).batch, **settings)
     return workload, memory if arguments.budget is None else arguments.budget
+
+
+def _imported(arguments: argparse.Namespace, settings: dict[str, Any]) -> Workload:
+    """Return the workload of a user's torch or ONNX model."""
+    from .instances.onnx_workload import NetworkWorkload, read_model
+    from .instances.torch_workload import TorchWorkload, find_step
+
+    name = arguments.onnx if arguments.torch is None else arguments.torch
+    if arguments.batch is None:
+        raise PebblerError(f"{name} has no batch size of its own; give one as --batch N")
+    if arguments.torch is not None:
+        return TorchWorkload(name, arguments.batch, make_step=find_step(name), **settings)
+    return NetworkWorkload(name, arguments.batch, described=read_model(name), **settings)
+
+
+def _require_one(arguments: argparse.Namespace, what: str, *names: str) -> None:
+    if sum(getattr(arguments, name) is not None for name in names) != 1:
+        known = {"network": "NETWORK", "network_or_file": "NETWORK|FILE", "foreign": "--from FILE"}
+        choices = [known.get(name, f"--{name}") for name in names]
+        raise PebblerError(f"{what} is made from one thing; give {', '.join(choices[:-1])} or {choices[-1]}")
 
 
 def _refuse_options(arguments: argparse.Namespace, source: str, names: Sequence[str]) -> None:
