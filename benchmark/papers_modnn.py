@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import mean
 
 from ..heuristics.methods import find_method
+from ..instances.accounting import modnn_ideal
 from ..instances.instance import Instance
 from ..instances.memory import fastest, footprint, ideal_ns, least_budget
 from ..instances.taskgraph import Graph
@@ -77,18 +78,6 @@ def whole(method: str, what: Workload, budget_bytes: int) -> Outcome | None:
     return _outcome(method, what, instances_of(what, budget_bytes))
 
 
-@cache
-def ideal_bytes(name: str, batch: int) -> int:
-    """The ideal case without workspace, as Fig. 9 counts it.
-
-    Every layer's output and its derivative, the input, weights and their gradients; batch norm in place.
-    """
-    network = find_network(name)
-    values = sum(layer.shape.elements for layer in network.layers if layer.kind not in ("softmax", "bn"))
-    images = 2 * values - network["input"].shape.elements
-    return 4 * (batch * images + 2 * network.parameters)
-
-
 def _outcome(method: str, what: Workload, instances: Sequence[Instance]) -> Outcome | None:
     time = moved = 0
     if any(instance.budget_bytes < least_budget(instance) for instance in instances):
@@ -115,7 +104,7 @@ def memory_table() -> str:
     rows = []
     ratios: dict[str, tuple[float, float, float]] = {}
     for network, batch in (*SIX, OTHER_RECIPE):
-        ideal = ideal_bytes(network, batch)
+        ideal = modnn_ideal(find_network(network), batch)
         floor = workload(network, batch, "paper").floor()
         executable = workload(network, batch, "executable").floor()
         mobile = Workload(network, batch, DEVICE, "paper", weights_as_blocks=True).floor()
@@ -260,13 +249,13 @@ def breakdown_table() -> str:
     for network, batch in SIX:
         what = workload(network, batch, "paper")
         instance, single = _at(what), _at(what, 1)
-        ideal, quickest = ideal_bytes(network, batch) + _workspace(instance), ideal_ns(instance)
+        ideal, quickest = modnn_ideal(find_network(network), batch) + _workspace(instance), ideal_ns(instance)
         transfers = whole("modnn-transfers", what, _BUDGET)
         assert transfers is not None, "every network of the six fits 12 GiB at its batch"
         lean = sum(task.algorithms[0].duration_ns for task in instance.tasks)
         figures.append(
             (
-                ideal / (ideal_bytes(network, 1) + _workspace(single)),
+                ideal / (modnn_ideal(find_network(network), 1) + _workspace(single)),
                 ideal / _largest_task(instance),
                 _workspace(instance) / ideal,
                 batch * ideal_ns(single) / quickest,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pebbler.benchmark import papers_modnn
-from pebbler.benchmark.papers_modnn import ideal_bytes, marks, own, whole
+from pebbler.benchmark.papers_modnn import marks, own, whole
 from pebbler.heuristics.methods import find_method
 from pebbler.instances.memory import ideal_ns
 from pebbler.instances.workload import Workload
@@ -42,10 +42,6 @@ def test_the_script_puts_tables_between_their_marks(
     papers_modnn.main([])
     out = capsys.readouterr().out
     assert out.index("| new b |") < out.index("<!-- end b -->") < out.index("| new a |")
-
-
-def test_ideal_memory_is_the_one_that_the_design_gives() -> None:
-    assert ideal_bytes("vgg16", 256) / 1e9 == pytest.approx(32.2, abs=0.05)
 
 
 def test_time_is_that_of_all_rounds_over_the_ideal_of_the_whole_batch() -> None:
