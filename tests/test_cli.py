@@ -392,7 +392,10 @@ def test_solving_under_the_minimum_is_refused(
     assert "under the minimum" in refusal(capsys, "solve", str(under), "--method", "swap", "-o", "o.json")
 
 
-@pytest.mark.parametrize("option", ["--batch=2", "--sub-batch=2", "--device=k40", "--graph=paper"])
+@pytest.mark.parametrize(
+    "option",
+    ["--batch=2", "--sub-batch=2", "--device=k40", "--graph=paper", "--profile=p", "--weights-as-blocks"],
+)
 def test_a_file_settles_what_it_was_made_from(
     file: Path, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
