@@ -156,8 +156,8 @@ def measure(instances: Iterable[Instance]) -> list[Link]:
         if reasons:
             raise AssertionError(f"{instance.name}: {'; '.join(reasons)}")
         everything.append(values)
-    pairs = dict.fromkeys(link for values in everything for link in links_of(values))
-    named = dict.fromkeys((*LINKS, *pairs))
+    found = {link for values in everything for link in links_of(values)}
+    named = [*LINKS, *sorted(found.difference(LINKS))]
     return [_link(below, above, everything) for below, above in named]
 
 

@@ -194,7 +194,7 @@ def search_sub_batch(
             f"{workload.network}: there is no candidate within the largest sub-batch that fits the budget, "
             f"{iterations.sub_batches[-1]}; give a smaller one"
         )
-    search = _Search(iterations, method, time_limit, seed, memory)
+    search = _Search(iterations, method, time_limit, seed, memory, time.monotonic())
     queue = _Queue(iterations, possible)
     stopped_by = search.run(queue)
     pruned = Counter({"budget": len(wanted) - len(possible)}) + queue.excluded(search.iteration_ns)
@@ -262,7 +262,7 @@ class _Search:
     time_limit: float | None
     seed: int
     memory: Literal["contiguous", "paged"]
-    began: float = field(default_factory=time.monotonic)
+    began: float
     solved: dict[int, Result] = field(default_factory=dict)
     tried: list[int] = field(default_factory=list)
     sub_batch: int | None = None
