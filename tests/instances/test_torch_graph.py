@@ -15,6 +15,7 @@ from pebbler.solver.solve import solve
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 from pebbler.benchmark.torch_models import (  # noqa: E402
@@ -359,3 +360,11 @@ def test_the_measured_models_have_the_public_number_of_parameters(
     with torch.device("meta"):
         module, _, _ = make_step(1)
     assert sum(tensor.numel() for tensor in module.parameters()) == parameters
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("make_step", "batch"), [(resnet50, 256), (gpt2, 8), (vit_l, 32)])
+def test_the_peak_of_whole_models_is_what_torch_measures(make_step: Callable[[int], Any], batch: int) -> None:
+    with FakeTensorMode():
+        measured = tracked_peak(make_step, batch)
+    assert peak_bytes(record(make_step, batch)) == measured
