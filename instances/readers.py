@@ -307,7 +307,7 @@ class _Log:
                 self.bind(line.dst, self.find(line.src))
             case _Release():
                 if line.name in self.names:
-                    self.references[self.names.pop(line.name)] -= 1
+                    self.references[self.names[line.name]] -= 1
 
     def mutate(self, line: _Mutate) -> None:
         """Make new tensors of the arguments that an operator changes."""

@@ -19,6 +19,7 @@ from pebbler.instances.files import read_instance, sha256_of, write_instance
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import unlimited_peak
 from pebbler.instances.profile import CopyTimes, Machine, Profile, TaskTimes, write_profile
+from pebbler.instances.suites import list_suites
 from pebbler.instances.workload import Workload
 from pebbler.validate.schedule import read_schedule
 
@@ -502,6 +503,13 @@ def test_generate_writes_a_suite_with_its_manifest(capsys: pytest.CaptureFixture
         instance = read_instance(path)
         assert (instance.name, len(instance.tasks)) == (entry["name"], entry["tasks"])
         assert entry["least_budget_bytes"] <= entry["budget_bytes"]
+
+
+def test_the_help_of_generate_names_every_suite(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["generate", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"{', '.join(list_suites()[:-1])} or {list_suites()[-1]}" in told
 
 
 def test_generate_prints_the_manifest_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,24 @@ def test_every_package_is_shipped(root: Path) -> None:
     assert set(settings["package-dir"]) >= {"pebbler", *(f"pebbler.{floor}" for floor in FLOORS)}
 
 
+def test_every_data_file_is_shipped(root: Path) -> None:
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    shipped = {
+        file
+        for package, patterns in settings["package-data"].items()
+        for pattern in patterns
+        for file in (root / package.removeprefix("pebbler").removeprefix(".")).glob(pattern)
+    }
+    data = {
+        file
+        for floor in FLOORS
+        for file in (root / floor).rglob("*")
+        if file.is_file() and file.suffix not in (".py", ".pyc", ".nbi", ".nbc")
+    }
+    assert len(data) > 5
+    assert data <= shipped
+
+
 @pytest.mark.parametrize("floor", FLOORS)
 def test_the_face_links_to_each_floor(root: Path, floor: str) -> None:
     link = root / "src" / "pebbler" / floor

@@ -19,6 +19,17 @@ def test_the_stream_is_the_one_that_it_always_was() -> None:
     assert [made.between(-3, 3) for _ in range(4)] == [-1, -3, 0, -1]
 
 
+def test_the_stream_is_pcg64_as_published() -> None:
+    """PCG XSL RR 128/64 (O'Neill 2014), computed here step by step."""
+    rng = np.random.default_rng(11)
+    state, increment = (rng.bit_generator.state["state"][key] for key in ("state", "inc"))
+    made = Draws(rng)
+    for _ in range(1000):
+        state = (state * 0x2360ED051FC65DA44385DF649FCCF645 + increment) % 2**128
+        word, turn = (state >> 64) ^ (state % 2**64), state >> 122
+        assert made.below(2**64) == (word >> turn | word << (64 - turn)) % 2**64
+
+
 def test_a_generator_gives_one_stream_however_many_draws_share_it() -> None:
     rng = np.random.default_rng(3)
     halves = [Draws(rng).below(2**40), Draws(rng).below(2**40)]

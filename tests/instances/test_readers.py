@@ -237,6 +237,23 @@ def test_a_log_without_start_begins_at_once(tmp_path: Path) -> None:
     assert "before#0" in [block.name for block in instance.blocks]
 
 
+def test_a_name_still_means_its_tensor_after_its_release(tmp_path: Path) -> None:
+    instance = read_foreign(
+        put_log(
+            tmp_path,
+            [
+                line("CALL", name="a", args=[], result=["a"], time=1),
+                *result("a", 2),
+                line("RELEASE", name="a"),
+                line("CALL", name="b", args=["a"], result=["b"], time=1),
+                *result("b", 1),
+            ],
+        )
+    )
+    assert instance.tasks[1].inputs == (0,)
+    assert [block.finally_ for block in instance.blocks] == ["anywhere", "device"]
+
+
 def test_a_log_has_a_schedule_that_recomputes(tmp_path: Path) -> None:
     """a is read by the last operator; between there is no room for it beside b and c."""
     lines = [line("CALL", name="a", args=[], result=["a"], time=2), *result("a", 2)]
