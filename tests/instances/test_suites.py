@@ -15,7 +15,7 @@ from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import encode, read_instance, write_instance
 from pebbler.instances.manifest import write_suite
 from pebbler.instances.memory import ideal_ns, least_budget, unlimited_peak
-from pebbler.instances.suites import Member, Suite, find_suite, list_suites, members
+from pebbler.instances.suites import Member, Real, Suite, find_suite, list_suites, members
 
 SUITES = ("papers", "random", "scaling", "tight", "tiny", "transformers")
 CHECKSUMS = {
@@ -81,9 +81,9 @@ def test_a_suite_of_random_instances_is_the_same_anywhere(suite: str) -> None:
 def test_papers_name_the_experiment_that_each_instance_is_from() -> None:
     for member in of("papers"):
         real = member.source[0]
-        assert not isinstance(real, int)
-        assert getattr(real, "source", None), member.name
-        assert getattr(real, "batch", 0) % (getattr(real, "sub_batch", None) or 1) == 0, member.name
+        assert isinstance(real, Real)
+        assert real.source, member.name
+        assert real.batch % (real.sub_batch or 1) == 0, member.name
     built = next(member for member in of("papers") if member.name == "vgg16-b64-k40-4gib").build()
     assert (built.rounds, built.meta["sub_batch"], built.meta["batch"]) == (4, 64, 256)
     assert built.meta["experiment"].startswith("moDNN")
