@@ -30,7 +30,7 @@ def rows(workload: Workload, budget: str, seconds: float) -> list[tuple[str, ...
     iterations = Iterations(workload, size)
     choices = {method: search_sub_batch(iterations, method, time_limit=seconds) for method in METHODS}
     bound = iterations.least_bound()
-    found = []
+    found: list[tuple[str, str, int | None, int | None, str]] = []
     for method, choice in choices.items():
         for rule, choose in RULES.items():
             b = choose(workload, size)
