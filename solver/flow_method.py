@@ -1,109 +1,232 @@
-"""The method ``flow``: FLOW on more and more checkpoints, each solution decoded to a schedule."""
+"""The method ``flow``: FLOW on more and more checkpoints for the bound, local search for the schedule.
+
+Each gets from the other what it lacks: the search sets off from what FLOW evicts and which algorithms it
+takes, and FLOW gets the tasks as checkpoints before which the best schedule stalls.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from ..heuristics.methods import Answer, Limits, Refusal, register
+from msgspec.structs import replace
+
+from ..heuristics.choices import by_speed
+from ..heuristics.local_search import LocalSearch
+from ..heuristics.methods import Answer, Limits, Refusal, find_method, register
 from ..instances.instance import Instance
 from ..instances.units import format_time
-from ..validate.schedule import PAGE_BYTES, Schedule
-from .bounds import Bound, best_bound
-from .decode import execute, execute_leanly, make_plan
-from .flow import FlowModel, flow_model, hot_checkpoints, proven
-from .linear import LinearResult, solve_linear
+from ..validate.schedule import Schedule
+from .bounds import best_bound
+from .flow import FlowModel, Integrality, flow_model, hot_checkpoints, proven
+from .linear import LinearResult, takes_whole_columns
+from .linear_worker import LinearWorker
 
 _FIRST = 16
 _SECONDS = 20.0
 """Time limit where none is given."""
 
-_SLACK = (1.0, 0.98, 0.95, 0.92, 0.88, 0.84, 0.8)
-"""Shares of the pool to plan with: less leaves room for fragmentation where addresses count."""
+_SLICE = 2_000_000
+"""Tasks that the search simulates between two models where it does not run beside them."""
+
+_WAIT = 0.2
+"""Seconds that it runs between looks at a model, where it does."""
+
+_SHARE = 0.4
+"""Share of the time left that one model may take."""
+
+_LARGE = 100
+"""Number of checkpoints from which on the LP is solved before the MILP, which may not even finish its own."""
+
+_GRACE = 2.0
+"""Seconds after the time limit that a solver gets to say what it has proven."""
+
+_FIRST_METHOD = "modnn"
+"""The rule whose schedule the search starts from."""
 
 _log = logging.getLogger(__name__)
 
 
-@register("flow", "FLOW (MILP) on hot checkpoints, decoded, with the bound of its solver", "this project")
+@register(
+    "flow", "FLOW (MILP) for the bound, local search for the schedule, each led by the other", "this project"
+)
 def flow(instance: Instance, limits: Limits) -> Answer:
-    """Solve FLOW on 16, 32, 64 ... checkpoints and decode every solution; bounds rise, schedules improve.
+    """Solve FLOW on 16, 32, 64 ... checkpoints, and search for schedules meanwhile.
 
-    Ends when schedule and bound meet, when every task is a checkpoint and solved, or with the time limit
-    (20 s where none is given). Ctrl-C between models keeps the best schedule.
+    Bounds only rise, schedules only improve. Ends when they meet, or with the time limit; where none is given,
+    after 20 s, or when every task is a checkpoint and the search is calm. Ctrl-C keeps the best. With one
+    worker, models and search take turns; with more, the search runs beside the model.
 
     Raises
     ------
     Refusal
-        For recomputable tasks, or when no solution could be decoded.
+        For recomputable tasks.
     """
     if any(task.recomputable for task in instance.tasks):
         raise Refusal("flow: recomputation is not modelled yet")
-    deadline = time.monotonic() + (_SECONDS if limits.time_limit is None else limits.time_limit)
-    bound, best = best_bound(instance), None
-    stopped_by, count, reason = "done", _FIRST, "no time to solve a model"
-    try:
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
+    return _Run(instance, limits).answer()
+
+
+@dataclass
+class _Stage:
+    """A model to solve: on how many checkpoints, what is whole in it, and whether it is the last."""
+
+    count: int
+    integrality: Integrality
+    last: bool
+
+
+class _Run:
+    """One call of the method."""
+
+    def __init__(self, instance: Instance, limits: Limits) -> None:
+        seconds = _SECONDS if limits.time_limit is None else limits.time_limit
+        self.deadline = time.monotonic() + seconds
+        self.instance, self.limits = instance, limits
+        self.bound = best_bound(instance)
+        self.best = limits.warm_start
+        self.search: LocalSearch | None = None
+        self.reason = "no schedule was found"
+        self.cut = False
+
+    def answer(self) -> Answer:
+        """Run until done; the best schedule and bound, whatever ended it."""
+        stopped_by = "done"
+        try:
+            with LinearWorker(self.limits.solver) as worker:
+                self._start()
+                for stage in self._stages():
+                    if self._met() or self._late():
+                        break
+                    self._solve(worker, stage)
+            while self.search is not None and not (self._met() or self._late()):
+                if self.search.done and self.limits.time_limit is None:
+                    break
+                self._search(_SLICE)
+            if not self._met() and (self._late() or self.cut):
                 stopped_by = "time limit"
-                break
-            checkpoints = hot_checkpoints(instance, count)
-            model = flow_model(instance, checkpoints, "all")
-            result = solve_linear(
-                model.linear, solver=limits.solver, time_limit=left, seed=limits.seed, log=limits.log
-            )
-            found = proven(result, model, f"flow-milp-{limits.solver}")
-            if found is not None and found.lower_bound_ns > bound.lower_bound_ns:
-                bound = found
-            if result.values is not None:
-                schedule, why = _decode(instance, model, result, limits)
-                reason = why or reason
-                if schedule is not None and (best is None or schedule.makespan_ns < best.makespan_ns):
-                    best = schedule
-            _log.info("flow: %d checkpoints: %s", len(checkpoints), _told(best, bound))
-            if best is not None and best.makespan_ns <= bound.lower_bound_ns:
-                break
-            if len(checkpoints) == len(instance.tasks):
-                stopped_by = "done" if result.status == "optimal" else "time limit"
-                break
+        except KeyboardInterrupt:
+            stopped_by = "interrupted"
+        best = self._schedule()
+        return Answer(
+            best,
+            self.reason if best is None else stopped_by,
+            self.bound.lower_bound_ns,
+            self.bound.bound_by,
+            self.bound.certified,
+        )
+
+    def _start(self) -> None:
+        """Start the search from the warm start and from a rule's schedule."""
+        try:
+            ruled = find_method(_FIRST_METHOD).call(self.instance, self.limits).schedule
+            if ruled is not None and (self.best is None or ruled.makespan_ns < self.best.makespan_ns):
+                self.best = ruled
+        except Refusal as refusal:
+            self.reason = str(refusal)
+        try:
+            self.search = LocalSearch(self.instance, self.limits.memory, self.limits.seed)
+        except Refusal as refusal:
+            self.reason = str(refusal)
+            return
+        for start in (self.limits.warm_start, self.best):
+            if start is not None:
+                self.search.offer(start)
+        self._search(_SLICE)
+
+    def _stages(self) -> Iterator[_Stage]:
+        """Models from coarse to fine, each first as an LP where it is large."""
+        count, tasks = _FIRST, len(self.instance.tasks)
+        whole = takes_whole_columns(self.limits.solver)
+        while True:
+            count = min(count, tasks)
+            if count > _LARGE or not whole:
+                yield _Stage(count, "none", count == tasks and not whole)
+            if whole:
+                yield _Stage(count, "all", count == tasks)
+            if count == tasks:
+                return
             count *= 2
-    except KeyboardInterrupt:
-        stopped_by = "interrupted"
-    if best is None:
-        raise Refusal(f"flow: {reason}")
-    return Answer(best, stopped_by, bound.lower_bound_ns, bound.bound_by, bound.certified)
 
+    def _solve(self, worker: LinearWorker, stage: _Stage) -> None:
+        """Solve a model, for its bound and for what it decides."""
+        checkpoints = self._checkpoints(stage.count)
+        model = flow_model(self.instance, checkpoints, stage.integrality)
+        left = self.deadline - time.monotonic()
+        limit = left if stage.last else min(left, max(left * _SHARE, 2.0))
+        worker.start(
+            model.linear,
+            time_limit=max(limit, 0.0),
+            workers=self.limits.workers,
+            seed=self.limits.seed,
+            log=self.limits.log,
+        )
+        while self.limits.workers > 1 and self.search is not None and not worker.done():
+            if self._met() or self._late():
+                break
+            self.search.run(_WAIT)
+        if not self._met():
+            result = self._result(worker)
+            self.cut = self.cut or result.status not in ("optimal", "infeasible")
+            self._take(stage, model, result)
+        _log.info("flow: %d checkpoints, %s: %s", len(checkpoints), stage.integrality, self)
+        if self.limits.workers == 1:
+            self._search(_SLICE)
 
-def _decode(
-    instance: Instance, model: FlowModel, result: LinearResult, limits: Limits
-) -> tuple[Schedule | None, str]:
-    """Return the shortest schedule that the solution decodes to under any slack, or why there is none."""
-    values = result.values
-    assert values is not None
-    evicted = [gap for gap, columns in model.absences.items() if values[columns].max() > 0.5]
-    algorithms = {k: max(c, key=lambda a: float(values[c[a]])) for k, c in model.choices.items()}
-    unit = PAGE_BYTES if limits.memory == "paged" else instance.alignment_bytes
-    best, reason = None, "live blocks exceed the pool whatever is evicted"
-    for slack in _SLACK:
-        capacity = int(instance.pool_bytes * slack)
-        plan = make_plan(instance, evicted, algorithms, unit=unit, capacity=capacity)
-        if plan is None:
-            break
-        ways = [partial(execute, instance, plan, limits.memory, "flow")]
-        if limits.memory == "contiguous":
-            ways.append(partial(execute_leanly, instance, plan, "flow"))
-        for way in ways:
-            try:
-                schedule = way()
-            except Refusal as refusal:
-                reason = str(refusal)
-                continue
-            if best is None or schedule.makespan_ns < best.makespan_ns:
-                best = schedule
-    return best, reason
+    def _result(self, worker: LinearWorker) -> LinearResult:
+        """What the solver said; a solver that goes on after the time limit is stopped."""
+        try:
+            return worker.result(max(self.deadline - time.monotonic(), 0.0) + _GRACE)
+        except TimeoutError:
+            worker.stop()
+            return worker.result()
 
+    def _take(self, stage: _Stage, model: FlowModel, result: LinearResult) -> None:
+        name = "flow-lp" if stage.integrality == "none" else "flow-milp"
+        found = proven(result, model, f"{name}-{self.limits.solver}")
+        if found is not None and found.lower_bound_ns > self.bound.lower_bound_ns:
+            self.bound = found
+        values = result.values
+        if values is None or stage.integrality == "none" or self.search is None:
+            return
+        evicted = [gap for gap, columns in model.absences.items() if values[columns].max() > 0.5]
+        algorithms = [by_speed(task)[0] for task in self.instance.tasks]
+        for k, columns in model.choices.items():
+            algorithms[k] = max(columns, key=lambda a: float(values[columns[a]]))
+        self.search.offer((evicted, algorithms))
 
-def _told(best: Schedule | None, bound: Bound) -> str:
-    made = "no schedule yet" if best is None else format_time(best.makespan_ns)
-    return f"{made}, bound {format_time(bound.lower_bound_ns)} ({bound.bound_by})"
+    def _checkpoints(self, count: int) -> list[int]:
+        """Hot checkpoints, and the tasks before which the best schedule stalls the most."""
+        hot = hot_checkpoints(self.instance, count)
+        stalls = [] if self.search is None else self.search.stalls()
+        return sorted({*hot, *stalls[: count // 4]})
+
+    def _search(self, work: int) -> None:
+        if self.search is not None:
+            self.search.run(self.deadline - time.monotonic(), work)
+
+    def _makespan_ns(self) -> int | None:
+        found = [] if self.best is None else [self.best.makespan_ns]
+        if self.search is not None and self.search.makespan_ns is not None:
+            found.append(self.search.makespan_ns)
+        return min(found, default=None)
+
+    def _met(self) -> bool:
+        makespan = self._makespan_ns()
+        return makespan is not None and makespan <= self.bound.lower_bound_ns
+
+    def _late(self) -> bool:
+        return time.monotonic() >= self.deadline
+
+    def _schedule(self) -> Schedule | None:
+        found = None if self.search is None else self.search.schedule("flow")
+        if found is not None and (self.best is None or found.makespan_ns < self.best.makespan_ns):
+            return found
+        return None if self.best is None else replace(self.best, method="flow")
+
+    def __str__(self) -> str:
+        makespan = self._makespan_ns()
+        made = "no schedule yet" if makespan is None else format_time(makespan)
+        return f"{made}, bound {format_time(self.bound.lower_bound_ns)} ({self.bound.bound_by})"

@@ -1,0 +1,1087 @@
+# mypy: disable-error-code="no-any-return"
+"""The compiled heart of local search: decisions to a program with places and times.
+
+A program is issued task by task. The next prefetch goes before the next run where it can start no later and
+its block has room at every task until its use; offloads follow each other in the order that was decided. In
+contiguous memory an allocator gives addresses as the program is issued, and clears a range by moves inside
+the device where the bytes are free but no hole is large enough; elsewhere bytes count, those that are free
+earliest first.
+
+Local search is late acceptance (Burke and Bykov, EJOR 2017): a move changes what is evicted, the order of
+copies, an algorithm, when a prefetch may come, or where something lies; evictions are repaired at once where
+live blocks exceed the pool. It is taken when the program becomes no longer than it is, or than it was some
+moves ago.
+
+Importing this module imports Numba. What it compiles is cached beside it, for as long as this file is as it
+is: all that calls each other is here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Integers = NDArray[Any]
+"""Of int64; one of them is a plain integer to Numba."""
+
+_kinds: Any = np.arange(6)
+RUN, OFFLOAD, PREFETCH, MOVE, PLACE, RELEASE = _kinds
+"""Kinds of a logged step. A run is followed by a placement of each of its outputs; placements before the
+first run are of blocks that start on the device."""
+
+LOW, HIGH, EARLY_LOW, EARLY_HIGH, TIGHT = np.arange(5)
+"""Which hole a placement takes: the lowest or highest place, the one that is free earliest, the tightest."""
+
+IMPOSSIBLE = 1 << 60
+"""From this on a makespan is none: the sooner the program ran out of memory, the greater."""
+
+NEVER = 1 << 62
+
+_NOTHING: Any = np.int64(0)
+"""Zero as an argument: Numba compiles a function anew for every plain number that it is called with."""
+
+_ANYHOW: Any = np.int64(1)
+"""A placement may move other blocks."""
+
+_TRIES = 64
+"""Ranges to try before clearing one is given up."""
+
+_CHUNK = 64
+"""Tasks whose greatest load is kept together."""
+
+_MANY = 32
+"""Free ranges from which on those that are free when compute is are joined: a prefetch may then seem to have
+to wait for memory that is free earlier, so that the program can only be faster than simulated."""
+
+
+# columns of a problem's arrays
+BYTES, OFFLOAD_NS, PREFETCH_NS, MOVE_NS, DUE = range(5)
+FIXED, ALGORITHMS, INPUTS, UPDATES, OUTPUTS, DEAD, STARTING, WRITTEN = range(8)
+DURATION, WORKSPACE = range(2)
+BLOCK, AFTER, UNTIL, VERSION, FORCED = range(5)
+WRITER, DUE_ANYHOW = range(1, 3)
+
+
+class Problem(NamedTuple):
+    """An instance as arrays; sizes are rounded up to the unit of the memory model.
+
+    Attributes
+    ----------
+    length, capacity, single, contiguous
+        Number of tasks; bytes of the pool; whether there is one copy engine; whether addresses count.
+    private
+        Per block, where it has a small place of its own beyond the pool, or -1; its bytes are then 0.
+    initial
+        Blocks that start on the device unless a gap says otherwise.
+    blocks
+        Per block: bytes; times of its copies, -1 where there are none; the version that the host must end up
+        with, or -1.
+    tasks
+        Per task: bytes of its blocks and of others that cannot leave; where its algorithms begin; where its
+        lists begin in `lists`, which end where those of the next task begin: the blocks that it reads or
+        updates, those that it updates, those that it writes first (the largest first), those that nobody uses
+        later; gaps that begin before it; versions that it writes. Two more rows end the lists.
+    algorithms
+        Per task and algorithm: duration and workspace.
+    gaps
+        Per gap: its block; the tasks before and after; the version that must be offloaded first, or -1;
+        whether the block is never on the device then.
+    versions
+        Per version of a block: the block, who writes it, and whether it must be offloaded anyhow.
+    lists
+        The lists of the tasks.
+    """
+
+    length: int
+    capacity: int
+    single: bool
+    contiguous: bool
+    private: Integers
+    initial: Integers
+    blocks: Integers
+    tasks: Integers
+    algorithms: Integers
+    gaps: Integers
+    versions: Integers
+    lists: Integers
+
+
+class Decisions(NamedTuple):
+    """What local search decides.
+
+    Attributes
+    ----------
+    evicted
+        Per gap, 1 where its block leaves the device.
+    offloads, prefetches
+        Versions, and gaps, in the order of their copies.
+    hold
+        Per gap, the task before which its prefetch is not issued.
+    algorithm
+        Per task.
+    side
+        Per block's first place, then per gap's prefetch, then per workspace: which hole it takes.
+    """
+
+    evicted: Integers
+    offloads: Integers
+    prefetches: Integers
+    hold: Integers
+    algorithm: Integers
+    side: Integers
+
+
+class _Pool(NamedTuple):
+    """Free ranges by address; without addresses, by the time from which they are free.
+
+    Those from `ends[0]` on and before `ends[1]` count.
+    """
+
+    start: Integers
+    size: Integers
+    time: Integers
+    ends: Integers
+
+
+@njit(cache=True)
+def _free(pool: _Pool, contiguous: bool, start: int, size: int, time: int) -> None:
+    """Give a range back that is free from `time` on."""
+    head, i = pool.ends
+    pool.ends[1] = i + 1
+    while i > head and (pool.start[i - 1] > start if contiguous else pool.time[i - 1] > time):
+        pool.start[i], pool.size[i], pool.time[i] = pool.start[i - 1], pool.size[i - 1], pool.time[i - 1]
+        i -= 1
+    pool.start[i], pool.size[i], pool.time[i] = start, size, time
+
+
+@njit(cache=True)
+def _settle(pool: _Pool, contiguous: bool, now: int) -> None:
+    """Join ranges that are free by `now`, before which nothing more starts, and those free at one time.
+
+    A joined range counts as free when all of it is.
+    """
+    head, tail = pool.ends
+    if not contiguous:
+        while head + 1 < tail and pool.time[head + 1] <= now:
+            pool.size[head + 1] += pool.size[head]
+            head += 1
+        pool.ends[0] = head
+        return
+    kept = 0
+    for i in range(tail):
+        joins = (
+            kept > 0
+            and pool.start[kept - 1] + pool.size[kept - 1] == pool.start[i]
+            and (pool.time[kept - 1] == pool.time[i] or (pool.time[kept - 1] <= now and pool.time[i] <= now))
+        )
+        if joins:
+            pool.size[kept - 1] += pool.size[i]
+            pool.time[kept - 1] = max(pool.time[kept - 1], pool.time[i])
+        else:
+            pool.start[kept], pool.size[kept], pool.time[kept] = pool.start[i], pool.size[i], pool.time[i]
+            kept += 1
+    pool.ends[1] = kept
+
+
+@njit(cache=True)
+def _find(pool: _Pool, contiguous: bool, size: int, side: int, ready: int) -> tuple[int, int]:
+    """Address and time of the best place for `size` bytes; a time of `NEVER` where there is none.
+
+    Times up to `ready` are as good as each other.
+    """
+    head, n = pool.ends
+    if size == 0:
+        return 0, 0
+    if not contiguous:
+        total = 0
+        for i in range(head, n):
+            total += pool.size[i]
+            if total >= size:
+                return 0, pool.time[i]
+        return -1, NEVER
+    best_time, best_at, best_score = NEVER, -1, NEVER
+    i = 0
+    while i < n:
+        # a hole: free ranges next to each other, i to last
+        last = i
+        length = pool.size[i]
+        while last + 1 < n and pool.start[last] + pool.size[last] == pool.start[last + 1]:
+            last += 1
+            length += pool.size[last]
+        if length >= size:
+            low, high = pool.start[i], pool.start[i] + length
+            for j in range(i, last + 1):
+                for end in range(2):
+                    at = pool.start[j] if end == 0 else pool.start[j] + pool.size[j] - size
+                    if at < low or at + size > high:
+                        continue
+                    if side == LOW:
+                        score = at
+                    elif side == HIGH:
+                        score = -at
+                    elif side == TIGHT:
+                        score = length - size
+                    else:
+                        time = _free_at(pool, at, size, j if end == 0 else i)
+                        score = max(time - ready, 0) * 2 + (0 if at == low or at + size == high else 1)
+                    better = score < best_score
+                    if score == best_score:
+                        better = at > best_at if side == EARLY_HIGH else at < best_at
+                    if better:
+                        best_score, best_at = score, at
+                        best_time = _free_at(pool, at, size, j if end == 0 else i)
+        i = last + 1
+    return best_at, best_time
+
+
+@njit(cache=True)
+def _free_at(pool: _Pool, at: int, size: int, first: int) -> int:
+    """Time from which on a range is free that begins in free range `first` or later."""
+    time = 0
+    for i in range(first, pool.ends[1]):
+        if pool.start[i] >= at + size:
+            break
+        if pool.start[i] + pool.size[i] > at:
+            time = max(time, pool.time[i])
+    return time
+
+
+@njit(cache=True)
+def _take(pool: _Pool, contiguous: bool, at: int, size: int) -> None:
+    """Take what `_find` has found."""
+    n = pool.ends[1]
+    if not contiguous:
+        i = pool.ends[0]
+        while size > 0 and size >= pool.size[i]:
+            size -= pool.size[i]
+            i += 1
+        if size > 0:
+            pool.size[i] -= size
+        pool.ends[0] = i
+        return
+    end = at + size
+    first = 0
+    while pool.start[first] + pool.size[first] <= at:
+        first += 1
+    last = first
+    while last + 1 < n and pool.start[last + 1] < end:
+        last += 1
+    left = at - pool.start[first]
+    right = pool.start[last] + pool.size[last] - end
+    kept = (1 if left else 0) + (1 if right else 0)
+    removed = last - first + 1
+    right_time = pool.time[last]
+    shift = kept - removed
+    if shift > 0:
+        for j in range(n - 1, last, -1):
+            pool.start[j + shift], pool.size[j + shift] = pool.start[j], pool.size[j]
+            pool.time[j + shift] = pool.time[j]
+    elif shift < 0:
+        for j in range(last + 1, n):
+            pool.start[j + shift], pool.size[j + shift] = pool.start[j], pool.size[j]
+            pool.time[j + shift] = pool.time[j]
+    i = first
+    if left:
+        pool.size[i] = left
+        i += 1
+    if right:
+        pool.start[i], pool.size[i], pool.time[i] = end, right, right_time
+    pool.ends[1] = n + shift
+
+
+class _State(NamedTuple):
+    """The program so far. `clock`: when compute, offloads and prefetches are free; steps logged."""
+
+    pool: _Pool
+    clock: Integers
+    address: Integers
+    resident: Integers
+    arrival: Integers
+    used: Integers
+    released: Integers
+    log: Integers
+
+
+@njit(cache=True)
+def _record(state: _State, kind: int, what: int, how: int, at: int) -> None:
+    step = state.clock[3]
+    if step < len(state.log):
+        state.log[step, 0], state.log[step, 1], state.log[step, 2], state.log[step, 3] = kind, what, how, at
+    state.clock[3] = step + 1
+
+
+@njit(cache=True)
+def _before(rising: Integers, value: int) -> int:
+    """Return how many of some rising numbers are less than a value."""
+    low, high = 0, len(rising)
+    while low < high:
+        middle = (low + high) // 2
+        if rising[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True)
+def _clear(problem: Problem, state: _State, size: int) -> int:
+    """Move blocks so that `size` bytes are free in one range, at the least cost; its address, or -1.
+
+    Ranges that begin or end where a block or a hole does are tried, the cheapest first; what lies in one goes
+    elsewhere, the largest first, each into the smallest hole that takes it.
+    """
+    pool = state.pool
+    there = np.empty(len(problem.blocks), np.int64)
+    residents = 0
+    for d in range(len(problem.blocks)):  # by address
+        if state.resident[d] and problem.blocks[d, BYTES]:
+            i = residents
+            while i > 0 and state.address[there[i - 1]] > state.address[d]:
+                there[i] = there[i - 1]
+                i -= 1
+            there[i] = d
+            residents += 1
+    n = pool.ends[1]
+    total = 0
+    for i in range(n):
+        total += pool.size[i]
+    if total < size:
+        return -1
+    at_of = np.empty(residents, np.int64)
+    costs = np.zeros(residents + 1, np.int64)
+    for i in range(residents):
+        at_of[i] = state.address[there[i]]
+        move = problem.blocks[there[i], MOVE_NS]
+        costs[i + 1] = costs[i] + (move if move >= 0 else NEVER // (residents + 1))
+    edges = np.empty(2 * (n + residents), np.int64)
+    m = 0
+    for i in range(n):
+        edges[m], edges[m + 1] = pool.start[i], pool.start[i] + pool.size[i] - size
+        m += 2
+    for i in range(residents):
+        d = there[i]
+        edges[m], edges[m + 1] = state.address[d], state.address[d] + problem.blocks[d, BYTES] - size
+        m += 2
+    price = np.empty(m, np.int64)
+    for e in range(m):
+        at = edges[e]
+        if at < 0 or at + size > problem.capacity:
+            price[e] = NEVER
+            continue
+        first = _before(at_of, at + 1)
+        if first > 0 and at_of[first - 1] + problem.blocks[there[first - 1], BYTES] > at:
+            first -= 1
+        price[e] = costs[_before(at_of, at + size)] - costs[first]
+    best_at, count = -1, 0
+    moved = np.empty(residents, np.int64)
+    to = np.empty(residents, np.int64)
+    hole_start = np.empty(n + 2, np.int64)
+    hole_size = np.empty(n + 2, np.int64)
+    for _ in range(_TRIES):
+        e = 0
+        for i in range(1, m):
+            if price[i] < price[e]:
+                e = i
+        if price[e] >= NEVER // (residents + 1):
+            break
+        price[e] = NEVER
+        at = edges[e]
+        first = _before(at_of, at + 1)
+        if first > 0 and at_of[first - 1] + problem.blocks[there[first - 1], BYTES] > at:
+            first -= 1
+        count = _before(at_of, at + size) - first
+        for i in range(count):
+            moved[i] = there[first + i]
+        # what is free outside the range
+        holes = 0
+        for i in range(n):
+            low, high = pool.start[i], pool.start[i] + pool.size[i]
+            if low < at and min(high, at) > low:
+                if holes and hole_start[holes - 1] + hole_size[holes - 1] == low:
+                    hole_size[holes - 1] += min(high, at) - low
+                else:
+                    hole_start[holes], hole_size[holes] = low, min(high, at) - low
+                    holes += 1
+            if high > at + size:
+                low = max(low, at + size)
+                if holes and hole_start[holes - 1] + hole_size[holes - 1] == low:
+                    hole_size[holes - 1] += high - low
+                else:
+                    hole_start[holes], hole_size[holes] = low, high - low
+                    holes += 1
+        for i in range(1, count):  # the largest first
+            d, j = moved[i], i
+            while j > 0 and problem.blocks[moved[j - 1], BYTES] < problem.blocks[d, BYTES]:
+                moved[j] = moved[j - 1]
+                j -= 1
+            moved[j] = d
+        fits = True
+        for i in range(count):
+            need = problem.blocks[moved[i], BYTES]
+            tightest = -1
+            for h in range(holes):
+                if hole_size[h] >= need and (tightest < 0 or hole_size[h] < hole_size[tightest]):
+                    tightest = h
+            if tightest < 0:
+                fits = False
+                break
+            to[i] = hole_start[tightest]
+            hole_start[tightest] += need
+            hole_size[tightest] -= need
+        if fits:
+            best_at = at
+            break
+    if best_at < 0:
+        return -1
+    for i in range(count):
+        d, target = moved[i], to[i]
+        need = problem.blocks[d, BYTES]
+        time = _free_at(pool, target, need, _NOTHING)
+        _take(pool, problem.contiguous, target, need)
+        start = max(max(state.clock[0], state.used[d]), max(time, state.arrival[d]))
+        end = start + problem.blocks[d, MOVE_NS]
+        state.clock[0] = end
+        _free(pool, problem.contiguous, state.address[d], need, end)
+        state.address[d] = target
+        state.arrival[d] = end
+        state.used[d] = end
+        _record(state, MOVE, d, _NOTHING, target)
+    return best_at
+
+
+@njit(cache=True)
+def _place(problem: Problem, state: _State, size: int, side: int, ready: int, clear: int) -> tuple[int, int]:
+    """Take room for `size` bytes, after moves if it must be; address and time, the latter `NEVER` if none."""
+    at, time = _find(state.pool, problem.contiguous, size, side, ready)
+    if time == NEVER and clear and problem.contiguous:
+        at = _clear(problem, state, size)
+        if at >= 0:
+            time = _free_at(state.pool, at, size, _NOTHING)
+    if time != NEVER and size > 0:
+        _take(state.pool, problem.contiguous, at, size)
+    return at, time
+
+
+@njit(cache=True)
+def _release(problem: Problem, state: _State, d: int) -> None:
+    state.resident[d] = 0
+    state.released[d] = state.used[d]
+    if problem.blocks[d, BYTES]:
+        _free(state.pool, problem.contiguous, state.address[d], problem.blocks[d, BYTES], state.used[d])
+    _record(state, RELEASE, d, _NOTHING, _NOTHING)
+
+
+@njit(cache=True)
+def _prefetch(problem: Problem, state: _State, g: int, side: int, ready: int) -> bool:
+    d = problem.gaps[g, BLOCK]
+    at, time = _place(problem, state, problem.blocks[d, BYTES], side, ready, _ANYHOW)
+    if time == NEVER:
+        return False
+    start = max(max(state.clock[2], time), state.released[d])
+    end = start + problem.blocks[d, PREFETCH_NS]
+    state.clock[2] = end
+    if problem.single:
+        state.clock[1] = end
+    state.address[d], state.resident[d] = at, 1
+    state.arrival[d], state.used[d] = end, end
+    _record(state, PREFETCH, d, _NOTHING, at)
+    return True
+
+
+@njit(cache=True)
+def load_of(problem: Problem, decisions: Decisions, gone: Integers) -> Integers:
+    """Bytes at every task without workspaces and prefetches; `gone` takes the gaps that take effect.
+
+    An eviction takes effect once its offload has been issued, which may have to wait for its turn.
+    """
+    count = problem.length
+    needed = problem.versions[:, DUE_ANYHOW].copy()
+    for g in range(len(gone)):
+        gone[g] = 1 if decisions.evicted[g] or problem.gaps[g, FORCED] else 0
+        if gone[g] and problem.gaps[g, VERSION] >= 0:
+            needed[problem.gaps[g, VERSION]] = 1
+    issued = np.zeros(len(needed), np.int64)
+    latest = -1
+    for v in decisions.offloads:
+        if needed[v]:
+            latest = max(latest, problem.versions[v, WRITER])
+            issued[v] = latest
+    change = np.zeros(count + 2, np.int64)
+    for g in range(len(gone)):
+        first, until = problem.gaps[g, AFTER] + 1, problem.gaps[g, UNTIL]
+        size = problem.blocks[problem.gaps[g, BLOCK], BYTES]
+        if gone[g]:
+            v = problem.gaps[g, VERSION]
+            leaves = first if v < 0 else max(first, issued[v] + 1)
+            if leaves >= until and not problem.gaps[g, FORCED]:
+                gone[g] = 0
+                leaves = until
+            change[first] += size
+            change[leaves] -= size
+        else:
+            change[first] += size
+            change[until] -= size
+    load = problem.tasks[:count, FIXED].copy()
+    running = 0
+    for k in range(count):
+        running += change[k]
+        load[k] += running
+    return load
+
+
+@njit(cache=True)
+def _raise(load: Integers, peak: Integers, extra: Integers, first: int, until: int, size: int) -> None:
+    """Add to the load of some tasks; chunks have their greatest load in `peak`, what all got in `extra`."""
+    k = first
+    while k < until:
+        c = k // _CHUNK
+        end = (c + 1) * _CHUNK
+        if k % _CHUNK == 0 and end <= until:
+            extra[c] += size
+            peak[c] += size
+        else:
+            for j in range(k, min(end, until)):
+                load[j] += size
+                peak[c] = max(peak[c], load[j] + extra[c])
+        k = end
+
+
+@njit(cache=True)
+def _last_over(load: Integers, peak: Integers, extra: Integers, first: int, until: int, limit: int) -> int:
+    """Return the last of some tasks whose load exceeds a limit, or the task before the first."""
+    k = until - 1
+    while k >= first:
+        c = k // _CHUNK
+        begin = max(c * _CHUNK, first)
+        if peak[c] > limit:
+            for j in range(k, begin - 1, -1):
+                if load[j] + extra[c] > limit:
+                    return j
+        k = begin - 1
+    return first - 1
+
+
+@njit(cache=True)
+def fitting(problem: Problem, k: int, wanted: int, room: int) -> int:
+    """Return the algorithm that is wanted if its workspace fits, else the fastest that does; -1 if none."""
+    first, last = problem.tasks[k, ALGORITHMS], problem.tasks[k + 1, ALGORITHMS]
+    if problem.algorithms[first + wanted, WORKSPACE] <= room:
+        return wanted
+    best = -1
+    for a in range(last - first):
+        if problem.algorithms[first + a, WORKSPACE] <= room and (
+            best < 0 or problem.algorithms[first + a, DURATION] < problem.algorithms[first + best, DURATION]
+        ):
+            best = a
+    return best
+
+
+@njit(cache=True)
+def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Integers) -> tuple[int, int]:
+    """Makespan of the decisions in nanoseconds, and the number of steps that `log` holds.
+
+    Parameters
+    ----------
+    problem, decisions
+        What to issue.
+    log
+        Takes the steps: kind, task or block, algorithm, address.
+    stalls
+        Takes per task the time for which compute waits before it.
+
+    Returns
+    -------
+    tuple of int
+        A makespan from `IMPOSSIBLE` on says that memory, or room in the log, ran out.
+    """
+    tasks, blocks = problem.length, len(problem.blocks)
+    gaps, versions = len(problem.gaps), len(problem.versions)
+    gone = np.zeros(gaps, np.int64)
+    busy = load_of(problem, decisions, gone)
+    algorithm = np.empty(tasks, np.int64)
+    for k in range(tasks):
+        a = fitting(problem, k, decisions.algorithm[k], problem.capacity - busy[k])
+        if a < 0:
+            return IMPOSSIBLE + tasks, 0
+        algorithm[k] = a
+        busy[k] += problem.algorithms[problem.tasks[k, ALGORITHMS] + a, WORKSPACE]
+    chunks = tasks // _CHUNK + 1
+    peak, extra = np.zeros(chunks, np.int64), np.zeros(chunks, np.int64)
+    for k in range(tasks):
+        peak[k // _CHUNK] = max(peak[k // _CHUNK], busy[k])
+
+    room = 2 * (blocks + gaps) + tasks + 8
+    pool = _Pool(
+        np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64), np.zeros(2, np.int64)
+    )
+    _free(pool, problem.contiguous, _NOTHING, problem.capacity, _NOTHING)
+    state = _State(
+        pool,
+        np.zeros(4, np.int64),
+        np.zeros(blocks, np.int64),
+        np.zeros(blocks, np.int64),
+        np.zeros(blocks, np.int64),
+        np.zeros(blocks, np.int64),
+        np.zeros(blocks, np.int64),
+        log,
+    )
+    needed = problem.versions[:, DUE_ANYHOW].copy()
+    for g in range(gaps):
+        if gone[g] and problem.gaps[g, VERSION] >= 0:
+            needed[problem.gaps[g, VERSION]] = 1
+    copied = np.zeros(versions, np.int64)
+    written = np.zeros(versions, np.int64)
+    copying = np.zeros(blocks, np.int64)
+    absent = np.full(blocks, -1, np.int64)
+    leaving = np.full(blocks, -1, np.int64)
+    loaded = np.zeros(gaps, np.int64)
+    turn, head, possible = 0, 0, -1
+
+    for i in range(problem.tasks[0, STARTING], problem.tasks[1, STARTING]):
+        g = problem.lists[i]
+        if gone[g]:
+            absent[problem.gaps[g, BLOCK]] = g
+    for d in problem.initial:
+        if absent[d] < 0:
+            at, time = _place(problem, state, problem.blocks[d, BYTES], decisions.side[d], _NOTHING, _NOTHING)
+            if time == NEVER:
+                return IMPOSSIBLE + tasks, 0
+            state.address[d], state.resident[d] = at, 1
+            _record(state, PLACE, d, _NOTHING, at)
+
+    for k in range(tasks + 1):
+        # prefetches that come before task k
+        start_of_run = -1
+        while True:
+            forced = -1
+            if k < tasks:
+                for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
+                    if not state.resident[problem.lists[i]]:
+                        forced = absent[problem.lists[i]]
+                        break
+            while head < gaps and (
+                not gone[decisions.prefetches[head]] or loaded[decisions.prefetches[head]]
+            ):
+                head += 1
+                possible = -1
+            if forced < 0:
+                if head == gaps:
+                    break
+                g = decisions.prefetches[head]
+                d = problem.gaps[g, BLOCK]
+                if absent[d] != g:
+                    if k == tasks:
+                        return IMPOSSIBLE, 0
+                    break
+                if k < tasks:
+                    if possible < 0:
+                        limit = problem.capacity - problem.blocks[d, BYTES]
+                        possible = _last_over(busy, peak, extra, k, problem.gaps[g, UNTIL], limit) + 1
+                    if possible > k or decisions.hold[g] > k:
+                        break
+                    if start_of_run < 0:
+                        start_of_run = _start_of(problem, decisions, state, k, algorithm[k], copying)
+                    free_at = max(state.clock[2], state.released[d])
+                    at, time = _find(
+                        pool,
+                        problem.contiguous,
+                        problem.blocks[d, BYTES],
+                        decisions.side[blocks + g],
+                        free_at,
+                    )
+                    if time == NEVER or max(free_at, time) > start_of_run:
+                        break
+                forced = g
+            g = forced
+            d = problem.gaps[g, BLOCK]
+            free_at = max(state.clock[2], state.released[d])
+            if not _prefetch(problem, state, g, decisions.side[blocks + g], free_at):
+                return IMPOSSIBLE + tasks - k, 0
+            _raise(busy, peak, extra, k, problem.gaps[g, UNTIL], problem.blocks[d, BYTES])
+            loaded[g] = 1
+            absent[d] = -1
+            possible = -1
+            start_of_run = -1
+        if k == tasks:
+            break
+
+        # the run, its places and times
+        ready = state.clock[0]
+        for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
+            ready = max(ready, state.arrival[problem.lists[i]])
+        for i in range(problem.tasks[k, UPDATES], problem.tasks[k + 1, UPDATES]):
+            ready = max(ready, copying[problem.lists[i]])
+        start = ready
+        for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
+            d = problem.lists[i]
+            at, time = _place(problem, state, problem.blocks[d, BYTES], decisions.side[d], ready, _ANYHOW)
+            if time == NEVER:
+                return IMPOSSIBLE + tasks - k, 0
+            start = max(start, time)
+            state.address[d], state.resident[d] = at, 1
+            state.used[d] = 0
+        a = algorithm[k]
+        first = problem.tasks[k, ALGORITHMS]
+        scratch, scratch_at = problem.algorithms[first + a, WORKSPACE], -1
+        if scratch:
+            side = decisions.side[blocks + gaps + k]
+            at, time = _place(problem, state, scratch, side, ready, _NOTHING)
+            if time == NEVER:
+                largest, length = 0, 0
+                for i in range(pool.ends[1]):
+                    joins = i > 0 and pool.start[i - 1] + pool.size[i - 1] == pool.start[i]
+                    length = pool.size[i] + (length if joins else 0)
+                    largest = max(largest, length)
+                a = fitting(problem, k, a, largest)
+                if a < 0:
+                    return IMPOSSIBLE + tasks - k, 0
+                scratch = problem.algorithms[first + a, WORKSPACE]
+                if scratch:
+                    at, time = _place(problem, state, scratch, side, ready, _NOTHING)
+            if scratch:
+                start, scratch_at = max(start, time), at
+        for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
+            start = max(start, state.arrival[problem.lists[i]])  # moved, perhaps
+        start = max(start, state.clock[0])
+        end = start + problem.algorithms[first + a, DURATION]
+        stalls[k] = start - state.clock[0]
+        state.clock[0] = end
+        _record(state, RUN, k, a, scratch_at)
+        for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
+            d = problem.lists[i]
+            state.used[d] = max(state.used[d], end)
+        for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
+            d = problem.lists[i]
+            state.used[d] = end
+            state.arrival[d] = end
+            _record(state, PLACE, d, _NOTHING, state.address[d])
+        if scratch:
+            _free(pool, problem.contiguous, scratch_at, scratch, end)
+        for i in range(problem.tasks[k, WRITTEN], problem.tasks[k + 1, WRITTEN]):
+            written[problem.lists[i]] = end
+
+        # offloads whose turn has come
+        while turn < versions:
+            v = decisions.offloads[turn]
+            if needed[v]:
+                if problem.versions[v, WRITER] > k:
+                    break
+                d = problem.versions[v, BLOCK]
+                begin = max(max(state.clock[1], written[v]), state.arrival[d])
+                done = begin + problem.blocks[d, OFFLOAD_NS]
+                state.clock[1] = done
+                if problem.single:
+                    state.clock[2] = done
+                state.used[d] = max(state.used[d], done)
+                copying[d] = done
+                copied[v] = 1
+                _record(state, OFFLOAD, d, _NOTHING, _NOTHING)
+                if leaving[d] >= 0:
+                    if leaving[d] < gaps:
+                        absent[d] = leaving[d]
+                    leaving[d] = -1
+                    _release(problem, state, d)
+            turn += 1
+        for i in range(problem.tasks[k + 1, STARTING], problem.tasks[k + 2, STARTING]):
+            g = problem.lists[i]
+            if gone[g]:
+                d, v = problem.gaps[g, BLOCK], problem.gaps[g, VERSION]
+                if v < 0 or copied[v]:
+                    absent[d] = g
+                    _release(problem, state, d)
+                else:
+                    leaving[d] = g
+        for i in range(problem.tasks[k, DEAD], problem.tasks[k + 1, DEAD]):
+            d = problem.lists[i]
+            v = problem.blocks[d, DUE]
+            if v >= 0 and not copied[v]:
+                leaving[d] = gaps
+            else:
+                _release(problem, state, d)
+        now = state.clock[0] if pool.ends[1] - pool.ends[0] > _MANY else min(state.clock[0], state.clock[2])
+        _settle(pool, problem.contiguous, now)
+    if turn < versions:
+        for i in range(turn, versions):
+            if needed[decisions.offloads[i]]:
+                return IMPOSSIBLE, 0
+    if state.clock[3] > len(log):
+        return IMPOSSIBLE, 0
+    return max(state.clock[0], max(state.clock[1], state.clock[2])), state.clock[3]
+
+
+@njit(cache=True)
+def _start_of(
+    problem: Problem, decisions: Decisions, state: _State, k: int, algorithm: int, copying: Integers
+) -> int:
+    """When task k would start if it came next."""
+    start = state.clock[0]
+    for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
+        start = max(start, state.arrival[problem.lists[i]])
+    for i in range(problem.tasks[k, UPDATES], problem.tasks[k + 1, UPDATES]):
+        start = max(start, copying[problem.lists[i]])
+    scratch = problem.algorithms[problem.tasks[k, ALGORITHMS] + algorithm, WORKSPACE]
+    if not problem.contiguous:
+        size = scratch
+        for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
+            size += problem.blocks[problem.lists[i], BYTES]
+        if size:
+            _, time = _find(state.pool, problem.contiguous, size, _NOTHING, _NOTHING)
+            start = max(start, time)
+        return start
+    for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
+        d = problem.lists[i]
+        _, time = _find(state.pool, problem.contiguous, problem.blocks[d, BYTES], decisions.side[d], start)
+        if time != NEVER:
+            start = max(start, time)
+    if scratch:
+        side = decisions.side[len(problem.blocks) + len(problem.gaps) + k]
+        _, time = _find(state.pool, problem.contiguous, scratch, side, start)
+        if time != NEVER:
+            start = max(start, time)
+    return start
+
+
+class Search(NamedTuple):
+    """A search that can be stopped and continued.
+
+    Attributes
+    ----------
+    current, best, trial
+        Decisions: where the search is, the best so far, and room for the next.
+    history
+        Makespans of the moves before, in turn.
+    counts
+        Evaluations; makespan of `current`; makespan of `best`; makespan of the best since the search was set
+        off last; evaluations at which that was found.
+    random
+        State of the random numbers.
+    stalls
+        Per task, the time for which compute waits before it in `current`, and room for the next.
+    """
+
+    current: Decisions
+    best: Decisions
+    trial: Decisions
+    history: Integers
+    counts: Integers
+    random: NDArray[np.uint64]
+    stalls: Integers
+
+
+@njit(cache=True)
+def _draw(random: NDArray[np.uint64], below: int) -> int:
+    """Return a random integer from 0 on and below a limit (splitmix64)."""
+    random[0] += np.uint64(0x9E3779B97F4A7C15)
+    z = random[0]
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    drawn: Any = np.int64((z >> np.uint64(1)) % np.uint64(below))
+    return drawn
+
+
+@njit(cache=True)
+def _assign(target: Integers, source: Integers) -> None:
+    for i in range(len(source)):
+        target[i] = source[i]
+
+
+@njit(cache=True)
+def _copy(target: Decisions, source: Decisions) -> None:
+    _assign(target.evicted, source.evicted)
+    _assign(target.offloads, source.offloads)
+    _assign(target.prefetches, source.prefetches)
+    _assign(target.hold, source.hold)
+    _assign(target.algorithm, source.algorithm)
+    _assign(target.side, source.side)
+
+
+@njit(cache=True)
+def leanest(problem: Problem, k: int) -> int:
+    """Least workspace of a task."""
+    least = problem.algorithms[problem.tasks[k, ALGORITHMS], WORKSPACE]
+    for a in range(problem.tasks[k, ALGORITHMS], problem.tasks[k + 1, ALGORITHMS]):
+        least = min(least, problem.algorithms[a, WORKSPACE])
+    return least
+
+
+@njit(cache=True)
+def repair(problem: Problem, decisions: Decisions, random: NDArray[np.uint64], kept: int, noise: int) -> bool:
+    """Evict where live blocks exceed the pool, but not gap `kept`; whether it was possible.
+
+    Of the gaps over the task, one with a long stay to come is taken; `noise` is the number of random ones to
+    choose from, 0 for all.
+    """
+    tasks, gaps = problem.length, len(problem.gaps)
+    gone = np.zeros(gaps, np.int64)
+    load = load_of(problem, decisions, gone)
+    over = np.empty(gaps, np.int64)
+    for k in range(tasks):
+        excess = load[k] + leanest(problem, k) - problem.capacity
+        if excess <= 0:
+            continue
+        count = 0
+        for g in range(gaps):
+            if g != kept and not gone[g] and problem.gaps[g, AFTER] < k < problem.gaps[g, UNTIL]:
+                over[count] = g
+                count += 1
+        while excess > 0:
+            if count == 0:
+                return False
+            pick = -1
+            for i in range(count if noise == 0 else min(noise, count)):
+                j = i if noise == 0 else _draw(random, count)
+                if pick < 0 or problem.gaps[over[j], UNTIL] > problem.gaps[over[pick], UNTIL]:
+                    pick = j
+            g = over[pick]
+            over[pick] = over[count - 1]
+            count -= 1
+            decisions.evicted[g] = 1
+            gone[g] = 1
+            size = problem.blocks[problem.gaps[g, BLOCK], BYTES]
+            for j in range(problem.gaps[g, AFTER] + 1, problem.gaps[g, UNTIL]):
+                load[j] -= size
+            excess -= size
+    return True
+
+
+@njit(cache=True)
+def _shift(order: Integers, random: NDArray[np.uint64]) -> None:
+    """Take one element of an order a few places forward or back."""
+    count = len(order)
+    if count < 2:
+        return
+    i = _draw(random, count)
+    distance = 1
+    while distance < count and _draw(random, 2):
+        distance *= 2
+    j = i + 1 + _draw(random, distance) if _draw(random, 2) else i - 1 - _draw(random, distance)
+    j = min(max(j, 0), count - 1)
+    element = order[i]
+    while i < j:
+        order[i] = order[i + 1]
+        i += 1
+    while i > j:
+        order[i] = order[i - 1]
+        i -= 1
+    order[i] = element
+
+
+@njit(cache=True)
+def _near_stall(search: Search, problem: Problem) -> int:
+    """Return a task, one with a long stall before it more often than not."""
+    tasks = problem.length
+    k = _draw(search.random, tasks)
+    for _ in range(3):
+        other = _draw(search.random, tasks)
+        if search.stalls[0, other] > search.stalls[0, k]:
+            k = other
+    return k
+
+
+@njit(cache=True)
+def _change(problem: Problem, search: Search) -> bool:
+    """Change the trial at random; whether it may be possible."""
+    trial, random = search.trial, search.random
+    tasks, blocks, gaps = problem.length, len(problem.blocks), len(problem.gaps)
+    dice = _draw(random, 100 if problem.contiguous else 80)
+    if dice < 35 and gaps:
+        g = _draw(random, gaps)
+        if dice < 15:  # one that lies over a stall
+            k = _near_stall(search, problem)
+            for _ in range(20):
+                if problem.gaps[g, AFTER] < k < problem.gaps[g, UNTIL]:
+                    break
+                g = _draw(random, gaps)
+        if trial.evicted[g]:
+            trial.evicted[g] = 0
+            return repair(problem, trial, random, g, 1 + _draw(random, 4))
+        trial.evicted[g] = 1
+        if _draw(random, 2):  # and keep another in its place
+            for _ in range(20):
+                h = _draw(random, gaps)
+                if (
+                    h != g
+                    and trial.evicted[h]
+                    and problem.gaps[h, AFTER] < problem.gaps[g, UNTIL]
+                    and problem.gaps[h, UNTIL] > problem.gaps[g, AFTER]
+                ):
+                    trial.evicted[h] = 0
+                    return repair(problem, trial, random, h, 1 + _draw(random, 4))
+        return True
+    if dice < 50:
+        _shift(trial.offloads, random)
+        return True
+    if dice < 60 and gaps:
+        _shift(trial.prefetches, random)
+        return True
+    if dice < 65 and gaps:
+        g = _draw(random, gaps)
+        first, until = problem.gaps[g, AFTER] + 1, problem.gaps[g, UNTIL]
+        trial.hold[g] = 0 if _draw(random, 3) == 0 else first + _draw(random, until - first + 1)
+        return True
+    if dice < 80:
+        k = _near_stall(search, problem) if _draw(random, 2) else _draw(random, tasks)
+        for _ in range(20):
+            if problem.tasks[k + 1, ALGORITHMS] - problem.tasks[k, ALGORITHMS] > 1:
+                break
+            k = _draw(random, tasks)
+        trial.algorithm[k] = _draw(random, problem.tasks[k + 1, ALGORITHMS] - problem.tasks[k, ALGORITHMS])
+        return True
+    i = _draw(random, blocks + gaps + tasks)
+    trial.side[i] = (LOW, HIGH, EARLY_LOW, EARLY_HIGH, TIGHT)[_draw(random, 5)]
+    return True
+
+
+@njit(cache=True)
+def improve(problem: Problem, search: Search, log: Integers, evaluations: int) -> None:
+    """Make a number of moves."""
+    counts = search.counts
+    for _ in range(evaluations):
+        _copy(search.trial, search.current)
+        possible = _change(problem, search)
+        if possible and _draw(search.random, 4) == 0:
+            possible = _change(problem, search)
+        turn = counts[0] % len(search.history)
+        counts[0] += 1
+        if not possible:
+            continue
+        makespan, _ = simulate(problem, search.trial, log, search.stalls[1])
+        if makespan <= counts[1] or makespan <= search.history[turn]:
+            _copy(search.current, search.trial)
+            _assign(search.stalls[0], search.stalls[1])
+            counts[1] = makespan
+            if makespan < counts[3]:
+                counts[3], counts[4] = makespan, counts[0]
+            if makespan < counts[2]:
+                _copy(search.best, search.trial)
+                counts[2] = makespan
+        search.history[turn] = min(search.history[turn], counts[1])
+
+
+@njit(cache=True)
+def set_off(problem: Problem, search: Search, log: Integers, start: Decisions, strength: int) -> None:
+    """Go on from some decisions after a number of random moves, whatever they cost."""
+    counts = search.counts
+    _copy(search.current, start)
+    makespan, _ = simulate(problem, search.current, log, search.stalls[0])
+    for _ in range(strength):
+        _copy(search.trial, search.current)
+        if not _change(problem, search):
+            continue
+        counts[0] += 1
+        found, _ = simulate(problem, search.trial, log, search.stalls[1])
+        if found < IMPOSSIBLE or found <= makespan:
+            makespan = found
+            _copy(search.current, search.trial)
+            _assign(search.stalls[0], search.stalls[1])
+    counts[0] += 1
+    counts[1], counts[3], counts[4] = makespan, makespan, counts[0]
+    for i in range(len(search.history)):
+        search.history[i] = makespan
+    if makespan < counts[2]:
+        _copy(search.best, search.current)
+        counts[2] = makespan

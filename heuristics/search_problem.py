@@ -1,0 +1,298 @@
+"""From an instance to the arrays of local search, and from its decisions back to a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..instances.instance import Instance
+from ..instances.memory import least_budget
+from ..instances.units import ceil_to
+from ..validate.schedule import PAGE_BYTES, MemoryModel, Schedule
+from .gaps import Gap, gaps_of, stays_of
+from .program import ProgramBuilder
+from .search_kernel import (
+    AFTER,
+    ALGORITHMS,
+    BLOCK,
+    EARLY_HIGH,
+    FIXED,
+    FORCED,
+    LOW,
+    MOVE,
+    OFFLOAD,
+    PLACE,
+    PREFETCH,
+    RELEASE,
+    RUN,
+    UNTIL,
+    WRITER,
+    Decisions,
+    Problem,
+)
+
+Integers = NDArray[np.int64]
+
+
+_SHARE = 500
+"""The smallest blocks may take this part of the pool for themselves."""
+
+
+def problem_of(instance: Instance, memory: MemoryModel) -> Problem:
+    """Return an instance as arrays, its sizes rounded up to the unit of the memory model."""
+    unit = {"contiguous": instance.alignment_bytes, "paged": PAGE_BYTES, "divisible": 1}[memory]
+    tasks, blocks = instance.tasks, instance.blocks
+    size = [ceil_to(block.bytes, unit) for block in blocks]
+    capacity = max(instance.pool_bytes, 0) // unit * unit
+    private = np.full(len(blocks), -1, dtype=np.int64)
+    if memory == "contiguous":
+        capacity = _make_private(instance, capacity, size, private)
+    gaps = {
+        (d, -1): instance.uses[d][0] if instance.uses[d] else len(tasks)
+        for d, block in enumerate(blocks)
+        if block.initially == "host" and (instance.uses[d] or block.finally_ == "device")
+    }
+    gaps |= {(d, after): until for (d, after), until in gaps_of(instance).items() if size[d]}
+    keys, until = list(gaps), list(gaps.values())
+
+    versions: dict[tuple[int, int], int] = {}
+    for d, block in enumerate(blocks):
+        if block.offload_ns is not None:
+            for writer in instance.writers[d]:
+                versions[d, writer] = len(versions)
+    version_of = [
+        versions[d, before[-1]] if (before := [w for w in instance.writers[d] if w <= after]) else -1
+        for d, after in keys
+    ]
+    due = [-1] * len(blocks)
+    for d, block in enumerate(blocks):
+        if block.finally_ == "host" and instance.writers[d]:
+            due[d] = versions[d, instance.writers[d][-1]]
+
+    change = np.zeros(len(tasks) + 1, dtype=np.int64)
+    for d, first, last in stays_of(instance):
+        if (d, first) not in gaps:
+            change[first + 1] += size[d]
+            change[last] -= size[d]
+    fixed = np.cumsum(change[:-1]) + [sum(size[d] for d in task.blocks) for task in tasks]
+
+    starting: list[list[int]] = [[] for _ in range(len(tasks) + 1)]
+    for g, (_, after) in enumerate(keys):
+        starting[after + 1].append(g)
+    written: list[list[int]] = [[] for _ in tasks]
+    for (_, writer), v in versions.items():
+        written[writer].append(v)
+    dead = [
+        [d for d in task.blocks if instance.uses[d][-1] == k and blocks[d].finally_ != "device"]
+        for k, task in enumerate(tasks)
+    ]
+    initial = [
+        d
+        for d, b in enumerate(blocks)
+        if b.initially == "device" and (instance.uses[d] or b.finally_ == "device")
+    ]
+    table, lists = _lists(
+        [
+            [[*task.inputs, *task.updates] for task in tasks],
+            [task.updates for task in tasks],
+            [sorted(task.outputs, key=lambda d: (-size[d], d)) for task in tasks],
+            dead,
+            starting,
+            written,
+        ],
+        len(tasks) + 2,
+    )
+    algorithms = [(a.duration_ns, ceil_to(a.workspace_bytes, unit)) for t in tasks for a in t.algorithms]
+    table[:, FIXED] = np.pad(fixed, (0, 2))
+    table[:, ALGORITHMS] = np.pad(np.cumsum([0, *(len(task.algorithms) for task in tasks)]), (0, 1), "edge")
+    return Problem(
+        length=len(tasks),
+        capacity=capacity,
+        single=instance.engines == "single",
+        contiguous=memory == "contiguous",
+        private=private,
+        initial=np.array(initial, dtype=np.int64),
+        blocks=_table(
+            [
+                (
+                    size[d],
+                    *(-1 if ns is None else ns for ns in (b.offload_ns, b.prefetch_ns, b.move_ns)),
+                    due[d],
+                )
+                for d, b in enumerate(blocks)
+            ],
+            5,
+        ),
+        tasks=table,
+        algorithms=_table(algorithms, 2),
+        gaps=_table(
+            [
+                (d, after, last, version, after == -1 and blocks[d].initially == "host")
+                for (d, after), last, version in zip(keys, until, version_of, strict=True)
+            ],
+            5,
+        ),
+        versions=_table([(d, w, due[d] == v) for v, (d, w) in enumerate(versions)], 3),
+        lists=lists,
+    )
+
+
+def _make_private(instance: Instance, capacity: int, size: list[int], private: Integers) -> int:
+    """Give the smallest blocks places of their own at the end of the pool; return what is left of it.
+
+    They stay on the device: what they take together is a small share of the pool, and of what tasks leave.
+    """
+    spare = min(capacity // _SHARE, (instance.budget_bytes - least_budget(instance)) // 4)
+    end = capacity
+    for d in sorted(range(len(size)), key=lambda d: (size[d], d)):
+        if end - size[d] < capacity - spare:
+            break
+        end -= size[d]
+        private[d] = end
+        size[d] = 0
+    return end
+
+
+def decisions_of(
+    instance: Instance, problem: Problem, evicted: Iterable[Gap], algorithms: Sequence[int]
+) -> Decisions:
+    """Complete decisions: offloads in the order of their writers, prefetches in the order of their uses.
+
+    Blocks that leave, and workspaces, go high in contiguous memory, those that stay go low.
+    """
+    gone = set(evicted)
+    keys = gap_keys(problem)
+    out = np.array([gap in gone for gap in keys], dtype=np.int64).reshape(-1)
+    decisions = Decisions(
+        evicted=out,
+        offloads=np.lexsort((problem.versions[:, BLOCK], problem.versions[:, WRITER])),
+        prefetches=np.lexsort((problem.gaps[:, BLOCK], problem.gaps[:, UNTIL])),
+        hold=np.zeros(len(keys), dtype=np.int64),
+        algorithm=np.array(algorithms, dtype=np.int64),
+        side=np.zeros(len(instance.blocks) + len(keys) + len(instance.tasks), dtype=np.int64),
+    )
+    choose_sides(problem, decisions)
+    return decisions
+
+
+def gap_keys(problem: Problem) -> list[Gap]:
+    """Every gap of the arrays by its block and the task before it."""
+    return list(zip(problem.gaps[:, BLOCK].tolist(), problem.gaps[:, AFTER].tolist(), strict=True))
+
+
+def choose_sides(problem: Problem, decisions: Decisions) -> None:
+    """Let blocks that stay between uses go low, all others high."""
+    blocks, gaps = len(problem.blocks), len(problem.gaps)
+    decisions.side[:] = EARLY_HIGH
+    place = np.arange(blocks)
+    order = np.lexsort((problem.gaps[:, AFTER], problem.gaps[:, BLOCK]))
+    for g in order:
+        d = problem.gaps[g, BLOCK]
+        if decisions.evicted[g] or problem.gaps[g, FORCED]:
+            place[d] = blocks + g
+        else:
+            decisions.side[place[d]] = LOW
+    assert len(decisions.side) == blocks + gaps + problem.length
+
+
+def decisions_from(instance: Instance, problem: Problem, schedule: Schedule) -> Decisions:
+    """What a schedule decided: its evictions, algorithms and the order of its copies.
+
+    Its addresses and its recomputations are not taken over.
+    """
+    keys = {gap: g for g, gap in enumerate(gap_keys(problem))}
+    uses = instance.uses
+    algorithms = [0] * len(instance.tasks)
+    ran = -1
+    evicted: list[Gap] = []
+    offloads: list[int] = []
+    versions = {
+        (int(d), int(w)): v
+        for v, (d, w) in enumerate(zip(problem.versions[:, BLOCK], problem.versions[:, WRITER], strict=True))
+    }
+    prefetches: list[int] = []
+    for operation in schedule.operations:
+        if operation.kind == "run" and operation.task is not None and operation.algorithm is not None:
+            algorithms[operation.task] = operation.algorithm
+            ran = max(ran, operation.task)
+        elif operation.kind == "offload" and operation.block is not None:
+            d = operation.block
+            written = [w for w in instance.writers[d] if w <= ran]
+            if written and versions[d, written[-1]] not in offloads:
+                offloads.append(versions[d, written[-1]])
+        elif operation.kind == "prefetch" and operation.block is not None:
+            d = operation.block
+            after = max((use for use in uses[d] if use <= ran), default=-1)
+            if (d, after) in keys and (d, after) not in evicted:
+                evicted.append((d, after))
+                prefetches.append(keys[d, after])
+    decisions = decisions_of(instance, problem, evicted, algorithms)
+    decisions.offloads[:] = [*offloads, *(v for v in decisions.offloads if v not in set(offloads))]
+    rank = {g: i for i, g in enumerate(prefetches)}
+    decisions.prefetches[:] = [*prefetches, *(g for g in decisions.prefetches if g not in rank)]
+    return decisions
+
+
+def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: Integers) -> ProgramBuilder:
+    """Issue the steps that the kernel has logged."""
+    contiguous = memory == "contiguous"
+    steps = [
+        (
+            kind,
+            what,
+            how,
+            int(problem.private[what]) if kind in (PLACE, PREFETCH) and problem.private[what] >= 0 else at,
+        )
+        for kind, what, how, at in log.tolist()
+    ]
+    count = 0
+    start: dict[int, int | None] = {}
+    while count < len(steps) and steps[count][0] == PLACE:
+        start[steps[count][1]] = steps[count][3] if contiguous else None
+        count += 1
+    builder = ProgramBuilder(instance, memory=memory, start=start)
+    while count < len(steps):
+        kind, what, how, at = steps[count]
+        count += 1
+        if kind == RUN:
+            places: dict[int, int] = {}
+            while count < len(steps) and steps[count][0] == PLACE:
+                places[steps[count][1]] = steps[count][3]
+                count += 1
+            if contiguous:
+                builder.run(what, how, at=places, workspace_at=None if at < 0 else at)
+            else:
+                builder.run(what, how)
+        elif kind == OFFLOAD:
+            builder.offload(what)
+        elif kind == PREFETCH:
+            builder.prefetch(what, at=at if contiguous else None)
+        elif kind == MOVE:
+            builder.move(what, at=at)
+        elif kind == RELEASE:
+            builder.release(what)
+    return builder
+
+
+def log_for(problem: Problem) -> Integers:
+    """Room for the steps of a program, and for as many moves as it has tasks."""
+    steps = 3 * (problem.length + len(problem.blocks) + len(problem.gaps))
+    return np.zeros((steps, 4), dtype=np.int64)
+
+
+def _table(rows: Iterable[Sequence[int]], columns: int) -> Integers:
+    return np.array(list(rows), dtype=np.int64).reshape(-1, columns)
+
+
+def _lists(kinds: Sequence[Sequence[Sequence[int]]], rows: int) -> tuple[Integers, Integers]:
+    """Concatenate lists of several kinds per task; return where each begins, from the third column on."""
+    table = np.zeros((rows, 2 + len(kinds)), dtype=np.int64)
+    values: list[int] = []
+    for column, lists in enumerate(kinds, 2):
+        for row in range(rows):
+            table[row, column] = len(values)
+            if row < len(lists):
+                values.extend(lists[row])
+    return table, np.array(values, dtype=np.int64)

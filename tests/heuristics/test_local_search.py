@@ -1,0 +1,153 @@
+"""Local search: what it simulates is what its program does, and on tiny instances it finds the optimum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pebbler.benchmark.tiny import tiny_instance
+from pebbler.heuristics.gaps import gaps_of
+from pebbler.heuristics.local_search import LocalSearch
+from pebbler.heuristics.methods import Limits, Refusal, find_method
+from pebbler.heuristics.search_kernel import AFTER, BLOCK, IMPOSSIBLE, simulate
+from pebbler.heuristics.search_problem import (
+    decisions_from,
+    decisions_of,
+    gap_keys,
+    log_for,
+    problem_of,
+    program_of,
+)
+from pebbler.instances.files import encode
+from pebbler.instances.instance import Instance
+from pebbler.instances.workload import Workload
+from pebbler.solver.brute_force import brute_force
+from pebbler.solver.solve import solve
+from pebbler.validate.check import check
+from pebbler.validate.schedule import MemoryModel
+
+
+def modelled(seed: int) -> Instance | None:
+    instance = tiny_instance(seed)
+    return None if any(task.recomputable for task in instance.tasks) else instance
+
+
+@pytest.mark.parametrize("first", range(0, 60, 30))
+def test_tiny_instances_are_solved_like_by_brute_force(first: int) -> None:
+    solved = optimal = 0
+    for seed in range(first, first + 30):
+        instance = modelled(seed)
+        if instance is None:
+            continue
+        memories: tuple[MemoryModel, ...] = ("divisible", "contiguous")
+        for memory in memories:
+            best = brute_force(instance, memory)
+            try:
+                search = LocalSearch(instance, memory, seed=1)
+            except Refusal:
+                continue
+            for _ in range(4):
+                search.run(work=20_000)
+            schedule = search.schedule("local-search")
+            if best is None:
+                assert schedule is None
+                continue
+            assert schedule is not None
+            assert check(instance, schedule).reasons == ()
+            assert schedule.makespan_ns <= (search.makespan_ns or 0)
+            assert schedule.makespan_ns >= best.makespan_ns
+            solved += 1
+            optimal += schedule.makespan_ns == best.makespan_ns
+    assert solved >= 30
+    assert optimal >= 0.95 * solved
+
+
+CASES = [("vgg16", 256, "k40", "12GiB"), ("resnet34", 256, "v100", "50%"), ("googlenet", 128, "k40", "40%")]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("memory", ["paged", "contiguous", "divisible"])
+def test_random_decisions_run_as_simulated(case: tuple[str, int, str, str], memory: MemoryModel) -> None:
+    """Makespans agree to the nanosecond unless many ranges were free, and then the program is no slower."""
+    network, batch, device, budget = case
+    instance = Workload(network, batch, device).instance(budget)
+    problem = problem_of(instance, memory)
+    rng = np.random.default_rng(3)
+    log, stalls = log_for(problem), np.zeros(problem.length, dtype=np.int64)
+    ran = exact = 0
+    for _ in range(30):
+        evicted = [gap for gap in gap_keys(problem) if rng.random() < 0.85]
+        algorithms = [int(rng.integers(len(task.algorithms))) for task in instance.tasks]
+        decisions = decisions_of(instance, problem, evicted, algorithms)
+        decisions.side[:] = rng.integers(5, size=len(decisions.side))
+        makespan, steps = simulate(problem, decisions, log, stalls)
+        if makespan >= IMPOSSIBLE:
+            continue
+        schedule = program_of(instance, problem, memory, log[:steps]).finish("random")
+        assert check(instance, schedule).reasons == ()
+        assert schedule.makespan_ns <= makespan
+        ran += 1
+        exact += schedule.makespan_ns == makespan
+    assert ran >= 5
+    assert exact >= 0.8 * ran
+
+
+def test_the_search_starts_where_a_schedule_is() -> None:
+    instance = Workload("vgg16", 256, "k40").instance("12GiB")
+    started = find_method("modnn").call(instance, Limits(memory="paged")).schedule
+    assert started is not None
+    problem = problem_of(instance, "paged")
+    decisions = decisions_from(instance, problem, started)
+    prefetched = {
+        (d, max((use for use in instance.uses[d] if use < ran), default=-1))
+        for d, ran in _prefetches(started, instance)
+    }
+    kept = {key for key, out in zip(gap_keys(problem), decisions.evicted, strict=True) if out}
+    assert kept == prefetched & set(gaps_of(instance))
+    assert (problem.gaps[:, AFTER] < problem.length).all()
+    assert (problem.gaps[:, BLOCK] < len(instance.blocks)).all()
+    search = LocalSearch(instance, "paged")
+    search.offer(started)
+    assert search.makespan_ns is not None
+    assert search.makespan_ns <= started.makespan_ns
+
+
+def _prefetches(schedule, instance):  # type: ignore[no-untyped-def]
+    """Block and next task of every prefetch."""
+    ran = 0
+    for operation in schedule.operations:
+        if operation.kind == "run":
+            ran = operation.task + 1
+        elif operation.kind == "prefetch":
+            uses = [use for use in instance.uses[operation.block] if use >= ran]
+            yield operation.block, uses[0] if uses else len(instance.tasks)
+
+
+@pytest.mark.parametrize("memory", ["paged", "contiguous"])
+def test_the_same_seed_gives_the_same_bytes_and_never_worse_than_its_start(memory: MemoryModel) -> None:
+    instance = Workload("alexnet", 128, "k40").instance("1.1xMmin")
+    first = solve(instance, "local-search", memory=memory, seed=5)  # type: ignore[arg-type]
+    again = solve(instance, "local-search", memory=memory, seed=5)  # type: ignore[arg-type]
+    rule = solve(instance, "modnn", memory=memory)  # type: ignore[arg-type]
+    assert first.schedule is not None
+    assert again.schedule is not None
+    assert rule.makespan_ns is not None
+    assert encode(first.schedule) == encode(again.schedule)
+    assert first.makespan_ns is not None
+    assert first.makespan_ns <= rule.makespan_ns
+    assert first.stopped_by == "done"
+
+
+def test_a_warm_start_is_kept_where_nothing_better_is_found() -> None:
+    instance = Workload("vgg16", 256, "k40").instance("12GiB")
+    warm = solve(instance, "local-search", memory="paged", time_limit=2).schedule
+    assert warm is not None
+    result = solve(instance, "local-search", memory="paged", time_limit=0, warm_start=warm)
+    assert result.makespan_ns == warm.makespan_ns
+    assert result.stopped_by == "time limit"
+
+
+def test_recomputation_is_refused() -> None:
+    instance = next(i for i in map(tiny_instance, range(99)) if any(t.recomputable for t in i.tasks))
+    with pytest.raises(Refusal, match="recomputation"):
+        LocalSearch(instance, "paged")
