@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -19,6 +19,9 @@ from .search_problem import choose_sides, decisions_from, decisions_of, log_for,
 
 _FIRST_METHOD = "modnn"
 """Whose schedule the search starts from where none is given."""
+
+RULES = ("moves", "places")
+"""What contiguous search can leave out: moves inside the device; changing which holes blocks take."""
 
 _HISTORIES = (20, 60, 200, 600)
 """Lengths of the history of late acceptance, in turn: longer ones take longer and settle lower."""
@@ -45,6 +48,8 @@ class LocalSearch:
         What to schedule, and in which memory model.
     seed
         Of its random decisions.
+    without
+        Rules to leave out, of `RULES`.
 
     Raises
     ------
@@ -52,13 +57,17 @@ class LocalSearch:
         For recomputable tasks; for parts of tensors in contiguous memory.
     """
 
-    def __init__(self, instance: Instance, memory: MemoryModel, seed: int = 0) -> None:
+    def __init__(
+        self, instance: Instance, memory: MemoryModel, seed: int = 0, without: Collection[str] = ()
+    ) -> None:
         if any(task.recomputable for task in instance.tasks):
             raise Refusal("local search: recomputation is not modelled yet")
         if memory == "contiguous" and any(block.tensor is not None for block in instance.blocks):
             raise Refusal("local search: parts of tensors are placed in paged memory only")
         self.instance, self.memory = instance, memory
-        self._problem = problem_of(instance, memory)
+        self._problem = problem_of(
+            instance, memory, moves="moves" not in without, sides="places" not in without
+        )
         self._log = log_for(self._problem)
         self._random = np.random.default_rng(seed)
         first = self._complete([], [by_speed(task)[0] for task in instance.tasks])
@@ -157,6 +166,7 @@ class LocalSearch:
     "late acceptance on evictions, orders, algorithms and places",
     "this project",
     shown="named",
+    rules=RULES,
 )
 def local_search(instance: Instance, limits: Limits) -> Answer:
     """Search from the warm start, by default moDNN's schedule; without a time limit, until it is calm.
@@ -169,7 +179,7 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
         When there is no program, or for what the search does not model.
     """
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
-    search = LocalSearch(instance, limits.memory, limits.seed)
+    search = LocalSearch(instance, limits.memory, limits.seed, limits.without)
     best = limits.warm_start
     stopped_by = "done"
     try:

@@ -7,7 +7,7 @@ modules.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +37,8 @@ class Limits:
         What solves linear models.
     log
         Whether solvers write their logs to standard error.
+    without
+        Rules that the method leaves out, by name, to see what each buys.
     """
 
     time_limit: float | None = None
@@ -46,6 +48,7 @@ class Limits:
     warm_start: Schedule | None = None
     solver: str = "highs"
     log: bool = False
+    without: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class MethodInfo:
 
     `shown` says which comparisons include it where no methods are named: ``always``, only where methods
     choose their sub-batch (``auto``), or none (``named``). `sub_batch` is the method's own rule for the
-    sub-batch, where it has one.
+    sub-batch, where it has one; `rules` are those that can be left out of it.
     """
 
     name: str
@@ -97,17 +100,36 @@ class MethodInfo:
     call: Method
     shown: Shown = "always"
     sub_batch: SubBatchRule | None = None
+    rules: tuple[str, ...] = ()
+
+    def require_rules(self, names: Collection[str]) -> None:
+        """Refuse names of rules that the method does not have.
+
+        Raises
+        ------
+        PebblerError
+            With the rules that it has.
+        """
+        for name in sorted(set(names) - set(self.rules)):
+            has = f"it has {', '.join(self.rules)}" if self.rules else "it has none that can be left out"
+            raise PebblerError(f"method '{self.name}' has no rule '{name}'; {has}")
 
 
 _methods: dict[str, MethodInfo] = {}
 
 
 def register(
-    name: str, summary: str, source: str, *, shown: Shown = "always", sub_batch: SubBatchRule | None = None
+    name: str,
+    summary: str,
+    source: str,
+    *,
+    shown: Shown = "always",
+    sub_batch: SubBatchRule | None = None,
+    rules: tuple[str, ...] = (),
 ) -> Callable[[Method], Method]:
     """Enter a method into the registry under a name (a decorator).
 
-    `shown` and `sub_batch` are as `MethodInfo` has them; a rule for the sub-batch makes it a planner.
+    `shown`, `sub_batch` and `rules` are as `MethodInfo` has them; a rule for the sub-batch makes a planner.
 
     Raises
     ------
@@ -118,7 +140,7 @@ def register(
     def enter(method: Method) -> Method:
         if name in _methods:
             raise PebblerError(f"method '{name}' is registered already; choose another name")
-        _methods[name] = MethodInfo(name, summary, source, method, shown, sub_batch)
+        _methods[name] = MethodInfo(name, summary, source, method, shown, sub_batch, rules)
         return method
 
     return enter

@@ -72,6 +72,8 @@ class Problem(NamedTuple):
     ----------
     length, capacity, single, contiguous
         Number of tasks; bytes of the pool; whether there is one copy engine; whether addresses count.
+    moves, sides
+        Whether blocks may be moved inside the device; whether the search changes which holes they take.
     private
         Per block, where it has a small place of its own beyond the pool, or -1; its bytes are then 0.
     initial
@@ -99,6 +101,8 @@ class Problem(NamedTuple):
     capacity: int
     single: bool
     contiguous: bool
+    moves: bool
+    sides: bool
     private: Integers
     initial: Integers
     blocks: Integers
@@ -456,7 +460,7 @@ def _clear(problem: Problem, state: _State, size: int) -> int:
 def _place(problem: Problem, state: _State, size: int, side: int, ready: int, clear: int) -> tuple[int, int]:
     """Take room for `size` bytes, after moves if it must be; address and time, the latter `NEVER` if none."""
     at, time = _find(state.pool, problem.contiguous, size, side, ready)
-    if time == NEVER and clear and problem.contiguous:
+    if time == NEVER and clear and problem.moves:
         at = _clear(problem, state, size)
         if at >= 0:
             time = _free_at(state.pool, at, size, _NOTHING)
@@ -987,7 +991,7 @@ def _change(problem: Problem, search: Search) -> bool:
     """Change the trial at random; whether it may be possible."""
     trial, random = search.trial, search.random
     tasks, blocks, gaps = problem.length, len(problem.blocks), len(problem.gaps)
-    dice = _draw(random, 100 if problem.contiguous else 80)
+    dice = _draw(random, 100 if problem.sides else 80)
     if dice < 35 and gaps:
         g = _draw(random, gaps)
         if dice < 15:  # one that lies over a stall

@@ -40,8 +40,17 @@ _SHARE = 500
 """The smallest blocks may take this part of the pool for themselves."""
 
 
-def problem_of(instance: Instance, memory: MemoryModel) -> Problem:
-    """Return an instance as arrays, its sizes rounded up to the unit of the memory model."""
+def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, sides: bool = True) -> Problem:
+    """Return an instance as arrays, its sizes rounded up to the unit of the memory model.
+
+    Parameters
+    ----------
+    instance, memory
+        What to schedule, and in which memory model.
+    moves, sides
+        Whether blocks may be moved inside the device, and whether the search changes which holes they take;
+        in contiguous memory.
+    """
     unit = {"contiguous": instance.alignment_bytes, "paged": PAGE_BYTES, "divisible": 1}[memory]
     tasks, blocks = instance.tasks, instance.blocks
     size = [ceil_to(block.bytes, unit) for block in blocks]
@@ -112,6 +121,8 @@ def problem_of(instance: Instance, memory: MemoryModel) -> Problem:
         capacity=capacity,
         single=instance.engines == "single",
         contiguous=memory == "contiguous",
+        moves=moves and memory == "contiguous",
+        sides=sides and memory == "contiguous",
         private=private,
         initial=np.array(initial, dtype=np.int64),
         blocks=_table(

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from ..heuristics.choices import by_speed
+from ..heuristics.local_search import RULES as SEARCH_RULES
 from ..heuristics.local_search import LocalSearch
 from ..heuristics.methods import Answer, Limits, Refusal, find_method, register
 from ..instances.instance import Instance
 from ..instances.units import format_time
 from ..validate.schedule import Schedule
-from .bounds import best_bound
+from .bounds import best_bound, compute_bound
 from .flow import FlowModel, Integrality, flow_model, hot_checkpoints, proven
 from .linear import LinearResult, takes_whole_columns
 from .linear_worker import LinearWorker
@@ -43,6 +44,10 @@ _LARGE = 100
 _GRACE = 2.0
 """Seconds after the time limit that a solver gets to say what it has proven."""
 
+_RULES = ("refinement", "hot-checkpoints", "single-peak", "local-search")
+"""What the method can leave out: checkpoints where the schedule stalls; those where memory is tight (they are
+spread evenly then); the single-peak bound; the search from decoded solutions and rules."""
+
 _FIRST_METHOD = "modnn"
 """The rule whose schedule the search starts from."""
 
@@ -50,14 +55,17 @@ _log = logging.getLogger(__name__)
 
 
 @register(
-    "flow", "FLOW (MILP) for the bound, local search for the schedule, each led by the other", "this project"
+    "flow",
+    "FLOW (MILP) for the bound, local search for the schedule, each led by the other",
+    "this project",
+    rules=(*_RULES, *SEARCH_RULES),
 )
 def flow(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW on 16, 32, 64 ... checkpoints, and search for schedules meanwhile.
 
-    Bounds only rise, schedules only improve. Ends when they meet, or with the time limit; where none is given,
-    after 20 s, or when every task is a checkpoint and the search is calm. Ctrl-C keeps the best. With one
-    worker, models and search take turns; with more, the search runs beside the model.
+    Bounds only rise, schedules only improve. Ends when they meet, or with the time limit; where none is
+    given, after 20 s, or when every task is a checkpoint and the search is calm. Ctrl-C keeps the best. With
+    one worker, models and search take turns; with more, the search runs beside the model.
 
     Raises
     ------
@@ -85,9 +93,11 @@ class _Run:
         seconds = _SECONDS if limits.time_limit is None else limits.time_limit
         self.deadline = time.monotonic() + seconds
         self.instance, self.limits = instance, limits
-        self.bound = best_bound(instance)
+        bound = compute_bound if "single-peak" in limits.without else best_bound
+        self.bound = bound(instance)
         self.best = limits.warm_start
         self.search: LocalSearch | None = None
+        self.searches = "local-search" not in limits.without
         self.reason = "no schedule was found"
         self.cut = False
 
@@ -101,7 +111,7 @@ class _Run:
                     if self._met() or self._late():
                         break
                     self._solve(worker, stage)
-            while self.search is not None and not (self._met() or self._late()):
+            while self.search is not None and self.searches and not (self._met() or self._late()):
                 if self.search.done and self.limits.time_limit is None:
                     break
                 self._search(_SLICE)
@@ -127,7 +137,12 @@ class _Run:
         except Refusal as refusal:
             self.reason = str(refusal)
         try:
-            self.search = LocalSearch(self.instance, self.limits.memory, self.limits.seed)
+            self.search = LocalSearch(
+                self.instance,
+                self.limits.memory,
+                self.limits.seed,
+                self.limits.without & set(SEARCH_RULES),
+            )
         except Refusal as refusal:
             self.reason = str(refusal)
             return
@@ -163,7 +178,7 @@ class _Run:
             seed=self.limits.seed,
             log=self.limits.log,
         )
-        while self.limits.workers > 1 and self.search is not None and not worker.done():
+        while self.limits.workers > 1 and self.search is not None and self.searches and not worker.done():
             if self._met() or self._late():
                 break
             self.search.run(_WAIT)
@@ -199,12 +214,13 @@ class _Run:
 
     def _checkpoints(self, count: int) -> list[int]:
         """Hot checkpoints, and the tasks before which the best schedule stalls the most."""
-        hot = hot_checkpoints(self.instance, count)
-        stalls = [] if self.search is None else self.search.stalls()
+        without = self.limits.without
+        hot = hot_checkpoints(self.instance, count, 0.0 if "hot-checkpoints" in without else 0.5)
+        stalls = [] if self.search is None or "refinement" in without else self.search.stalls()
         return sorted({*hot, *stalls[: count // 4]})
 
     def _search(self, work: int) -> None:
-        if self.search is not None:
+        if self.search is not None and self.searches:
             self.search.run(self.deadline - time.monotonic(), work)
 
     def _makespan_ns(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from html import escape
@@ -105,6 +106,7 @@ def solve(
     bound: Bound | None = None,
     solver: str = "highs",
     log: bool = False,
+    without: Collection[str] = (),
 ) -> Result:
     """Solve an instance.
 
@@ -128,6 +130,8 @@ def solve(
         What solves linear models, in methods that have some: one that `list_linear_solvers` knows.
     log
         Whether that solver writes its log to standard error.
+    without
+        Rules that the method leaves out, of those that `list_methods` tells: to see what each buys.
 
     Returns
     -------
@@ -141,14 +145,15 @@ def solve(
     AssertionError
         When a method returns a schedule that the checker refuses: a defect of the method.
     """
-    call = find_method(method).call
+    info = find_method(method)
+    info.require_rules(without)
     require_budget(instance)
     require_linear_solver(solver)
     known = best_bound(instance) if bound is None else bound
-    limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log)
+    limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log, frozenset(without))
     began = time.perf_counter()
     try:
-        answer = call(instance, limits)
+        answer = info.call(instance, limits)
     except Refusal as refusal:
         answer = Answer(None, stopped_by=str(refusal))
     seconds = time.perf_counter() - began

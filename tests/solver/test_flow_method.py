@@ -61,7 +61,7 @@ def test_paged_vgg16_is_solved_to_optimality() -> None:
 
 def test_the_same_bytes_twice() -> None:
     instance = Workload("alexnet", 128, "k40").instance("75%")
-    first, second = (flow(instance, Limits(time_limit=60)).schedule for _ in range(2))
+    first, second = (flow(instance, Limits()).schedule for _ in range(2))
     assert first is not None
     assert second is not None
     assert encode(first) == encode(second)
@@ -104,7 +104,7 @@ def test_the_bound_is_kept_where_there_is_no_schedule() -> None:
         for i in map(tiny_instance, range(200))
         if not any(task.recomputable for task in i.tasks) and brute_force(i) is None
     )
-    answer = flow(instance, Limits(time_limit=5))
+    answer = flow(instance, Limits(time_limit=0.5))
     assert answer.schedule is None
     assert answer.lower_bound_ns is not None
     assert answer.stopped_by != "done"
