@@ -251,6 +251,7 @@ def compare(
     *,
     time_limit: float | None = None,
     seed: int = 0,
+    workers: int = 1,
     memory: Literal["contiguous", "paged"] = "contiguous",
 ) -> Comparison:
     """Solve an iteration with every method, and set the answers beside the ideal and a lower bound.
@@ -267,8 +268,8 @@ def compare(
     time_limit
         Seconds for each method on each instance, and for its bound; None: until the method is done, and the
         bounds that are cheap.
-    seed
-        Of random decisions.
+    seed, workers
+        Of random decisions, and threads of a solver.
     memory
         Memory model of the schedules.
 
@@ -288,10 +289,10 @@ def compare(
     known = {
         instance.name: best_bound(instance)
         if time_limit is None
-        else refine_bound(instance, time_limit, seed=seed)
+        else refine_bound(instance, time_limit, seed=seed, workers=workers)
         for instance in rounds
     }
-    run = _Run(known, time_limit, seed, memory)
+    run = _Run(known, time_limit, seed, workers, memory)
     run.all(dict.fromkeys(names, rounds).items())
     bound = iteration_bound(
         [instance.rounds for instance in rounds], [run.known[instance.name] for instance in rounds]
@@ -306,6 +307,7 @@ def compare_auto(
     *,
     time_limit: float | None = None,
     seed: int = 0,
+    workers: int = 1,
     memory: Literal["contiguous", "paged"] = "contiguous",
 ) -> Comparison:
     """Compare methods that choose their own sub-batch; for those without a rule the best one is searched for.
@@ -319,7 +321,7 @@ def compare_auto(
     names = default_methods([whole], auto=True) if methods is None else tuple(dict.fromkeys(methods))
     found = [find_method(name) for name in names]
     iterations = Iterations(workload, budget_bytes)
-    run = _Run({}, time_limit, seed, memory)
+    run = _Run({}, time_limit, seed, workers, memory)
     run.all(
         (info.name, own_instances(info.sub_batch, workload, budget_bytes) if info.sub_batch else iterations)
         for info in found
@@ -334,6 +336,7 @@ class _Run:
     known: dict[str, Bound]
     time_limit: float | None
     seed: int
+    workers: int
     memory: Literal["contiguous", "paged"]
     answers: dict[str, tuple[tuple[Instance, ...], _Answer]] = field(default_factory=dict)
     interrupted: bool = False
@@ -367,6 +370,7 @@ class _Run:
                     method,
                     time_limit=self.time_limit,
                     seed=self.seed,
+                    workers=self.workers,
                     memory=self.memory,
                     bound=self.known.get(instance.name),
                 )
@@ -386,6 +390,7 @@ class _Run:
                 method,
                 time_limit=_SEARCH_SECONDS if self.time_limit is None else self.time_limit,
                 seed=self.seed,
+                workers=self.workers,
                 memory=self.memory,
             )
         except Exception as error:

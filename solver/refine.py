@@ -19,6 +19,7 @@ def refine_bound(
     time_limit: float,
     *,
     seed: int = 0,
+    workers: int = 1,
     solver: str = "highs",
     log: bool = False,
     on_better: Callable[[Bound], None] | None = None,
@@ -36,8 +37,8 @@ def refine_bound(
         What to bound.
     time_limit
         Seconds.
-    seed
-        Of the solver's random decisions.
+    seed, workers
+        Of the solver's random decisions, and its threads.
     solver
         One that `list_linear_solvers` knows; with GLOP and PDLP the models stay linear.
     log
@@ -72,6 +73,7 @@ def refine_bound(
                 solver=solver,
                 time_limit=left,
                 seed=seed,
+                workers=workers,
                 log=log,
             )
             if found is not None and found.lower_bound_ns > best.lower_bound_ns:

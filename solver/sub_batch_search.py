@@ -155,6 +155,7 @@ def search_sub_batch(
     candidates: Iterable[int] | None = None,
     time_limit: float | None = None,
     seed: int = 0,
+    workers: int = 1,
     memory: Literal["contiguous", "paged"] = "contiguous",
 ) -> Choice:
     """Find the sub-batch at which a method has the shortest iteration.
@@ -175,8 +176,8 @@ def search_sub_batch(
     time_limit
         Seconds for the whole search: a round may take a third of what is left, or a twentieth of all.
         None: until done, however long the method takes at each.
-    seed
-        Of random decisions.
+    seed, workers
+        Of random decisions, and threads of a solver.
     memory
         Memory model of the schedules.
 
@@ -194,7 +195,7 @@ def search_sub_batch(
             f"{workload.network}: there is no candidate within the largest sub-batch that fits the budget, "
             f"{iterations.sub_batches[-1]}; give a smaller one"
         )
-    search = _Search(iterations, method, time_limit, seed, memory, time.monotonic())
+    search = _Search(iterations, method, time_limit, seed, workers, memory, time.monotonic())
     queue = _Queue(iterations, possible)
     stopped_by = search.run(queue)
     pruned = Counter({"budget": len(wanted) - len(possible)}) + queue.excluded(search.iteration_ns)
@@ -261,6 +262,7 @@ class _Search:
     method: str
     time_limit: float | None
     seed: int
+    workers: int
     memory: Literal["contiguous", "paged"]
     began: float
     solved: dict[int, Result] = field(default_factory=dict)
@@ -311,6 +313,7 @@ class _Search:
                 self.method,
                 time_limit=limit,
                 seed=self.seed,
+                workers=self.workers,
                 memory=self.memory,
                 bound=bound,
             )

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from pebbler.cli import main
-from pebbler.heuristics.methods import Answer, Limits, Method
+from pebbler.heuristics import methods
+from pebbler.heuristics.methods import Answer, Limits, Method, MethodInfo
 from pebbler.instances.files import read_instance, sha256_of, write_instance
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import unlimited_peak
@@ -269,6 +270,40 @@ def test_solve_passes_limits_and_a_warm_start(
     assert main(["solve", str(file), *options.split(), str(schedule_file)]) == 0
     start = read_schedule(schedule_file, read_instance(file))
     assert seen == [Limits(time_limit=300.0, seed=3, workers=2, warm_start=start)]
+
+
+def test_solve_leaves_rules_out(
+    file: Path, swap: Method, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Limits] = []
+
+    def spy(instance: Instance, limits: Limits) -> Answer:
+        seen.append(limits)
+        return swap(instance, limits)
+
+    entry = MethodInfo("spy", "a toy", "tests", spy, rules=("haste", "waste", "taste"))
+    monkeypatch.setattr(methods, "_methods", {"spy": entry})
+    command = ["solve", str(file), "--method", "spy", "-o", "o.json", "--without"]
+    assert main([*command, "haste, taste"]) == 0
+    assert seen == [Limits(without=frozenset({"haste", "taste"}))]
+    Path("o.json").unlink()
+    assert refusal(capsys, *command, "haste,hurry").endswith(
+        "method 'spy' has no rule 'hurry'; it has haste, waste, taste"
+    )
+
+
+@pytest.mark.parametrize("sub_batch", ["2", "auto"])
+def test_compare_passes_workers(sub_batch: str, toys: Toys, swap: Method) -> None:
+    seen: list[int] = []
+
+    def spy(instance: Instance, limits: Limits) -> Answer:
+        seen.append(limits.workers)
+        return swap(instance, limits)
+
+    toys(spy=spy)
+    main(["compare", "lenet", "--batch", "4", "--sub-batch", sub_batch, "--workers", "3"])
+    assert seen
+    assert set(seen) == {3}
 
 
 def test_solve_without_a_schedule_says_no(

@@ -73,7 +73,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     from .instances.memory import parse_budget, with_budget
 
     source = arguments.network_or_file
-    settings = {name: getattr(arguments, name) for name in ("time_limit", "seed", "memory")}
+    settings = {name: getattr(arguments, name) for name in ("time_limit", "seed", "workers", "memory")}
     _require_folder(arguments.out)
     _require_one(arguments, "a comparison", "network_or_file", "torch", "onnx")
     if source is not None and (source.endswith(".json") or Path(source).exists()):
@@ -208,6 +208,7 @@ def _solve(arguments: argparse.Namespace) -> int:
         warm_start=None if start is None else read_schedule(start, instance),
         solver=arguments.solver,
         log=arguments.log,
+        without=arguments.without,
     )
     if result.schedule is not None:
         schedule = replace(result.schedule, instance_sha256=sha256_of(arguments.file))
@@ -480,8 +481,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_file(command)
     command.add_argument("--method", required=True, metavar="M", help="see pebbler methods")
     _add_limits(command)
-    command.add_argument("--workers", type=_positive, default=1, metavar="N", help="threads; default: 1")
     command.add_argument("--warm-start", metavar="SCHEDULE", help="a schedule to start from")
+    command.add_argument(
+        "--without", type=_names, default=(), metavar="RULE,...", help="rules that the method leaves out"
+    )
     _add_solver(command)
     _add_output(command, "SCHEDULE")
 
@@ -533,7 +536,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--capacity", metavar="SIZE", help="stop at the first packing that fits")
     command.add_argument("--time-limit", type=_seconds, metavar="T", help="default: none")
     command.add_argument("--seed", type=_natural, default=0, metavar="N", help="default: 0")
-    command.add_argument("--workers", type=_positive, default=1, metavar="N", help="threads; default: 1")
+    _add_workers(command)
     command.add_argument(
         "-o", "--output", type=Path, metavar="OUT.csv", help="where to write; default: nowhere"
     )
@@ -638,9 +641,14 @@ def _add_transforms(command: argparse.ArgumentParser) -> None:
 def _add_limits(command: argparse.ArgumentParser) -> None:
     command.add_argument("--time-limit", type=_seconds, metavar="T", help="for each method; default: none")
     command.add_argument("--seed", type=_natural, default=0, metavar="N", help="default: 0")
+    _add_workers(command)
     command.add_argument(
         "--memory", choices=("contiguous", "paged"), default="contiguous", help="memory model"
     )
+
+
+def _add_workers(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--workers", type=_positive, default=1, metavar="N", help="threads; default: 1")
 
 
 def _add_solver(command: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from pebbler.instances.files import encode, write_atomically
 from pebbler.instances.memory import ideal_ns
 from pebbler.validate.schedule import MemoryModel
 
-SMALL = Cell("alexnet", 64, "K40", "75%")
+SMALL = Cell("alexnet", 64, "K40", "1.25xMmin")
 
 
 def run(makespan: int | None, bound: int, memory: MemoryModel = "paged", seconds: float = 60.0) -> Run:
