@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from statistics import median
 
 from ..instances.memory import least_budget, parse_budget
 from ..instances.units import format_size, format_time
@@ -161,7 +162,7 @@ def _summary(runs: Sequence[Run], *, long: bool) -> str:
             continue
         most = target.long if long else target.most
         ranks: tuple[tuple[float, float | None], ...] = (
-            (_rank(gaps, 0.5), None if long else target.median),
+            (median(gaps), None if long else target.median),
             (_rank(gaps, 0.9), most),
             (gaps[-1], target.long if long else target.worst),
         )
