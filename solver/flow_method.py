@@ -8,38 +8,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from ..heuristics.choices import by_speed
 from ..heuristics.local_search import RULES as SEARCH_RULES
-from ..heuristics.local_search import LocalSearch
 from ..heuristics.methods import Answer, Limits, Refusal, find_method, register
 from ..instances.instance import Instance
 from ..instances.units import format_time
 from ..validate.schedule import Schedule
 from .bounds import best_bound, compute_bound
-from .flow import FlowModel, Integrality, flow_model, hot_checkpoints, proven
+from .flow import FlowModel, flow_model, hot_checkpoints, proven
 from .linear import LinearResult, takes_whole_columns
 from .linear_worker import LinearWorker
+from .refine import Stage, stages
 
-_FIRST = 16
+if TYPE_CHECKING:
+    from ..heuristics.search import LocalSearch
+
 _SECONDS = 20.0
 """Time limit where none is given."""
 
-_SLICE = 2_000_000
-"""Tasks that the search simulates between two models where it does not run beside them."""
-
 _WAIT = 0.2
 """Seconds that it runs between looks at a model, where it does."""
-
-_SHARE = 0.4
-"""Share of the time left that one model may take."""
-
-_LARGE = 100
-"""Number of checkpoints from which on the LP is solved before the MILP, which may not even finish its own."""
 
 _GRACE = 2.0
 """Seconds after the time limit that a solver gets to say what it has proven."""
@@ -77,29 +69,21 @@ def flow(instance: Instance, limits: Limits) -> Answer:
     return _Run(instance, limits).answer()
 
 
-@dataclass
-class _Stage:
-    """A model to solve: on how many checkpoints, what is whole in it, and whether it is the last."""
-
-    count: int
-    integrality: Integrality
-    last: bool
-
-
 class _Run:
     """One call of the method."""
 
     def __init__(self, instance: Instance, limits: Limits) -> None:
-        seconds = _SECONDS if limits.time_limit is None else limits.time_limit
-        self.deadline = time.monotonic() + seconds
         self.instance, self.limits = instance, limits
         bound = compute_bound if "single-peak" in limits.without else best_bound
         self.bound = bound(instance)
         self.best = limits.warm_start
-        self.search: LocalSearch | None = None
         self.searches = "local-search" not in limits.without
         self.reason = "no schedule was found"
         self.cut = False
+        self.search = self._new_search()
+        # from here on, for the search may have had to be compiled
+        seconds = _SECONDS if limits.time_limit is None else limits.time_limit
+        self.deadline = time.monotonic() + seconds
 
     def answer(self) -> Answer:
         """Run until done; the best schedule and bound, whatever ended it."""
@@ -107,14 +91,15 @@ class _Run:
         try:
             with LinearWorker(self.limits.solver) as worker:
                 self._start()
-                for stage in self._stages():
+                whole = takes_whole_columns(self.limits.solver)
+                for stage in stages(len(self.instance.tasks), self.deadline, whole=whole):
                     if self._met() or self._late():
                         break
                     self._solve(worker, stage)
             while self.search is not None and self.searches and not (self._met() or self._late()):
                 if self.search.done and self.limits.time_limit is None:
                     break
-                self._search(_SLICE)
+                self._search()
             if not self._met() and (self._late() or self.cut):
                 stopped_by = "time limit"
         except KeyboardInterrupt:
@@ -128,6 +113,17 @@ class _Run:
             self.bound.certified,
         )
 
+    def _new_search(self) -> LocalSearch | None:
+        from ..heuristics.search import LocalSearch  # with it comes Numba
+
+        limits = self.limits
+        rules = limits.without & set(SEARCH_RULES)
+        try:
+            return LocalSearch(self.instance, limits.memory, limits.seed, rules)
+        except Refusal as refusal:
+            self.reason = str(refusal)
+            return None
+
     def _start(self) -> None:
         """Start the search from the warm start and from a rule's schedule."""
         try:
@@ -136,44 +132,20 @@ class _Run:
                 self.best = ruled
         except Refusal as refusal:
             self.reason = str(refusal)
-        try:
-            self.search = LocalSearch(
-                self.instance,
-                self.limits.memory,
-                self.limits.seed,
-                self.limits.without & set(SEARCH_RULES),
-            )
-        except Refusal as refusal:
-            self.reason = str(refusal)
+        if self.search is None:
             return
         for start in (self.limits.warm_start, self.best):
             if start is not None:
                 self.search.offer(start)
-        self._search(_SLICE)
+        self._search()
 
-    def _stages(self) -> Iterator[_Stage]:
-        """Models from coarse to fine, each first as an LP where it is large."""
-        count, tasks = _FIRST, len(self.instance.tasks)
-        whole = takes_whole_columns(self.limits.solver)
-        while True:
-            count = min(count, tasks)
-            if count > _LARGE or not whole:
-                yield _Stage(count, "none", count == tasks and not whole)
-            if whole:
-                yield _Stage(count, "all", count == tasks)
-            if count == tasks:
-                return
-            count *= 2
-
-    def _solve(self, worker: LinearWorker, stage: _Stage) -> None:
+    def _solve(self, worker: LinearWorker, stage: Stage) -> None:
         """Solve a model, for its bound and for what it decides."""
         checkpoints = self._checkpoints(stage.count)
         model = flow_model(self.instance, checkpoints, stage.integrality)
-        left = self.deadline - time.monotonic()
-        limit = left if stage.last else min(left, max(left * _SHARE, 2.0))
         worker.start(
             model.linear,
-            time_limit=max(limit, 0.0),
+            time_limit=stage.time_limit,
             workers=self.limits.workers,
             seed=self.limits.seed,
             log=self.limits.log,
@@ -188,7 +160,7 @@ class _Run:
             self._take(stage, model, result)
         _log.info("flow: %d checkpoints, %s: %s", len(checkpoints), stage.integrality, self)
         if self.limits.workers == 1:
-            self._search(_SLICE)
+            self._search()
 
     def _result(self, worker: LinearWorker) -> LinearResult:
         """What the solver said; a solver that goes on after the time limit is stopped."""
@@ -198,7 +170,7 @@ class _Run:
             worker.stop()
             return worker.result()
 
-    def _take(self, stage: _Stage, model: FlowModel, result: LinearResult) -> None:
+    def _take(self, stage: Stage, model: FlowModel, result: LinearResult) -> None:
         name = "flow-lp" if stage.integrality == "none" else "flow-milp"
         found = proven(result, model, f"{name}-{self.limits.solver}")
         if found is not None and found.lower_bound_ns > self.bound.lower_bound_ns:
@@ -219,9 +191,9 @@ class _Run:
         stalls = [] if self.search is None or "refinement" in without else self.search.stalls()
         return sorted({*hot, *stalls[: count // 4]})
 
-    def _search(self, work: int) -> None:
+    def _search(self) -> None:
         if self.search is not None and self.searches:
-            self.search.run(self.deadline - time.monotonic(), work)
+            self.search.run(self.deadline - time.monotonic(), self.search.round)
 
     def _makespan_ns(self) -> int | None:
         found = [] if self.best is None else [self.best.makespan_ns]

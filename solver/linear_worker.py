@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 from functools import cache
 from typing import Unpack
@@ -18,9 +19,10 @@ from .linear import (
 
 
 class LinearWorker:
-    """Solves one model at a time in another process, which is started once and again after it has ended.
+    """Solves one model at a time in another process.
 
-    Use it in a ``with`` block: its end ends the process.
+    Use it in a ``with`` block. The process is taken over from a worker before it, if there is one that is
+    idle, and left to the next, unless it is busy: then it is ended.
 
     Parameters
     ----------
@@ -38,13 +40,17 @@ class LinearWorker:
     def __init__(self, solver: str = "highs", *, grace: float = 5.0) -> None:
         require_linear_solver(solver)
         self._solver, self._grace = solver, grace
-        self._child = _child(solver)
+        self._idle = _idle.setdefault(_hidden(solver), [])
+        self._child = self._idle.pop() if self._idle else Child(_hidden(solver))
 
     def __enter__(self) -> LinearWorker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._child.stop()
+        if self._child.done():
+            self._idle.append(self._child)
+        else:
+            self._child.stop()
 
     def start(self, model: LinearModel, **options: Unpack[LinearOptions]) -> None:
         """Begin to solve a model.
@@ -54,6 +60,9 @@ class LinearWorker:
         RuntimeError
             When the model before this one is not done.
         """
+        if options.get("log"):  # a new process writes to what is standard error now
+            self._child.stop()
+            self._child = Child(_hidden(self._solver))
         limit = options.get("time_limit")
         wall_limit = None if limit is None else max(limit, 0.0) + self._grace
         self._child.start(_solve, model, self._solver, options, wall_limit=wall_limit)
@@ -92,15 +101,27 @@ class LinearWorker:
 @cache
 def list_by_pulp() -> tuple[str, ...]:
     """Names of the solvers that PuLP finds on this machine."""
-    with _child("cbc") as child:
+    with Child(_hidden("cbc")) as child:
         child.start(_available)
         found = child.result()
     assert isinstance(found, tuple)
     return found
 
 
-def _child(solver: str) -> Child:
-    return Child(hidden=() if solver in MATH_OPT_SOLVERS else ("ortools",))
+def _hidden(solver: str) -> tuple[str, ...]:
+    """Modules that must not be imported beside a solver."""
+    return () if solver in MATH_OPT_SOLVERS else ("ortools",)
+
+
+_idle: dict[tuple[str, ...], list[Child]] = {}
+"""Processes that wait for a worker, by what is hidden from them."""
+
+
+@atexit.register
+def _end_idle() -> None:
+    for children in _idle.values():
+        while children:
+            children.pop().stop()
 
 
 def _solve(model: LinearModel, solver: str, options: LinearOptions) -> LinearResult:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _KINDS = {"highs": "HIGHS", "scip": "GSCIP", "glop": "GLOP", "pdlp": "PDLP"}
 
 
+_LARGE = 8000
+"""Columns from which on HiGHS solves the relaxations of whole models by an interior-point method."""
+
+
 def solve_by_math_opt(
     model: LinearModel,
     solver: str,
@@ -51,6 +55,9 @@ def solve_by_math_opt(
         relative_gap_tolerance=GAP if whole else None,
         lp_algorithm=mathopt.LPAlgorithm.BARRIER if solver == "highs" and not whole else None,
     )
+    if solver == "highs" and whole and len(model.cost) > _LARGE:
+        # the relaxation of a large FLOW takes the simplex method minutes, the interior-point method seconds
+        parameters.highs.string_options["mip_lp_solver"] = "ipm"
     hints = []
     if hint is not None and whole:
         columns = list(problem.variables())

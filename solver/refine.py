@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from ..instances.instance import Instance
 from .bounds import Bound, best_bound
@@ -11,7 +12,67 @@ from .flow import Integrality, flow_bound, hot_checkpoints
 from .linear import require_linear_solver, takes_whole_columns
 
 _FIRST = 16
-_STEPS: tuple[Integrality, ...] = ("none", "all")
+_COARSE = 64
+"""Checkpoints below which models are whole at once: they are solved in no time, and lead a search."""
+
+_LARGE = 100
+"""Checkpoints above which the LP is solved first: a MILP of that size may not even finish its own."""
+
+_SHARE = 0.3
+"""Share of the time left that a model may take that is not the last."""
+
+_WORTH = 8
+"""An LP that takes longer than the time left over this is the finest: the next takes several times longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A model to solve: on how many checkpoints, what is whole in it, and for how many seconds at most."""
+
+    count: int
+    integrality: Integrality
+    time_limit: float
+
+
+def stages(tasks: int, deadline: float, *, whole: bool = True) -> Iterator[Stage]:
+    """Models from coarse to fine, so that the bound rises as much as the time allows.
+
+    Whole models on few checkpoints; LPs on more and more, as fine as the time allows; then the whole model as
+    fine as the finest LP, and finer ones if there is time left.
+
+    Parameters
+    ----------
+    tasks
+        Their number: the finest model has all of them as checkpoints.
+    deadline
+        When to end, as `time.monotonic` tells it. The time between stages is taken for that of the models.
+    whole
+        Whether there are whole models.
+    """
+
+    def left() -> float:
+        return max(deadline - time.monotonic(), 0.0)
+
+    count = _FIRST
+    while whole and count < min(_COARSE, tasks) and left() > 0:
+        yield Stage(count, "all", _SHARE * left())
+        count *= 2
+    finest = count = min(count, tasks)
+    while left() > 0:
+        if count > _LARGE or not whole:
+            began = time.monotonic()
+            yield Stage(count, "none", left() if count == tasks and not whole else _SHARE * left())
+            if (time.monotonic() - began) * _WORTH > left():
+                break
+        finest = count
+        if count == tasks:
+            break
+        count = min(2 * count, tasks)
+    while whole and left() > 0:
+        yield Stage(finest, "all", left())
+        if finest == tasks:
+            break
+        finest = min(2 * finest, tasks)
 
 
 def refine_bound(
@@ -27,9 +88,8 @@ def refine_bound(
     """Return the best bound that the time allows; the bound only rises.
 
     After the compute and single-peak bounds, which are exact, FLOW takes over on checkpoints whose number
-    doubles from 16 on, first as an LP, then with whole evictions and algorithms, until the time is up or
-    every task is a checkpoint. Its bounds are in floating point. An instance with recomputable tasks keeps
-    the compute bound.
+    doubles from 16 on, as `stages` orders them, until the time is up or every task is a checkpoint. Its
+    bounds are in floating point. An instance with recomputable tasks keeps the compute bound.
 
     Parameters
     ----------
@@ -52,34 +112,25 @@ def refine_bound(
         For a solver that is not available.
     """
     require_linear_solver(solver)
-    steps = _STEPS if takes_whole_columns(solver) else _STEPS[:1]
     deadline = time.monotonic() + time_limit
     best = best_bound(instance)
     if on_better is not None:
         on_better(best)
     if any(task.recomputable for task in instance.tasks):
         return best
-    count = _FIRST
-    while True:
-        checkpoints = hot_checkpoints(instance, count)
-        for integrality in steps:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return best
-            found = flow_bound(
-                instance,
-                checkpoints,
-                integrality=integrality,
-                solver=solver,
-                time_limit=left,
-                seed=seed,
-                workers=workers,
-                log=log,
-            )
-            if found is not None and found.lower_bound_ns > best.lower_bound_ns:
-                best = found
-                if on_better is not None:
-                    on_better(best)
-        if len(checkpoints) == len(instance.tasks):
-            return best
-        count *= 2
+    for stage in stages(len(instance.tasks), deadline, whole=takes_whole_columns(solver)):
+        found = flow_bound(
+            instance,
+            hot_checkpoints(instance, stage.count),
+            integrality=stage.integrality,
+            solver=solver,
+            time_limit=stage.time_limit,
+            workers=workers,
+            seed=seed,
+            log=log,
+        )
+        if found is not None and found.lower_bound_ns > best.lower_bound_ns:
+            best = found
+            if on_better is not None:
+                on_better(best)
+    return best

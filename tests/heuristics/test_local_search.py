@@ -7,8 +7,8 @@ import pytest
 
 from pebbler.benchmark.tiny import tiny_instance
 from pebbler.heuristics.gaps import gaps_of
-from pebbler.heuristics.local_search import LocalSearch
 from pebbler.heuristics.methods import Limits, Refusal, find_method
+from pebbler.heuristics.search import LocalSearch
 from pebbler.heuristics.search_kernel import AFTER, BLOCK, IMPOSSIBLE, simulate
 from pebbler.heuristics.search_problem import (
     decisions_from,

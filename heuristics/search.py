@@ -1,0 +1,178 @@
+"""Local search on one instance: late acceptance over evictions, orders of copies, algorithms and places.
+
+Importing this module imports Numba.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
+
+from ..instances.instance import Instance
+from ..validate.schedule import MemoryModel, Schedule
+from .choices import by_speed
+from .gaps import Gap
+from .methods import Refusal
+from .search_kernel import IMPOSSIBLE, NEVER, Decisions, Search, improve, repair, set_off, simulate
+from .search_problem import choose_sides, decisions_from, decisions_of, log_for, problem_of, program_of
+
+_HISTORIES = (20, 60, 200, 600)
+"""Lengths of the history of late acceptance, in turn: longer ones take longer and settle lower."""
+
+_CALM = 20
+"""A descent ends after this number of histories without a better program."""
+
+_PATIENCE = 200
+"""The search is done when it has simulated this number of programs per decision since the best was found, or
+so many tasks as `_WORK` says."""
+
+_WORK = 5_000_000
+
+_ROUND = 50
+"""Programs per decision in a round."""
+
+_CHUNK = 100_000
+"""Tasks that are simulated between looks at the clock."""
+
+
+class LocalSearch:
+    """A local search on one instance, that can be stopped and continued.
+
+    Descents by late acceptance follow each other: from what is offered, from the best with some random moves,
+    or from evictions that are chosen afresh.
+
+    Parameters
+    ----------
+    instance, memory
+        What to schedule, and in which memory model.
+    seed
+        Of its random decisions.
+    without
+        Rules to leave out: ``moves``, ``places``.
+
+    Raises
+    ------
+    Refusal
+        For recomputable tasks; for parts of tensors in contiguous memory.
+    """
+
+    def __init__(
+        self, instance: Instance, memory: MemoryModel, seed: int = 0, without: Collection[str] = ()
+    ) -> None:
+        if any(task.recomputable for task in instance.tasks):
+            raise Refusal("local search: recomputation is not modelled yet")
+        if memory == "contiguous" and any(block.tensor is not None for block in instance.blocks):
+            raise Refusal("local search: parts of tensors are placed in paged memory only")
+        for d, block in enumerate(instance.blocks):
+            if block.finally_ == "host" and block.offload_ns is None and instance.writers[d]:
+                raise Refusal(f"block '{block.name}' must end on the host, and its offload_ns is null")
+        self.instance, self.memory = instance, memory
+        self._problem = problem_of(
+            instance, memory, moves="moves" not in without, sides="places" not in without
+        )
+        self._log = log_for(self._problem)
+        self._random = np.random.default_rng(seed)
+        first = self._complete([], [by_speed(task)[0] for task in instance.tasks])
+        self._search = Search(
+            current=_copied(first),
+            best=_copied(first),
+            trial=_copied(first),
+            history=np.zeros(_HISTORIES[0], dtype=np.int64),
+            counts=np.array([0, NEVER, NEVER, NEVER, 0], dtype=np.int64),
+            random=self._random.integers(0, 1 << 63, size=1, dtype=np.uint64),
+            stalls=np.zeros((2, len(instance.tasks)), dtype=np.int64),
+        )
+        self._turn = 0
+        self._best_at = 0
+        self._set_off(first, 0)
+        improve(self._problem, self._search, self._log, 0)  # compiled now, if it must be
+
+    @property
+    def makespan_ns(self) -> int | None:
+        """Makespan of the best program so far; None while there is none."""
+        best = int(self._search.counts[2])
+        return None if best >= IMPOSSIBLE else best
+
+    @property
+    def done(self) -> bool:
+        """Whether it has searched for long without a better program."""
+        calm = int(self._search.counts[0]) - self._best_at
+        decisions = sum(len(part) for part in self._search.best)
+        return calm > min(_PATIENCE * decisions, _WORK // len(self.instance.tasks))
+
+    @property
+    def round(self) -> int:
+        """Tasks to simulate between looks at other things: some programs for each decision."""
+        decisions = sum(len(part) for part in self._search.best)
+        return min(_ROUND * decisions * len(self.instance.tasks), _WORK // 2)
+
+    def offer(self, start: Schedule | tuple[Iterable[Gap], Sequence[int]]) -> None:
+        """Set off from the decisions of a schedule, or from gaps to evict and the algorithm of each task."""
+        if isinstance(start, Schedule):
+            decisions = decisions_from(self.instance, self._problem, start)
+            repair(self._problem, decisions, self._search.random, -1, 0)
+        else:
+            decisions = self._complete(*start)
+        self._set_off(decisions, 0)
+
+    def run(self, seconds: float = math.inf, work: int = _CHUNK) -> None:
+        """Search on until so many tasks have been simulated, or some seconds have passed."""
+        counts = self._search.counts
+        until = time.monotonic() + seconds
+        step = max(min(_CHUNK, work) // len(self.instance.tasks), 1)
+        steps = max(work // len(self.instance.tasks), 1)
+        while steps > 0 and time.monotonic() < until:
+            before = int(counts[2])
+            improve(self._problem, self._search, self._log, step)
+            steps -= step
+            if counts[2] < before:
+                self._best_at = int(counts[0])
+            if counts[0] - counts[4] > _CALM * len(self._search.history):
+                self._next()
+
+    def schedule(self, method: str) -> Schedule | None:
+        """Return the best program as a schedule; None while there is none."""
+        if self.makespan_ns is None:
+            return None
+        _, steps = simulate(self._problem, self._search.best, self._log, self._search.stalls[1])
+        return program_of(self.instance, self._problem, self.memory, self._log[:steps]).finish(method)
+
+    def stalls(self) -> list[int]:
+        """Tasks before which compute waits in the best program, the longest wait first."""
+        if self.makespan_ns is None:
+            return []
+        waits = np.zeros(len(self.instance.tasks), dtype=np.int64)
+        simulate(self._problem, self._search.best, self._log, waits)
+        return [int(k) for k in np.argsort(-waits, kind="stable") if waits[k] > 0]
+
+    def _next(self) -> None:
+        """Set off on another descent."""
+        self._turn += 1
+        draw = int(self._random.integers(4))
+        if draw == 0:
+            tasks = self.instance.tasks
+            noise = int(self._random.integers(1, 4))
+            self._set_off(self._complete([], [by_speed(task)[0] for task in tasks], noise), 0)
+        else:
+            self._set_off(self._search.best, 1 << int(self._random.integers(1, 6)))
+
+    def _set_off(self, start: Decisions, strength: int) -> None:
+        length = _HISTORIES[self._turn % len(_HISTORIES)]
+        self._search = self._search._replace(history=np.zeros(length, dtype=np.int64))
+        before = int(self._search.counts[2])
+        set_off(self._problem, self._search, self._log, _copied(start), strength)
+        if self._search.counts[2] < before:
+            self._best_at = int(self._search.counts[0])
+
+    def _complete(self, evicted: Iterable[Gap], algorithms: Sequence[int], noise: int = 0) -> Decisions:
+        decisions = decisions_of(self.instance, self._problem, evicted, algorithms)
+        repair(self._problem, decisions, np.ones(1, dtype=np.uint64), -1, noise)
+        choose_sides(self._problem, decisions)
+        return decisions
+
+
+def _copied(decisions: Decisions) -> Decisions:
+    return Decisions(*(part.copy() for part in decisions))
