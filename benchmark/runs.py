@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..heuristics.local_search import LocalSearch
 from ..heuristics.methods import Limits, find_method
+from ..heuristics.search import LocalSearch
 from ..instances.files import encode, read_document, write_atomically
 from ..instances.instance import Instance
 from ..instances.units import format_time

@@ -11,20 +11,17 @@ from typing import TYPE_CHECKING, cast
 
 from .devices import find_device
 from .errors import PebblerError
-from .imported import ImportedWorkload, require_extra
+from .extras import require_extra
 from .instance import Instance
 from .operators import OperatorGraph, operator_instance
+from .workload import BATCH_NORM_NOTE, Workload
 
 if TYPE_CHECKING:
     from .torch_graph import MakeStep
 
-_BATCH_NORM_NOTE = (
-    "batch norm takes its statistics over the sub-batch, so results differ from the whole batch"
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchWorkload(ImportedWorkload):
+class TorchWorkload(Workload):
     """One training iteration of a torch model with a batch on a device.
 
     `network` is what the model is called; `graph` is ``executable``, and weights stay resident.
@@ -46,7 +43,7 @@ class TorchWorkload(ImportedWorkload):
 
     def __post_init__(self) -> None:
         require_extra("torch")
-        ImportedWorkload.__post_init__(self)
+        Workload.__post_init__(self)
         if self.graph != "executable" or self.weights_as_blocks or self.profile is not None:
             raise PebblerError(
                 f"{self.network}: a torch model has the executable graph, resident weights and no profile; "
@@ -71,7 +68,7 @@ class TorchWorkload(ImportedWorkload):
             "source": "recorded from torch",
         }
         if sub_batch < self.batch and any("batch_norm" in operator.name for operator in graph.operators):
-            meta["notes"] = _BATCH_NORM_NOTE
+            meta["notes"] = BATCH_NORM_NOTE
         return operator_instance(
             graph,
             device,

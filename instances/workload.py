@@ -26,9 +26,7 @@ from .profile import Profile
 from .taskgraph import FLOAT_BYTES, DataBlock, Graph, LayerTask, TaskGraph, task_graph
 from .zoo import find_network
 
-_BATCH_NORM_NOTE = (
-    "batch norm takes its statistics over the sub-batch, so results differ from the whole batch"
-)
+BATCH_NORM_NOTE = "batch norm takes its statistics over the sub-batch, so results differ from the whole batch"
 _TRANSPOSED: dict[Pass, Pass] = {"FP": "BP1", "BP1": "FP", "BP2": "BP2"}
 
 
@@ -111,12 +109,47 @@ class Workload:
         """
         sub_batch = self.batch if sub_batch is None else sub_batch
         self._require_sub_batch(sub_batch)
-        instance = _build(self, sub_batch, rounds)
+        instance = self.round(sub_batch, rounds)
         budget_bytes = parse_budget(budget, instance) if isinstance(budget, str) else budget
         instance = with_budget(instance, budget_bytes)
         if check_budget:
             require_budget(instance)
         return instance
+
+    def described(self) -> Network:
+        """Return the network.
+
+        Raises
+        ------
+        PebblerError
+            When there is none of this name.
+        """
+        return find_network(self.network)
+
+    def round(self, sub_batch: int, rounds: int) -> Instance:
+        """Return the instance of one round at a valid sub-batch, under a budget of 0."""
+        network = self.described()
+        costs = find_device(self.device) if self.profile is None else self.profile
+        graph = task_graph(network, sub_batch, self.graph, self.weights_as_blocks)
+        return Instance(
+            name=f"{_slug(self.network)}-b{sub_batch}",
+            engines=self.engines,
+            budget_bytes=0,
+            resident_bytes=graph.resident_bytes,
+            rounds=rounds,
+            blocks=tuple(_block(block, costs) for block in graph.blocks),
+            tasks=tuple(
+                Task(
+                    name=task.name,
+                    inputs=task.inputs,
+                    outputs=task.outputs,
+                    updates=task.updates,
+                    algorithms=_algorithms(graph, task, costs),
+                )
+                for task in graph.tasks
+            ),
+            meta=_meta(self, network, graph, costs),
+        )
 
     def minimum_budget(self, sub_batch: int | None = None) -> int:
         """M_min: bytes that every schedule needs at a sub-batch, by default the batch."""
@@ -135,31 +168,6 @@ class Workload:
     def _require_sub_batch(self, sub_batch: int) -> None:
         if not 1 <= sub_batch <= self.batch:
             raise PebblerError(f"a sub-batch of {sub_batch} is not within 1 and the batch of {self.batch}")
-
-
-def _build(workload: Workload, sub_batch: int, rounds: int) -> Instance:
-    network = find_network(workload.network)
-    costs = find_device(workload.device) if workload.profile is None else workload.profile
-    graph = task_graph(network, sub_batch, workload.graph, workload.weights_as_blocks)
-    return Instance(
-        name=f"{_slug(workload.network)}-b{sub_batch}",
-        engines=workload.engines,
-        budget_bytes=0,
-        resident_bytes=graph.resident_bytes,
-        rounds=rounds,
-        blocks=tuple(_block(block, costs) for block in graph.blocks),
-        tasks=tuple(
-            Task(
-                name=task.name,
-                inputs=task.inputs,
-                outputs=task.outputs,
-                updates=task.updates,
-                algorithms=_algorithms(graph, task, costs),
-            )
-            for task in graph.tasks
-        ),
-        meta=_meta(workload, network, graph, costs),
-    )
 
 
 def _slug(spec: str) -> str:
@@ -256,7 +264,7 @@ def _meta(workload: Workload, network: Network, graph: TaskGraph, costs: Device 
     if isinstance(costs, Profile):
         meta["measured"] = msgspec.to_builtins(costs.machine)
     if network.has_batch_norm and graph.batch < workload.batch:
-        meta["notes"] = _BATCH_NORM_NOTE
+        meta["notes"] = BATCH_NORM_NOTE
     return meta
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .heuristics.methods import list_methods as list_methods
     from .heuristics.methods import register as register
     from .heuristics.program import ProgramBuilder as ProgramBuilder
+    from .heuristics.search import LocalSearch as LocalSearch
     from .instances.errors import PebblerError as PebblerError
     from .instances.files import read_instance as read_instance
     from .instances.files import write_instance as write_instance
@@ -21,8 +22,14 @@ if TYPE_CHECKING:
     from .instances.instance import Block as Block
     from .instances.instance import Instance as Instance
     from .instances.instance import Task as Task
+    from .instances.profile import Profile as Profile
+    from .instances.profile import read_profile as read_profile
+    from .instances.profile import write_profile as write_profile
+    from .instances.suites import find_suite as find_suite
+    from .instances.suites import list_suites as list_suites
     from .instances.workload import Workload as Workload
     from .instances.zoo import find_network as find_network
+    from .instances.zoo import list_networks as list_networks
     from .solver.bounds import best_bound as best_bound
     from .solver.solve import solve as solve
     from .validate.check import check as check
@@ -39,8 +46,10 @@ _HOMES = {
     "Algorithm": "instances.instance",
     "Block": "instances.instance",
     "Instance": "instances.instance",
+    "LocalSearch": "heuristics.search",
     "Operation": "validate.schedule",
     "PebblerError": "instances.errors",
+    "Profile": "instances.profile",
     "ProgramBuilder": "heuristics.program",
     "Residence": "validate.schedule",
     "Schedule": "validate.schedule",
@@ -51,13 +60,18 @@ _HOMES = {
     "compare": "benchmark.compare",
     "compare_auto": "benchmark.compare",
     "find_network": "instances.zoo",
+    "find_suite": "instances.suites",
     "list_methods": "heuristics.methods",
+    "list_networks": "instances.zoo",
+    "list_suites": "instances.suites",
     "read_instance": "instances.files",
+    "read_profile": "instances.profile",
     "read_schedule": "validate.schedule",
     "register": "heuristics.methods",
     "simulate": "validate.simulate",
     "solve": "solver.solve",
     "write_instance": "instances.files",
+    "write_profile": "instances.profile",
     "write_schedule": "validate.schedule",
 }
 """The public names, and the module that each is defined in."""

@@ -728,7 +728,7 @@ def _imported(arguments: argparse.Namespace, settings: dict[str, Any]) -> Worklo
         raise PebblerError(f"{name} has no batch size of its own; give one as --batch N")
     if arguments.torch is not None:
         return TorchWorkload(name, arguments.batch, make_step=find_step(name), **settings)
-    return NetworkWorkload(name, arguments.batch, described=read_model(name), **settings)
+    return NetworkWorkload(Path(name).stem, arguments.batch, own=read_model(name), **settings)
 
 
 def _require_one(arguments: argparse.Namespace, what: str, *names: str) -> None:

@@ -88,7 +88,7 @@ def test_vgg16_is_the_one_of_the_zoo(tmp_path: Path) -> None:
     assert [(task.inputs, task.outputs, task.updates) for task in read.tasks] == [
         (task.inputs, task.outputs, task.updates) for task in known.tasks
     ]
-    workload = NetworkWorkload(path, 32, "k40", described=read_model(path))
+    workload = NetworkWorkload("model", 32, "k40", own=read_model(path))
     instance, same = workload.instance("80%"), Workload("vgg16", 32, "k40").instance("80%")
     assert [task.algorithms for task in instance.tasks] == [task.algorithms for task in same.tasks]
     assert (instance.name, instance.budget_bytes) == ("model-b32", same.budget_bytes)

@@ -1,0 +1,19 @@
+"""Packages that only some users need."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from .errors import PebblerError
+
+
+def require_extra(package: str) -> None:
+    """Refuse to go on without a package that only some users need.
+
+    Raises
+    ------
+    PebblerError
+        With the command that installs it.
+    """
+    if find_spec(package) is None:
+        raise PebblerError(f"{package} is not installed; install it with pip install 'pebbler[{package}]'")
