@@ -52,7 +52,10 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
             if time.monotonic() >= deadline:
                 stopped_by = "time limit"
                 break
+            before = search.makespan_ns
             search.run(deadline - time.monotonic())
+            if search.makespan_ns != before and limits.on_better is not None:
+                limits.on_better(search.makespan_ns, None)
     except KeyboardInterrupt:
         stopped_by = "interrupted"
     found = search.schedule("local-search")

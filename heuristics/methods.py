@@ -16,6 +16,9 @@ from ..instances.instance import Instance
 from ..instances.workload import Workload
 from ..validate.schedule import Schedule
 
+OnBetter = Callable[[int | None, int | None], None]
+"""Takes a makespan and a lower bound."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -39,6 +42,8 @@ class Limits:
         Whether solvers write their logs to standard error.
     without
         Rules that the method leaves out, by name, to see what each buys.
+    on_better
+        Called with the makespan and the bound, each in nanoseconds or None, whenever one is better than before.
     """
 
     time_limit: float | None = None
@@ -49,6 +54,7 @@ class Limits:
     solver: str = "highs"
     log: bool = False
     without: frozenset[str] = frozenset()
+    on_better: OnBetter | None = None
 
 
 @dataclass(frozen=True, slots=True)

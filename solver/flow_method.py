@@ -36,6 +36,9 @@ _WAIT = 0.2
 _GRACE = 2.0
 """Seconds after the time limit that a solver gets to say what it has proven."""
 
+_CLOSE = 2.5e-6
+"""What a solver's gap tolerance and the safety margin of a bound leave between a schedule and its proof."""
+
 _RULES = ("refinement", "hot-checkpoints", "single-peak", "local-search")
 """What the method can leave out: checkpoints where the schedule stalls; those where memory is tight (they are
 spread evenly then); the single-peak bound; the search from decoded solutions and rules."""
@@ -80,6 +83,7 @@ class _Run:
         self.searches = "local-search" not in limits.without
         self.reason = "no schedule was found"
         self.cut = False
+        self.told: tuple[int | None, int] | None = None
         self.search = self._new_search()
         # from here on, for the search may have had to be compiled
         seconds = _SECONDS if limits.time_limit is None else limits.time_limit
@@ -154,10 +158,12 @@ class _Run:
             if self._met() or self._late():
                 break
             self.search.run(_WAIT)
+            self._tell()
         if not self._met():
             result = self._result(worker)
             self.cut = self.cut or result.status not in ("optimal", "infeasible")
             self._take(stage, model, result)
+            self._tell()
         _log.info("flow: %d checkpoints, %s: %s", len(checkpoints), stage.integrality, self)
         if self.limits.workers == 1:
             self._search()
@@ -194,6 +200,14 @@ class _Run:
     def _search(self) -> None:
         if self.search is not None and self.searches:
             self.search.run(self.deadline - time.monotonic(), self.search.round)
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell what is better than before."""
+        known = self._makespan_ns(), self.bound.lower_bound_ns
+        if known != self.told and self.limits.on_better is not None:
+            self.limits.on_better(*known)
+        self.told = known
 
     def _makespan_ns(self) -> int | None:
         found = [] if self.best is None else [self.best.makespan_ns]
@@ -202,8 +216,9 @@ class _Run:
         return min(found, default=None)
 
     def _met(self) -> bool:
+        """Whether schedule and bound are as close as a bound in floating point can come."""
         makespan = self._makespan_ns()
-        return makespan is not None and makespan <= self.bound.lower_bound_ns
+        return makespan is not None and makespan * (1 - _CLOSE) <= self.bound.lower_bound_ns
 
     def _late(self) -> bool:
         return time.monotonic() >= self.deadline

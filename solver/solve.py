@@ -9,7 +9,7 @@ from enum import StrEnum
 from html import escape
 from typing import Literal
 
-from ..heuristics.methods import Answer, Limits, Refusal, find_method
+from ..heuristics.methods import Answer, Limits, OnBetter, Refusal, find_method
 from ..instances.instance import Instance
 from ..instances.memory import require_budget
 from ..instances.units import format_size, format_time
@@ -107,6 +107,7 @@ def solve(
     solver: str = "highs",
     log: bool = False,
     without: Collection[str] = (),
+    on_better: OnBetter | None = None,
 ) -> Result:
     """Solve an instance.
 
@@ -132,6 +133,9 @@ def solve(
         Whether that solver writes its log to standard error.
     without
         Rules that the method leaves out, of those that `list_methods` tells: to see what each buys.
+    on_better
+        Called by methods that improve step by step, with the makespan and the bound (nanoseconds, or None),
+        whenever one is better than before.
 
     Returns
     -------
@@ -150,7 +154,7 @@ def solve(
     require_budget(instance)
     require_linear_solver(solver)
     known = best_bound(instance) if bound is None else bound
-    limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log, frozenset(without))
+    limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log, frozenset(without), on_better)
     began = time.perf_counter()
     try:
         answer = info.call(instance, limits)

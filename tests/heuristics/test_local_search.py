@@ -19,7 +19,7 @@ from pebbler.heuristics.search_problem import (
     program_of,
 )
 from pebbler.instances.files import encode
-from pebbler.instances.instance import Instance
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.workload import Workload
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.solve import solve
@@ -145,6 +145,40 @@ def test_a_warm_start_is_kept_where_nothing_better_is_found() -> None:
     result = solve(instance, "local-search", memory="paged", time_limit=0, warm_start=warm)
     assert result.makespan_ns == warm.makespan_ns
     assert result.stopped_by == "time limit"
+
+
+def test_a_block_is_moved_where_the_bytes_are_free_but_no_hole_is_large_enough() -> None:
+    def block(name: str, size: int) -> Block:
+        return Block(name=name, bytes=size, offload_ns=None, prefetch_ns=None, move_ns=3)
+
+    def task(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Task:
+        plain = Algorithm(name="plain", duration_ns=10, workspace_bytes=0)
+        return Task(name=name, inputs=inputs, outputs=outputs, algorithms=(plain,))
+
+    instance = Instance(
+        name="two-holes",
+        engines="duplex",
+        budget_bytes=6,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=(block("a", 2), block("b", 2), block("c", 2), block("d", 4)),
+        tasks=(
+            task("makes a", (), (0,)),
+            task("makes b", (), (1,)),
+            task("makes c", (), (2,)),
+            task("reads a and c", (0, 2), ()),
+            task("reads b, makes d", (1,), (3,)),
+        ),
+    )
+    assert LocalSearch(instance, "contiguous", without=("moves", "places")).schedule("x") is None
+    schedule = LocalSearch(instance, "contiguous", without=("places",)).schedule("x")
+    assert schedule is not None
+    assert check(instance, schedule).reasons == ()
+    assert [o.kind for o in schedule.operations].count("move") == 1
+    assert schedule.makespan_ns == 53
+    search = LocalSearch(instance, "contiguous")
+    search.run(work=10_000)
+    assert search.makespan_ns == 50  # b in a corner from the start
 
 
 def test_recomputation_is_refused() -> None:

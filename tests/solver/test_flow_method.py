@@ -93,7 +93,18 @@ def test_no_time_leaves_the_rule_s_schedule_and_the_cheap_bound() -> None:
 
 def test_two_workers_search_beside_the_model() -> None:
     instance = Workload("vgg16", 256, "k40").instance("1.05xMmin")
-    result = solve(instance, "flow", memory="paged", time_limit=10, workers=2)
+    told: list[tuple[int | None, int | None]] = []
+    result = solve(
+        instance, "flow", memory="paged", time_limit=10, workers=2, on_better=lambda *best: told.append(best)
+    )
+    makespans = [makespan for makespan, _ in told if makespan is not None]
+    assert makespans == sorted(makespans, reverse=True)
+    bounds = [bound for _, bound in told if bound is not None]
+    assert bounds == sorted(bounds)
+    assert len(set(told)) == len(told) >= 2
+    assert result.makespan_ns is not None
+    assert makespans[-1] >= result.makespan_ns
+    assert bounds[-1] == result.lower_bound_ns
     assert result.optimality_gap is not None
     assert result.optimality_gap < 0.01
 

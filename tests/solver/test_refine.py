@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from pebbler.instances.files import write_instance
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, best_bound, compute_bound
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.refine import refine_bound
+from pebbler.solver.refine import refine_bound, stages
 
 
 def test_bounds_only_rise_and_stay_under_schedules() -> None:
@@ -60,3 +62,25 @@ def test_the_command_line_says_who_proved_it(tmp_path: Path, capsys: pytest.Capt
     assert refined["lower_bound_ns"] > exact["lower_bound_ns"]
     assert (refined["certified"], exact["certified"]) == (False, True)
     assert refined["bound_by"].startswith("flow-")
+
+
+def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
+    whole = list(islice(stages(300, time.monotonic() + 1000), 12))
+    assert [(stage.count, stage.integrality) for stage in whole] == [
+        (16, "all"),
+        (32, "all"),
+        (128, "none"),
+        (256, "none"),
+        (300, "none"),
+        (300, "all"),
+    ]
+    assert all(0 < stage.time_limit <= 1000 for stage in whole)
+    assert whole[-1].time_limit > 900
+    assert [stage.count for stage in stages(10, time.monotonic() + 1000)] == [10]
+    linear = list(stages(40, time.monotonic() + 1000, whole=False))
+    assert [(stage.count, stage.integrality) for stage in linear] == [
+        (16, "none"),
+        (32, "none"),
+        (40, "none"),
+    ]
+    assert list(stages(300, time.monotonic())) == []
