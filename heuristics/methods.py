@@ -43,7 +43,7 @@ class Limits:
     without
         Rules that the method leaves out, by name, to see what each buys.
     on_better
-        Called with the makespan and the bound, each in nanoseconds or None, whenever one is better than before.
+        Called with the makespan and the bound, in nanoseconds or None, whenever one is better than before.
     """
 
     time_limit: float | None = None
