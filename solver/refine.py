@@ -18,8 +18,8 @@ _COARSE = 64
 _LARGE = 100
 """Checkpoints above which the LP is solved first: a MILP of that size may not even finish its own."""
 
-_SHARE = 0.3
-"""Share of the time left that a model may take that is not the last."""
+_COARSE_SHARE, _SHARE = 0.1, 0.3
+"""Shares of the time left that a coarse model and an LP may take."""
 
 _WORTH = 8
 """An LP that takes longer than the time left over this is the finest: the next takes several times longer."""
@@ -55,7 +55,7 @@ def stages(tasks: int, deadline: float, *, whole: bool = True) -> Iterator[Stage
 
     count = _FIRST
     while whole and count < min(_COARSE, tasks) and left() > 0:
-        yield Stage(count, "all", _SHARE * left())
+        yield Stage(count, "all", _COARSE_SHARE * left())
         count *= 2
     finest = count = min(count, tasks)
     while left() > 0:
