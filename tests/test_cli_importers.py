@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pebbler.cli import main
-from pebbler.instances import imported
+from pebbler.instances import extras
 from pebbler.instances.files import read_instance
 
 SMALL = """
@@ -51,7 +51,7 @@ def test_one_model_with_a_batch(
 def test_a_missing_package_is_asked_for(
     package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(imported, "find_spec", lambda _: None)
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
     assert main(["instance", f"--{package}", "small_model:make_step", "--batch", "2", "-o", "it.json"]) == 2
     assert capsys.readouterr().err == (
         f"pebbler: {package} is not installed; install it with pip install 'pebbler[{package}]'\n"
@@ -89,4 +89,4 @@ def test_an_onnx_model(capsys: pytest.CaptureFixture[str]) -> None:
     )
     onnx.save(onnx.helper.make_model(graph), "only.onnx")
     assert main(["compare", "--onnx", "only.onnx", "--batch", "4", "--methods", "modnn", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["instance"]["network"] == "only.onnx"
+    assert json.loads(capsys.readouterr().out)["instance"]["network"] == "only"
