@@ -39,15 +39,16 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     search = LocalSearch(instance, limits.memory, limits.seed, limits.without)
     # from here on, for the search may have had to be compiled
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
-    best = limits.warm_start
-    stopped_by = "done"
+    best, start = limits.incumbent, limits.warm_start
+    stopped_by, reason = "done", ""
     try:
-        best = best or find_method(_FIRST_METHOD).call(instance, limits).schedule
+        if start is None:
+            best = start = find_method(_FIRST_METHOD).call(instance, limits).schedule
     except Refusal as refusal:
-        stopped_by = str(refusal)
+        reason = f"; {_FIRST_METHOD}: {refusal}"
     try:
-        if best is not None:
-            search.offer(best)
+        if start is not None:
+            search.offer(start)
         while not search.done:
             if time.monotonic() >= deadline:
                 stopped_by = "time limit"
@@ -62,5 +63,5 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     if best is None or (found is not None and found.makespan_ns < best.makespan_ns):
         best = found
     if best is None:
-        raise Refusal(f"local-search: found no places for all blocks; {_FIRST_METHOD}: {stopped_by}")
+        raise Refusal(f"local-search: found no places for all blocks{reason}")
     return Answer(msgspec.structs.replace(best, method="local-search"), stopped_by)

@@ -56,6 +56,12 @@ class Limits:
     without: frozenset[str] = frozenset()
     on_better: OnBetter | None = None
 
+    @property
+    def incumbent(self) -> Schedule | None:
+        """The warm start where it could be the answer: if it is in the memory model that is asked for."""
+        start = self.warm_start
+        return start if start is not None and start.memory_model == self.memory else None
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -79,7 +79,7 @@ class _Run:
         self.instance, self.limits = instance, limits
         bound = compute_bound if "single-peak" in limits.without else best_bound
         self.bound = bound(instance)
-        self.best = limits.warm_start
+        self.best = limits.incumbent
         self.searches = "local-search" not in limits.without
         self.reason = "no schedule was found"
         self.cut = False

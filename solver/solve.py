@@ -10,6 +10,7 @@ from html import escape
 from typing import Literal
 
 from ..heuristics.methods import Answer, Limits, OnBetter, Refusal, find_method
+from ..instances.errors import PebblerError
 from ..instances.instance import Instance
 from ..instances.memory import require_budget
 from ..instances.units import format_size, format_time
@@ -152,6 +153,10 @@ def solve(
     info = find_method(method)
     info.require_rules(without)
     require_budget(instance)
+    if warm_start is not None and (reasons := check(instance, warm_start).reasons):
+        raise PebblerError(
+            f"the warm start is not a schedule of {instance.name}: {reasons[0]}; give one that is valid"
+        )
     require_linear_solver(solver)
     known = best_bound(instance) if bound is None else bound
     limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log, frozenset(without), on_better)

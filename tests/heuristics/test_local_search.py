@@ -18,6 +18,7 @@ from pebbler.heuristics.search_problem import (
     problem_of,
     program_of,
 )
+from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.workload import Workload
@@ -145,6 +146,27 @@ def test_a_warm_start_is_kept_where_nothing_better_is_found() -> None:
     result = solve(instance, "local-search", memory="paged", time_limit=0, warm_start=warm)
     assert result.makespan_ns == warm.makespan_ns
     assert result.stopped_by == "time limit"
+
+
+def test_a_warm_start_of_another_memory_model_leads_the_search_but_is_no_answer() -> None:
+    instance = Workload("vgg16", 256, "k40").instance("12GiB")
+    warm = find_method("modnn").call(instance, Limits()).schedule
+    assert warm is not None
+    for method in ("local-search", "flow"):
+        result = solve(instance, method, memory="paged", time_limit=1, warm_start=warm)
+        assert result.schedule is not None
+        assert result.schedule.memory_model == "paged"
+
+
+def test_a_warm_start_that_is_not_valid_is_refused() -> None:
+    instance = Workload("vgg16", 256, "k40").instance("12GiB")
+    warm = find_method("modnn").call(instance, Limits()).schedule
+    assert warm is not None
+    other = Workload("vgg16", 256, "k40").instance("9GiB")
+    with pytest.raises(
+        PebblerError, match=r"warm start is not a schedule of vgg16-b256: .*give one that is valid"
+    ):
+        solve(other, "local-search", warm_start=warm)
 
 
 def test_a_block_is_moved_where_the_bytes_are_free_but_no_hole_is_large_enough() -> None:
