@@ -15,7 +15,8 @@ from statistics import median
 
 from ..heuristics.methods import find_method
 from ..instances.units import format_time
-from .runs import METHOD, Cell, Job, Run, make_runs, markdown, origins, put_into, read_runs
+from .page import markdown, publish
+from .runs import METHOD, Cell, Job, Run, make_runs, origins, read_runs
 
 CELLS = (
     Cell("vgg16", 256, "V100", "1.05xMmin"),
@@ -106,11 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     make_runs(jobs(CELLS, options.seconds), options.data, again=options.again)
-    text = report(read_runs(options.data))
-    if options.write is None:
-        print(text, end="")
-    else:
-        put_into(options.write, BEGIN, END, text)
+    publish(report(read_runs(options.data)), options.write, BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from ..instances.errors import PebblerError
-from ..instances.files import encode, read_document, write_atomically
+from ..instances.files import encode, read_document, write_document
 from ..instances.instance import Instance, Natural
 from ..instances.suites import find_suite, members
 from ..instances.units import format_time, parse_time
@@ -190,9 +190,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     registry = read_document(file, Registry, "a registry") if exists else Registry(suite=options.suite)
     for path in options.admit:
         registry = _admit_file(registry, path)
-        write_atomically(file, encode(registry))
+        write_document(registry, file)
     for better in _improve(registry, options.methods, options.time_limit, options.memory):
-        write_atomically(file, encode(better))
+        write_document(better, file)
 
 
 if __name__ == "__main__":

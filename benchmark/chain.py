@@ -22,6 +22,7 @@ from ..solver.cp_sat import solve_divisible
 from ..solver.flow import Integrality, flow_bound
 from ..validate.check import check
 from ..validate.schedule import PAGE_BYTES, MemoryModel, Schedule
+from .page import publish, row
 from .tiny import plain, scaled, tiny_instance, twisted, without_parts
 
 COUNT = 600
@@ -211,6 +212,9 @@ def _require_valid(instance: Instance, schedule: Schedule | None) -> None:
         raise AssertionError(f"{schedule.method} on {instance.name}: {'; '.join(reasons)}")
 
 
+_HEADER = ("below <= above", "both", "equal", "strict", "of these infeasible above", "mean ratio", "largest")
+
+
 def table(count: int) -> str:
     """Return the links on the first `count` instances as Markdown."""
     instances = [chain_instance(seed) for seed in range(count)]
@@ -218,18 +222,18 @@ def table(count: int) -> str:
     lines = [
         f"{count} instances: {_features(instances)}.",
         "",
-        _row(
-            "below <= above", "both", "equal", "strict", "of these infeasible above", "mean ratio", "largest"
-        ),
-        _row("---", *["---:"] * 6),
+        row(_HEADER),
+        row(["---", *["---:"] * (len(_HEADER) - 1)]),
     ]
     for link in links:
         lines.append(
-            _row(
-                f"{link.below} <= {link.above}",
-                *map(str, (link.both, link.equal, link.strict, link.alone)),
-                f"{link.mean:.4f}",
-                f"{link.largest:.4f}",
+            row(
+                (
+                    f"{link.below} <= {link.above}",
+                    *map(str, (link.both, link.equal, link.strict, link.alone)),
+                    f"{link.mean:.4f}",
+                    f"{link.largest:.4f}",
+                )
             )
         )
     return "\n".join(lines) + "\n"
@@ -256,10 +260,6 @@ def _features(instances: Sequence[Instance]) -> str:
     return ", ".join(f"{count} with {what}" for what, count in counts.items())
 
 
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table, or put it into a page."""
     parser = argparse.ArgumentParser(prog="python -m pebbler.benchmark.chain", description=__doc__)
@@ -268,13 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.count < 1:
         raise PebblerError(f"--count: {options.count} is not positive; give 1 or more")
-    text = table(options.count)
-    if options.write is None:
-        print(text, end="")
-        return
-    page: Path = options.write
-    before, rest = page.read_text("utf-8").split(BEGIN)
-    page.write_text(before + BEGIN + text + END + rest.split(END)[1], encoding="utf-8")
+    publish(table(options.count), options.write, BEGIN, END)
 
 
 if __name__ == "__main__":

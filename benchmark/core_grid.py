@@ -19,7 +19,8 @@ from ..instances.memory import least_budget, parse_budget
 from ..instances.units import format_size, format_time
 from ..instances.workload import Workload
 from ..validate.schedule import MemoryModel
-from .runs import Cell, Job, Run, make_runs, markdown, origins, put_into, read_runs
+from .page import markdown, publish
+from .runs import Cell, Job, Run, make_runs, origins, read_runs
 
 NETWORKS = (
     ("vgg16", 256),
@@ -255,11 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"no cell matches '{options.cells}'")
     jobs = [Job(cell, model, options.seconds) for cell in chosen for model in models]
     make_runs(jobs, options.data, again=options.again)
-    text = report(read_runs(options.data))
-    if options.write is None:
-        print(text, end="")
-    else:
-        put_into(options.write, BEGIN, END, text)
+    publish(report(read_runs(options.data)), options.write, BEGIN, END)
 
 
 if __name__ == "__main__":

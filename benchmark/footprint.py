@@ -26,6 +26,7 @@ from ..instances.files import read_instance, write_instance
 from ..instances.suites import find_suite, members
 from ..validate.check import check
 from ..validate.schedule import read_schedule, write_schedule
+from .page import markdown, publish
 
 BEGIN, END = "<!-- begin footprint -->\n", "<!-- end footprint -->\n"
 LARGEST = (
@@ -120,13 +121,13 @@ def table() -> str:
     lines = [
         f"Python {platform.python_version()}, numpy {np.__version__}, msgspec {msgspec.__version__}.",
         "",
-        f"| instance | {' | '.join(_STEPS)} |",
-        "| --- " * (len(_STEPS) + 1) + "|",
+        "",
     ]
-    for suite, name in LARGEST:
-        cells = [f"{use.seconds:.1f} s, {use.mebibytes} MiB" for use in measure(suite, name)]
-        lines.append(f"| {' | '.join([name, *cells])} |")
-    return "\n".join(lines) + "\n"
+    rows = (
+        [name, *(f"{use.seconds:.1f} s, {use.mebibytes} MiB" for use in measure(suite, name))]
+        for suite, name in LARGEST
+    )
+    return "\n".join(lines) + markdown(("instance", *_STEPS), rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -140,13 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         suite, name, folder = options.case
         print(msgspec.json.encode(_step(options.step, _Case(suite, name, Path(folder)))).decode())
         return
-    measured = table()
-    if options.write is None:
-        print(measured, end="")
-        return
-    page: Path = options.write
-    before, rest = page.read_text("utf-8").split(BEGIN)
-    page.write_text(before + BEGIN + measured + END + rest.split(END)[1], encoding="utf-8")
+    publish(table(), options.write, BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pathlib import Path
 from ..instances.memory import least_budget, unlimited_peak
 from ..instances.torch_workload import TorchWorkload, find_step
 from ..instances.units import format_size
+from .page import publish, row
 
 MODELS = (("resnet50", 256), ("gpt2", 8), ("gpt2", 256), ("vit_l", 32), ("vit_l", 256))
 """Functions of `torch_models`, and batches."""
@@ -88,7 +89,7 @@ def table() -> str:
                 f"{point.seconds:.1f} s",
                 format_size(point.used_bytes),
             )
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(row(cells))
     return "\n".join(lines) + "\n"
 
 
@@ -97,12 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m pebbler.benchmark.importers", description=__doc__)
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the table into")
     options = parser.parse_args(arguments)
-    if options.write is None:
-        print(table(), end="")
-        return
-    page: Path = options.write
-    before, rest = page.read_text("utf-8").split(BEGIN)
-    page.write_text(before + BEGIN + table() + END + rest.split(END)[1], encoding="utf-8")
+    publish(table(), options.write, BEGIN, END)
 
 
 if __name__ == "__main__":

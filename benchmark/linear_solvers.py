@@ -11,6 +11,7 @@ from ..instances.workload import Workload
 from ..solver.flow import Integrality, flow_model, hot_checkpoints
 from ..solver.linear import LinearModel, LinearResult, list_linear_solvers
 from ..solver.linear_worker import LinearWorker
+from .page import row
 
 SOLVERS = ("highs", "scip", "cbc")
 CHECKPOINTS = (16, 32, 64, 128)
@@ -43,23 +44,20 @@ def measure(model: LinearModel, solvers: Sequence[str], limit: float) -> Iterato
 def table(instance: Instance, counts: Sequence[int], solvers: Sequence[str], limit: float) -> str:
     """The measurements as Markdown: seconds, and the status where it is not optimal."""
     known = [solver for solver in solvers if solver in list_linear_solvers()]
-    lines = [_row("checkpoints", "model", "columns", "rows", *known), _row(*["---"] * (4 + len(known)))]
+    lines = [row(("checkpoints", "model", "columns", "rows", *known)), row(["---"] * (4 + len(known)))]
     for count in counts:
         checkpoints = hot_checkpoints(instance, count)
         for kind, integrality in KINDS:
             model = flow_model(instance, checkpoints, integrality).linear
             cells = [_cell(point) for point in measure(model, known, limit)]
-            lines.append(_row(len(checkpoints), kind, len(model.cost), len(model.row_lower), *cells))
+            sizes = str(len(model.cost)), str(len(model.row_lower))
+            lines.append(row((str(len(checkpoints)), kind, *sizes, *cells)))
     return "\n".join(lines)
 
 
 def _cell(point: Point) -> str:
     status = point.result.status
     return f"{point.seconds:.2f} s" + ("" if status == "optimal" else f" ({status})")
-
-
-def _row(*cells: object) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
 
 
 if __name__ == "__main__":

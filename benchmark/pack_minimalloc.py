@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..instances.buffers import Buffer, read_buffers
 from ..solver.packing import PackResult, pack
+from .page import publish, row
 
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->"
 CAPACITY = 1_048_576
@@ -49,7 +50,7 @@ def table(folder: Path) -> str:
             lowest.status,
             f"{lowest_seconds:.1f}",
         )
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(row(cells))
     tools = ", ".join(f"{name} {version(name)}" for name in ("numba", "numpy", "ortools"))
     machine = f"{platform.machine()}, {os.cpu_count()} cores, of which one is used"
     lines += ["", f"Python {platform.python_version()}, {tools}; {machine}. The limit was 60 s each.", ""]
@@ -64,13 +65,7 @@ def _timed(buffers: Sequence[Buffer], capacity: int | None) -> tuple[PackResult,
 
 def main(folder: str, page: str | None = None) -> None:
     """Print the table, or put it into a page."""
-    text = table(Path(folder))
-    if page is None:
-        print(text, end="")
-        return
-    before, rest = Path(page).read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    Path(page).write_text(f"{before}{BEGIN}{text}{END}{after}", encoding="utf-8")
+    publish(table(Path(folder)), None if page is None else Path(page), BEGIN, END)
 
 
 if __name__ == "__main__":

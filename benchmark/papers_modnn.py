@@ -21,6 +21,7 @@ from ..instances.taskgraph import Graph
 from ..instances.workload import Workload
 from ..instances.zoo import find_network
 from ..solver.solve import solve
+from .page import markdown, replaced
 from .plan import instances_of, own_instances
 
 BUDGETS_GIB = (2, 3, 4, 6, 8, 10, 12)
@@ -126,7 +127,7 @@ def memory_table() -> str:
         "executable graph",
         "weights as blocks",
     )
-    return _markdown(header, rows)
+    return markdown(header, rows)
 
 
 # --- time and copies at 12 GiB (section 7.2) --------------------------------------------------------------
@@ -150,7 +151,7 @@ def time_table() -> str:
         rows += _mean_rows(graph, found)
     rows.append(("", "printed, TPDS, six", "+3 %", "", "+31 %", ""))
     rows.append(("", "printed, DATE, five", "", "+8 %", "+40 %", ""))
-    return _markdown(("graph", "network", *_METHODS), rows)
+    return markdown(("graph", "network", *_METHODS), rows)
 
 
 def _mean_rows(
@@ -175,7 +176,7 @@ def moved_table() -> str:
         saving = sum(totals[_METHODS.index("vdnn-dyn")])
         rows.append((graph, "vdnn-dyn over", *(_over(saving, sum(total)) for total in totals)))
     rows.append(("", "printed, vDNN over, mean", "378 x", "5 x", "", ""))
-    return _markdown(("graph", "network", *(f"{m}, GB" for m in _METHODS)), rows)
+    return markdown(("graph", "network", *(f"{m}, GB" for m in _METHODS)), rows)
 
 
 def fixed_table() -> str:
@@ -186,7 +187,7 @@ def fixed_table() -> str:
             pair = [whole(m, workload(network, batch, graph), _BUDGET) for m in ("modnn", "vdnn-dyn")]
             rows.append((graph, f"{network} ({batch})", *map(_longer, pair), *map(_moved, pair)))
     header = ("graph", "network", "modnn", "vdnn-dyn", "modnn, GB moved", "vdnn-dyn, GB moved")
-    return _markdown(header, rows)
+    return markdown(header, rows)
 
 
 # --- other budgets (Fig. 12) ------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ def budget_table() -> str:
             static = (own(m, what, gib * _GIB, planner="modnn") for m in _STATIC)
             rows.append((f"{network} ({batch})", str(gib), *map(_longer, (ours, *others, *static)), _b(ours)))
     columns = ("modnn", "vdnn-plus", "vdnn-dyn", *_STATIC)
-    return _markdown(("network", "GiB", *columns, "sub-batch"), rows)
+    return markdown(("network", "GiB", *columns, "sub-batch"), rows)
 
 
 def speedup_table() -> str:
@@ -225,7 +226,7 @@ def speedup_table() -> str:
             span = f"{min(ratios):.3f} to {max(ratios):.3f}"
             rows.append((graph, method, reading, f"{mean(ratios):.3f} x", span, str(len(ratios))))
     rows.append(("", "vDNN+", "printed", "1.26 x", "", ""))
-    return _markdown(("graph", "method", "reading", "moDNN faster by, mean", "range", "points"), rows)
+    return markdown(("graph", "method", "reading", "moDNN faster by, mean", "range", "points"), rows)
 
 
 def _ratios(method: str, graph: Graph) -> Iterable[float]:
@@ -276,7 +277,7 @@ def breakdown_table() -> str:
         "transfers",
         "algorithms",
     )
-    return _markdown(header, rows)
+    return markdown(header, rows)
 
 
 def _breakdown(figures: Sequence[float]) -> tuple[str, ...]:
@@ -342,11 +343,6 @@ def _times(ratio: float) -> str:
     return f"{ratio:.0f} x"
 
 
-def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "memory": memory_table,
     "time": time_table,
@@ -372,8 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = "\n".join("".join(marks(name)) for name in TABLES) if page is None else page.read_text("utf-8")
     for name, table in TABLES.items():
         begin, end = marks(name)
-        before, rest = text.split(begin)
-        text = before + begin + table() + end + rest.split(end)[1]
+        text = replaced(text, begin, end, table())
     if page is None:
         print(text, end="")
     else:

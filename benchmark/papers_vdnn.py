@@ -7,7 +7,7 @@ them there between the marks.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -22,6 +22,7 @@ from ..instances.taskgraph import Graph
 from ..instances.workload import Workload
 from ..solver.solve import solve
 from ..validate.measures import memory_curve
+from .page import markdown, publish
 
 BEGIN, END = "<!-- tables -->\n", "<!-- end of tables -->"
 
@@ -166,7 +167,7 @@ def tables() -> str:
         ("Saving of greatest / average memory, mean of the six networks", _saving_table(cases)),
         ("Very deep networks", _deep_table(deep)),
     )
-    return "\n\n".join(f"**{title}**\n\n{table}" for title, table in parts) + "\n"
+    return "\n".join(f"**{title}**\n\n{table}" for title, table in parts)
 
 
 def _summary(cases: Sequence[_Case], deep: Sequence[_Case]) -> str:
@@ -200,7 +201,7 @@ def _summary(cases: Sequence[_Case], deep: Sequence[_Case]) -> str:
             f"{_percent(min(on_host))} to {_percent(max(on_host))}",
         ),
     ]
-    return _markdown(("figure", "printed", "ours"), rows)
+    return markdown(("figure", "printed", "ours"), rows)
 
 
 def _with_and_without(case: _Case, one: Outcome) -> str:
@@ -222,7 +223,7 @@ def _speed_table(cases: Sequence[_Case], executable: Sequence[_Case]) -> str:
         means = (mean(c.outcomes[p].speed for c in some if c.outcomes[p].fits) for p in POLICIES)
         slower = _percent(mean(case.slower.speed for case in some))
         rows.append((name, *map(_percent, means), "", slower))
-    return _markdown(("network", *map(_label, POLICIES), "dyn adopts", _DYN_SLOWER), rows)
+    return markdown(("network", *map(_label, POLICIES), "dyn adopts", _DYN_SLOWER), rows)
 
 
 def _memory_table(cases: Sequence[_Case]) -> str:
@@ -238,7 +239,7 @@ def _memory_table(cases: Sequence[_Case]) -> str:
         )
         for case in cases
     ]
-    return _markdown(("network", "baseline", "weights", *map(_label, POLICIES)), rows)
+    return markdown(("network", "baseline", "weights", *map(_label, POLICIES)), rows)
 
 
 def _saving_table(cases: Sequence[_Case]) -> str:
@@ -266,7 +267,7 @@ def _saving_table(cases: Sequence[_Case]) -> str:
         for policy, figures in printed.items()
     ]
     header = ("policy", "printed", "weights in both", "weights in neither", "weights in the baseline only")
-    return _markdown(header, rows)
+    return markdown(header, rows)
 
 
 def _deep_table(deep: Sequence[_Case]) -> str:
@@ -296,7 +297,7 @@ def _deep_table(deep: Sequence[_Case]) -> str:
         "dyn adopts",
         _DYN_SLOWER,
     )
-    return _markdown(header, rows)
+    return markdown(header, rows)
 
 
 def _label(policy: str) -> str:
@@ -319,20 +320,9 @@ def _gib(size: int) -> str:
     return f"{size / _GIB:.2f}"
 
 
-def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
 def main(page: str | None = None) -> None:
     """Print the tables, or put them into a page."""
-    if page is None:
-        print(tables(), end="")
-        return
-    text = Path(page).read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    Path(page).write_text(f"{before}{BEGIN}{tables()}{END}{after}", encoding="utf-8")
+    publish(tables(), None if page is None else Path(page), BEGIN, END)
 
 
 if __name__ == "__main__":

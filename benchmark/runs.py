@@ -12,7 +12,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -24,7 +24,7 @@ import msgspec
 
 from ..heuristics.methods import Limits, find_method
 from ..heuristics.search import LocalSearch
-from ..instances.files import encode, read_document, write_atomically
+from ..instances.files import encode, read_document, write_document
 from ..instances.instance import Instance
 from ..instances.units import format_time
 from ..instances.workload import Workload
@@ -220,7 +220,7 @@ def make_runs(jobs: Iterable[Job], path: Path, *, again: bool = False) -> None:
     for i, job in enumerate(wanted, start=1):
         run = _made(job, origin)
         kept = [other for other in read_runs(path) if other.key != run.key]
-        write_atomically(path, encode(Runs(runs=(*kept, run))))
+        write_document(Runs(runs=(*kept, run)), path)
         _log.info("%d of %d: %s, %s memory: %s", i, len(wanted), run.cell, run.memory, _told(run))
 
 
@@ -356,18 +356,6 @@ def _revision() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def put_into(page: Path, begin: str, end: str, text: str) -> None:
-    """Put a text into a page, between two marks."""
-    before, rest = page.read_text("utf-8").split(begin)
-    page.write_text(before + begin + text + end + rest.split(end)[1], encoding="utf-8")
-
-
-def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def origins(runs: Iterable[Run]) -> str:

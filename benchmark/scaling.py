@@ -20,6 +20,7 @@ from ..heuristics.methods import Limits, Method, Refusal, find_method
 from ..instances.instance import Instance
 from ..instances.memory import parse_budget, with_budget
 from ..instances.workload import Workload
+from .page import publish, row
 
 METHODS = ("vdnn-all-m", "vdnn-all-p", "vdnn-dyn", "modnn")
 BUDGETS = ("1.5xMmin", "50%")
@@ -102,23 +103,19 @@ def table(sizes: Sequence[int]) -> str:
             found.setdefault((budget, name), []).append(point)
         first = next(iter(found.values()))
         lines += [
-            _row((family, "budget", *(f"{point.tasks} tasks" for point in first), "exponent")),
-            _row(["---"] * (len(first) + 3)),
-            _row(("building the instance", "", *(f"{point.baseline:.2f} s" for point in first), "")),
+            row((family, "budget", *(f"{point.tasks} tasks" for point in first), "exponent")),
+            row(["---"] * (len(first) + 3)),
+            row(("building the instance", "", *(f"{point.baseline:.2f} s" for point in first), "")),
         ]
         for (budget, name), points in found.items():
             slope = exponent(points)
-            lines.append(_row((name, budget, *map(_cell, points), "" if slope is None else f"{slope:.2f}")))
+            lines.append(row((name, budget, *map(_cell, points), "" if slope is None else f"{slope:.2f}")))
         lines.append("")
     return "\n".join(lines)
 
 
 def _cell(point: Point) -> str:
     return "no schedule" if point.seconds is None else f"{point.seconds / point.baseline:.2f} x"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -130,12 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     tables = table([size for size in SIZES if size <= options.largest])
-    if options.write is None:
-        print(tables, end="")
-        return
-    page: Path = options.write
-    before, rest = page.read_text("utf-8").split(BEGIN)
-    page.write_text(before + BEGIN + tables + END + rest.split(END)[1], encoding="utf-8")
+    publish(tables, options.write, BEGIN, END)
 
 
 if __name__ == "__main__":

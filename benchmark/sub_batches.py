@@ -15,6 +15,7 @@ from ..instances.units import format_size, format_time
 from ..instances.workload import Workload
 from ..solver.solve import solve
 from ..solver.sub_batch_search import Choice, Iterations, search_sub_batch
+from .page import markdown, publish
 from .plan import auto_budget
 
 WORKLOAD = Workload("vgg16", 256, "K40")
@@ -72,9 +73,7 @@ def _told(choice: Choice) -> str:
 def table(seconds: float) -> str:
     """Return all rows as Markdown."""
     header = ("budget", "method", "rule", "rounds", "iteration", "above the bound", "search")
-    lines: list[tuple[str, ...]] = [header, ("---",) * len(header)]
-    lines += [row for budget in BUDGETS for row in rows(WORKLOAD, budget, seconds)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return markdown(header, [row for budget in BUDGETS for row in rows(WORKLOAD, budget, seconds)])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -83,13 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the table into")
     parser.add_argument("--seconds", type=float, metavar="S", default=10.0, help="time limit")
     options = parser.parse_args(arguments)
-    text = table(options.seconds)
-    if options.write is None:
-        print(text, end="")
-        return
-    page: Path = options.write
-    before, rest = page.read_text("utf-8").split(BEGIN)
-    page.write_text(before + BEGIN + text + END + rest.split(END)[1], encoding="utf-8")
+    publish(table(options.seconds), options.write, BEGIN, END)
 
 
 if __name__ == "__main__":

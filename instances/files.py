@@ -36,7 +36,12 @@ def read_instance(path: str | Path) -> Instance:
 
 def write_instance(instance: Instance, path: str | Path) -> str:
     """Write an instance file and return the SHA-256 of its bytes."""
-    data = encode(instance)
+    return write_document(instance, path)
+
+
+def write_document(document: msgspec.Struct, path: str | Path) -> str:
+    """Write a document as JSON and return the SHA-256 of the file's bytes."""
+    data = encode(document)
     write_atomically(path, data)
     return hashlib.sha256(data).hexdigest()
 

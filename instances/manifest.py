@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from .errors import PebblerError
-from .files import encode, write_atomically, write_instance
+from .files import write_atomically, write_document, write_instance
 from .generators import VERSION
 from .instance import Instance
 from .memory import ideal_ns, least_budget, unlimited_peak
@@ -98,7 +98,7 @@ def write_suite(name: str, directory: Path) -> Manifest:
         generator=VERSION,
         instances=tuple(entries),
     )
-    write_atomically(manifest_file, encode(manifest))
+    write_document(manifest, manifest_file)
     return manifest
 
 

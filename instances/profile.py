@@ -6,7 +6,6 @@ whole nanoseconds and sizes whole bytes, as in an instance.
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +15,7 @@ import msgspec
 
 from .devices import Direction
 from .errors import FormatError, PebblerError
-from .files import encode, read_document, write_atomically
+from .files import read_document, write_document
 from .instance import Algorithm, Natural, Positive
 from .taskgraph import Graph
 
@@ -174,9 +173,7 @@ def read_profile(path: str | Path) -> Profile:
 
 def write_profile(profile: Profile, path: str | Path) -> str:
     """Write a profile file and return the SHA-256 of its bytes."""
-    data = encode(profile)
-    write_atomically(path, data)
-    return hashlib.sha256(data).hexdigest()
+    return write_document(profile, path)
 
 
 def _nearest(numerator: int, denominator: int) -> int:

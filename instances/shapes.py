@@ -26,14 +26,11 @@ class Node(NamedTuple):
     halvings: int = 0
 
 
-class Chain(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="chain",
-    tag_field="family",
-):
+class _Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="family"):
+    """A family of graphs; in a file, `family` says which."""
+
+
+class Chain(_Shape, frozen=True, tag="chain"):
     """Layers one after another."""
 
     layers: Count
@@ -43,14 +40,7 @@ class Chain(
         return [Node((k - 1,) if k else ()) for k in range(self.layers)]
 
 
-class Residual(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="residual",
-    tag_field="family",
-):
+class Residual(_Shape, frozen=True, tag="residual"):
     """Blocks of `depth` layers, each with a shortcut that is added to its end (ResNet)."""
 
     blocks: Count
@@ -66,14 +56,7 @@ class Residual(
         return nodes
 
 
-class Inception(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="inception",
-    tag_field="family",
-):
+class Inception(_Shape, frozen=True, tag="inception"):
     """Modules of parallel branches of one to three layers, joined at the end (GoogLeNet)."""
 
     modules: Count
@@ -94,14 +77,7 @@ class Inception(
         return nodes
 
 
-class Dense(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="dense",
-    tag_field="family",
-):
+class Dense(_Shape, frozen=True, tag="dense"):
     """Blocks in which every layer reads all layers before it in the block (DenseNet)."""
 
     blocks: Count
@@ -116,14 +92,7 @@ class Dense(
         return nodes
 
 
-class UShaped(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="u-shaped",
-    tag_field="family",
-):
+class UShaped(_Shape, frozen=True, tag="u-shaped"):
     """Levels of ever smaller layers down and up again, those of a level joined across (U-Net)."""
 
     levels: Annotated[int, msgspec.Meta(ge=1, le=12)]
@@ -148,14 +117,7 @@ class UShaped(
         return nodes
 
 
-class Recurrent(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="recurrent",
-    tag_field="family",
-):
+class Recurrent(_Shape, frozen=True, tag="recurrent"):
     """A stack of recurrent layers, unrolled over time steps."""
 
     layers: Count
@@ -179,14 +141,7 @@ class Recurrent(
         ]
 
 
-class Layered(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag="layered",
-    tag_field="family",
-):
+class Layered(_Shape, frozen=True, tag="layered"):
     """A random layered graph, like those of MOCCASIN (after Gagrani et al. 2022, appendix A).
 
     Attributes

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from ..instances.errors import FormatError
-from ..instances.files import encode, read_document, write_atomically
+from ..instances.files import read_document, write_document
 from ..instances.instance import Instance, Natural, Positive
 from ..instances.units import LARGEST
 
@@ -137,7 +137,7 @@ def read_schedule(path: str | Path, instance: Instance) -> Schedule:
 
 def write_schedule(schedule: Schedule, path: str | Path) -> None:
     """Write a schedule file."""
-    write_atomically(path, encode(schedule))
+    write_document(schedule, path)
 
 
 def require_indices(instance: Instance, schedule: Schedule) -> None:
