@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from ..instances.instance import Instance
 
 Gap = tuple[int, int]
 """A block, and the task after which it is not used for a while (-1: from the start)."""
+
+
+class Guide(NamedTuple):
+    """What to set off from, whether or not it fits: gaps to evict, and algorithms.
+
+    Attributes
+    ----------
+    returning
+        The gaps, in the order of their prefetches.
+    leaving
+        The gaps in the order of their offloads, or those for which it matters.
+    algorithms
+        One a task.
+    """
+
+    returning: Sequence[Gap]
+    leaving: Sequence[Gap]
+    algorithms: Sequence[int]
 
 
 def gaps_of(instance: Instance) -> dict[Gap, int]:

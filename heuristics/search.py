@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 
 import numpy as np
 
 from ..instances.instance import Instance
 from ..validate.schedule import MemoryModel, Schedule
 from .choices import by_speed
-from .gaps import Gap
+from .gaps import Guide
 from .methods import Refusal
 from .search_kernel import IMPOSSIBLE, NEVER, Decisions, Search, improve, repair, set_off, simulate
 from .search_problem import choose_sides, decisions_from, decisions_of, log_for, problem_of, program_of
@@ -75,14 +75,15 @@ class LocalSearch:
         )
         self._log = log_for(self._problem)
         self._random = np.random.default_rng(seed)
-        first = self._complete([], [by_speed(task)[0] for task in instance.tasks])
+        self._state = self._random.integers(0, 1 << 63, size=1, dtype=np.uint64)
+        first = self._complete(self._fastest())
         self._search = Search(
             current=_copied(first),
             best=_copied(first),
             trial=_copied(first),
             history=np.zeros(_HISTORIES[0], dtype=np.int64),
             counts=np.array([0, NEVER, NEVER, NEVER, 0], dtype=np.int64),
-            random=self._random.integers(0, 1 << 63, size=1, dtype=np.uint64),
+            random=self._state,
             stalls=np.zeros((2, len(instance.tasks)), dtype=np.int64),
         )
         self._turn = 0
@@ -109,13 +110,13 @@ class LocalSearch:
         decisions = sum(len(part) for part in self._search.best)
         return min(_ROUND * decisions * len(self.instance.tasks), _WORK // 2)
 
-    def offer(self, start: Schedule | tuple[Iterable[Gap], Sequence[int]]) -> None:
-        """Set off from the decisions of a schedule, or from gaps to evict and the algorithm of each task."""
+    def offer(self, start: Schedule | Guide) -> None:
+        """Set off from the decisions of a schedule, or from some that need not fit."""
         if isinstance(start, Schedule):
             decisions = decisions_from(self.instance, self._problem, start)
-            repair(self._problem, decisions, self._search.random, -1, 0)
+            repair(self._problem, decisions, self._state, -1, 0)
         else:
-            decisions = self._complete(*start)
+            decisions = self._complete(start)
         self._set_off(decisions, 0)
 
     def run(self, seconds: float = math.inf, work: int = _CHUNK) -> None:
@@ -153,9 +154,7 @@ class LocalSearch:
         self._turn += 1
         draw = int(self._random.integers(4))
         if draw == 0:
-            tasks = self.instance.tasks
-            noise = int(self._random.integers(1, 4))
-            self._set_off(self._complete([], [by_speed(task)[0] for task in tasks], noise), 0)
+            self._set_off(self._complete(self._fastest(), int(self._random.integers(1, 4))), 0)
         else:
             self._set_off(self._search.best, 1 << int(self._random.integers(1, 6)))
 
@@ -167,9 +166,13 @@ class LocalSearch:
         if self._search.counts[2] < before:
             self._best_at = int(self._search.counts[0])
 
-    def _complete(self, evicted: Iterable[Gap], algorithms: Sequence[int], noise: int = 0) -> Decisions:
-        decisions = decisions_of(self.instance, self._problem, evicted, algorithms)
-        repair(self._problem, decisions, np.ones(1, dtype=np.uint64), -1, noise)
+    def _fastest(self) -> Guide:
+        """Nothing evicted, and the fastest algorithms."""
+        return Guide([], [], [by_speed(task)[0] for task in self.instance.tasks])
+
+    def _complete(self, guide: Guide, noise: int = 0) -> Decisions:
+        decisions = decisions_of(self.instance, self._problem, guide)
+        repair(self._problem, decisions, self._state, -1, noise)
         choose_sides(self._problem, decisions)
         return decisions
 

@@ -46,6 +46,9 @@ _NOTHING: Any = np.int64(0)
 _ANYHOW: Any = np.int64(1)
 """A placement may move other blocks."""
 
+_SIDES = 2000
+"""Twenty changes in a hundred are of sides where there are a hundred tasks, fewer where there are more."""
+
 _TRIES = 64
 """Ranges to try before clearing one is given up."""
 
@@ -991,7 +994,7 @@ def _change(problem: Problem, search: Search) -> bool:
     """Change the trial at random; whether it may be possible."""
     trial, random = search.trial, search.random
     tasks, blocks, gaps = problem.length, len(problem.blocks), len(problem.gaps)
-    dice = _draw(random, 100 if problem.sides else 80)
+    dice = _draw(random, 80 + min(20, max(_SIDES // tasks, 1)) if problem.sides else 80)
     if dice < 35 and gaps:
         g = _draw(random, gaps)
         if dice < 15:  # one that lies over a stall

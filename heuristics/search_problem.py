@@ -11,7 +11,7 @@ from ..instances.instance import Instance
 from ..instances.memory import least_budget
 from ..instances.units import ceil_to
 from ..validate.schedule import PAGE_BYTES, MemoryModel, Schedule
-from .gaps import Gap, gaps_of, stays_of
+from .gaps import Gap, Guide, gaps_of, stays_of
 from .program import ProgramBuilder
 from .search_kernel import (
     AFTER,
@@ -22,12 +22,14 @@ from .search_kernel import (
     FORCED,
     LOW,
     MOVE,
+    NEVER,
     OFFLOAD,
     PLACE,
     PREFETCH,
     RELEASE,
     RUN,
     UNTIL,
+    VERSION,
     WRITER,
     Decisions,
     Problem,
@@ -166,26 +168,37 @@ def _make_private(instance: Instance, capacity: int, size: list[int], private: I
     return end
 
 
-def decisions_of(
-    instance: Instance, problem: Problem, evicted: Iterable[Gap], algorithms: Sequence[int]
-) -> Decisions:
-    """Complete decisions: offloads in the order of their writers, prefetches in the order of their uses.
+def decisions_of(instance: Instance, problem: Problem, guide: Guide) -> Decisions:
+    """Complete decisions: copies in the order of a guide, others in that of their writers and uses.
 
     Blocks that leave, and workspaces, go high in contiguous memory, those that stay go low.
     """
-    gone = set(evicted)
     keys = gap_keys(problem)
-    out = np.array([gap in gone for gap in keys], dtype=np.int64).reshape(-1)
+    index = {gap: g for g, gap in enumerate(keys)}
+    back = [index[gap] for gap in guide.returning if gap in index]
+    out = [v for gap in guide.leaving if gap in index and (v := int(problem.gaps[index[gap], VERSION])) >= 0]
+    evicted = np.zeros(len(keys), dtype=np.int64)
+    evicted[back] = 1
     decisions = Decisions(
-        evicted=out,
-        offloads=np.lexsort((problem.versions[:, BLOCK], problem.versions[:, WRITER])),
-        prefetches=np.lexsort((problem.gaps[:, BLOCK], problem.gaps[:, UNTIL])),
+        evicted=evicted,
+        offloads=_ordered(problem.versions[:, WRITER], problem.versions[:, BLOCK], out),
+        prefetches=_ordered(problem.gaps[:, UNTIL], problem.gaps[:, BLOCK], back),
         hold=np.zeros(len(keys), dtype=np.int64),
-        algorithm=np.array(algorithms, dtype=np.int64),
+        algorithm=np.array(guide.algorithms, dtype=np.int64),
         side=np.zeros(len(instance.blocks) + len(keys) + len(instance.tasks), dtype=np.int64),
     )
     choose_sides(problem, decisions)
     return decisions
+
+
+def _ordered(rank: Integers, block: Integers, first: Sequence[int]) -> Integers:
+    """Copies by rank and block, but some of them in a given order: none of them after one of greater rank."""
+    rank, turn = rank.copy(), np.full(len(rank), len(rank))
+    least = NEVER
+    for position, i in reversed(list(enumerate(dict.fromkeys(first)))):
+        least = min(least, int(rank[i]))
+        rank[i], turn[i] = least, position
+    return np.lexsort((block, turn, rank))
 
 
 def gap_keys(problem: Problem) -> list[Gap]:
@@ -213,7 +226,7 @@ def decisions_from(instance: Instance, problem: Problem, schedule: Schedule) -> 
 
     Its addresses and its recomputations are not taken over.
     """
-    keys = {gap: g for g, gap in enumerate(gap_keys(problem))}
+    keys = set(gap_keys(problem))
     uses = instance.uses
     algorithms = [0] * len(instance.tasks)
     ran = -1
@@ -223,7 +236,6 @@ def decisions_from(instance: Instance, problem: Problem, schedule: Schedule) -> 
         (int(d), int(w)): v
         for v, (d, w) in enumerate(zip(problem.versions[:, BLOCK], problem.versions[:, WRITER], strict=True))
     }
-    prefetches: list[int] = []
     for operation in schedule.operations:
         if operation.kind == "run" and operation.task is not None and operation.algorithm is not None:
             algorithms[operation.task] = operation.algorithm
@@ -238,11 +250,8 @@ def decisions_from(instance: Instance, problem: Problem, schedule: Schedule) -> 
             after = max((use for use in uses[d] if use <= ran), default=-1)
             if (d, after) in keys and (d, after) not in evicted:
                 evicted.append((d, after))
-                prefetches.append(keys[d, after])
-    decisions = decisions_of(instance, problem, evicted, algorithms)
-    decisions.offloads[:] = [*offloads, *(v for v in decisions.offloads if v not in set(offloads))]
-    rank = {g: i for i, g in enumerate(prefetches)}
-    decisions.prefetches[:] = [*prefetches, *(g for g in decisions.prefetches if g not in rank)]
+    decisions = decisions_of(instance, problem, Guide(evicted, [], algorithms))
+    decisions.offloads[:] = _ordered(problem.versions[:, WRITER], problem.versions[:, BLOCK], offloads)
     return decisions
 
 

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -66,6 +66,28 @@ class _Version:
     names: tuple[tuple[int, int], ...] = ()
 
 
+class GapColumns(NamedTuple):
+    """Columns of a gap, in the order of instants.
+
+    From instant `first` on, `absent` says whether the block is absent, and `back` how much of it has still to
+    come back; from `ready` on, `out` how much of its version is out.
+    """
+
+    first: int
+    absent: NDArray[np.int64]
+    back: NDArray[np.int64]
+    ready: int
+    out: NDArray[np.int64]
+
+    def leaves_at(self, values: NDArray[np.float64]) -> int:
+        """Instant by which, in a solution, all of it is out."""
+        return self.ready + int((values[self.out] < 0.999 * values[self.out].max(initial=0.0)).sum())
+
+    def returns_at(self, values: NDArray[np.float64]) -> int:
+        """Instant by which, in a solution, all of it is back."""
+        return self.first + int((values[self.back] > 0.001 * values[self.back].max(initial=0.0)).sum())
+
+
 @dataclass(frozen=True, slots=True)
 class FlowModel:
     """FLOW as a linear model, in scaled units.
@@ -78,16 +100,15 @@ class FlowModel:
         What one unit of time and of size in the model is.
     choices
         Per checkpoint, the columns of its algorithms, with their indices.
-    absences
-        Per gap (block, and the task after which it begins), the columns that say whether the block is absent;
-        only where evictions are whole.
+    gaps
+        Per gap (block, and the task after which it begins), its columns; only where evictions are whole.
     """
 
     linear: LinearModel
     nanoseconds: float
     bytes: float
     choices: dict[int, dict[int, int]]
-    absences: dict[tuple[int, int], NDArray[np.int64]]
+    gaps: dict[tuple[int, int], GapColumns]
 
 
 def flow_bound(
@@ -152,7 +173,8 @@ def hot_checkpoints(instance: Instance, count: int, share: float = 0.5) -> list[
         inside = np.flatnonzero(stretch == part)
         if len(inside):
             chosen.add(int(inside[np.lexsort((-live[inside], -fixed[inside]))[0]]))
-    return sorted(chosen)
+    others = (int(k) for k in np.argsort(-press, kind="stable") if int(k) not in chosen)
+    return sorted([*chosen, *islice(others, max(count - len(chosen), 0))])
 
 
 def flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Integrality) -> FlowModel:
@@ -209,11 +231,11 @@ def flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Inte
     builder.entries(out, delta, -1.0)
     if not single:
         builder.entries(back, delta, -1.0)
-    absences: dict[tuple[int, int], NDArray[np.int64]] = {}
+    gaps: dict[tuple[int, int], GapColumns] = {}
     for version in versions:
         columns = _add_version(builder, version, units, memory, out, back, whole=integrality == "all")
-        absences.update(zip(version.names, columns, strict=False))
-    return FlowModel(builder.build(), ns, size, choices, absences)
+        gaps.update(zip(version.names, columns, strict=False))
+    return FlowModel(builder.build(), ns, size, choices, gaps)
 
 
 def _fitting(instance: Instance, k: int) -> dict[int, Algorithm]:
@@ -232,12 +254,9 @@ def _add_version(
     back: NDArray[np.int64],
     *,
     whole: bool,
-) -> list[NDArray[np.int64]]:
-    """Columns and rows of one version of a block: out once, back after every gap in which it was absent.
-
-    Returns the columns that say whether it is absent, gap by gap.
-    """
-    absences = []
+) -> list[GapColumns]:
+    """Columns and rows of one version of a block: out once, back after every gap in which it was absent."""
+    gaps = []
     ns, size = units[0], version.bytes / units[1]
     final = len(out) - 1
     offloaded: dict[int, int] = {}
@@ -261,7 +280,8 @@ def _add_version(
         possible = np.array([version.ready is None or int(i) in offloaded for i in instants])
         r = builder.columns(len(instants), upper=size)
         x = builder.columns(len(instants), upper=possible.astype(float), integer=whole)
-        absences.append(x)
+        q = np.array(list(offloaded.values()), dtype=np.int64)
+        gaps.append(GapColumns(gap.first, x, r, version.ready or 0, q))
         falling = builder.rows(len(r) - 1, lower=0.0)
         builder.entries(falling, r[:-1], 1.0)
         builder.entries(falling, r[1:], -1.0)
@@ -281,7 +301,7 @@ def _add_version(
             load = builder.columns(1, lower=size, upper=size)
             builder.entries(back[gap.first], load, rate)
             builder.entries(back[gap.first], r[0], -rate)
-    return absences
+    return gaps
 
 
 def _versions(instance: Instance, positions: NDArray[np.int64]) -> list[_Version]:

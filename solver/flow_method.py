@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ..heuristics.choices import by_speed
+from ..heuristics.gaps import Guide
 from ..heuristics.local_search import RULES as SEARCH_RULES
 from ..heuristics.methods import Answer, Limits, Refusal, find_method, register
 from ..instances.instance import Instance
@@ -56,7 +57,7 @@ _log = logging.getLogger(__name__)
     rules=(*_RULES, *SEARCH_RULES),
 )
 def flow(instance: Instance, limits: Limits) -> Answer:
-    """Solve FLOW on 16, 32, 64 ... checkpoints, and search for schedules meanwhile.
+    """Solve FLOW on more and more checkpoints, and search for schedules meanwhile.
 
     Bounds only rise, schedules only improve. Ends when they meet, or with the time limit; where none is
     given, after 20 s, or when every task is a checkpoint and the search is calm. Ctrl-C keeps the best. With
@@ -184,11 +185,13 @@ class _Run:
         values = result.values
         if values is None or stage.integrality == "none" or self.search is None:
             return
-        evicted = [gap for gap, columns in model.absences.items() if values[columns].max() > 0.5]
+        evicted = {gap: columns for gap, columns in model.gaps.items() if values[columns.absent].max() > 0.5}
         algorithms = [by_speed(task)[0] for task in self.instance.tasks]
         for k, columns in model.choices.items():
             algorithms[k] = max(columns, key=lambda a: float(values[columns[a]]))
-        self.search.offer((evicted, algorithms))
+        returning = sorted(evicted, key=lambda gap: evicted[gap].returns_at(values))
+        leaving = sorted(evicted, key=lambda gap: evicted[gap].leaves_at(values))
+        self.search.offer(Guide(returning, leaving, algorithms))
 
     def _checkpoints(self, count: int) -> list[int]:
         """Hot checkpoints, and the tasks before which the best schedule stalls the most."""

@@ -12,14 +12,16 @@ from .flow import Integrality, flow_bound, hot_checkpoints
 from .linear import require_linear_solver, takes_whole_columns
 
 _FIRST = 16
-_COARSE = 64
-"""Checkpoints below which models are whole at once: they are solved in no time, and lead a search."""
+"""Checkpoints of the coarsest model."""
 
 _LARGE = 100
-"""Checkpoints above which the LP is solved first: a MILP of that size may not even finish its own."""
+"""Tasks above which LPs come before large whole models: one of those may not even finish its relaxation."""
 
-_COARSE_SHARE, _SHARE = 0.1, 0.3
-"""Shares of the time left that a coarse model and an LP may take."""
+_GROWTH = 4.0
+"""A whole model with half as many checkpoints again takes about this many times as long."""
+
+_SHARE, _COARSE_SHARE = 0.3, 0.1
+"""Shares of the time left that a model may take that is not the last; a whole one before the LPs."""
 
 _WORTH = 8
 """An LP that takes longer than the time left over this is the finest: the next takes several times longer."""
@@ -37,8 +39,9 @@ class Stage:
 def stages(tasks: int, deadline: float, *, whole: bool = True) -> Iterator[Stage]:
     """Models from coarse to fine, so that the bound rises as much as the time allows.
 
-    Whole models on few checkpoints; LPs on more and more, as fine as the time allows; then the whole model as
-    fine as the finest LP, and finer ones if there is time left.
+    Whole models on more and more checkpoints come first: solved to the end, one says more than a finer one
+    that is cut short. Where there are many tasks, LPs follow, as fine as the time allows. The last is the
+    whole model that then comes, with all the time left.
 
     Parameters
     ----------
@@ -53,26 +56,32 @@ def stages(tasks: int, deadline: float, *, whole: bool = True) -> Iterator[Stage
     def left() -> float:
         return max(deadline - time.monotonic(), 0.0)
 
-    count = _FIRST
-    while whole and count < min(_COARSE, tasks) and left() > 0:
-        yield Stage(count, "all", _COARSE_SHARE * left())
-        count *= 2
-    finest = count = min(count, tasks)
-    while left() > 0:
-        if count > _LARGE or not whole:
+    large = tasks > _LARGE
+    share = _COARSE_SHARE if large else _SHARE
+    count = min(_FIRST, tasks)
+    while whole and count < tasks and left() > 0:
+        began = time.monotonic()
+        yield Stage(count, "all", share * left())
+        count = min(count * 3 // 2, tasks)
+        if (time.monotonic() - began) * _GROWTH > share * left():
+            break
+    if large or not whole:
+        finest = count = min(2 * _FIRST, tasks)
+        while left() > 0:
             began = time.monotonic()
             yield Stage(count, "none", left() if count == tasks and not whole else _SHARE * left())
             if (time.monotonic() - began) * _WORTH > left():
                 break
-        finest = count
+            finest = count
+            if count == tasks:
+                break
+            count = min(2 * count, tasks)
+        count = finest
+    while whole and left() > 0:
+        yield Stage(count, "all", left())
         if count == tasks:
             break
-        count = min(2 * count, tasks)
-    while whole and left() > 0:
-        yield Stage(finest, "all", left())
-        if finest == tasks:
-            break
-        finest = min(2 * finest, tasks)
+        count = min(count * 3 // 2, tasks)
 
 
 def refine_bound(
@@ -87,8 +96,8 @@ def refine_bound(
 ) -> Bound:
     """Return the best bound that the time allows; the bound only rises.
 
-    After the compute and single-peak bounds, which are exact, FLOW takes over on checkpoints whose number
-    doubles from 16 on, as `stages` orders them, until the time is up or every task is a checkpoint. Its
+    After the compute and single-peak bounds, which are exact, FLOW takes over on more and more checkpoints,
+    as `stages` orders them, until the time is up or every task is a checkpoint. Its
     bounds are in floating point. An instance with recomputable tasks keeps the compute bound.
 
     Parameters

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from pebbler.benchmark.tiny import tiny_instance
-from pebbler.heuristics.gaps import gaps_of
+from pebbler.heuristics.gaps import Guide, gaps_of
 from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.heuristics.search import LocalSearch
-from pebbler.heuristics.search_kernel import AFTER, BLOCK, IMPOSSIBLE, simulate
+from pebbler.heuristics.search_kernel import AFTER, BLOCK, IMPOSSIBLE, UNTIL, VERSION, simulate
 from pebbler.heuristics.search_problem import (
     decisions_from,
     decisions_of,
@@ -77,9 +79,10 @@ def test_random_decisions_run_as_simulated(case: tuple[str, int, str, str], memo
     log, stalls = log_for(problem), np.zeros(problem.length, dtype=np.int64)
     ran = exact = 0
     for _ in range(30):
-        evicted = [gap for gap in gap_keys(problem) if rng.random() < 0.85]
+        by_use = np.argsort(problem.gaps[:, UNTIL], kind="stable")
+        evicted = [gap_keys(problem)[g] for g in by_use if rng.random() < 0.85]
         algorithms = [int(rng.integers(len(task.algorithms))) for task in instance.tasks]
-        decisions = decisions_of(instance, problem, evicted, algorithms)
+        decisions = decisions_of(instance, problem, Guide(evicted, [], algorithms))
         decisions.side[:] = rng.integers(5, size=len(decisions.side))
         makespan, steps = simulate(problem, decisions, log, stalls)
         if makespan >= IMPOSSIBLE:
@@ -207,3 +210,22 @@ def test_recomputation_is_refused() -> None:
     instance = next(i for i in map(tiny_instance, range(99)) if any(t.recomputable for t in i.tasks))
     with pytest.raises(Refusal, match="recomputation"):
         LocalSearch(instance, "paged")
+
+
+def test_copies_keep_the_order_of_a_guide() -> None:
+    instance = Workload("vgg16", 256, "v100").instance("50%")
+    problem = problem_of(instance, "paged")
+    keys = gap_keys(problem)
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        gaps = [keys[g] for g in rng.permutation(len(keys))[:12]]
+        others = [keys[g] for g in rng.permutation(len(keys))[:12]]
+        decisions = decisions_of(instance, problem, Guide(gaps, others, [0] * len(instance.tasks)))
+        assert sorted(decisions.prefetches) == list(range(len(keys)))
+        assert sorted(decisions.offloads) == list(range(len(problem.versions)))
+        assert [keys[g] for g in decisions.prefetches if keys[g] in gaps] == gaps
+        wanted = [int(problem.gaps[keys.index(gap), VERSION]) for gap in others]
+        versions = list(dict.fromkeys(v for v in wanted if v >= 0))
+        assert [v for v in decisions.offloads if v in versions] == versions
+        for early, late in pairwise(g for g in decisions.prefetches if keys[g] not in gaps):
+            assert problem.gaps[early, UNTIL] <= problem.gaps[late, UNTIL]
