@@ -17,8 +17,8 @@ _FIRST = 16
 _LARGE = 100
 """Tasks above which LPs come before large whole models: one of those may not even finish its relaxation."""
 
-_GROWTH = 4.0
-"""A whole model with half as many checkpoints again takes about this many times as long."""
+_GROWTH = 3.0
+"""A whole model with a third more checkpoints takes about this many times as long."""
 
 _SHARE, _COARSE_SHARE = 0.3, 0.1
 """Shares of the time left that a model may take that is not the last; a whole one before the LPs."""
@@ -62,7 +62,7 @@ def stages(tasks: int, deadline: float, *, whole: bool = True) -> Iterator[Stage
     while whole and count < tasks and left() > 0:
         began = time.monotonic()
         yield Stage(count, "all", share * left())
-        count = min(count * 3 // 2, tasks)
+        count = min(count * 4 // 3, tasks)
         if (time.monotonic() - began) * _GROWTH > share * left():
             break
     if large or not whole:
@@ -81,7 +81,7 @@ def stages(tasks: int, deadline: float, *, whole: bool = True) -> Iterator[Stage
         yield Stage(count, "all", left())
         if count == tasks:
             break
-        count = min(count * 3 // 2, tasks)
+        count = min(count * 4 // 3, tasks)
 
 
 def refine_bound(

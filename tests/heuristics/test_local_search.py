@@ -213,7 +213,7 @@ def test_recomputation_is_refused() -> None:
 
 
 def test_copies_keep_the_order_of_a_guide() -> None:
-    instance = Workload("vgg16", 256, "v100").instance("50%")
+    instance = Workload("vgg16", 256, "v100").instance("75%")
     problem = problem_of(instance, "paged")
     keys = gap_keys(problem)
     rng = np.random.default_rng(5)

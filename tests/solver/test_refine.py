@@ -67,13 +67,13 @@ def test_the_command_line_says_who_proved_it(tmp_path: Path, capsys: pytest.Capt
 def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
     whole = list(islice(stages(300, time.monotonic() + 1000), 20))
     assert [(stage.count, stage.integrality) for stage in whole] == [
-        *((count, "all") for count in (16, 24, 36, 54, 81, 121, 181, 271)),
+        *((count, "all") for count in (16, 21, 28, 37, 49, 65, 86, 114, 152, 202, 269)),
         *((count, "none") for count in (32, 64, 128, 256, 300)),
         (300, "all"),
     ]
     assert all(0 < stage.time_limit <= 1000 for stage in whole)
     assert whole[-1].time_limit > 900
-    assert [stage.count for stage in stages(40, time.monotonic() + 1000)] == [16, 24, 36, 40]
+    assert [stage.count for stage in stages(40, time.monotonic() + 1000)] == [16, 21, 28, 37, 40]
     assert [stage.count for stage in stages(10, time.monotonic() + 1000)] == [10]
     linear = list(stages(40, time.monotonic() + 1000, whole=False))
     assert [(stage.count, stage.integrality) for stage in linear] == [
