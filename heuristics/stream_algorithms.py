@@ -1,7 +1,7 @@
 """Streams as algorithms: how many run side by side is decided with workspaces, offloads and addresses.
 
-Caffe's convolution on S streams (GLP4NN, ICPP 2018) needs S lowered samples, which the paper does not count. As
-an algorithm of its task it has them as its workspace, and the simulated time of the whole batch as its
+Caffe's convolution on S streams (GLP4NN, ICPP 2018) needs S lowered samples, which the paper does not count.
+As an algorithm of its task it has them as its workspace, and the simulated time of the whole batch as its
 duration. Every method then chooses the number of streams, layer by layer, under the budget.
 """
 
@@ -44,7 +44,7 @@ def with_streams(instance: Instance, kept: Kept = "also") -> Instance:
     instance
         Made from a network of the zoo and the cost model of a packaged device.
     kept
-        ``also``: beside the algorithms that a convolution has; ``only``: instead of them, Caffe without cuDNN.
+        ``also``: beside the algorithms that a convolution has; ``only``: instead, as in Caffe without cuDNN.
 
     Raises
     ------

@@ -1,13 +1,15 @@
-"""Caffe's convolution, sample by sample: its kernels, derived for a device, and the layers of GLP4NN's Table 5.
+"""Caffe's convolution, sample by sample: kernels, derived for a device, and the layers of GLP4NN's Table 5.
 
 Caffe without cuDNN computes a convolution one sample after the other: im2col lowers the sample to a matrix,
 a matrix product per group follows, and another adds the bias (Jia et al. 2014). Configurations of im2col and
-col2im are those of Caffe's source; those of cuBLAS are what GLP4NN's authors saw on a K40C (ICPP 2018, Fig. 6)
-and are used for every device. Durations come from the roofline of the cost model and a latency per block.
+col2im are those of Caffe's source (GLP4NN, ICPP 2018, section 3.1 agrees on CaffeNet's conv1); those of cuBLAS's
+kernels are assumptions, one tile for all sizes and devices, where cuBLAS has many. Durations come from the
+roofline of the cost model and a latency per block.
 """
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -29,16 +31,17 @@ CAFFE_THREADS = 512
 CAFFE_REGISTERS = 33
 """Registers of a thread of im2col (GLP4NN, section 3.1); of col2im an assumption."""
 SGEMM_ROWS, SGEMM_COLUMNS, SGEMM_DEPTH = 128, 64, 8
-"""Tile of the output that one block of sgemm computes, and depth of what it loads at a time."""
+"""Tile of the output that one block of sgemm computes, and depth of what it loads at a time: assumptions."""
 SGEMM_SHARED, SGEMM_REGISTERS = 8448, 70
+"""Shared memory of a block and registers of a thread: assumptions."""
 GEMMK_ROWS, GEMMK_COLUMNS = 32, 128
-"""Tile of a product whose inner dimension is 1: the bias."""
+"""Tile of a product whose inner dimension is 1, which adds the bias: an assumption."""
 GEMM_THREADS = 256
 GEMMK_REGISTERS = 30
 GEMV_THREADS = 128
 """Threads that sum up one row, for the gradient of the bias: an assumption."""
 LATENCY_CYCLES = 400
-"""Clock cycles of a load from device memory: 200 to 400 (CUDA C Programming Guide, compute capability 3.x)."""
+"""Clock cycles of a load from device memory: 200 to 400 (CUDA C Programming Guide, on 3.x)."""
 T_LAUNCH_NS = 3000
 """Idle time between kernels of a sample: 568981 ns for 192 kernels in the authors' log of LeNet's conv1."""
 
@@ -117,14 +120,15 @@ def _zoo_layer(name: str, network: str, layer: str) -> ConvLayer:
     except PebblerError:
         if not printed:
             raise
-        raise PebblerError(f"there is no layer '{name}'; {network} has {', '.join(printed)}") from None
+        raise PebblerError(f"there is no layer '{name}'; try {', '.join(printed)}") from None
     known = [known for known in described.layers if known.kind == "conv"]
     for target in known:
         if target.name == layer:
             source = described[target.inputs[0]]
             return ConvLayer(name, convolution_of(described.batch, target, source, target))
-    names = dict.fromkeys([*printed, *(target.name for target in known)])
-    raise PebblerError(f"network '{network}' has no convolution '{layer}'; it has {', '.join(names)}")
+    names = list(dict.fromkeys([*printed, *(target.name for target in known)]))
+    close = difflib.get_close_matches(layer, names, n=3) or names
+    raise PebblerError(f"network '{network}' has no convolution '{layer}'; try {', '.join(close)}")
 
 
 def buffer_bytes(conv: Convolution) -> int:
@@ -243,7 +247,7 @@ class _Derivation:
         loads: int,
         launches: int = 1,
     ) -> Kernel:
-        """Roofline of a block's share on one multiprocessor; it lasts as long as its loads in turn at least."""
+        """Roofline of a block's share on one multiprocessor; it takes no less than its loads in turn."""
         blocks = grid[0] * grid[1] * grid[2]
         share = self.limits.multiprocessors / blocks
         compute = flops / (self.device.peak_flops * self.device.gemm_efficiency)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from .files import read_json
 from .instance import Natural, Positive
 
 REGISTER_UNIT = 256
-"""Registers are given to a warp in units of so many (CUDA occupancy calculator, compute capability 3.x on)."""
+"""Registers are given to a warp in units of so many (CUDA occupancy calculator, from 3.x on)."""
 
 Extent = tuple[Positive, Positive, Positive]
 Threads = Annotated[int, msgspec.Meta(ge=1, le=1024)]
@@ -83,7 +84,7 @@ class LayerKernels(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     t_launch_ns
-        T_launch: as the authors' implementation measures it, the mean idle time between the kernels of a sample.
+        T_launch, as the authors' program measures it: mean idle time between the kernels of a sample.
     kernels
         At least one; their names differ.
 
@@ -111,7 +112,7 @@ class LayerKernels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Record(msgspec.Struct, rename="camel"):
-    """A record of a kernel, with the names of CUPTI's ``CUpti_ActivityKernel``; other keys are passed over."""
+    """A kernel in the words of CUPTI's ``CUpti_ActivityKernel``; other keys are passed over."""
 
     name: str
     grid_x: Positive
@@ -172,7 +173,9 @@ def _profiled(records: Sequence[_Record], t_launch_ns: int | None) -> LayerKerne
     for record in ordered:
         if record.end <= record.start:
             raise FormatError(f"records: '{record.name}' ends at {record.end}, not after its start")
-        key = tuple(getattr(record, field) for field in record.__struct_fields__ if field not in ("start", "end"))
+        key = tuple(
+            getattr(record, field) for field in record.__struct_fields__ if field not in ("start", "end")
+        )
         groups.setdefault(key, []).append(record)
     kernels: list[Kernel] = []
     for group in groups.values():
@@ -192,7 +195,7 @@ def _profiled(records: Sequence[_Record], t_launch_ns: int | None) -> LayerKerne
     if t_launch_ns is None:
         if len(ordered) < 2:
             raise FormatError("records: one has no idle time after it; give 't_launch_ns' too")
-        idle = [max(0, after.start - before.end) for before, after in zip(ordered, ordered[1:], strict=False)]
+        idle = [max(0, after.start - before.end) for before, after in pairwise(ordered)]
         t_launch_ns = max(1, round(sum(idle) / len(idle)))
     return LayerKernels(t_launch_ns=t_launch_ns, kernels=tuple(kernels))
 
@@ -222,7 +225,7 @@ def resident_blocks(kernel: Kernel, limits: ExecutionLimits) -> int:
 
 
 def waves(blocks: int, resident: int, multiprocessors: int) -> tuple[int, int]:
-    """Full waves of a kernel alone, and blocks of its last wave, on the multiprocessor that has most blocks."""
+    """Full waves of a kernel alone, and blocks of its last wave, where a multiprocessor has most."""
     return divmod(-(-blocks // multiprocessors), resident)
 
 

@@ -189,9 +189,13 @@ def all_optima(model: StreamModel) -> Optima:
                 chosen = (*prefix, sign * n)
                 following[state] = (others + count, chosen if first is None else min(first, chosen))
         states = following
-    solutions = [(state[-1], state[-2], count, first) for state, (count, first) in states.items() if state[-2]]
+    solutions = [
+        (state[-1], state[-2], count, first) for state, (count, first) in states.items() if state[-2]
+    ]
     if not solutions:
-        raise PebblerError("no kernel of the layer fits the limits of the model even once; take another model")
+        raise PebblerError(
+            "no kernel of the layer fits the limits of the model even once; take another model"
+        )
     objective = max(gain for gain, *_ in solutions)
     best = [(launched, count, first) for gain, launched, count, first in solutions if gain == objective]
     total = sum(count for _, count, _ in best)

@@ -83,14 +83,10 @@ def streams_ns(
         For a device that is not known, a kernel that does not fit, or a wrong number of streams or samples.
     """
     if not 1 <= streams <= MOST_STREAMS or samples < 1:
-        raise PebblerError(
-            f"{samples} samples on {streams} streams cannot be simulated; give 1 or more on 1 to {MOST_STREAMS}"
-        )
+        raise PebblerError(f"{samples} samples on {streams} streams: give 1 or more on 1 to {MOST_STREAMS}")
     limits = execution_limits(device)
     times = [block_times(kernel, limits) for kernel in layer.kernels]
-    needs = [
-        (kernel.threads, 1, kernel.block_registers, kernel.shared_bytes) for kernel in layer.kernels
-    ]
+    needs = [(kernel.threads, 1, kernel.block_registers, kernel.shared_bytes) for kernel in layer.kernels]
     return round(
         _run(
             np.array(layer.launches, np.int64),
@@ -134,7 +130,7 @@ class _Multiprocessors(NamedTuple):
         Threads, blocks, registers and bytes in use; the sum of its blocks' shares.
     clock, since
         A clock that runs at one over `asked` where that is more than one, and the time when it was set.
-    entries, stream, count, end
+    entries, stream, number, end
         Number of entries, and per entry blocks of one kernel that came together: their stream, their number,
         and the clock at their end.
     following
@@ -147,7 +143,7 @@ class _Multiprocessors(NamedTuple):
     since: NDArray[Any]
     entries: NDArray[Any]
     stream: NDArray[Any]
-    count: NDArray[Any]
+    number: NDArray[Any]
     end: NDArray[Any]
     following: NDArray[Any]
 
@@ -244,7 +240,7 @@ def _run(
 
 @njit(cache=True)
 def _first(now: float, length: int, host: _Streams) -> int:
-    """Return the stream whose next kernel can start first, if one can: of two at one time, the first launched."""
+    """Return the stream whose kernel can start, if one can: the earliest, then the first launched."""
     first = -1
     for s in range(len(host.ready)):
         if host.ready[s] > now + _TOGETHER:
@@ -272,13 +268,13 @@ def _end(
     due = device.clock[m] + _TOGETHER
     kept, asked = 0, 0.0
     for e in range(device.entries[m]):
-        s, count = device.stream[m, e], device.count[m, e]
+        s, count = device.stream[m, e], device.number[m, e]
         kernel = launches[host.position[s] % len(launches)]
         if device.end[m, e] <= due:
             host.unfinished[s] -= count
             device.taken[m] -= count * needs[kernel]
         else:
-            device.stream[m, kept], device.count[m, kept] = s, count
+            device.stream[m, kept], device.number[m, kept] = s, count
             device.end[m, kept] = device.end[m, e]
             kept += 1
             asked += count * times[kernel, 0] / times[kernel, 1]
@@ -315,9 +311,9 @@ def _place(
         end = device.clock[m] + times[kernel, 1]
         last = device.entries[m] - 1
         if last >= 0 and device.stream[m, last] == s and device.end[m, last] == end:
-            device.count[m, last] += 1
+            device.number[m, last] += 1
         else:
-            device.stream[m, last + 1], device.count[m, last + 1] = s, 1
+            device.stream[m, last + 1], device.number[m, last + 1] = s, 1
             device.end[m, last + 1] = end
             device.entries[m] += 1
         device.taken[m] += needs[kernel]
