@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -86,15 +86,27 @@ address. An assumption: the paper prints no sizes."""
 BUDGETS = (1.0, 1.05, 1.2, 1.5)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
-    """A layer on a device: speed-up by number of streams, and what the models say; None: not applicable."""
+    """A layer's forward pass on a device, simulated and modelled when it is asked for."""
 
     layer: ConvLayer
     device: Device
-    kernels: LayerKernels
-    gains: dict[int, float]
-    counts: dict[ModelName, StreamCount | None]
+
+    @cached_property
+    def kernels(self) -> LayerKernels:
+        """What Caffe launches for one sample."""
+        return caffe_kernels(self.device, self.layer.conv, "forward")
+
+    @cached_property
+    def gains(self) -> dict[int, float]:
+        """Speed-up by number of streams."""
+        return speedups(self.kernels, self.device, self.layer.conv.batch)
+
+    @cached_property
+    def counts(self) -> dict[ModelName, StreamCount | None]:
+        """What the models say; None where one does not apply."""
+        return {model: _asked(self.kernels, self.device, model) for model in MODELS}
 
     @property
     def best(self) -> int:
@@ -102,11 +114,11 @@ class Case:
         return max(self.gains, key=lambda streams: (self.gains[streams], -streams))
 
     def chosen(self, model: ModelName) -> int | None:
-        """What a model says, if it does, and no more than can be simulated."""
+        """What a model says, if it does."""
         count = self.counts[model]
-        return None if count is None or count.streams is None else min(count.streams, max(self.gains))
+        return None if count is None else count.streams
 
-    @property
+    @cached_property
     def one_ns(self) -> int:
         """Time on one stream."""
         return streams_ns(self.kernels, self.device, self.layer.conv.batch, 1)
@@ -114,11 +126,8 @@ class Case:
 
 @cache
 def case(layer: ConvLayer, device_name: str) -> Case:
-    """Simulate a layer's forward pass, and ask the models."""
-    device = find_device(device_name)
-    kernels = caffe_kernels(device, layer.conv, "forward")
-    counts = {model: _asked(kernels, device, model) for model in MODELS}
-    return Case(layer, device, kernels, speedups(kernels, device, layer.conv.batch), counts)
+    """Return the one case of a layer on a device, so that its figures are computed once."""
+    return Case(layer, find_device(device_name))
 
 
 def _asked(kernels: LayerKernels, device: Device, model: ModelName) -> StreamCount | None:

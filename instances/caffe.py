@@ -2,9 +2,9 @@
 
 Caffe without cuDNN computes a convolution one sample after the other: im2col lowers the sample to a matrix,
 a matrix product per group follows, and another adds the bias (Jia et al. 2014). Configurations of im2col and
-col2im are those of Caffe's source (GLP4NN, ICPP 2018, section 3.1 agrees on CaffeNet's conv1); those of cuBLAS's
-kernels are assumptions, one tile for all sizes and devices, where cuBLAS has many. Durations come from the
-roofline of the cost model and a latency per block.
+col2im are those of Caffe's source (GLP4NN, ICPP 2018, section 3.1 agrees on CaffeNet's conv1); those of
+cuBLAS's kernels are assumptions, one tile for all sizes and devices, where cuBLAS has many. Durations come
+from the roofline of the cost model and a latency per block.
 """
 
 from __future__ import annotations
