@@ -16,7 +16,9 @@ from pebbler.instances.execution import execution_limits
 def test_every_packaged_device_has_limits_with_sources() -> None:
     text = resources.files("pebbler.instances").joinpath("execution.toml").read_text(encoding="utf-8")
     tables = tomllib.loads(text).values()
-    assert sorted(name for table in tables for name in table["devices"]) == sorted(d.name for d in list_devices())
+    assert sorted(name for table in tables for name in table["devices"]) == sorted(
+        d.name for d in list_devices()
+    )
     for table in tables:
         assert all(len(figure["source"]) > 10 for key, figure in table.items() if key != "devices")
 

@@ -75,7 +75,9 @@ def test_the_scarcest_resource_limits_resident_blocks(changes: dict[str, Any], b
 
 def test_a_block_that_does_not_fit_is_refused_with_what_it_lacks() -> None:
     large = msgspec.structs.replace(SGEMM, shared_bytes=50_000)
-    with pytest.raises(PebblerError, match="needs 50000 bytes of shared memory, but a multiprocessor has 49152"):
+    with pytest.raises(
+        PebblerError, match="needs 50000 bytes of shared memory, but a multiprocessor has 49152"
+    ):
         resident_blocks(large, K40)
 
 
@@ -87,7 +89,9 @@ def test_a_kernel_alone_takes_its_waves_one_after_the_other() -> None:
 
 
 def test_kernels_are_read_from_a_file(write: Any) -> None:
-    layer = read_kernels(write({"t_launch_ns": 5000, "kernels": [{**ENTRY, "invocations": 2}, {**ENTRY, "name": "b"}]}))
+    layer = read_kernels(
+        write({"t_launch_ns": 5000, "kernels": [{**ENTRY, "invocations": 2}, {**ENTRY, "name": "b"}]})
+    )
     assert layer.t_launch_ns == 5000
     assert layer.kernels[0] == Kernel(**{**ENTRY, "grid": (48, 1, 1), "block": (256, 1, 1), "invocations": 2})
     assert layer.launches == (0, 0, 1)
@@ -112,7 +116,10 @@ def test_records_of_one_configuration_become_one_kernel(write: Any) -> None:
         ({"t_launch_ns": 5000, "kernels": [ENTRY, ENTRY]}, "'sgemm' is there twice"),
         ({"t_launch_ns": 5000, "kernels": [{**ENTRY, "ilp": 2}]}, "unknown field `ilp`"),
         ({"t_launch_ns": 5000, "kernels": [{**ENTRY, "duration_ns": 0}]}, r"kernels\[0\].duration_ns"),
-        ({"t_launch_ns": 5000, "kernels": [{**ENTRY, "block": [64, 32, 1]}]}, "2048 threads, of 1024 at most"),
+        (
+            {"t_launch_ns": 5000, "kernels": [{**ENTRY, "block": [64, 32, 1]}]},
+            "2048 threads, of 1024 at most",
+        ),
         ({"records": []}, "records: there is none"),
         ({"records": [record(0, 5)]}, "give 't_launch_ns' too"),
         ({"records": [record(5, 5), record(6, 7)]}, "ends at 5, not after its start"),

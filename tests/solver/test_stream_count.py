@@ -150,7 +150,9 @@ def test_grids_of_whole_waves_break_the_authors_arithmetic() -> None:
 def test_a_single_kernel_as_implemented_falls_back_to_the_greatest_bound() -> None:
     """The program sets C_out to the greatest bound where the sum is one: 100 blocks fit 120 once."""
     kernels = (kernel("a", 100, 256, 0, 32, 50), kernel("b", 2, 1024, 0, 32, 50))
-    model = stream_model("as-implemented", LayerKernels(t_launch_ns=5000, kernels=kernels), execution_limits(K40))
+    model = stream_model(
+        "as-implemented", LayerKernels(t_launch_ns=5000, kernels=kernels), execution_limits(K40)
+    )
     assert model.most == (2, 10)
     assert model.streams(1) == 10
     assert model.streams(2) == 2
@@ -173,7 +175,9 @@ def test_a_choice_is_only_made_where_there_is_a_rule_or_no_choice(conv1: LayerKe
 def test_a_model_without_solution_says_so() -> None:
     model = StreamModel(("k",), (3,), (5,), {"threads": (9,)}, {"threads": 8}, 4)
     for way in (all_optima, best_by_cp_sat, lambda m: best_by_linear(m, "highs")):
-        with pytest.raises(PebblerError, match="fits the limits of the model|no optimum of the stream model"):
+        with pytest.raises(
+            PebblerError, match=r"fits the limits of the model|no optimum of the stream model"
+        ):
             way(model)
 
 

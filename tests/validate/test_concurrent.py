@@ -57,7 +57,9 @@ def test_launches_of_one_host_thread_come_one_by_one(k40: Device) -> None:
 def test_small_kernels_overlap_and_streams_without_samples_do_nothing(k40: Device) -> None:
     small = layer(kernel(1, 128, 50_000, work_ns=50_000))
     assert streams_ns(small, k40, 15, 15, launch_ns=0) == 50_000
-    assert streams_ns(small, k40, 16, 16, launch_ns=0) == 100_000  # two on one multiprocessor, each half as fast
+    assert (
+        streams_ns(small, k40, 16, 16, launch_ns=0) == 100_000
+    )  # two on one multiprocessor, each half as fast
     assert streams_ns(small, k40, 4, 32, launch_ns=0) == 50_000
 
 
@@ -78,9 +80,7 @@ def test_blocks_that_cannot_fill_a_multiprocessor_share_it_at_no_cost(k40: Devic
     ],
     ids=["threads", "blocks", "registers", "shared memory"],
 )
-def test_blocks_wait_for_every_resource(
-    k40: Device, threads: int, needs: dict[str, int], held: int
-) -> None:
+def test_blocks_wait_for_every_resource(k40: Device, threads: int, needs: dict[str, int], held: int) -> None:
     """As many kernels run at a time as a multiprocessor holds of their blocks; one more comes after."""
     one = layer(kernel(15, threads, 40_000, work_ns=1, **needs))
     assert streams_ns(one, k40, held, 32, launch_ns=0) == 40_000
@@ -177,7 +177,9 @@ def naive_ns(some: LayerKernels, device: Device, samples: int, streams: int, lau
             queue.pop(0)
         rates = []
         for block in active:
-            asked = sum(times[b.kernel][0] / times[b.kernel][1] for b in active if b.processor == block.processor)
+            asked = sum(
+                times[b.kernel][0] / times[b.kernel][1] for b in active if b.processor == block.processor
+            )
             rates.append(1 / times[block.kernel][1] / max(1.0, asked))
         ends = [now + block.left / rate for block, rate in zip(active, rates, strict=True)]
         starts = [
