@@ -22,7 +22,11 @@ REGISTER_UNIT = 256
 """Registers are given to a warp in units of so many (CUDA occupancy calculator, from 3.x on)."""
 
 Extent = tuple[Positive, Positive, Positive]
-Threads = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+Registers = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+Launches = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+
+_MOST_THREADS = 1024
+_MOST_BLOCKS = 10_000_000
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -48,14 +52,18 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     grid: Extent
     block: Extent
     shared_bytes: Natural
-    registers: Threads
+    registers: Registers
     duration_ns: Positive
-    invocations: Positive = 1
+    invocations: Launches = 1
     work_ns: Positive | None = None
 
     def __post_init__(self) -> None:
-        if self.threads > 1024:
-            raise FormatError(f"kernel '{self.name}': a block has {self.threads} threads, of 1024 at most")
+        for what, number, most in (
+            ("a block has {} threads", self.threads, _MOST_THREADS),
+            ("its grid has {} blocks", self.blocks, _MOST_BLOCKS),
+        ):
+            if number > most:
+                raise FormatError(f"kernel '{self.name}': {what.format(number)}, and {most} is the most")
 
     @property
     def blocks(self) -> int:
@@ -123,7 +131,7 @@ class _Record(msgspec.Struct, rename="camel"):
     block_z: Positive
     static_shared_memory: Natural
     dynamic_shared_memory: Natural
-    registers_per_thread: Threads
+    registers_per_thread: Registers
     start: Natural
     end: Natural
 

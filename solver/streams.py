@@ -13,12 +13,10 @@ sum use_ri (#K_i div step) <= capacity_r for every resource r, 1 <= sum #K_i <= 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Literal, get_args
-
-import numpy as np
 
 from ..instances.errors import PebblerError
 from ..instances.execution import ExecutionLimits
@@ -97,9 +95,21 @@ class StreamModel:
     def _cost(self, counted: bool) -> list[float]:
         return [-float(gain) if counted else 0.0 for gain in self.gain]
 
-    def gained(self, chosen: np.ndarray | tuple[int, ...]) -> int:
+    def gained(self, chosen: Sequence[int]) -> int:
         """Objective of a choice."""
-        return sum(gain * (int(n) // self.step) for gain, n in zip(self.gain, chosen, strict=True))
+        return sum(gain * (n // self.step) for gain, n in zip(self.gain, chosen, strict=True))
+
+    def admits(self, chosen: Sequence[int]) -> bool:
+        """Whether a choice keeps all limits, in exact arithmetic."""
+        return (
+            1 <= sum(chosen) <= self.concurrency
+            and all(0 <= n <= most for n, most in zip(chosen, self.most, strict=True))
+            and all(
+                sum(use * (n // self.step) for use, n in zip(uses, chosen, strict=True))
+                <= self.capacity[resource]
+                for resource, uses in self.use.items()
+            )
+        )
 
 
 def stream_model(name: ModelName, layer: LayerKernels, limits: ExecutionLimits) -> StreamModel:

@@ -19,7 +19,8 @@ Importing this module imports Numba.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,9 +31,15 @@ from ..instances.devices import Device
 from ..instances.errors import PebblerError
 from ..instances.execution import ExecutionLimits, execution_limits
 from ..instances.kernels import Kernel, LayerKernels, resident_blocks, waves
+from ..instances.units import format_time
+
+_log = logging.getLogger(__name__)
 
 MOST_STREAMS = 32
 """Hyper-Q's queues from the host, from Kepler on: more streams share them (NVIDIA GK110 whitepaper)."""
+
+MOST_BLOCKS = 500_000_000
+"""More blocks in all are not simulated."""
 
 _TOGETHER = 1e-3
 """Nanoseconds within which events are at one time."""
@@ -80,10 +87,16 @@ def streams_ns(
     Raises
     ------
     PebblerError
-        For a device that is not known, a kernel that does not fit, or a wrong number of streams or samples.
+        For a device that is not known, a kernel that does not fit, a wrong number of streams or samples, or
+        more than `MOST_BLOCKS`.
     """
     if not 1 <= streams <= MOST_STREAMS or samples < 1:
         raise PebblerError(f"{samples} samples on {streams} streams: give 1 or more on 1 to {MOST_STREAMS}")
+    blocks = samples * sum(kernel.blocks * kernel.invocations for kernel in layer.kernels)
+    if blocks > MOST_BLOCKS:
+        raise PebblerError(
+            f"{samples} samples have {blocks} blocks, too many to simulate; give fewer samples"
+        )
     limits = execution_limits(device)
     times = [block_times(kernel, limits) for kernel in layer.kernels]
     needs = [(kernel.threads, 1, kernel.block_registers, kernel.shared_bytes) for kernel in layer.kernels]
@@ -104,7 +117,7 @@ def streams_ns(
 
 
 def speedups(
-    layer: LayerKernels, device: Device, samples: int, counts: Iterable[int] | None = None
+    layer: LayerKernels, device: Device, samples: int, counts: Collection[int] | None = None
 ) -> dict[int, float]:
     """Per number of streams, the time on one stream over the time on so many.
 
@@ -117,8 +130,11 @@ def speedups(
     """
     if counts is None:
         counts = range(1, min(MOST_STREAMS, execution_limits(device).concurrent_kernels) + 1)
-    one = streams_ns(layer, device, samples, 1)
-    return {count: one / streams_ns(layer, device, samples, count) for count in counts}
+    times = {}
+    for count in dict.fromkeys((1, *counts)):
+        times[count] = streams_ns(layer, device, samples, count)
+        _log.info("%d streams: %s", count, format_time(times[count]))
+    return {count: times[1] / times[count] for count in counts}
 
 
 class _Multiprocessors(NamedTuple):

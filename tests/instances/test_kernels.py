@@ -118,8 +118,10 @@ def test_records_of_one_configuration_become_one_kernel(write: Any) -> None:
         ({"t_launch_ns": 5000, "kernels": [{**ENTRY, "duration_ns": 0}]}, r"kernels\[0\].duration_ns"),
         (
             {"t_launch_ns": 5000, "kernels": [{**ENTRY, "block": [64, 32, 1]}]},
-            "2048 threads, of 1024 at most",
+            "2048 threads, and 1024 is the most",
         ),
+        ({"t_launch_ns": 5, "kernels": [{**ENTRY, "grid": [9**9, 9**9, 1]}]}, "10000000 is the most"),
+        ({"t_launch_ns": 5, "kernels": [{**ENTRY, "invocations": 10**12}]}, "invocations"),
         ({"records": []}, "records: there is none"),
         ({"records": [record(0, 5)]}, "give 't_launch_ns' too"),
         ({"records": [record(5, 5), record(6, 7)]}, "ends at 5, not after its start"),

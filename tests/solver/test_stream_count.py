@@ -13,6 +13,7 @@ from pebbler.instances.devices import find_device
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.execution import ExecutionLimits, execution_limits
 from pebbler.instances.kernels import Kernel, LayerKernels
+from pebbler.solver.linear import LinearResult
 from pebbler.solver.stream_count import (
     CP_SAT,
     all_optima,
@@ -185,6 +186,20 @@ def test_solver_and_count_must_agree(conv1: LayerKernels, monkeypatch: pytest.Mo
     monkeypatch.setattr("pebbler.solver.stream_count.best_by_linear", lambda *_: 1)
     with pytest.raises(AssertionError, match="says 1, the count of all solutions 27648"):
         count_streams(conv1, K40, "corrected")
+
+
+def test_a_point_within_tolerances_only_is_no_optimum(
+    conv1: LayerKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = stream_model("corrected", conv1, execution_limits(K40))
+    assert model.admits((1, 0, 1))
+    assert not model.admits((0, 1, 1))  # registers
+    assert not model.admits((7, 0, 0))
+    assert not model.admits((0, 0, 0))
+    wrong = LinearResult("optimal", -30720.0, np.array([0.0, 1.0, 1.0]), -30720.0, "")
+    monkeypatch.setattr("pebbler.solver.stream_count.solve_linear", lambda *_, **__: wrong)
+    with pytest.raises(PebblerError, match="within its tolerances only; take --solver cp-sat"):
+        best_by_linear(model, "highs")
 
 
 def test_a_block_that_does_not_fit_is_refused_by_every_model() -> None:

@@ -113,6 +113,11 @@ def test_more_streams_than_queues_or_none_are_refused(k40: Device) -> None:
             streams_ns(LENET_LOG, k40, samples, streams)
 
 
+def test_more_blocks_than_can_be_simulated_are_refused(k40: Device) -> None:
+    with pytest.raises(PebblerError, match="100000000 samples have 1600000000 blocks"):
+        streams_ns(LENET_LOG, k40, 10**8, 1)
+
+
 def test_speedups_are_over_one_stream_up_to_the_kernels_at_a_time(k40: Device) -> None:
     gains = speedups(LENET_LOG, k40, 64)
     assert list(gains) == list(range(1, 33))
