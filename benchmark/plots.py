@@ -74,7 +74,7 @@ def timeline(instance: Instance, schedule: Schedule) -> bytes:
         memory.set_xlabel(f"time ({unit})")
         figure.suptitle(_title(instance, schedule), fontsize=11)
         _footnote(figure, _conditions(instance, schedule.memory_model))
-        return _png(figure)
+        return as_png(figure)
 
 
 def overview(comparison: Comparison) -> bytes:
@@ -91,7 +91,7 @@ def overview(comparison: Comparison) -> bytes:
         times.set_ylim(len(rows) - 0.5, -0.5)
         figure.suptitle(f"{comparison.instance.name}: one training iteration", fontsize=11)
         _footnote(figure, _conditions(comparison.instance, comparison.memory))
-        return _png(figure)
+        return as_png(figure)
 
 
 # --- timeline -----------------------------------------------------------------------------------------
@@ -341,7 +341,8 @@ def _size_unit(largest: int) -> tuple[str, int]:
     )
 
 
-def _png(figure: Figure) -> bytes:
+def as_png(figure: Figure) -> bytes:
+    """Write a figure as PNG; the same figure gives the same bytes."""
     buffer = BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()

@@ -112,8 +112,8 @@ def convolution_algorithms(
     """
     candidates = [*_implicit(device, conv, which), *_explicit(device, conv, which)]
     candidates += [_transformed(device, conv, which, transform) for transform in _transforms(conv, which)]
-    extra = _extra_seconds(device, extra_bytes)
-    return _undominated(
+    extra = extra_seconds(device, extra_bytes)
+    return undominated(
         Algorithm(name=name, duration_ns=whole_ns(seconds + extra), workspace_bytes=workspace)
         for name, seconds, workspace in candidates
     )
@@ -133,7 +133,7 @@ def dense_algorithms(
     seconds = _product_seconds(
         device, device.gemm_efficiency, 2 * rows * columns * depth, rows * columns / TILE**2, traffic
     )
-    duration = whole_ns(seconds + _extra_seconds(device, extra_bytes))
+    duration = whole_ns(seconds + extra_seconds(device, extra_bytes))
     return (Algorithm(name="gemm", duration_ns=duration, workspace_bytes=0),)
 
 
@@ -163,6 +163,20 @@ def memory_bound_algorithms(device: Device, bytes_moved: int) -> tuple[Algorithm
     """Return the algorithm of a kernel that only moves data: pooling, normalisation, element-wise work."""
     duration = whole_ns(device.memory_seconds(bytes_moved) + device.launch_ns / 1e9)
     return (Algorithm(name="kernel", duration_ns=duration, workspace_bytes=0),)
+
+
+def extra_seconds(device: Device, extra_bytes: int) -> float:
+    """Time of a kernel of its own that only moves so many bytes; none for none."""
+    return device.memory_seconds(extra_bytes) + device.launch_ns / 1e9 if extra_bytes else 0.0
+
+
+def undominated(algorithms: Iterable[Algorithm]) -> tuple[Algorithm, ...]:
+    """Keep, by rising workspace, what is faster by 0.1 % than everything with no more workspace."""
+    kept: list[Algorithm] = []
+    for algorithm in sorted(algorithms, key=lambda item: (item.workspace_bytes, item.duration_ns)):
+        if not kept or algorithm.duration_ns < GAIN * kept[-1].duration_ns:
+            kept.append(algorithm)
+    return tuple(kept)
 
 
 def _implicit(device: Device, conv: Convolution, which: Pass) -> Iterator[tuple[str, float, int]]:
@@ -288,18 +302,5 @@ def _chunks(conv: Convolution, fixed: int, per_image: int) -> tuple[int, int]:
     return rounds, fixed + images * per_image
 
 
-def _extra_seconds(device: Device, extra_bytes: int) -> float:
-    return device.memory_seconds(extra_bytes) + device.launch_ns / 1e9 if extra_bytes else 0.0
-
-
 def _power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
-
-
-def _undominated(algorithms: Iterable[Algorithm]) -> tuple[Algorithm, ...]:
-    """Keep, by rising workspace, what is faster by 0.1 % than everything with no more workspace."""
-    kept: list[Algorithm] = []
-    for algorithm in sorted(algorithms, key=lambda item: (item.workspace_bytes, item.duration_ns)):
-        if not kept or algorithm.duration_ns < GAIN * kept[-1].duration_ns:
-            kept.append(algorithm)
-    return tuple(kept)

@@ -54,11 +54,13 @@ def sha256_of(path: str | Path) -> str:
 def read_document(path: str | Path, kind: type[_Document], what: str) -> _Document:
     """Decode the JSON document of type `kind` in a file; `what` names it in errors ("an instance")."""
     data = _read(path)
-    try:
-        msgspec.json.decode(data, type=_Named)
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, FormatError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"{path} is not {what}: {_sentence(error)}") from None
+    _decode(data, _Named, path, what)
+    return _decode(data, kind, path, what)
+
+
+def read_json(path: str | Path, kind: type[_Document], what: str) -> _Document:
+    """Decode a file as `read_document` does, where a document need not say its format."""
+    return _decode(_read(path), kind, path, what)
 
 
 def encode(document: msgspec.Struct) -> bytes:
@@ -100,6 +102,13 @@ def write_atomically(path: str | Path, data: bytes) -> None:
             raise
     except OSError as error:
         raise PebblerError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _decode(data: bytes, kind: type[_Document], path: str | Path, what: str) -> _Document:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, FormatError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"{path} is not {what}: {_sentence(error)}") from None
 
 
 def _read(path: str | Path) -> bytes:

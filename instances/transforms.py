@@ -13,7 +13,7 @@ import msgspec
 
 from .devices import whole_ns
 from .errors import PebblerError
-from .instance import Block, Instance
+from .instance import Block, Instance, Task
 from .units import ceil_to, format_size, parse_size
 
 PAGE = 2 * 2**20
@@ -127,6 +127,11 @@ def with_mask(instance: Instance) -> Instance:
         tasks[writer] = msgspec.structs.replace(tasks[writer], outputs=(*tasks[writer].outputs, mask))
     name = f"{instance.name}-mask"
     return _changed(instance, "mask", name=name, blocks=tuple(blocks), tasks=tuple(tasks))
+
+
+def with_algorithms(instance: Instance, word: str, tasks: tuple[Task, ...]) -> Instance:
+    """Return the instance with its tasks' algorithms exchanged, as a transform of that word."""
+    return _changed(instance, word, tasks=tasks)
 
 
 def split_parts(instance: Instance, size: int) -> Instance:

@@ -208,9 +208,9 @@ def _modelled(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algori
             return dense_algorithms(device, rows, inputs, layer.shape.channels, task.role, extra)
         if layer.kind == "conv":
             return convolution_algorithms(
-                device, _convolution(graph.batch, layer, source, layer), task.role, extra
+                device, convolution_of(graph.batch, layer, source, layer), task.role, extra
             )
-        mirrored = _convolution(graph.batch, layer, layer, source)
+        mirrored = convolution_of(graph.batch, layer, layer, source)
         return convolution_algorithms(device, mirrored, _TRANSPOSED[task.role], extra)
     if layer.kind == "embedding":
         return memory_bound_algorithms(device, _embedding_bytes(graph, task))
@@ -231,7 +231,8 @@ def _embedding_bytes(graph: TaskGraph, task: LayerTask) -> int:
     return FLOAT_BYTES * graph.batch * shape.positions + (2 if task.role == "FP" else 3) * rows
 
 
-def _convolution(batch: int, layer: Layer, source: Layer, target: Layer) -> Convolution:
+def convolution_of(batch: int, layer: Layer, source: Layer, target: Layer) -> Convolution:
+    """Shapes of a layer's convolution, from a layer's output to a layer's output."""
     return Convolution(
         batch=batch,
         in_channels=source.shape.channels,

@@ -60,6 +60,10 @@ def solve_by_pulp(
     takes = inspect.signature(type(pulp.getSolver(name, msg=False)).__init__).parameters
     options = {key: value for key, value in wanted.items() if key in takes}
     if solver == "cbc":
+        if (
+            workers == 1
+        ):  # "threads 1" starts one beside the main one, and now and then waits ten seconds for it
+            del options["threads"]
         options["options"] = [f"randomSeed {seed}", f"randomCbcSeed {seed}", "increment 1e-9"]
     if hint is not None:
         for column, value in zip(columns, hint.tolist(), strict=True):

@@ -35,6 +35,7 @@ COMMANDS = [
     "check",
     "trace",
     "pack",
+    "streams",
     "networks",
     "devices",
     "methods",

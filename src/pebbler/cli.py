@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .command_streams import add_streams
 from .instances.errors import PebblerError
 from .options import (
     Parser,
@@ -185,6 +186,10 @@ def _transformed(arguments: argparse.Namespace, instance: Instance) -> Instance:
         instance = transforms.with_inputs_on_clock(instance)
     if arguments.link is not None:
         instance = transforms.with_link(instance, arguments.link)
+    if arguments.streams is not None:
+        from .heuristics.stream_algorithms import with_streams
+
+        instance = with_streams(instance, arguments.streams)
     if arguments.parts is not None:
         instance = transforms.split_parts(instance, parse_size(arguments.parts))
     return instance
@@ -567,6 +572,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "-o", "--output", type=Path, metavar="OUT.csv", help="where to write; default: nowhere"
     )
+
+    add_streams(commands)
 
     command = add_command(
         commands, "networks", _networks, "the networks, or one of them", "pebbler networks vgg16 --batch 64"

@@ -98,6 +98,11 @@ def add_transforms(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--recompute", action="store_true", help="forward tasks may run again")
     command.add_argument("--mask", action="store_true", help="Layrub's ReLU: signs instead of outputs")
+    command.add_argument(
+        "--streams",
+        choices=("also", "only"),
+        help="convolutions sample by sample on several streams: beside the others, or only so",
+    )
     command.add_argument("--parts", metavar="SIZE", help="tensors in parts of at most SIZE, 2MiB or more")
 
 
