@@ -91,6 +91,8 @@ Method = Callable[[Instance, Limits], Answer]
 Shown = Literal["always", "auto", "named"]
 SubBatchRule = Callable[[Workload, int], int]
 """From a workload and a budget in bytes to the images of a round."""
+Transform = Callable[[Instance], Instance]
+"""To another instance of the same iteration, under the same budget."""
 
 
 class Refusal(Exception):  # noqa: N818 - a method's answer, not an error
@@ -103,7 +105,8 @@ class MethodInfo:
 
     `shown` says which comparisons include it where no methods are named: ``always``, only where methods
     choose their sub-batch (``auto``), or none (``named``). `sub_batch` is the method's own rule for the
-    sub-batch, where it has one; `rules` are those that can be left out of it.
+    sub-batch, where it has one; `transform` makes the instance that a comparison lets it schedule; `rules`
+    are those that can be left out of it.
     """
 
     name: str
@@ -112,6 +115,7 @@ class MethodInfo:
     call: Method
     shown: Shown = "always"
     sub_batch: SubBatchRule | None = None
+    transform: Transform | None = None
     rules: tuple[str, ...] = ()
 
     def require_rules(self, names: Collection[str]) -> None:
@@ -137,11 +141,13 @@ def register(
     *,
     shown: Shown = "always",
     sub_batch: SubBatchRule | None = None,
+    transform: Transform | None = None,
     rules: tuple[str, ...] = (),
 ) -> Callable[[Method], Method]:
     """Enter a method into the registry under a name (a decorator).
 
-    `shown`, `sub_batch` and `rules` are as `MethodInfo` has them; a rule for the sub-batch makes a planner.
+    `shown`, `sub_batch`, `transform` and `rules` are as `MethodInfo` has them; a rule for the sub-batch, or a
+    transform, makes a planner.
 
     Raises
     ------
@@ -152,7 +158,7 @@ def register(
     def enter(method: Method) -> Method:
         if name in _methods:
             raise PebblerError(f"method '{name}' is registered already; choose another name")
-        _methods[name] = MethodInfo(name, summary, source, method, shown, sub_batch, rules)
+        _methods[name] = MethodInfo(name, summary, source, method, shown, sub_batch, transform, rules)
         return method
 
     return enter

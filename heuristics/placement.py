@@ -46,6 +46,37 @@ def build(
         reason = str(error)
     if memory != "contiguous" or any(block.tensor is not None for block in instance.blocks):
         raise Refusal(reason)
+
+    def together(sketch: ProgramBuilder) -> list[int]:
+        plan = pack(sketch.lifetimes(), instance.pool_bytes, instance.alignment_bytes)
+        if plan is None:
+            raise Refusal(f"{reason}; the bytes are free, but no places were found for them")
+        return plan
+
+    return build_planned(instance, issue, together, one_copy_queue=one_copy_queue)
+
+
+def build_planned(
+    instance: Instance,
+    issue: Issue,
+    assign: Callable[[ProgramBuilder], Sequence[int]],
+    *,
+    one_copy_queue: bool = False,
+) -> ProgramBuilder:
+    """Issue a program in contiguous memory, every placement at an offset that was chosen before.
+
+    Parameters
+    ----------
+    instance, issue, one_copy_queue
+        As for `build`.
+    assign
+        From the program in divisible memory to an offset for each of its placements, in their order.
+
+    Raises
+    ------
+    Refusal
+        When the program needs more bytes than there are, or `assign` refuses.
+    """
     sketch = ProgramBuilder(instance, memory="divisible", one_copy_queue=one_copy_queue)
     start = dict.fromkeys(sketch.resident_blocks())
     try:
@@ -53,10 +84,7 @@ def build(
         sketch.settle()
     except OutOfMemoryError as error:
         raise Refusal(str(error)) from None
-    plan = pack(sketch.lifetimes(), instance.pool_bytes, instance.alignment_bytes)
-    if plan is None:
-        raise Refusal(f"{reason}; the bytes are free, but no places were found for them")
-    builder = ProgramBuilder(instance, memory=memory, one_copy_queue=one_copy_queue, plan=plan, start=start)
+    builder = ProgramBuilder(instance, one_copy_queue=one_copy_queue, plan=assign(sketch), start=start)
     issue(builder)
     builder.settle()
     return builder

@@ -116,6 +116,9 @@ class ProgramBuilder:
         Simulated times of the operations issued so far, by id.
     offload_ns, bytes
         Per block, its offload time (0 where it has none) and its size.
+    free_bytes
+        The pool less the resident blocks, rounded up to the alignment, whatever the memory model and wherever
+        the holes are: decisions that rest on it do not depend on addresses.
     """
 
     def __init__(
@@ -172,6 +175,8 @@ class ProgramBuilder:
         self._claims: dict[int, _Place] = {}
         self._scratch_claim: tuple[Range, ...] = ()
         self._has_run = [False] * len(instance.tasks)
+        self._aligned = [ceil_to(block.bytes, instance.alignment_bytes) for block in instance.blocks]
+        self.free_bytes = instance.pool_bytes
         initially = [d for d, block in enumerate(instance.blocks) if block.initially == "device"]
         wanted = dict.fromkeys(initially) if start is None else start
         for d in sorted(initially, key=lambda d: (*instance.uses[d][:1], d)):
@@ -214,6 +219,10 @@ class ProgramBuilder:
             (stay.bytes, stay.placed, self._events + 1 if stay.gone is None else stay.gone)
             for stay in self._stays
         ]
+
+    def placements(self) -> list[int | None]:
+        """The block of every placement so far, in their order; None: a workspace."""
+        return [stay.block for stay in self._stays]
 
     def ranges_of(self, block: int) -> tuple[Range, ...]:
         """Where a resident block lies."""
@@ -461,17 +470,20 @@ class ProgramBuilder:
         Blocks in `keep` stay.
         """
         for d in self.instance.tasks[task].blocks:
-            block = self.instance.blocks[d]
-            if (
-                d in keep
-                or d not in self._open
-                or self.instance.uses[d][-1] > task
-                or block.finally_ == "device"
-            ):
-                continue
-            if block.finally_ == "host" and not self._on_host[d]:
-                self.offload(d)
-            self.release(d)
+            if d not in keep and d in self._open and self.instance.uses[d][-1] <= task:
+                self.retire(d)
+
+    def retire(self, block: int) -> None:
+        """Release a resident block for good, after copying it if it must end on the host.
+
+        One that must end on the device stays.
+        """
+        finally_ = self.instance.blocks[block].finally_
+        if finally_ == "device":
+            return
+        if finally_ == "host" and not self._on_host[block]:
+            self.offload(block)
+        self.release(block)
 
     def settle(self) -> None:
         """Issue the copies that `finally` asks for and that have not been issued.
@@ -598,10 +610,12 @@ class ProgramBuilder:
             stay.users[self._operations[acquired_by].stream] = acquired_by
         self._stays.append(stay)
         self._open[block] = stay
+        self.free_bytes -= self._aligned[block]
         self._address[block], self._rounded[block] = place.ranges[0]
 
     def _close_stay(self, block: int, released_after: tuple[int, ...]) -> None:
         stay = self._open.pop(block)
+        self.free_bytes += self._aligned[block]
         self._address[block] = -1
         stay.gone = self._count()
         stay.released_after = self._previous[block] = released_after
