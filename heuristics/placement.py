@@ -15,7 +15,7 @@ from ..instances.instance import Instance
 from ..instances.units import ceil_to
 from ..validate.schedule import MemoryModel, Schedule
 from .methods import Refusal
-from .program import OutOfMemoryError, ProgramBuilder
+from .program import OutOfMemoryError, ProgramBuilder, Sketch
 
 Issue = Callable[[ProgramBuilder], None]
 
@@ -70,14 +70,14 @@ def build_planned(
     instance, issue, one_copy_queue
         As for `build`.
     assign
-        From the program in divisible memory to an offset for each of its placements, in their order.
+        From the program without addresses to an offset for each of its placements, in their order.
 
     Raises
     ------
     Refusal
         When the program needs more bytes than there are, or `assign` refuses.
     """
-    sketch = ProgramBuilder(instance, memory="divisible", one_copy_queue=one_copy_queue)
+    sketch = Sketch(instance)
     start = dict.fromkeys(sketch.resident_blocks())
     try:
         issue(sketch)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..instances.errors import PebblerError
-from ..instances.instance import Instance
+from ..instances.instance import Instance, Task
 from ..instances.units import ceil_to, format_size
 from ..validate.measures import highest_byte, memory_curve
 from ..validate.schedule import PAGE_BYTES, Kind, MemoryModel, Operation, Residence, Schedule, Stream
@@ -350,18 +350,11 @@ class ProgramBuilder:
             When an input is not resident.
         """
         what = self.instance.tasks[task]
-        waits = set(after)
-        for d in what.inputs:
-            waits |= self._arrival(d, what.name)
+        waits = self._data_waits(what, after)
         outputs = [d for d in what.outputs if d not in self._open]
-        for d in (*what.updates, *(d for d in what.outputs if d in self._open)):
-            waits |= self._arrival(d, what.name)
-            waits |= {i for stream, i in self._open[d].users.items() if stream != "compute"}
         workspace = what.algorithms[algorithm].workspace_bytes
         places, scratch = self._place_all(outputs, workspace, what.name, at or {}, workspace_at)
-        for d, place in places:
-            waits |= self._hazards.over(place.ranges) | set(self._previous.get(d, ()))
-        waits |= self._hazards.over(scratch)
+        waits |= self._place_waits(places, scratch)
         duration = what.algorithms[algorithm].duration_ns
         i = self._issue("compute", "run", duration, waits, task=task, algorithm=algorithm)
         for d, place in places:
@@ -544,6 +537,23 @@ class ProgramBuilder:
         acquired_by = self._open[block].acquired_by
         return set() if acquired_by is None else {acquired_by}
 
+    def _data_waits(self, what: Task, after: Iterable[int]) -> set[int]:
+        """What a run waits for because of the blocks that are there: `after`, arrivals, copies of them."""
+        waits = set(after)
+        for d in what.inputs:
+            waits |= self._arrival(d, what.name)
+        for d in (*what.updates, *(d for d in what.outputs if d in self._open)):
+            waits |= self._arrival(d, what.name)
+            waits |= {i for stream, i in self._open[d].users.items() if stream != "compute"}
+        return waits
+
+    def _place_waits(self, places: Iterable[tuple[int, _Place]], scratch: tuple[Range, ...]) -> set[int]:
+        """What a run waits for because of where its outputs and its workspace lie."""
+        waits = self._hazards.over(scratch)
+        for d, place in places:
+            waits |= self._hazards.over(place.ranges) | set(self._previous.get(d, ()))
+        return waits
+
     def _issue(
         self,
         stream: Stream,
@@ -724,6 +734,70 @@ class ProgramBuilder:
             acquired_by=stay.acquired_by,
             released_after=stay.released_after,
         )
+
+
+class Sketch(ProgramBuilder):
+    """A program of which only the memory matters: bytes without addresses, and no times.
+
+    It tells lifetimes, placements and the peak in less time than a whole program, and cannot be finished.
+
+    Attributes
+    ----------
+    peak_bytes
+        Most bytes of blocks and workspaces so far.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self.peak_bytes = 0
+        super().__init__(instance, memory="divisible")
+
+    def release(self, block: int, after: Iterable[int] = ()) -> None:  # noqa: ARG002
+        """Give a resident block's room back."""
+        self._close_stay(block, ())
+
+    def finish(self, method: str, meta: dict[str, Any] | None = None) -> Schedule:  # noqa: ARG002
+        """Refuse: there is no schedule.
+
+        Raises
+        ------
+        PebblerError
+            Always.
+        """
+        raise PebblerError(f"{method}: a sketch has no schedule; issue the program on a ProgramBuilder")
+
+    def _data_waits(self, what: Task, after: Iterable[int]) -> set[int]:  # noqa: ARG002
+        return set()
+
+    def _place_waits(self, places: Iterable[tuple[int, _Place]], scratch: tuple[Range, ...]) -> set[int]:  # noqa: ARG002
+        return set()
+
+    def _issue(
+        self,
+        stream: Stream,
+        kind: Kind,
+        duration: int,  # noqa: ARG002
+        waits: set[int],  # noqa: ARG002
+        *,
+        task: int | None = None,  # noqa: ARG002
+        algorithm: int | None = None,  # noqa: ARG002
+        block: int | None = None,  # noqa: ARG002
+    ) -> int:
+        self._operations.append(Operation(id=0, stream=stream, kind=kind, start_ns=0, end_ns=0))
+        self.starts.append(0)
+        self.ends.append(0)
+        return len(self.ends) - 1
+
+    def _take(self, size: int, at: int | None) -> tuple[Range, ...] | None:  # noqa: ARG002
+        assert isinstance(self.pool, PagePool)
+        if size > self.pool.free_bytes:
+            return None
+        self.pool.free_bytes -= size
+        self.peak_bytes = max(self.peak_bytes, self.instance.pool_bytes - self.pool.free_bytes)
+        return ((0, size),)
+
+    def _give_back(self, ranges: tuple[Range, ...], ops: Iterable[int] | None = None) -> None:  # noqa: ARG002
+        assert isinstance(self.pool, PagePool)
+        self.pool.free_bytes += sum(size for _, size in ranges)
 
 
 class _Hazards:

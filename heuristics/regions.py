@@ -6,9 +6,10 @@ MXNet colours the graph of what lives together, Layrub takes a few of the larges
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import accumulate
 
 from ..instances.instance import Instance
@@ -107,23 +108,27 @@ def in_order(pieces: Sequence[Piece], ratio: int = 16) -> list[int]:
     A region is near if it is larger, or smaller, by a factor of at most `ratio` (MXNet's plan of memory).
     """
     found = [0] * len(pieces)
-    free_from: list[int] = []
     sizes: list[int] = []
+    free: list[tuple[int, int]] = []
+    busy: list[tuple[int, int]] = []
     for i in sorted(range(len(pieces)), key=lambda i: (pieces[i].begin, i)):
+        while busy and busy[0][0] <= pieces[i].begin:
+            r = heappop(busy)[1]
+            insort(free, (sizes[r], r))
         wanted = pieces[i].bytes
+        at = bisect_left(free, (wanted, -1))
         near = [
-            (max(wanted, size) / min(wanted, size), size < wanted, r)
-            for r, size in enumerate(sizes)
-            if free_from[r] <= pieces[i].begin and wanted <= size * ratio and size <= wanted * ratio
+            (max(wanted, size) / min(wanted, size), size < wanted, n)
+            for n, (size, _) in enumerate(free[max(at - 1, 0) : at + 1], start=max(at - 1, 0))
+            if wanted <= size * ratio and size <= wanted * ratio
         ]
         if near:
-            found[i] = min(near)[2]
+            found[i] = free.pop(min(near)[2])[1]
             sizes[found[i]] = max(sizes[found[i]], wanted)
-            free_from[found[i]] = pieces[i].end
         else:
             found[i] = len(sizes)
             sizes.append(wanted)
-            free_from.append(pieces[i].end)
+        heappush(busy, (pieces[i].end, found[i]))
     return found
 
 
