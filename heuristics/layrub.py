@@ -135,8 +135,9 @@ def gradients(instance: Instance) -> dict[int, int]:
 
 
 def in_place(builder: ProgramBuilder) -> list[int]:
-    """Group the last stay of data with that of the gradient which is written when the data is dead."""
-    blocks, lives = builder.placements(), builder.lifetimes()
+    """Group the last stay of data with that of the gradient which its layer writes when it is dead."""
+    instance, blocks, lives = builder.instance, builder.placements(), builder.lifetimes()
+    unit_of = [u for u, unit in enumerate(units(instance)) for _ in unit.tasks]
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for i, d in enumerate(blocks):
@@ -144,8 +145,11 @@ def in_place(builder: ProgramBuilder) -> list[int]:
             first.setdefault(d, i)
             last[d] = i
     groups = list(range(len(blocks)))
-    for gradient, data in gradients(builder.instance).items():
-        if gradient in first and data in last and lives[last[data]][2] <= lives[first[gradient]][1]:
+    for gradient, data in gradients(instance).items():
+        if gradient not in first or data not in last:
+            continue
+        together = unit_of[instance.uses[data][-1]] == unit_of[instance.writers[gradient][0]]
+        if together and lives[last[data]][2] <= lives[first[gradient]][1]:
             groups[first[gradient]] = last[data]
     return groups
 

@@ -7,17 +7,15 @@ copied back or computed again, with all that it is made from, and stays until it
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from ..instances.instance import Instance
 from ..instances.memory import live_bytes
+from ..instances.units import LARGEST
 from .choices import fastest_within
 from .layers import layers
 from .program import ProgramBuilder
-
-Choose = Callable[[ProgramBuilder, int], int]
-"""From a program and the task that it runs next to an algorithm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +68,14 @@ def used_later(instance: Instance, blocks: Iterable[int]) -> set[int]:
     return {d for d in blocks if instance.uses[d] and instance.uses[d][0] < end <= instance.uses[d][-1]}
 
 
-def fastest_with_room(builder: ProgramBuilder, task: int) -> int:
-    """Choose the fastest algorithm whose workspace has room beside the blocks, as far as bytes tell."""
+def fastest_with_room(builder: ProgramBuilder, task: int, most: int = LARGEST) -> int:
+    """Choose the fastest algorithm whose workspace has room beside the blocks, as far as bytes tell.
+
+    The workspace has `most` bytes at most; where no algorithm has room, the leanest is chosen.
+    """
     instance = builder.instance
     placed = sum(instance.blocks[d].bytes for d in instance.tasks[task].outputs if not builder.is_resident(d))
-    return fastest_within(instance.tasks[task], builder.free_bytes - placed)
+    return fastest_within(instance.tasks[task], min(builder.free_bytes - placed, most))
 
 
 class Recomputation:
@@ -87,15 +88,15 @@ class Recomputation:
     policy
         What is dropped and what goes to the host. Blocks that no backward task uses are dropped in any case,
         where they can be made again.
-    choose
-        The algorithm of every run.
+    most_workspace
+        Bytes of a workspace at most: every run takes the fastest algorithm that has room.
     """
 
-    def __init__(self, builder: ProgramBuilder, policy: Policy, choose: Choose) -> None:
+    def __init__(self, builder: ProgramBuilder, policy: Policy, most_workspace: int) -> None:
         self.builder = builder
         self.instance = builder.instance
         self.policy = policy
-        self.choose = choose
+        self.most_workspace = most_workspace
         self.end = turn(self.instance)
         forward_only = {
             d for d in restorable(self.instance) if (self.instance.uses[d] or (0,))[-1] < self.end
@@ -113,7 +114,7 @@ class Recomputation:
         for k, task in enumerate(self.instance.tasks):
             self._prefetch(k)
             self._bring((*task.inputs, *task.updates), k)
-            self.builder.run(k, self.choose(self.builder, k))
+            self._run(k)
             for d in self.last_forward.get(k, ()):
                 if d in self.policy.hosted and not self.builder.on_host(d):
                     self.builder.offload(d)
@@ -121,6 +122,9 @@ class Recomputation:
             for d in self.expires.get(k, ()):
                 if self.builder.is_resident(d):
                     self.builder.retire(d)
+
+    def _run(self, k: int) -> None:
+        self.builder.run(k, fastest_with_room(self.builder, k, self.most_workspace))
 
     def _needed_until(self) -> list[int]:
         """Per block, the task after which it is not needed: as an input of what is made again, too.
@@ -169,7 +173,7 @@ class Recomputation:
         for d in sorted(copies, key=lambda d: (self.instance.uses[d][0], d)):
             self.builder.prefetch(d)
         for producer in sorted(runs):
-            self.builder.run(producer, self.choose(self.builder, producer))
+            self._run(producer)
             task = self.instance.tasks[producer]
             left.subtract(task.inputs)
             for d in (*task.inputs, *task.outputs):

@@ -17,16 +17,14 @@ from ..instances.memory import with_budget
 from ..instances.transforms import with_recomputation
 from ..instances.units import LARGEST, format_size
 from ..validate.schedule import Schedule
-from .choices import leanest
 from .layers import units
+from .layrub import CAFFE_WORKSPACE
 from .methods import Answer, Limits, Refusal, register
 from .placement import Issue, build
 from .program import Sketch
 from .recomputation import (
-    Choose,
     Policy,
     Recomputation,
-    fastest_with_room,
     restorable,
     turn,
     used_later,
@@ -138,21 +136,19 @@ def knapsack(instance: Instance, limits: Limits) -> Answer:
 
 
 def _issued(instance: Instance, limits: Limits, policy: Policy, name: str) -> Schedule:
-    """Issue the program with the fastest algorithms that have room; else with the smallest workspaces."""
+    """Issue the program with the fastest algorithms that have room; else with small or no workspaces."""
+    reason = ""
+    for most in (LARGEST, CAFFE_WORKSPACE, 0):
+        try:
+            return build(instance, limits.memory, _issue(policy, most)).finish(name)
+        except Refusal as refusal:
+            reason = str(refusal)
+    raise Refusal(reason)
 
-    def issue(choose: Choose) -> Issue:
-        return lambda builder: Recomputation(builder, policy, choose).all()
 
-    try:
-        return build(instance, limits.memory, issue(fastest_with_room)).finish(name)
-    except Refusal:
-        return build(instance, limits.memory, issue(_smallest(instance))).finish(name)
-
-
-def _smallest(instance: Instance) -> Choose:
-    """Choose the algorithm with the least workspace for every run."""
-    algorithms = [leanest(task) for task in instance.tasks]
-    return lambda _, task: algorithms[task]
+def _issue(policy: Policy, most: int) -> Issue:
+    """Return what issues the program with workspaces of at most so many bytes."""
+    return lambda builder: Recomputation(builder, policy, most).all()
 
 
 def _restorable(instance: Instance) -> set[int]:
@@ -235,5 +231,5 @@ def _fill(values: Sequence[int], sizes: Sequence[int], capacity: int) -> list[bo
 def _peak(instance: Instance, policy: Policy) -> int:
     """Bytes of the pool that a policy takes at its peak, with the smallest workspaces."""
     sketch = Sketch(with_budget(instance, LARGEST))
-    Recomputation(sketch, policy, _smallest(instance)).all()
+    _issue(policy, 0)(sketch)
     return sketch.peak_bytes
