@@ -7,8 +7,10 @@ modules.
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
 from typing import Literal
 
 from ..instances.errors import PebblerError
@@ -131,7 +133,12 @@ class MethodInfo:
             raise PebblerError(f"method '{self.name}' has no rule '{name}'; {has}")
 
 
+ENTRY_POINTS = "pebbler.methods"
+"""Group of entry points of other packages, each a module, or something in it, that registers methods."""
+
 _methods: dict[str, MethodInfo] = {}
+_loaded: set[EntryPoint] = set()
+_log = logging.getLogger(__name__)
 
 
 def register(
@@ -165,7 +172,8 @@ def register(
 
 
 def list_methods() -> tuple[MethodInfo, ...]:
-    """All registered methods, in the order of their registration."""
+    """All registered methods, in the order of their registration; those of other packages come last."""
+    load_entry_points()
     return tuple(_methods.values())
 
 
@@ -177,8 +185,33 @@ def find_method(name: str) -> MethodInfo:
     PebblerError
         When there is none; close names are listed.
     """
+    if name not in _methods:
+        load_entry_points()
     if name in _methods:
         return _methods[name]
     close = difflib.get_close_matches(name, _methods, n=3)
     hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(_methods)}"
     raise PebblerError(f"there is no method '{name}'; {hint}")
+
+
+def load_entry_points() -> None:
+    """Import what installed packages name in the group ``pebbler.methods``, once.
+
+    What cannot be imported, or registers a name that is taken, is left out with a warning: another package's
+    defect must not stop ours.
+    """
+    for point in entry_points(group=ENTRY_POINTS):
+        if point in _loaded:
+            continue
+        _loaded.add(point)
+        try:
+            point.load()
+        except Exception as error:
+            where = "a package" if point.dist is None else point.dist.name
+            _log.warning(
+                "the methods '%s' of %s cannot be loaded: %s: %s",
+                point.name,
+                where,
+                type(error).__name__,
+                error,
+            )
