@@ -1,7 +1,7 @@
 """Layrub and the comparators on every instance of every suite: a checked schedule, or the policy's reason.
 
-``python -m pebbler.benchmark.rules --data docs/data/rules.csv`` runs what the file does not have yet, the
-smaller instances first; ``--write FILE`` puts the table into docs/comparators.md.
+``python -m pebbler.benchmark.rules --data docs/data/rules.csv`` runs what the file does not have yet;
+``--write FILE`` puts the table into docs/comparators.md.
 """
 
 from __future__ import annotations
@@ -89,16 +89,16 @@ def word(reason: str) -> str:
 
 
 def sweep(suites: Iterable[str], done: Iterable[Line], most_tasks: int) -> Iterator[list[Line]]:
-    """Yield the lines of each instance that is not done, the smaller ones first."""
+    """Yield the lines of each instance that is not done, one by one."""
     have = {(line.suite, line.instance) for line in done}
-    open_ = [(suite, member) for suite in suites for member in members(find_suite(suite))]
-    built = (
-        (suite, member.name, member.build()) for suite, member in open_ if (suite, member.name) not in have
-    )
-    for suite, name, instance in sorted(built, key=lambda one: len(one[2].tasks)):
-        if len(instance.tasks) <= most_tasks:
-            count = str(len(instance.tasks))
-            yield [Line(suite, name, count, method, outcome(instance, method)) for method in METHODS]
+    for suite in suites:
+        for member in members(find_suite(suite)):
+            if (suite, member.name) in have:
+                continue
+            instance = member.build()
+            if len(instance.tasks) <= most_tasks:
+                count = str(len(instance.tasks))
+                yield [Line(suite, member.name, count, name, outcome(instance, name)) for name in METHODS]
 
 
 def read(path: Path) -> list[Line]:
