@@ -89,16 +89,17 @@ def word(reason: str) -> str:
 
 
 def sweep(suites: Iterable[str], done: Iterable[Line], most_tasks: int) -> Iterator[list[Line]]:
-    """Yield the lines of each instance that is not done, one by one."""
-    have = {(line.suite, line.instance) for line in done}
+    """Yield the lines of each instance that are not done, instance by instance."""
+    have = {(line.suite, line.instance, line.method) for line in done}
     for suite in suites:
         for member in members(find_suite(suite)):
-            if (suite, member.name) in have:
+            missing = [name for name in METHODS if (suite, member.name, name) not in have]
+            if not missing:
                 continue
             instance = member.build()
             if len(instance.tasks) <= most_tasks:
                 count = str(len(instance.tasks))
-                yield [Line(suite, member.name, count, name, outcome(instance, name)) for name in METHODS]
+                yield [Line(suite, member.name, count, name, outcome(instance, name)) for name in missing]
 
 
 def read(path: Path) -> list[Line]:

@@ -33,8 +33,19 @@ from .recomputation import (
 _JOINS = ("add", "concat")
 """Kinds that SuperNeurons offloads like convolutions: made again, they would ask for all before them."""
 
-EXPENSIVE = ("conv", "deconv", "fc", "linear", "embedding", "attention", "matmul", "lstm_cell")
-"""Kinds of layers whose results SuperNeurons does not compute again."""
+EXPENSIVE = (
+    "conv",
+    "deconv",
+    "fc",
+    "linear",
+    "embedding",
+    "attention",
+    "matmul",
+    "lstm_cell",
+    "softmax",
+    "loss",
+)
+"""Kinds of layers whose results SuperNeurons does not compute again; the losses' are needed at once."""
 
 _STEPS = 2_000
 """Steps in which the knapsack counts its capacity."""
