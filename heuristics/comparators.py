@@ -13,8 +13,7 @@ from itertools import pairwise
 from ..instances.instance import Instance
 from ..instances.memory import with_budget
 from ..instances.units import ceil_to, format_size
-from .layers import Unit, units
-from .layerwise import Execution, next_layer
+from .layerwise import Execution, next_layer, passes
 from .layrub import caffe_algorithms
 from .methods import Answer, Limits, Refusal, register
 from .network_wide import fetch, run_fastest
@@ -101,22 +100,23 @@ def geeps(instance: Instance, limits: Limits) -> Answer:
     Refusal
         When the pool does not fit, or fragments.
     """
-    all_units, algorithms = units(instance), caffe_algorithms(instance)
-    unit_of = [u for u, unit in enumerate(all_units) for _ in unit.tasks]
+    layers, algorithms = passes(instance), caffe_algorithms(instance)
+    at = [index for index, layer in enumerate(layers) for _ in layer.tasks]
     leaves: dict[int, list[int]] = {}
     for d, block in enumerate(instance.blocks):
-        for here, there in pairwise(sorted({unit_of[k] for k in instance.uses[d]})):
+        for here, there in pairwise(sorted({at[k] for k in instance.uses[d]})):
             if there > here + 1 and block.offload_ns is not None and block.prefetch_ns is not None:
                 leaves.setdefault(here, []).append(d)
+    sizes = [ceil_to(block.bytes, instance.alignment_bytes) for block in instance.blocks]
     largest = max(
-        sum(ceil_to(instance.blocks[d].bytes, instance.alignment_bytes) for d in _touched(instance, unit))
-        + max(instance.tasks[k].algorithms[algorithms[k]].workspace_bytes for k in unit.tasks)
-        for unit in all_units
+        sum(
+            ceil_to(instance.blocks[d].bytes, instance.alignment_bytes) for d in {*layer.needs, *layer.writes}
+        )
+        + max(instance.tasks[k].algorithms[algorithms[k]].workspace_bytes for k in layer.tasks)
+        for layer in layers
     )
     inputs = sum(
-        ceil_to(block.bytes, instance.alignment_bytes)
-        for block in instance.blocks
-        if block.initially == "device"
+        size for size, block in zip(sizes, instance.blocks, strict=True) if block.initially == "device"
     )
     buffers = 2 * ceil_to(largest, instance.alignment_bytes) + inputs
     if buffers > instance.pool_bytes:
@@ -126,7 +126,7 @@ def geeps(instance: Instance, limits: Limits) -> Answer:
         )
 
     def issue(builder: ProgramBuilder) -> None:
-        Execution(instance, builder, all_units, leaves, algorithms, next_layer).all()
+        Execution(instance, builder, layers, leaves, algorithms, next_layer).all()
 
     pool = with_budget(instance, instance.resident_bytes + buffers)
     return Answer(build(pool, limits.memory, issue, one_copy_queue=True).finish("geeps-rule"))
@@ -158,11 +158,9 @@ def save_on_cpu(instance: Instance, limits: Limits) -> Answer:
     goes: dict[int, set[int]] = defaultdict(set)
     for d in saved:
         goes[max(k for k in instance.uses[d] if k < end)].add(d)
-    for unit in units(instance):
-        if unit.tasks[0] >= end:
-            goes[unit.tasks[-1]] |= saved.intersection(
-                d for k in unit.tasks for d in instance.tasks[k].blocks
-            )
+    for layer in passes(instance):
+        if layer.tasks[0] >= end:
+            goes[layer.tasks[-1]] |= saved.intersection(layer.needs)
 
     def issue(builder: ProgramBuilder) -> None:
         before: list[int] = []
@@ -197,8 +195,3 @@ def _in_order(
         return Answer(builder.finish(name))
     except OutOfMemoryError as error:
         raise Refusal(f"{error} at task {builder.instance.tasks[k].name}") from None
-
-
-def _touched(instance: Instance, unit: Unit) -> set[int]:
-    """Blocks that a layer's tasks touch in one pass."""
-    return {d for k in unit.tasks for d in instance.tasks[k].blocks}

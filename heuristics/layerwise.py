@@ -11,9 +11,46 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ..instances.instance import Instance
-from .layers import Unit
+from .layers import Unit, units
 from .pool import Range
 from .program import ProgramBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A layer in one pass.
+
+    Attributes
+    ----------
+    kind, direction, tasks
+        As of its unit.
+    needs
+        Blocks that it reads and does not make itself.
+    writes
+        Blocks that it makes or changes.
+    """
+
+    kind: str
+    direction: str | None
+    tasks: tuple[int, ...]
+    needs: tuple[int, ...]
+    writes: frozenset[int]
+
+
+def passes(instance: Instance) -> list[Pass]:
+    """Return the layers of an instance in either pass, in order."""
+    found = []
+    for unit in units(instance):
+        made: set[int] = set()
+        changed: set[int] = set()
+        needed: dict[int, None] = {}
+        for k in unit.tasks:
+            task = instance.tasks[k]
+            needed.update((d, None) for d in (*task.inputs, *task.updates) if d not in made)
+            made.update(task.outputs)
+            changed.update(task.updates)
+        found.append(Pass(unit.kind, unit.direction, unit.tasks, tuple(needed), frozenset(made | changed)))
+    return found
 
 
 @dataclass(slots=True)
@@ -25,8 +62,8 @@ class Execution:
 
     Attributes
     ----------
-    instance, builder, units
-        What is executed, where it is issued, and the layers.
+    instance, builder, passes
+        What is executed, where it is issued, and the layers in either pass.
     leaves_at
         Per unit, the blocks that leave the device with it (`offload_points`).
     algorithms
@@ -45,7 +82,7 @@ class Execution:
 
     instance: Instance
     builder: ProgramBuilder
-    units: tuple[Unit, ...]
+    passes: Sequence[Pass]
     leaves_at: Mapping[int, Sequence[int]]
     algorithms: Sequence[int]
     look_ahead: Callable[[Execution, int], list[int]]
@@ -57,24 +94,21 @@ class Execution:
 
     def all(self) -> None:
         """Execute every layer."""
-        for index in range(len(self.units)):
+        for index in range(len(self.passes)):
             self.unit(index)
 
     def unit(self, index: int) -> None:
         """Execute a layer in one pass, with the copies that overlap it."""
-        unit = self.units[index]
+        here = self.passes[index]
         pending, self.copies = self.copies, []
         issued = [] if self.last_run is None else [self.last_run]
-        for d in self.needed(unit):
+        for d in here.needs:
             if not self.builder.is_resident(d):
                 pending.append(self.builder.prefetch(d, issued))
-        written = {
-            d for k in unit.tasks for d in (*self.instance.tasks[k].outputs, *self.instance.tasks[k].updates)
-        }
         leaving = self.leaves_at.get(index, ())
-        self.copies += self.offload([d for d in leaving if d not in written], issued)
+        self.copies += self.offload([d for d in leaving if d not in here.writes], issued)
         self.copies += [self.builder.prefetch(d, issued) for d in self.look_ahead(self, index)]
-        for k in unit.tasks:
+        for k in here.tasks:
             at = self.workspace_at.get(k)
             self.last_run = self.builder.run(k, self.algorithms[k], pending, workspace_at=at)
             if self.rooms is not None:
@@ -82,11 +116,11 @@ class Execution:
             if self.at_once:
                 self.builder.release_dead(k)
             pending = []
-        self.copies += self.offload([d for d in leaving if d in written], [])
+        self.copies += self.offload([d for d in leaving if d in here.writes], [])
         for d in leaving:
             if self.builder.is_resident(d):
                 self.builder.release(d)
-        for k in unit.tasks:
+        for k in () if self.at_once else here.tasks:
             self.builder.release_dead(k)
 
     def offload(self, blocks: Sequence[int], issued: Sequence[int]) -> list[int]:
@@ -97,22 +131,10 @@ class Execution:
             if self.builder.is_resident(d) and not self.builder.on_host(d)
         ]
 
-    def needed(self, unit: Unit) -> list[int]:
-        """Blocks that a unit reads and does not make itself."""
-        made: set[int] = set()
-        needed: dict[int, None] = {}
-        for k in unit.tasks:
-            task = self.instance.tasks[k]
-            needed.update((d, None) for d in (*task.inputs, *task.updates) if d not in made)
-            made.update(task.outputs)
-        return list(needed)
-
     def absent(self, index: int) -> list[int]:
         """Blocks that a unit needs and that are on the host only."""
         return [
-            d
-            for d in self.needed(self.units[index])
-            if self.builder.on_host(d) and not self.builder.is_resident(d)
+            d for d in self.passes[index].needs if self.builder.on_host(d) and not self.builder.is_resident(d)
         ]
 
 
@@ -161,4 +183,4 @@ def offload_points(
 
 def next_layer(execution: Execution, index: int) -> list[int]:
     """Look one layer ahead (Layrub, section 4.1)."""
-    return execution.absent(index + 1) if index + 1 < len(execution.units) else []
+    return execution.absent(index + 1) if index + 1 < len(execution.passes) else []

@@ -14,7 +14,7 @@ from ..instances.instance import Instance
 from ..instances.transforms import with_mask
 from .choices import fastest_within
 from .layers import layers, units
-from .layerwise import Execution, next_layer, offload_points
+from .layerwise import Execution, next_layer, offload_points, passes
 from .methods import Answer, Limits, Refusal, register
 from .network_wide import fetch
 from .program import OutOfMemoryError, ProgramBuilder
@@ -156,11 +156,11 @@ def in_place(builder: ProgramBuilder) -> list[int]:
 
 def _migrating(instance: Instance, limits: Limits, name: str, groups: Groups, *, at_once: bool) -> Answer:
     """Schedule by the inter-layer strategy (algorithm 1)."""
-    all_units, algorithms = units(instance), caffe_algorithms(instance)
-    leaves_at = offload_points(instance, all_units, lambda _: True, unread=True)
+    both_ways, algorithms = passes(instance), caffe_algorithms(instance)
+    leaves_at = offload_points(instance, units(instance), lambda _: True, unread=True)
 
     def issue(builder: ProgramBuilder) -> None:
-        Execution(instance, builder, all_units, leaves_at, algorithms, next_layer, at_once=at_once).all()
+        Execution(instance, builder, both_ways, leaves_at, algorithms, next_layer, at_once=at_once).all()
 
     return Answer(build_in_regions(instance, limits.memory, issue, groups, largest_first).finish(name))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -26,6 +26,11 @@ from .pool import Fit, PagePool, Pool, Range
 
 _NOT_THERE = -1
 """In place of an acquiring operation: the residence came to nothing."""
+
+_SKETCHED = {
+    stream: Operation(id=0, stream=stream, kind="run", start_ns=0, end_ns=0) for stream in get_args(Stream)
+}
+"""In place of operations of which only the stream matters."""
 
 
 class OutOfMemoryError(Exception):
@@ -774,7 +779,7 @@ class Sketch(ProgramBuilder):
     def _issue(
         self,
         stream: Stream,
-        kind: Kind,
+        kind: Kind,  # noqa: ARG002
         duration: int,  # noqa: ARG002
         waits: set[int],  # noqa: ARG002
         *,
@@ -782,7 +787,7 @@ class Sketch(ProgramBuilder):
         algorithm: int | None = None,  # noqa: ARG002
         block: int | None = None,  # noqa: ARG002
     ) -> int:
-        self._operations.append(Operation(id=0, stream=stream, kind=kind, start_ns=0, end_ns=0))
+        self._operations.append(_SKETCHED[stream])
         self.starts.append(0)
         self.ends.append(0)
         return len(self.ends) - 1
@@ -809,7 +814,13 @@ class _Hazards:
 
     def over(self, ranges: tuple[Range, ...]) -> set[int]:
         """Operations that released anything in these ranges last."""
-        return {i for one in ranges for _, _, ops in self.pieces(one) for i in ops}
+        found: set[int] = set()
+        for start, size in ranges:
+            i = bisect_right(self._starts, start) - 1
+            while i < len(self._starts) and self._starts[i] < start + size:
+                found.update(self._ops[i])
+                i += 1
+        return found
 
     def pieces(self, one: Range) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         """Cut a range into pieces that were released last by the same operations."""

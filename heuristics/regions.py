@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
+from typing import NamedTuple
 
 from ..instances.instance import Instance
 from ..instances.units import ceil_to, format_size
@@ -20,8 +20,7 @@ from .placement import Issue, build, build_planned
 from .program import ProgramBuilder
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Something that takes memory from `begin` to `end`, counted in placements and releases of a program."""
 
     bytes: int

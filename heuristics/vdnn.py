@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ..instances.instance import Instance, Task
 from .choices import by_speed, leanest
 from .layers import Unit, units
-from .layerwise import Execution, offload_points
+from .layerwise import Execution, offload_points, passes
 from .methods import Answer, Limits, register
 from .placement import Issue, build
 from .pool import Range
@@ -88,14 +88,13 @@ def program(
     rooms
         Filled, per task, with the free ranges beside the blocks that are there while it runs.
     """
-    all_units = units(instance)
-    leaves_at = offload_points(instance, all_units, offloads)
+    layers, leaves_at = passes(instance), offload_points(instance, units(instance), offloads)
 
     def issue(builder: ProgramBuilder) -> None:
         Execution(
             instance,
             builder,
-            all_units,
+            layers,
             leaves_at,
             algorithms,
             up_to_the_next_convolution,
@@ -108,12 +107,12 @@ def program(
 
 def up_to_the_next_convolution(execution: Execution, index: int) -> list[int]:
     """Inputs of the next layer that waits for some, up to and with the next convolution (Fig. 10)."""
-    if execution.units[index].direction == "forward":
+    if execution.passes[index].direction == "forward":
         return []
-    for ahead in range(index + 1, len(execution.units)):
+    for ahead in range(index + 1, len(execution.passes)):
         absent = execution.absent(ahead)
         if absent:
             return absent
-        if execution.units[ahead].kind == "conv":
+        if execution.passes[ahead].kind == "conv":
             break
     return []

@@ -27,9 +27,7 @@ def test_the_file_has_every_rule_on_every_instance_of_every_suite(data: list[Lin
     assert all(line.outcome.isdigit() or line.outcome in REASONS.values() for line in data)
 
 
-def test_every_reason_is_explained_in_the_documentation(
-    pytestconfig: pytest.Config, data: list[Line]
-) -> None:
+def test_every_reason_is_explained_in_the_docs(pytestconfig: pytest.Config, data: list[Line]) -> None:
     page = (pytestconfig.rootpath / "docs" / "comparators.md").read_text(encoding="utf-8")
     for reason in {line.outcome for line in data if not line.outcome.isdigit()}:
         assert f"**{reason}**" in page

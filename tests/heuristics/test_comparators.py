@@ -63,7 +63,7 @@ def test_caffe_s_workspaces_are_small_and_tensorflow_s_are_what_there_is_room_fo
 
 
 def test_memory_in_the_order_of_what_is_shared(resnet: Instance) -> None:
-    """What is live is the least; best fit and static regions come near it, a place for everything does not."""
+    """Best fit and static regions come near what is live; a place for everything does not."""
     lean = msgspec.structs.replace(
         resnet,
         tasks=tuple(msgspec.structs.replace(t, algorithms=t.algorithms[:1]) for t in resnet.tasks),
