@@ -105,6 +105,7 @@ def layrub_inter(instance: Instance, limits: Limits) -> Answer:
     "layrub-hybrid",
     "both: gradients take the place of their data, data leaves and comes back a layer ahead",
     f"{_SOURCE}, section 3.4",
+    shown="named",
     transform=planned,
 )
 def layrub_hybrid(instance: Instance, limits: Limits) -> Answer:

@@ -63,9 +63,13 @@ def restorable(instance: Instance) -> set[int]:
 
 
 def used_later(instance: Instance, blocks: Iterable[int]) -> set[int]:
-    """Those blocks of the forward pass that the backward pass uses."""
-    end = turn(instance)
-    return {d for d in blocks if instance.uses[d] and instance.uses[d][0] < end <= instance.uses[d][-1]}
+    """Those blocks of the forward pass that the backward pass reads, and does not change."""
+    end, uses, writers = turn(instance), instance.uses, instance.writers
+    return {
+        d
+        for d in blocks
+        if uses[d] and uses[d][0] < end <= uses[d][-1] and (not writers[d] or writers[d][-1] < end)
+    }
 
 
 def fastest_with_room(builder: ProgramBuilder, task: int, most: int = LARGEST) -> int:
