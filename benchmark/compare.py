@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from ..heuristics.methods import find_method, list_methods
+from ..heuristics.methods import Transform, find_method, list_methods
 from ..instances.errors import BudgetError, PebblerError
 from ..instances.instance import Instance
 from ..instances.memory import ideal_ns, least_budget, require_budget
@@ -20,7 +20,7 @@ from ..solver.solve import Result, Status, solve
 from ..solver.sub_batch_search import Choice, Iterations, iteration_bound, search_sub_batch
 from ..validate.measures import average_bytes
 from ..validate.schedule import Schedule
-from .plan import auto_budget, own_instances
+from .plan import auto_budget, own_instances, planned
 from .table import format_table
 from .usage import stall_ns
 
@@ -87,6 +87,8 @@ class Row:
         What it solved: one instance, or a second one for a smaller last round.
     schedules
         One an instance; fewer where one is missing.
+    bound
+        The best lower bound known for what it solved: the comparison's, unless it planned on other instances.
     """
 
     method: str
@@ -96,6 +98,12 @@ class Row:
     figures: Figures | None
     instances: tuple[Instance, ...]
     schedules: tuple[Schedule, ...]
+    bound: Bound
+
+    @property
+    def variant(self) -> str:
+        """What kind of instance the method has scheduled."""
+        return _variant(self.instances[0])
 
     @property
     def sub_batch(self) -> int | None:
@@ -150,16 +158,15 @@ class Comparison:
 
     @property
     def variant(self) -> str:
-        """Whether tensors are ``whole`` or in ``parts``."""
-        in_parts = any(block.tensor is not None for block in self.instance.blocks)
-        return "parts" if in_parts else "whole"
+        """What kind of instance it is: ``whole``, ``parts``, ``mask`` or ``recompute``."""
+        return _variant(self.instance)
 
     def as_dict(self) -> dict[str, Any]:
         """What ``compare --json`` prints."""
         instance, meta = self.instance, self.instance.meta
         bound = asdict(self.bound)
         rounds = sum(part.rounds for part in self.instances)
-        shared = {"memory_model": self.memory, "seed": self.seed, "variant": self.variant}
+        shared = {"memory_model": self.memory, "seed": self.seed}
         missing = dict.fromkeys(f.name for f in fields(Figures))
         return {
             "instance": {
@@ -182,8 +189,9 @@ class Comparison:
                     "status": row.status,
                     "stopped_by": row.stopped_by,
                     **(asdict(row.figures) if row.figures else missing),
-                    **bound,
+                    **asdict(row.bound),
                     **shared,
+                    "variant": row.variant,
                     "sub_batch": row.sub_batch,
                     "rounds": row.rounds,
                     "solve_seconds": row.solve_seconds,
@@ -222,6 +230,7 @@ class Comparison:
                 f"graph {meta.get('graph', 'of the file')}, {instance.engines} copies, {self.memory} memory, "
                 f"tensors {self.variant}",
             ),
+            *(("planned", told) for told in self._plans()),
             ("limits", MODEL_LIMITS),
         ]
         warnings = {
@@ -231,6 +240,15 @@ class Comparison:
         if self.interrupted:
             notes.append(("interrupted", "the methods that had not ended are missing"))
         return notes
+
+    def _plans(self) -> list[str]:
+        """Which methods worked on another variant, whose bound differs."""
+        methods: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.variant != self.variant:
+                told = f"{format_time(row.bound.lower_bound_ns)} ({row.bound.bound_by})"
+                methods.setdefault(f"{row.instances[0].name}, lower bound {told}", []).append(row.method)
+        return [f"{', '.join(names)} on {which}" for which, names in methods.items()]
 
 
 def default_methods(instances: Sequence[Instance], *, auto: bool = False) -> tuple[str, ...]:
@@ -293,7 +311,7 @@ def compare(
         for instance in rounds
     }
     run = _Run(known, time_limit, seed, workers, memory)
-    run.all(dict.fromkeys(names, rounds).items())
+    run.all((name, planned(find_method(name), rounds)) for name in names)
     bound = iteration_bound(
         [instance.rounds for instance in rounds], [run.known[instance.name] for instance in rounds]
     )
@@ -320,13 +338,21 @@ def compare_auto(
     whole = workload.instance(budget_bytes, check_budget=False)
     names = default_methods([whole], auto=True) if methods is None else tuple(dict.fromkeys(methods))
     found = [find_method(name) for name in names]
-    iterations = Iterations(workload, budget_bytes)
+    iterations: dict[Transform | None, Iterations] = {None: Iterations(workload, budget_bytes)}
+    for info in found:
+        if info.transform not in iterations:
+            iterations[info.transform] = Iterations(workload, budget_bytes, info.transform)
     run = _Run({}, time_limit, seed, workers, memory)
     run.all(
-        (info.name, own_instances(info.sub_batch, workload, budget_bytes) if info.sub_batch else iterations)
+        (
+            info.name,
+            planned(info, own_instances(info.sub_batch, workload, budget_bytes))
+            if info.sub_batch
+            else iterations[info.transform],
+        )
         for info in found
     )
-    return run.comparison((whole,), iterations.least_bound(), workload.floor(), auto=True)
+    return run.comparison((whole,), iterations[None].least_bound(), workload.floor(), auto=True)
 
 
 @dataclass(slots=True)
@@ -339,6 +365,7 @@ class _Run:
     workers: int
     memory: Literal["contiguous", "paged"]
     answers: dict[str, tuple[tuple[Instance, ...], _Answer]] = field(default_factory=dict)
+    searched: dict[str, Iterations] = field(default_factory=dict)
     interrupted: bool = False
 
     def all(self, plans: Iterable[tuple[str, tuple[Instance, ...] | Iterations]]) -> None:
@@ -346,6 +373,7 @@ class _Run:
         try:
             for name, plan in plans:
                 if isinstance(plan, Iterations):
+                    self.searched[name] = plan
                     instances, answer = self.search(name, plan)
                 else:
                     instances, answer = plan, self.one(name, plan)
@@ -400,13 +428,25 @@ class _Run:
             return iterations.instances(workload.batch), _Answer((), reason, Status.UNKNOWN, choice)
         return choice.instances, _Answer(choice.results, None, Status.FEASIBLE, choice)
 
+    def bound_of(self, method: str, solved: Sequence[Instance], shared: Instance, bound: Bound) -> Bound:
+        """Return the bound that a method's time stands beside: that of all, or its own on other instances."""
+        if _variant(solved[0]) == _variant(shared):
+            return bound
+        if method in self.searched:
+            return self.searched[method].least_bound()
+        return iteration_bound(
+            [instance.rounds for instance in solved],
+            [self.known.get(instance.name) or best_bound(instance) for instance in solved],
+        )
+
     def comparison(
         self, instances: tuple[Instance, ...], bound: Bound, least: int, *, auto: bool
     ) -> Comparison:
         """Set the answers side by side."""
         ideal = sum(instance.rounds * ideal_ns(instance) for instance in instances)
         rows = tuple(
-            _row(name, answer, solved, ideal, bound) for name, (solved, answer) in self.answers.items()
+            _row(name, answer, solved, ideal, self.bound_of(name, solved, instances[0], bound))
+            for name, (solved, answer) in self.answers.items()
         )
         return Comparison(
             instances, rows, ideal, bound, least, self.memory, self.seed, self.interrupted, auto
@@ -459,14 +499,16 @@ def _progress(method: str, answer: _Answer) -> str:
 
 
 def _row(method: str, answer: _Answer, instances: tuple[Instance, ...], ideal: int, bound: Bound) -> Row:
-    results = answer.results
+    results, figures = answer.results, None
     schedules = tuple(result.schedule for result in results if result.schedule is not None)
     if answer.failure is not None:
-        return Row(method, answer.status, answer.stopped_by, answer.seconds, None, instances, schedules)
+        return Row(
+            method, answer.status, answer.stopped_by, answer.seconds, None, instances, schedules, bound
+        )
     figures = _figures(instances, results, schedules, ideal, bound)
     optimal = figures.iteration_ns == bound.lower_bound_ns
     status = Status.OPTIMAL if optimal else Status.FEASIBLE
-    return Row(method, status, answer.stopped_by, answer.seconds, figures, instances, schedules)
+    return Row(method, status, answer.stopped_by, answer.seconds, figures, instances, schedules, bound)
 
 
 def _figures(
@@ -533,6 +575,14 @@ def _cells(row: Row) -> tuple[str, ...]:
         ),
         f"{row.solve_seconds:.2f} s",
     )
+
+
+def _variant(instance: Instance) -> str:
+    """``parts``, ``mask`` or ``recompute``, whichever transform came last; ``whole`` without any of them."""
+    if any(block.tensor is not None for block in instance.blocks):
+        return "parts"
+    words = reversed(instance.meta.get("transforms", ()))
+    return next((word for word in words if word in ("mask", "recompute")), "whole")
 
 
 def _describe(instances: Sequence[Instance]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..heuristics.methods import SubBatchRule
+from collections.abc import Sequence
+
+from ..heuristics.methods import MethodInfo, SubBatchRule
 from ..instances.errors import BudgetError
 from ..instances.instance import Instance
 from ..instances.units import format_size
@@ -47,6 +49,11 @@ def own_instances(rule: SubBatchRule, workload: Workload, budget_bytes: int) -> 
         workload.instance(budget_bytes, size, rounds=rounds, check_budget=False)
         for size, rounds in workload.rounds(rule(workload, budget_bytes))
     )
+
+
+def planned(info: MethodInfo, instances: Sequence[Instance]) -> tuple[Instance, ...]:
+    """Return what a method is given to schedule of an iteration: changed, where it plans on its own."""
+    return tuple(instances) if info.transform is None else tuple(map(info.transform, instances))
 
 
 def auto_budget(workload: Workload, budget: int | str) -> int:

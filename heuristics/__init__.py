@@ -3,4 +3,4 @@
 Importing the package registers its methods.
 """
 
-from . import modnn, network_wide, vdnn, vdnn_dyn
+from . import comparators, layrub, modnn, network_wide, rematerialise, vdnn, vdnn_dyn

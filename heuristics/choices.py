@@ -17,3 +17,8 @@ def leanest(task: Task) -> int:
         range(len(task.algorithms)),
         key=lambda a: (task.algorithms[a].workspace_bytes, task.algorithms[a].duration_ns),
     )
+
+
+def fastest_within(task: Task, room: int) -> int:
+    """Index of the fastest algorithm with a workspace of at most `room` bytes; else of the leanest."""
+    return next((a for a in by_speed(task) if task.algorithms[a].workspace_bytes <= room), leanest(task))

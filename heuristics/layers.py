@@ -45,7 +45,7 @@ def units(instance: Instance) -> tuple[Unit, ...]:
     role: list[tuple[str, str, Literal["forward", "backward"] | None]] = [
         (task.name, "conv" if len(task.algorithms) > 1 else "other", None) for task in instance.tasks
     ]
-    for layer in _layers(instance):
+    for layer in layers(instance):
         for k in layer.forward:
             role[k] = layer.name, layer.kind, "forward"
         for k in layer.backward:
@@ -56,13 +56,20 @@ def units(instance: Instance) -> tuple[Unit, ...]:
     )
 
 
-def _layers(instance: Instance) -> tuple[Layer, ...]:
+def layers(instance: Instance) -> tuple[Layer, ...]:
+    """Return the layers that an instance names in ``meta.layers``, in forward order; none without it.
+
+    Raises
+    ------
+    PebblerError
+        When that is not a list of layers whose tasks exist.
+    """
     try:
-        layers = msgspec.convert(instance.meta.get("layers", ()), tuple[Layer, ...])
+        found = msgspec.convert(instance.meta.get("layers", ()), tuple[Layer, ...])
     except msgspec.ValidationError as error:
         raise PebblerError(f"{instance.name}: meta.layers is not a list of layers: {error}") from None
-    for layer in layers:
+    for layer in found:
         for k in (*layer.forward, *layer.backward):
             if k >= len(instance.tasks):
                 raise PebblerError(f"{instance.name}: meta.layers: layer '{layer.name}' names no task {k}")
-    return layers
+    return found

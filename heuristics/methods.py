@@ -7,8 +7,10 @@ modules.
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
 from typing import Literal
 
 from ..instances.errors import PebblerError
@@ -91,6 +93,8 @@ Method = Callable[[Instance, Limits], Answer]
 Shown = Literal["always", "auto", "named"]
 SubBatchRule = Callable[[Workload, int], int]
 """From a workload and a budget in bytes to the images of a round."""
+Transform = Callable[[Instance], Instance]
+"""To another instance of the same iteration, under the same budget."""
 
 
 class Refusal(Exception):  # noqa: N818 - a method's answer, not an error
@@ -103,7 +107,8 @@ class MethodInfo:
 
     `shown` says which comparisons include it where no methods are named: ``always``, only where methods
     choose their sub-batch (``auto``), or none (``named``). `sub_batch` is the method's own rule for the
-    sub-batch, where it has one; `rules` are those that can be left out of it.
+    sub-batch, where it has one; `transform` makes the instance that a comparison lets it schedule; `rules`
+    are those that can be left out of it.
     """
 
     name: str
@@ -112,6 +117,7 @@ class MethodInfo:
     call: Method
     shown: Shown = "always"
     sub_batch: SubBatchRule | None = None
+    transform: Transform | None = None
     rules: tuple[str, ...] = ()
 
     def require_rules(self, names: Collection[str]) -> None:
@@ -127,7 +133,12 @@ class MethodInfo:
             raise PebblerError(f"method '{self.name}' has no rule '{name}'; {has}")
 
 
+ENTRY_POINTS = "pebbler.methods"
+"""Group of entry points of other packages, each a module, or something in it, that registers methods."""
+
 _methods: dict[str, MethodInfo] = {}
+_loaded: set[EntryPoint] = set()
+_log = logging.getLogger(__name__)
 
 
 def register(
@@ -137,11 +148,13 @@ def register(
     *,
     shown: Shown = "always",
     sub_batch: SubBatchRule | None = None,
+    transform: Transform | None = None,
     rules: tuple[str, ...] = (),
 ) -> Callable[[Method], Method]:
     """Enter a method into the registry under a name (a decorator).
 
-    `shown`, `sub_batch` and `rules` are as `MethodInfo` has them; a rule for the sub-batch makes a planner.
+    `shown`, `sub_batch`, `transform` and `rules` are as `MethodInfo` has them; a rule for the sub-batch, or a
+    transform, makes a planner.
 
     Raises
     ------
@@ -152,14 +165,15 @@ def register(
     def enter(method: Method) -> Method:
         if name in _methods:
             raise PebblerError(f"method '{name}' is registered already; choose another name")
-        _methods[name] = MethodInfo(name, summary, source, method, shown, sub_batch, rules)
+        _methods[name] = MethodInfo(name, summary, source, method, shown, sub_batch, transform, rules)
         return method
 
     return enter
 
 
 def list_methods() -> tuple[MethodInfo, ...]:
-    """All registered methods, in the order of their registration."""
+    """All registered methods, in the order of their registration; those of other packages come last."""
+    load_entry_points()
     return tuple(_methods.values())
 
 
@@ -171,8 +185,33 @@ def find_method(name: str) -> MethodInfo:
     PebblerError
         When there is none; close names are listed.
     """
+    if name not in _methods:
+        load_entry_points()
     if name in _methods:
         return _methods[name]
     close = difflib.get_close_matches(name, _methods, n=3)
     hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(_methods)}"
     raise PebblerError(f"there is no method '{name}'; {hint}")
+
+
+def load_entry_points() -> None:
+    """Import what installed packages name in the group ``pebbler.methods``, once.
+
+    What cannot be imported, or registers a name that is taken, is left out with a warning: another package's
+    defect must not stop ours.
+    """
+    for point in entry_points(group=ENTRY_POINTS):
+        if point in _loaded:
+            continue
+        _loaded.add(point)
+        try:
+            point.load()
+        except Exception as error:
+            where = "a package" if point.dist is None else point.dist.name
+            _log.warning(
+                "the methods '%s' of %s cannot be loaded: %s: %s",
+                point.name,
+                where,
+                type(error).__name__,
+                error,
+            )

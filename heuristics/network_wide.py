@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..instances.instance import Instance
 from .choices import by_speed
 from .layers import units
@@ -34,18 +36,22 @@ def network_wide(instance: Instance, limits: Limits) -> Answer:
     builder = ProgramBuilder(instance, memory=limits.memory)
     try:
         for k, task in enumerate(instance.tasks):
-            for d in task.blocks:
-                if d not in task.outputs and not builder.is_resident(d):
-                    builder.prefetch(d)
-            _run_fastest(builder, k)
+            fetch(builder, (*task.inputs, *task.updates))
+            run_fastest(builder, k)
             builder.release_dead(k, keep=kept)
         return Answer(builder.finish("network-wide"))
     except OutOfMemoryError as error:
         raise Refusal(f"{error} at task {task.name}") from None
 
 
-def _run_fastest(builder: ProgramBuilder, k: int) -> None:
-    """Run a task with the fastest algorithm for which there is room."""
+def run_fastest(builder: ProgramBuilder, k: int) -> None:
+    """Run a task with the fastest algorithm for which there is room.
+
+    Raises
+    ------
+    OutOfMemoryError
+        When there is none.
+    """
     *faster, last = by_speed(builder.instance.tasks[k])
     for algorithm in faster:
         try:
@@ -54,3 +60,14 @@ def _run_fastest(builder: ProgramBuilder, k: int) -> None:
             continue
         return
     builder.run(k, last)
+
+
+def fetch(builder: ProgramBuilder, blocks: Iterable[int], after: Iterable[int] = ()) -> list[int]:
+    """Prefetch those of the given blocks that are not resident, and return the operations.
+
+    Raises
+    ------
+    OutOfMemoryError
+        When one has no place.
+    """
+    return [builder.prefetch(d, after) for d in blocks if not builder.is_resident(d)]

@@ -15,7 +15,7 @@ from ..instances.instance import Instance
 from ..instances.units import ceil_to
 from ..validate.schedule import MemoryModel, Schedule
 from .methods import Refusal
-from .program import OutOfMemoryError, ProgramBuilder
+from .program import OutOfMemoryError, ProgramBuilder, Sketch
 
 Issue = Callable[[ProgramBuilder], None]
 
@@ -46,17 +46,45 @@ def build(
         reason = str(error)
     if memory != "contiguous" or any(block.tensor is not None for block in instance.blocks):
         raise Refusal(reason)
-    sketch = ProgramBuilder(instance, memory="divisible", one_copy_queue=one_copy_queue)
+
+    def together(sketch: ProgramBuilder) -> list[int]:
+        plan = pack(sketch.lifetimes(), instance.pool_bytes, instance.alignment_bytes)
+        if plan is None:
+            raise Refusal(f"{reason}; the bytes are free, but no places were found for them")
+        return plan
+
+    return build_planned(instance, issue, together, one_copy_queue=one_copy_queue)
+
+
+def build_planned(
+    instance: Instance,
+    issue: Issue,
+    assign: Callable[[ProgramBuilder], Sequence[int]],
+    *,
+    one_copy_queue: bool = False,
+) -> ProgramBuilder:
+    """Issue a program in contiguous memory, every placement at an offset that was chosen before.
+
+    Parameters
+    ----------
+    instance, issue, one_copy_queue
+        As for `build`.
+    assign
+        From the program without addresses to an offset for each of its placements, in their order.
+
+    Raises
+    ------
+    Refusal
+        When the program needs more bytes than there are, or `assign` refuses.
+    """
+    sketch = Sketch(instance)
     start = dict.fromkeys(sketch.resident_blocks())
     try:
         issue(sketch)
         sketch.settle()
     except OutOfMemoryError as error:
         raise Refusal(str(error)) from None
-    plan = pack(sketch.lifetimes(), instance.pool_bytes, instance.alignment_bytes)
-    if plan is None:
-        raise Refusal(f"{reason}; the bytes are free, but no places were found for them")
-    builder = ProgramBuilder(instance, memory=memory, one_copy_queue=one_copy_queue, plan=plan, start=start)
+    builder = ProgramBuilder(instance, one_copy_queue=one_copy_queue, plan=assign(sketch), start=start)
     issue(builder)
     builder.settle()
     return builder

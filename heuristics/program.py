@@ -10,14 +10,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ..instances.errors import PebblerError
-from ..instances.instance import Instance
+from ..instances.instance import Instance, Task
 from ..instances.units import ceil_to, format_size
 from ..validate.measures import highest_byte, memory_curve
 from ..validate.schedule import PAGE_BYTES, Kind, MemoryModel, Operation, Residence, Schedule, Stream
@@ -26,6 +26,11 @@ from .pool import Fit, PagePool, Pool, Range
 
 _NOT_THERE = -1
 """In place of an acquiring operation: the residence came to nothing."""
+
+_SKETCHED = {
+    stream: Operation(id=0, stream=stream, kind="run", start_ns=0, end_ns=0) for stream in get_args(Stream)
+}
+"""In place of operations of which only the stream matters."""
 
 
 class OutOfMemoryError(Exception):
@@ -116,6 +121,9 @@ class ProgramBuilder:
         Simulated times of the operations issued so far, by id.
     offload_ns, bytes
         Per block, its offload time (0 where it has none) and its size.
+    free_bytes
+        The pool less the resident blocks, rounded up to the alignment, whatever the memory model and wherever
+        the holes are: decisions that rest on it do not depend on addresses.
     """
 
     def __init__(
@@ -172,6 +180,8 @@ class ProgramBuilder:
         self._claims: dict[int, _Place] = {}
         self._scratch_claim: tuple[Range, ...] = ()
         self._has_run = [False] * len(instance.tasks)
+        self._aligned = [ceil_to(block.bytes, instance.alignment_bytes) for block in instance.blocks]
+        self.free_bytes = instance.pool_bytes
         initially = [d for d, block in enumerate(instance.blocks) if block.initially == "device"]
         wanted = dict.fromkeys(initially) if start is None else start
         for d in sorted(initially, key=lambda d: (*instance.uses[d][:1], d)):
@@ -214,6 +224,10 @@ class ProgramBuilder:
             (stay.bytes, stay.placed, self._events + 1 if stay.gone is None else stay.gone)
             for stay in self._stays
         ]
+
+    def placements(self) -> list[int | None]:
+        """The block of every placement so far, in their order; None: a workspace."""
+        return [stay.block for stay in self._stays]
 
     def ranges_of(self, block: int) -> tuple[Range, ...]:
         """Where a resident block lies."""
@@ -341,18 +355,11 @@ class ProgramBuilder:
             When an input is not resident.
         """
         what = self.instance.tasks[task]
-        waits = set(after)
-        for d in what.inputs:
-            waits |= self._arrival(d, what.name)
+        waits = self._data_waits(what, after)
         outputs = [d for d in what.outputs if d not in self._open]
-        for d in (*what.updates, *(d for d in what.outputs if d in self._open)):
-            waits |= self._arrival(d, what.name)
-            waits |= {i for stream, i in self._open[d].users.items() if stream != "compute"}
         workspace = what.algorithms[algorithm].workspace_bytes
         places, scratch = self._place_all(outputs, workspace, what.name, at or {}, workspace_at)
-        for d, place in places:
-            waits |= self._hazards.over(place.ranges) | set(self._previous.get(d, ()))
-        waits |= self._hazards.over(scratch)
+        waits |= self._place_waits(places, scratch)
         duration = what.algorithms[algorithm].duration_ns
         i = self._issue("compute", "run", duration, waits, task=task, algorithm=algorithm)
         for d, place in places:
@@ -461,17 +468,20 @@ class ProgramBuilder:
         Blocks in `keep` stay.
         """
         for d in self.instance.tasks[task].blocks:
-            block = self.instance.blocks[d]
-            if (
-                d in keep
-                or d not in self._open
-                or self.instance.uses[d][-1] > task
-                or block.finally_ == "device"
-            ):
-                continue
-            if block.finally_ == "host" and not self._on_host[d]:
-                self.offload(d)
-            self.release(d)
+            if d not in keep and d in self._open and self.instance.uses[d][-1] <= task:
+                self.retire(d)
+
+    def retire(self, block: int) -> None:
+        """Release a resident block for good, after copying it if it must end on the host.
+
+        One that must end on the device stays.
+        """
+        finally_ = self.instance.blocks[block].finally_
+        if finally_ == "device":
+            return
+        if finally_ == "host" and not self._on_host[block]:
+            self.offload(block)
+        self.release(block)
 
     def settle(self) -> None:
         """Issue the copies that `finally` asks for and that have not been issued.
@@ -531,6 +541,23 @@ class ProgramBuilder:
             raise PebblerError(f"block '{name}' is not on the device where {reader} needs it")
         acquired_by = self._open[block].acquired_by
         return set() if acquired_by is None else {acquired_by}
+
+    def _data_waits(self, what: Task, after: Iterable[int]) -> set[int]:
+        """What a run waits for because of the blocks that are there: `after`, arrivals, copies of them."""
+        waits = set(after)
+        for d in what.inputs:
+            waits |= self._arrival(d, what.name)
+        for d in (*what.updates, *(d for d in what.outputs if d in self._open)):
+            waits |= self._arrival(d, what.name)
+            waits |= {i for stream, i in self._open[d].users.items() if stream != "compute"}
+        return waits
+
+    def _place_waits(self, places: Iterable[tuple[int, _Place]], scratch: tuple[Range, ...]) -> set[int]:
+        """What a run waits for because of where its outputs and its workspace lie."""
+        waits = self._hazards.over(scratch)
+        for d, place in places:
+            waits |= self._hazards.over(place.ranges) | set(self._previous.get(d, ()))
+        return waits
 
     def _issue(
         self,
@@ -598,10 +625,12 @@ class ProgramBuilder:
             stay.users[self._operations[acquired_by].stream] = acquired_by
         self._stays.append(stay)
         self._open[block] = stay
+        self.free_bytes -= self._aligned[block]
         self._address[block], self._rounded[block] = place.ranges[0]
 
     def _close_stay(self, block: int, released_after: tuple[int, ...]) -> None:
         stay = self._open.pop(block)
+        self.free_bytes += self._aligned[block]
         self._address[block] = -1
         stay.gone = self._count()
         stay.released_after = self._previous[block] = released_after
@@ -712,6 +741,70 @@ class ProgramBuilder:
         )
 
 
+class Sketch(ProgramBuilder):
+    """A program of which only the memory matters: bytes without addresses, and no times.
+
+    It tells lifetimes, placements and the peak in less time than a whole program, and cannot be finished.
+
+    Attributes
+    ----------
+    peak_bytes
+        Most bytes of blocks and workspaces so far.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self.peak_bytes = 0
+        super().__init__(instance, memory="divisible")
+
+    def release(self, block: int, after: Iterable[int] = ()) -> None:  # noqa: ARG002
+        """Give a resident block's room back."""
+        self._close_stay(block, ())
+
+    def finish(self, method: str, meta: dict[str, Any] | None = None) -> Schedule:  # noqa: ARG002
+        """Refuse: there is no schedule.
+
+        Raises
+        ------
+        PebblerError
+            Always.
+        """
+        raise PebblerError(f"{method}: a sketch has no schedule; issue the program on a ProgramBuilder")
+
+    def _data_waits(self, what: Task, after: Iterable[int]) -> set[int]:  # noqa: ARG002
+        return set()
+
+    def _place_waits(self, places: Iterable[tuple[int, _Place]], scratch: tuple[Range, ...]) -> set[int]:  # noqa: ARG002
+        return set()
+
+    def _issue(
+        self,
+        stream: Stream,
+        kind: Kind,  # noqa: ARG002
+        duration: int,  # noqa: ARG002
+        waits: set[int],  # noqa: ARG002
+        *,
+        task: int | None = None,  # noqa: ARG002
+        algorithm: int | None = None,  # noqa: ARG002
+        block: int | None = None,  # noqa: ARG002
+    ) -> int:
+        self._operations.append(_SKETCHED[stream])
+        self.starts.append(0)
+        self.ends.append(0)
+        return len(self.ends) - 1
+
+    def _take(self, size: int, at: int | None) -> tuple[Range, ...] | None:  # noqa: ARG002
+        assert isinstance(self.pool, PagePool)
+        if size > self.pool.free_bytes:
+            return None
+        self.pool.free_bytes -= size
+        self.peak_bytes = max(self.peak_bytes, self.instance.pool_bytes - self.pool.free_bytes)
+        return ((0, size),)
+
+    def _give_back(self, ranges: tuple[Range, ...], ops: Iterable[int] | None = None) -> None:  # noqa: ARG002
+        assert isinstance(self.pool, PagePool)
+        self.pool.free_bytes += sum(size for _, size in ranges)
+
+
 class _Hazards:
     """Which operations must have ended before a range of the pool may be written again."""
 
@@ -721,7 +814,13 @@ class _Hazards:
 
     def over(self, ranges: tuple[Range, ...]) -> set[int]:
         """Operations that released anything in these ranges last."""
-        return {i for one in ranges for _, _, ops in self.pieces(one) for i in ops}
+        found: set[int] = set()
+        for start, size in ranges:
+            i = bisect_right(self._starts, start) - 1
+            while i < len(self._starts) and self._starts[i] < start + size:
+                found.update(self._ops[i])
+                i += 1
+        return found
 
     def pieces(self, one: Range) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         """Cut a range into pieces that were released last by the same operations."""

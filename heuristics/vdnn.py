@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
 
 from ..instances.instance import Instance, Task
 from .choices import by_speed, leanest
 from .layers import Unit, units
+from .layerwise import Execution, offload_points, passes
 from .methods import Answer, Limits, register
 from .placement import Issue, build
 from .pool import Range
@@ -89,117 +88,31 @@ def program(
     rooms
         Filled, per task, with the free ranges beside the blocks that are there while it runs.
     """
-    all_units = units(instance)
-    leaves_at = _offload_points(instance, all_units, offloads)
+    layers, leaves_at = passes(instance), offload_points(instance, units(instance), offloads)
 
     def issue(builder: ProgramBuilder) -> None:
-        run = _Execution(instance, builder, all_units, leaves_at, algorithms, workspace_at or {}, rooms)
-        for index in range(len(all_units)):
-            run.unit(index)
+        Execution(
+            instance,
+            builder,
+            layers,
+            leaves_at,
+            algorithms,
+            up_to_the_next_convolution,
+            workspace_at=workspace_at or {},
+            rooms=rooms,
+        ).all()
 
     return issue
 
 
-@dataclass(slots=True)
-class _Execution:
-    """One iteration under vDNN's rules, layer by layer.
-
-    Both streams meet at the end of a layer in which a copy was issued (section III-B): the next layer's
-    computation waits for the layer's copies, and copies are issued when a layer starts.
-    """
-
-    instance: Instance
-    builder: ProgramBuilder
-    units: tuple[Unit, ...]
-    leaves_at: dict[int, list[int]]
-    algorithms: Sequence[int]
-    workspace_at: Mapping[int, int]
-    rooms: dict[int, tuple[Range, ...]] | None
-    last_run: int | None = None
-    copies: list[int] = field(default_factory=list)
-
-    def unit(self, index: int) -> None:
-        """Execute a layer in one pass, with the copies that overlap it."""
-        unit = self.units[index]
-        pending, self.copies = self.copies, []
-        issued = [] if self.last_run is None else [self.last_run]
-        for d in self.needed(unit):
-            if not self.builder.is_resident(d):
-                pending.append(self.builder.prefetch(d, issued))
-        leaving = [d for d in self.leaves_at.get(index, ()) if self.builder.is_resident(d)]
-        updated = {d for k in unit.tasks for d in self.instance.tasks[k].updates}
-        self.offload([d for d in leaving if d not in updated], issued)
-        if unit.direction != "forward":
-            for d in self.to_prefetch(index):
-                self.copies.append(self.builder.prefetch(d, issued))
-        for k in unit.tasks:
-            at = self.workspace_at.get(k)
-            self.last_run = self.builder.run(k, self.algorithms[k], pending, workspace_at=at)
-            if self.rooms is not None:
-                self.rooms[k] = self.builder.pool.holes()
-            pending = []
-        self.offload([d for d in leaving if d in updated], [])
-        for d in leaving:
-            self.builder.release(d)
-        for k in unit.tasks:
-            self.builder.release_dead(k)
-
-    def offload(self, blocks: list[int], issued: list[int]) -> None:
-        """Copy blocks to the host, unless the host has them."""
-        for d in blocks:
-            if not self.builder.on_host(d):
-                self.copies.append(self.builder.offload(d, issued))
-
-    def needed(self, unit: Unit) -> list[int]:
-        """Blocks that a unit reads and does not make itself."""
-        made: set[int] = set()
-        needed: dict[int, None] = {}
-        for k in unit.tasks:
-            task = self.instance.tasks[k]
-            needed.update((d, None) for d in (*task.inputs, *task.updates) if d not in made)
-            made.update(task.outputs)
-        return list(needed)
-
-    def to_prefetch(self, index: int) -> list[int]:
-        """Inputs of the next layer that waits for some, up to and with the next convolution (Fig. 10)."""
-        for unit in self.units[index + 1 :]:
-            absent = [d for d in self.needed(unit) if self.waits_on_host(d)]
-            if absent:
-                return absent
-            if unit.kind == "conv":
-                break
+def up_to_the_next_convolution(execution: Execution, index: int) -> list[int]:
+    """Inputs of the next layer that waits for some, up to and with the next convolution (Fig. 10)."""
+    if execution.passes[index].direction == "forward":
         return []
-
-    def waits_on_host(self, d: int) -> bool:
-        """Whether a block has been offloaded and not been prefetched since."""
-        return self.builder.on_host(d) and not self.builder.is_resident(d)
-
-
-def _offload_points(
-    instance: Instance, all_units: tuple[Unit, ...], offloads: Callable[[Unit], bool]
-) -> dict[int, list[int]]:
-    """Per unit, the inputs that leave the device with it.
-
-    A feature map is offloaded by its last consumer in the forward pass (its reference count reaches zero,
-    section III-A) if it is needed again later than in the next unit. Where the instance does not name its
-    layers, by the unit before its longest time without use.
-    """
-    unit_of = [u for u, unit in enumerate(all_units) for _ in unit.tasks]
-    leaves: dict[int, list[int]] = {}
-    for d, block in enumerate(instance.blocks):
-        places = sorted({unit_of[k] for k in instance.uses[d]})
-        forward = [u for u in places if all_units[u].direction == "forward"]
-        gaps = list(pairwise(places))
-        if forward:
-            gaps = [gap for gap in gaps if gap[0] == forward[-1]]
-        gaps = [gap for gap in gaps if gap[1] > gap[0] + 1 and all_units[gap[0]].direction != "backward"]
-        if not gaps or block.prefetch_ns is None:
-            continue
-        last, _ = max(gaps, key=lambda gap: gap[1] - gap[0])
-        read = any(
-            d in (*task.inputs, *task.updates) for task in (instance.tasks[k] for k in all_units[last].tasks)
-        )
-        can_leave = block.offload_ns is not None or (block.initially != "absent" and not instance.writers[d])
-        if read and can_leave and offloads(all_units[last]):
-            leaves.setdefault(last, []).append(d)
-    return leaves
+    for ahead in range(index + 1, len(execution.passes)):
+        absent = execution.absent(ahead)
+        if absent:
+            return absent
+        if execution.passes[ahead].kind == "conv":
+            break
+    return []

@@ -97,7 +97,7 @@ def with_recomputation(instance: Instance) -> Instance:
         msgspec.structs.replace(task, recomputable=True) if k in forward and not task.updates else task
         for k, task in enumerate(instance.tasks)
     )
-    return _changed(instance, "recompute", tasks=tasks)
+    return _changed(instance, "recompute", name=f"{instance.name}-recompute", tasks=tasks)
 
 
 def with_mask(instance: Instance) -> Instance:

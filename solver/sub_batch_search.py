@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..heuristics.methods import find_method
+from ..heuristics.methods import Transform, find_method
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
-from ..instances.memory import require_budget
+from ..instances.memory import least_budget, require_budget
 from ..instances.workload import Workload
 from .bounds import Bound, best_bound, compute_bound
 from .solve import Result, solve
@@ -27,7 +27,8 @@ class Iterations:
     """The iterations of a workload at every sub-batch that a budget allows, and their bounds.
 
     What is known of a round of some size counts for every sub-batch that has such a round: as its full ones
-    or as its smaller last one. Instances are built anew when they are asked for; bounds are kept.
+    or as its smaller last one. Instances are built anew when they are asked for, and changed by `transform`;
+    bounds are kept.
 
     Raises
     ------
@@ -37,6 +38,7 @@ class Iterations:
 
     workload: Workload
     budget_bytes: int
+    transform: Transform | None = None
     _compute: dict[int, Bound] = field(default_factory=dict, init=False)
     _best: dict[int, Bound] = field(default_factory=dict, init=False)
     _largest: int = field(default=0, init=False)
@@ -46,7 +48,7 @@ class Iterations:
         low, high = 1, self.workload.batch
         while low < high:  # M_min rises with the sub-batch: blocks grow, and the least workspace is none
             middle = (low + high + 1) // 2
-            fits = self.workload.minimum_budget(middle) <= self.budget_bytes
+            fits = least_budget(self._build(middle)) <= self.budget_bytes
             low, high = (middle, high) if fits else (low, middle - 1)
         self._largest = low
 
@@ -99,7 +101,8 @@ class Iterations:
         return known[size]
 
     def _build(self, size: int, rounds: int = 1) -> Instance:
-        return self.workload.instance(self.budget_bytes, size, rounds=rounds, check_budget=False)
+        instance = self.workload.instance(self.budget_bytes, size, rounds=rounds, check_budget=False)
+        return instance if self.transform is None else self.transform(instance)
 
 
 def iteration_bound(rounds: Sequence[int], bounds: Sequence[Bound]) -> Bound:

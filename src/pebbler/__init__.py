@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .benchmark.compare import compare as compare
     from .benchmark.compare import compare_auto as compare_auto
+    from .benchmark.plots import timeline as timeline
+    from .heuristics.layers import units as units
+    from .heuristics.methods import Answer as Answer
+    from .heuristics.methods import Limits as Limits
+    from .heuristics.methods import Refusal as Refusal
+    from .heuristics.methods import find_method as find_method
     from .heuristics.methods import list_methods as list_methods
     from .heuristics.methods import register as register
+    from .heuristics.offload_search import evict as evict
+    from .heuristics.offload_search import find_scheme as find_scheme
+    from .heuristics.placement import build as build
+    from .heuristics.pool import Pool as Pool
+    from .heuristics.program import OutOfMemoryError as OutOfMemoryError
     from .heuristics.program import ProgramBuilder as ProgramBuilder
     from .heuristics.search import LocalSearch as LocalSearch
     from .instances.errors import PebblerError as PebblerError
@@ -44,22 +55,31 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Algorithm": "instances.instance",
+    "Answer": "heuristics.methods",
     "Block": "instances.instance",
     "Instance": "instances.instance",
+    "Limits": "heuristics.methods",
     "LocalSearch": "heuristics.search",
     "Operation": "validate.schedule",
+    "OutOfMemoryError": "heuristics.program",
     "PebblerError": "instances.errors",
+    "Pool": "heuristics.pool",
     "Profile": "instances.profile",
     "ProgramBuilder": "heuristics.program",
+    "Refusal": "heuristics.methods",
     "Residence": "validate.schedule",
     "Schedule": "validate.schedule",
     "Task": "instances.instance",
     "Workload": "instances.workload",
     "best_bound": "solver.bounds",
+    "build": "heuristics.placement",
     "check": "validate.check",
     "compare": "benchmark.compare",
     "compare_auto": "benchmark.compare",
+    "evict": "heuristics.offload_search",
+    "find_method": "heuristics.methods",
     "find_network": "instances.zoo",
+    "find_scheme": "heuristics.offload_search",
     "find_suite": "instances.suites",
     "list_methods": "heuristics.methods",
     "list_networks": "instances.zoo",
@@ -70,6 +90,8 @@ _HOMES = {
     "register": "heuristics.methods",
     "simulate": "validate.simulate",
     "solve": "solver.solve",
+    "timeline": "benchmark.plots",
+    "units": "heuristics.layers",
     "write_instance": "instances.files",
     "write_profile": "instances.profile",
     "write_schedule": "validate.schedule",

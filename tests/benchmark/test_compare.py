@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pebbler.benchmark.compare import Comparison, compare, default_methods
+from pebbler.benchmark.compare import Comparison, compare, compare_auto, default_methods
 from pebbler.benchmark.export import export
 from pebbler.benchmark.plan import instances_of
 from pebbler.heuristics.methods import Answer, Limits, Method
@@ -277,3 +277,63 @@ def test_a_name_cannot_lead_out_of_the_folder(
     export(compare(msgspec.structs.replace(chain, name="../../etc/x y")), inside)
     assert [path.name for path in tmp_path.iterdir()] == ["inside"]
     assert (inside / "-..-etc-x-y.instance.json").exists()
+
+
+# --- methods that plan on an instance of their own --------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def planners() -> Comparison:
+    instances = instances_of(Workload("vgg16", 10, "k40"), "2GiB", 4)
+    return compare(instances, ["vdnn-dyn", "layrub-hybrid", "layrub-inter", "memonger-rule"])
+
+
+def test_a_planner_schedules_its_own_instances(planners: Comparison) -> None:
+    names = {row.method: [instance.name for instance in row.instances] for row in planners.rows}
+    assert names == {
+        "vdnn-dyn": ["vgg16-b4", "vgg16-b2"],
+        "layrub-hybrid": ["vgg16-b4-mask", "vgg16-b2-mask"],
+        "layrub-inter": ["vgg16-b4-mask", "vgg16-b2-mask"],
+        "memonger-rule": ["vgg16-b4-recompute", "vgg16-b2-recompute"],
+    }
+    for row in planners.rows:
+        for instance, schedule in zip(row.instances, row.schedules, strict=True):
+            assert instance.budget_bytes == planners.instance.budget_bytes
+            assert check(instance, schedule).reasons == ()
+
+
+def test_a_planner_s_gap_is_to_the_bound_of_its_own_instances(planners: Comparison) -> None:
+    for row in planners.rows:
+        own = sum(instance.rounds * best_bound(instance).lower_bound_ns for instance in row.instances)
+        assert row.bound.lower_bound_ns == own
+        assert row.figures is not None
+        assert row.figures.optimality_gap == row.bound.gap(row.figures.iteration_ns)
+    document = planners.as_dict()
+    assert [result["variant"] for result in document["results"]] == ["whole", "mask", "mask", "recompute"]
+    assert document["results"][0]["lower_bound_ns"] == document["lower_bound_ns"]
+    assert document["results"][3]["lower_bound_ns"] == planners.rows[3].bound.lower_bound_ns
+
+
+def test_the_table_names_the_instances_that_planners_made(planners: Comparison) -> None:
+    text = " ".join(str(planners).split())
+    assert "planned: layrub-hybrid, layrub-inter on vgg16-b4-mask, lower bound" in text
+    assert "planned: memonger-rule on vgg16-b4-recompute, lower bound" in text
+    assert "vdnn-dyn on" not in text
+
+
+def test_files_of_planners_stand_beside_their_instances(planners: Comparison, tmp_path: Path) -> None:
+    written = {path.name for path in export(planners, tmp_path)}
+    assert "vgg16-b4-mask.instance.json" in written
+    assert "vgg16-b4-mask.layrub-hybrid.schedule.json" in written
+    assert "vgg16-b2-recompute.memonger-rule.schedule.json" in written
+
+
+def test_a_planner_s_sub_batch_is_searched_on_its_own_instances() -> None:
+    comparison = compare_auto(Workload("vgg16", 6, "k40"), "1600MiB", ["vdnn-all-m", "layrub-hybrid"])
+    whole, masked = comparison.rows
+    assert whole.variant == "whole"
+    assert masked.variant == "mask"
+    assert all(instance.name.endswith("-mask") for instance in masked.instances)
+    assert whole.bound == comparison.bound
+    assert masked.figures is not None
+    assert masked.bound.lower_bound_ns <= masked.figures.iteration_ns
