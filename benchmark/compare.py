@@ -157,7 +157,7 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """What ``compare --json`` prints."""
         instance, meta = self.instance, self.instance.meta
-        bound = asdict(self.bound)
+        bound = self.bound.as_dict()
         rounds = sum(part.rounds for part in self.instances)
         shared = {"memory_model": self.memory, "seed": self.seed, "variant": self.variant}
         missing = dict.fromkeys(f.name for f in fields(Figures))
@@ -214,7 +214,8 @@ class Comparison:
             (
                 "lower bound",
                 f"{format_time(bound.lower_bound_ns)} ({bound.bound_by}, "
-                f"{'in exact arithmetic' if bound.certified else 'not certified'})"
+                + ("in exact arithmetic)" if bound.certified else "the solver's word)")
+                + ("" if bound.certified else f"; {format_time(bound.certified_ns)} in exact arithmetic")
                 + (", the least over all sub-batches" if self.auto else ""),
             ),
             (
@@ -352,9 +353,7 @@ class _Run:
                 self.answers[name] = instances, answer
                 _log.info("%s", _progress(name, answer))
                 for instance, result in zip(instances, answer.results, strict=False):
-                    self.known[instance.name] = Bound(
-                        result.lower_bound_ns, result.bound_by, result.certified
-                    )
+                    self.known[instance.name] = result.bound
                 if answer.search is not None and answer.search.stopped_by == "interrupted":
                     raise KeyboardInterrupt
         except KeyboardInterrupt:

@@ -33,6 +33,7 @@ COMMANDS = [
     "solve",
     "bound",
     "check",
+    "check-bound",
     "trace",
     "pack",
     "networks",
@@ -313,14 +314,6 @@ def test_solve_without_a_schedule_says_no(
     assert main(["solve", str(file), "--method", "keep", "-o", "o.json"]) == 1
     assert "unknown (no place for block 'D'" in capsys.readouterr().out
     assert not Path("o.json").exists()
-
-
-def test_bound(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bound", str(file), "--json"]) == 0
-    bound = json.loads(capsys.readouterr().out)
-    assert set(bound) == {"lower_bound_ns", "bound_by", "certified"}
-    assert main(["bound", str(file)]) == 0
-    assert f"({bound['lower_bound_ns']} ns), {bound['bound_by']}, in exact" in capsys.readouterr().out
 
 
 def test_check_proves_or_gives_every_reason(

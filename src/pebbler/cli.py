@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .command_bound import add_bound, add_check_bound
 from .instances.errors import PebblerError
 from .options import (
     Parser,
@@ -236,37 +237,6 @@ def _solve(arguments: argparse.Namespace) -> int:
     else:
         print(result)
     return DONE if result.schedule is not None else NO
-
-
-def _bound(arguments: argparse.Namespace) -> int:
-    from .instances.files import read_instance
-    from .instances.units import format_time
-    from .solver.bounds import Bound, best_bound
-    from .solver.refine import refine_bound
-
-    def told(bound: Bound) -> str:
-        exact = "in exact arithmetic" if bound.certified else "not certified"
-        return f"{format_time(bound.lower_bound_ns)} ({bound.lower_bound_ns} ns), {bound.bound_by}, {exact}"
-
-    def progress(better: Bound) -> None:
-        logging.getLogger(__name__).info("%s", told(better))
-
-    instance = read_instance(arguments.file)
-    if arguments.time_limit is None:
-        bound = best_bound(instance)
-    else:
-        bound = refine_bound(
-            instance,
-            arguments.time_limit,
-            solver=arguments.solver,
-            log=arguments.log,
-            on_better=progress,
-        )
-    if arguments.json:
-        print_json(bound)
-    else:
-        print(told(bound))
-    return DONE
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -515,21 +485,8 @@ def _parser() -> argparse.ArgumentParser:
     add_solver(command)
     add_output(command, "SCHEDULE")
 
-    command = add_command(
-        commands,
-        "bound",
-        _bound,
-        "the best proven lower bound on the makespan, and the argument that gave it",
-        "pebbler bound vgg16.instance.json --time-limit 60s",
-    )
-    add_file(command)
-    command.add_argument(
-        "--time-limit",
-        type=seconds,
-        metavar="T",
-        help="for better bounds by linear and integer programs; default: only those in exact arithmetic",
-    )
-    add_solver(command)
+    add_bound(commands)
+    add_check_bound(commands)
 
     command = add_command(
         commands,

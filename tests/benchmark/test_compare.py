@@ -30,6 +30,7 @@ SOLVE_KEYS = {
     "optimality_gap",
     "bound_by",
     "certified",
+    "certified_lower_bound_ns",
     "peak_bytes",
     "average_bytes",
     "offloaded_bytes",
