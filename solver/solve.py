@@ -12,7 +12,7 @@ from typing import Literal
 from ..heuristics.methods import Answer, Limits, OnBetter, Refusal, find_method
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
-from ..instances.memory import require_budget
+from ..instances.memory import require_budget, why_infeasible
 from ..instances.units import format_size, format_time
 from ..validate.certificate import Certificate, check_certificate
 from ..validate.check import check
@@ -175,7 +175,8 @@ def solve(
     limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log, frozenset(without), on_better)
     began = time.perf_counter()
     try:
-        answer = info.call(instance, limits)
+        reason = why_infeasible(instance)
+        answer = info.call(instance, limits) if reason is None else Answer(None, reason, infeasible=True)
     except Refusal as refusal:
         answer = Answer(None, stopped_by=str(refusal))
     seconds = time.perf_counter() - began

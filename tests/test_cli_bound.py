@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pebbler.cli import main
-from pebbler.instances.files import write_instance
+from pebbler.instances.files import read_instance, write_instance
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import with_budget
 from pebbler.instances.workload import Workload
@@ -94,3 +96,42 @@ def test_wrong_usage_is_refused_and_nothing_written(
         assert captured.out == ""
         assert len(captured.err.splitlines()) == 1
     assert sorted(Path().iterdir()) == before
+
+
+@pytest.fixture
+def stuck() -> str:
+    """A file whose budget is over the minimum of every task, and yet too small: nothing can leave."""
+    workload = Workload("alexnet", 32, "k40").instance("1.05xMmin")
+    blocks = tuple(msgspec.structs.replace(b, offload_ns=None, prefetch_ns=None) for b in workload.blocks)
+    write_instance(msgspec.structs.replace(workload, blocks=blocks), "stuck.instance.json")
+    return "stuck.instance.json"
+
+
+def test_infeasible_is_explained(stuck: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`bound` and `solve` name the task, what it needs, and how much is missing; status 1."""
+    why = re.compile(
+        r"task '.+' needs .+ of blocks and .+ of workspace, while .+ of other blocks can neither be copied "
+        r"to the host and back nor be computed again and .+ are resident: \d+ bytes .* together, "
+        r"\d+ bytes .* more"
+    )
+    assert main(["bound", stuck, "-o", "c.json"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert why.search(captured.err)
+    assert main(["solve", stuck, "--method", "modnn", "-o", "s.json", "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["status"] == "infeasible"
+    assert why.fullmatch(answer["stopped_by"].removesuffix(" than the budget"))
+    assert main(["compare", stuck, "--methods", "modnn", "--json"]) == 1
+    (row,) = json.loads(capsys.readouterr().out)["results"]
+    assert (row["status"], row["stopped_by"]) == ("infeasible", answer["stopped_by"])
+    assert not Path("c.json").exists()
+    assert not Path("s.json").exists()
+
+
+def test_tasks_that_may_run_again_are_no_proof(stuck: str, capsys: pytest.CaptureFixture[str]) -> None:
+    instance = read_instance(stuck)
+    tasks = tuple(msgspec.structs.replace(t, recomputable=not t.updates) for t in instance.tasks)
+    write_instance(msgspec.structs.replace(instance, tasks=tasks), "again.instance.json")
+    assert main(["bound", "again.instance.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bound_by"] == "compute"

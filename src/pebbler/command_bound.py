@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ def add_check_bound(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _bound(arguments: argparse.Namespace) -> int:
     from .instances.files import read_instance, sha256_of
-    from .instances.memory import require_budget
+    from .instances.memory import require_budget, why_infeasible
     from .solver.bounds import best_bound
     from .solver.refine import refine_bound
     from .validate.certificate import write_certificate
@@ -66,6 +67,9 @@ def _bound(arguments: argparse.Namespace) -> int:
         require_place(arguments.output)
     instance = read_instance(arguments.file)
     require_budget(instance)
+    if (reason := why_infeasible(instance)) is not None:
+        print(f"pebbler: {instance.name} has no schedule: {reason}", file=sys.stderr)
+        return 1
     if arguments.time_limit is None:
         bound = best_bound(instance)
     else:
