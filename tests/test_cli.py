@@ -37,6 +37,7 @@ COMMANDS = [
     "check-bound",
     "trace",
     "pack",
+    "frontier",
     "networks",
     "devices",
     "methods",

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .command_bound import add_bound, add_check_bound
+from .command_frontier import add_frontier
 from .instances.errors import PebblerError
 from .options import (
+    WORKLOAD_OPTIONS,
     Parser,
     add_command,
     add_file,
@@ -43,10 +45,6 @@ if TYPE_CHECKING:
 
 DONE, NO, WRONG, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 """Exit statuses: done; the answer is no; wrong usage or input; Ctrl-C; nobody reads the output."""
-
-
-_WORKLOAD = ("batch", "sub_batch", "device", "profile", "graph", "engines", "weights_as_blocks")
-"""Options that say what an instance file is made from."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,7 +94,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     require_folder(arguments.out)
     require_one(arguments, "a comparison", "network_or_file", "torch", "onnx")
     if source is not None and (source.endswith(".json") or Path(source).exists()):
-        refuse_options(arguments, source, _WORKLOAD)
+        refuse_options(arguments, source, WORKLOAD_OPTIONS)
         instance = read_instance(source)
         if arguments.budget is not None:
             instance = with_budget(instance, parse_budget(arguments.budget, instance))
@@ -167,7 +165,7 @@ def _foreign(arguments: argparse.Namespace) -> Instance:
     """Return the instance of another project's file."""
     from .instances.readers import read_foreign
 
-    refuse_options(arguments, arguments.foreign, _WORKLOAD)
+    refuse_options(arguments, arguments.foreign, WORKLOAD_OPTIONS)
     if arguments.budget is None:
         raise PebblerError(f"{arguments.foreign} has no budget; give one, such as --budget 80%")
     return read_foreign(arguments.foreign)
@@ -524,6 +522,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "-o", "--output", type=Path, metavar="OUT.csv", help="where to write; default: nowhere"
     )
+
+    add_frontier(commands)
 
     command = add_command(
         commands, "networks", _networks, "the networks, or one of them", "pebbler networks vgg16 --batch 64"
