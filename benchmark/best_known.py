@@ -153,7 +153,7 @@ def _improve(
             ).optimal:
                 break
             result = solve(instance, method, time_limit=time_limit, memory=memory)
-            bound = Bound(result.lower_bound_ns, result.bound_by, result.certified)
+            bound = result.bound
             registry = admit(registry, instance, memory=memory, schedule=result.schedule, bound=bound)
             told = "no schedule" if result.makespan_ns is None else format_time(result.makespan_ns)
             print(

@@ -164,7 +164,7 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """What ``compare --json`` prints."""
         instance, meta = self.instance, self.instance.meta
-        bound = asdict(self.bound)
+        bound = self.bound.as_dict()
         rounds = sum(part.rounds for part in self.instances)
         shared = {"memory_model": self.memory, "seed": self.seed}
         missing = dict.fromkeys(f.name for f in fields(Figures))
@@ -201,7 +201,12 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        table = format_table(_HEADER, [_cells(row) for row in self.rows], "llrrrrrrrr")
+        header: tuple[str, ...] = _HEADER
+        proven = None if self.bound.certified else self.bound.certified_ns
+        if proven is not None:
+            header = (*_HEADER[:5], "certified gap", *_HEADER[5:])
+        align = "ll".ljust(len(header), "r")
+        table = format_table(header, [_cells(row, proven) for row in self.rows], align)
         notes = (
             textwrap.fill(f"{name + ':':<13} {text}", 110, subsequent_indent=" " * 14)
             for name, text in self._notes()
@@ -222,7 +227,8 @@ class Comparison:
             (
                 "lower bound",
                 f"{format_time(bound.lower_bound_ns)} ({bound.bound_by}, "
-                f"{'in exact arithmetic' if bound.certified else 'not certified'})"
+                + ("in exact arithmetic)" if bound.certified else "the solver's word)")
+                + ("" if bound.certified else f"; {format_time(bound.certified_ns)} in exact arithmetic")
                 + (", the least over all sub-batches" if self.auto else ""),
             ),
             (
@@ -380,9 +386,7 @@ class _Run:
                 self.answers[name] = instances, answer
                 _log.info("%s", _progress(name, answer))
                 for instance, result in zip(instances, answer.results, strict=False):
-                    self.known[instance.name] = Bound(
-                        result.lower_bound_ns, result.bound_by, result.certified
-                    )
+                    self.known[instance.name] = result.bound
                 if answer.search is not None and answer.search.stopped_by == "interrupted":
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
@@ -556,17 +560,22 @@ _HEADER = (
 )
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    """Cells of a row; where there is no schedule, the reason runs across the figures' columns."""
+def _cells(row: Row, proven_ns: int | None) -> tuple[str, ...]:
+    """Cells of a row; where there is no schedule, the reason runs across the figures' columns.
+
+    `proven_ns` is what of the bound is certified, where that is not all of it: the gap to it is shown, too.
+    """
     if row.figures is None:
         return row.method, row.status, textwrap.shorten(row.stopped_by, 90, placeholder=" ...")
     figures = row.figures
+    exact = () if proven_ns is None else (f"{(figures.iteration_ns - proven_ns) / max(proven_ns, 1):.2%}",)
     return (
         row.method,
         row.status,
         format_time(figures.iteration_ns),
         f"{figures.overhead:.2%}",
         f"{figures.optimality_gap:.2%}",
+        *exact,
         f"{figures.stall_ns / max(figures.iteration_ns, 1):.1%}",
         format_size(figures.peak_bytes),
         f"{(figures.offloaded_bytes + figures.prefetched_bytes) / 1e9:.2f} GB",

@@ -36,7 +36,7 @@ def export(comparison: Comparison, directory: Path) -> tuple[Path, ...]:
     checksums: dict[str, str] = {}
     for row in comparison.rows:
         for instance, schedule in zip_longest(row.instances, row.schedules):
-            name = _file_name(instance)
+            name = file_name(instance)
             if name not in checksums:
                 path = directory / f"{name}.instance.json"
                 checksums[name] = write_instance(instance, path)
@@ -49,12 +49,12 @@ def export(comparison: Comparison, directory: Path) -> tuple[Path, ...]:
             write_atomically(picture, timeline(instance, schedule))
             written += [path, picture]
     if comparison.rows:
-        path = directory / f"{_file_name(comparison.instance)}.png"
+        path = directory / f"{file_name(comparison.instance)}.png"
         write_atomically(path, overview(comparison))
         written.append(path)
     return tuple(written)
 
 
-def _file_name(instance: Instance) -> str:
+def file_name(instance: Instance) -> str:
     """Name of an instance, without what might lead out of the folder."""
     return re.sub(r"[^\w.-]+", "-", instance.name).lstrip(".") or "instance"

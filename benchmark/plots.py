@@ -24,7 +24,7 @@ from ..validate.schedule import Operation, Schedule, Stream
 from .compare import MODEL_LIMITS, Comparison, Row
 from .usage import memory_use
 
-_COLOURS = {
+COLOURS = {
     "forward": "#56B4E9",
     "backward": "#0072B2",
     "compute": "#0072B2",
@@ -64,7 +64,7 @@ def timeline(instance: Instance, schedule: Schedule) -> bytes:
     instance, schedule
         The schedule and what it is for.
     """
-    unit, scale = _time_unit(schedule.makespan_ns)
+    unit, scale = time_unit(schedule.makespan_ns)
     with style.context("default"):
         figure = Figure(figsize=(12.0, 6.8), dpi=150, layout="constrained")
         streams, memory = figure.subplots(2, 1, sharex=True, height_ratios=(1.0, 1.3))
@@ -73,15 +73,15 @@ def timeline(instance: Instance, schedule: Schedule) -> bytes:
         memory.set_xlim(0, max(schedule.makespan_ns, 1) / scale)
         memory.set_xlabel(f"time ({unit})")
         figure.suptitle(_title(instance, schedule), fontsize=11)
-        _footnote(figure, _conditions(instance, schedule.memory_model))
-        return as_png(figure)
+        footnote(figure, _conditions(instance, schedule.memory_model))
+        return png(figure)
 
 
 def overview(comparison: Comparison) -> bytes:
     """Draw the methods of a comparison side by side, as PNG: iteration times and peaks."""
     rows = comparison.rows
     longest = max((row.figures.iteration_ns for row in rows if row.figures), default=1)
-    unit, scale = _time_unit(longest)
+    unit, scale = time_unit(longest)
     with style.context("default"):
         figure = Figure(figsize=(12.0, 2.3 + 0.42 * len(rows)), dpi=150, layout="constrained")
         times, peaks = figure.subplots(1, 2, sharey=True, width_ratios=(1.7, 1.0))
@@ -90,8 +90,8 @@ def overview(comparison: Comparison) -> bytes:
         times.set_yticks(range(len(rows)), [row.method for row in rows])
         times.set_ylim(len(rows) - 0.5, -0.5)
         figure.suptitle(f"{comparison.instance.name}: one training iteration", fontsize=11)
-        _footnote(figure, _conditions(comparison.instance, comparison.memory))
-        return as_png(figure)
+        footnote(figure, _conditions(comparison.instance, comparison.memory))
+        return png(figure)
 
 
 # --- timeline -----------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def _draw_streams(axes: Axes, instance: Instance, schedule: Schedule, scale: int
         counts[operation.stream] += 1
         spans[operation.stream, kind].append(_Span(operation.start_ns, operation.end_ns, name))
     spans["compute", "stall"] = _stalls(schedule)
-    shown = [kind for kind in _COLOURS if any(spans[stream, kind] for stream in rows)]
+    shown = [kind for kind in COLOURS if any(spans[stream, kind] for stream in rows)]
     for (stream, kind), bars in spans.items():
         apart = counts[stream] <= _MOST_EDGES
         drawn = bars if apart else _merge(bars)
@@ -116,14 +116,14 @@ def _draw_streams(axes: Axes, instance: Instance, schedule: Schedule, scale: int
         axes.broken_barh(
             [(bar.start / scale, (bar.end - bar.start) / scale) for bar in drawn],
             (y - 0.4, 0.8),
-            facecolors=_COLOURS[kind],
+            facecolors=COLOURS[kind],
             edgecolor="white" if apart else "none",
             linewidth=0.3 if apart else 0.0,
         )
         if apart and kind != "stall":
             _write_names(axes, drawn, kind, y, schedule.makespan_ns, scale)
     for kind in shown:
-        axes.broken_barh([], (0, 0), facecolors=_COLOURS[kind], label=kind)
+        axes.broken_barh([], (0, 0), facecolors=COLOURS[kind], label=kind)
     axes.set_yticks(range(len(rows)), [_ROWS[stream] for stream in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
@@ -180,7 +180,7 @@ def _write_names(axes: Axes, spans: Sequence[_Span], kind: str, y: int, makespan
 
 def _draw_memory(axes: Axes, instance: Instance, schedule: Schedule, scale: int) -> None:
     use = memory_use(schedule)
-    unit, size = _size_unit(max(schedule.peak_bytes, 1))
+    unit, size = size_unit(max(schedule.peak_bytes, 1))
     times = [instant / scale for instant in use.instants]
     layers = (
         ("resident", [instance.resident_bytes] * len(times)),
@@ -190,7 +190,7 @@ def _draw_memory(axes: Axes, instance: Instance, schedule: Schedule, scale: int)
     base = [0.0] * len(times)
     for name, amounts in layers:
         top = [below + amount / size for below, amount in zip(base, amounts, strict=True)]
-        axes.fill_between(times, base, top, step="post", color=_COLOURS[name], linewidth=0, label=name)
+        axes.fill_between(times, base, top, step="post", color=COLOURS[name], linewidth=0, label=name)
         base = top
     _draw_limits(axes, instance, schedule.peak_bytes, size)
     axes.set_ylabel(f"memory ({unit})")
@@ -234,8 +234,8 @@ def _draw_times(axes: Axes, comparison: Comparison, unit: str, scale: int) -> No
     places = [y for y, _ in solved]
     stalls = [figures.stall_ns / scale for _, figures in solved]
     computing = [(figures.iteration_ns - figures.stall_ns) / scale for _, figures in solved]
-    axes.barh(places, computing, height=0.62, color=_COLOURS["forward"], label="compute")
-    axes.barh(places, stalls, left=computing, height=0.62, color=_COLOURS["stall"], label="stall")
+    axes.barh(places, computing, height=0.62, color=COLOURS["forward"], label="compute")
+    axes.barh(places, stalls, left=computing, height=0.62, color=COLOURS["stall"], label="stall")
     for y, figures in solved:
         text = f"{format_time(figures.iteration_ns)}, gap {figures.optimality_gap:.1%}"
         _write(axes, figures.iteration_ns / scale, y, text, "white")
@@ -259,15 +259,15 @@ def _draw_peaks(axes: Axes, comparison: Comparison) -> None:
     solved = [(y, row.figures) for y, row in enumerate(comparison.rows) if row.figures is not None]
     budget, least = comparison.instance.budget_bytes, comparison.least_budget
     highest = max((figures.peak_bytes for _, figures in solved), default=1)
-    unit, size = _size_unit(highest)
+    unit, size = size_unit(highest)
     axes.barh(
         [y for y, _ in solved],
         [figures.peak_bytes / size for _, figures in solved],
         height=0.62,
-        color=_COLOURS["blocks"],
+        color=COLOURS["blocks"],
     )
     for y, figures in solved:
-        _write(axes, 0, y, format_size(figures.peak_bytes), _COLOURS["blocks"])
+        _write(axes, 0, y, format_size(figures.peak_bytes), COLOURS["blocks"])
     is_far = _is_far(budget, highest)
     label = f"budget {format_size(budget)}" + (", far beyond" if is_far else "")
     if is_far:
@@ -310,7 +310,8 @@ def _conditions(instance: Instance, memory: str) -> str:
     return "; ".join([*words, f"{instance.engines} copies", f"{memory} memory", MODEL_LIMITS])
 
 
-def _footnote(figure: Figure, text: str) -> None:
+def footnote(figure: Figure, text: str) -> None:
+    """Write what a figure rests on under it."""
     figure.supxlabel(text, fontsize=7, color="#444444")
 
 
@@ -327,22 +328,24 @@ def _is_far(budget: int, used: int) -> bool:
     return budget > 3 * used
 
 
-def _time_unit(longest: int) -> tuple[str, int]:
+def time_unit(longest: int) -> tuple[str, int]:
+    """Name and nanoseconds of a unit in which a time reads well."""
     return next(
         ((unit, scale) for unit, scale in (("s", 10**9), ("ms", 10**6), ("us", 10**3)) if longest >= scale),
         ("ns", 1),
     )
 
 
-def _size_unit(largest: int) -> tuple[str, int]:
+def size_unit(largest: int) -> tuple[str, int]:
+    """Name and bytes of a unit in which a size reads well."""
     return next(
         ((unit, size) for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)) if largest >= size),
         ("bytes", 1),
     )
 
 
-def as_png(figure: Figure) -> bytes:
-    """Write a figure as PNG; the same figure gives the same bytes."""
+def png(figure: Figure) -> bytes:
+    """The figure as PNG, the same bytes for the same figure."""
     buffer = BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()

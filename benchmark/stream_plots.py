@@ -9,7 +9,7 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .plots import as_png
+from .plots import png
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _LINES = ("-", "--", ":", "-.", "-", "--")
@@ -57,7 +57,7 @@ def draw_times(rows: Sequence[Sequence[Panel]], model: str) -> bytes:
         figure.supxlabel(
             f"circles: the choice of the model {model}; predicted by simulation", fontsize=7, color="#444444"
         )
-        return as_png(figure)
+        return png(figure)
 
 
 def _draw(axes: Axes, panel: Panel) -> None:

@@ -16,6 +16,7 @@ from typing import Literal
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
 from ..instances.workload import Workload
+from ..validate.certificate import Certificate
 from ..validate.schedule import Schedule
 
 OnBetter = Callable[[int | None, int | None], None]
@@ -75,8 +76,10 @@ class Answer:
         None when there is none, with the reason in `stopped_by`.
     stopped_by
         Why the method ended: ``done``, a limit, or the reason of a refusal.
-    lower_bound_ns, bound_by, certified
-        A proven bound, which argument or solver gave it, and whether it was checked in exact arithmetic.
+    lower_bound_ns, bound_by
+        A proven bound, and which argument or solver gave it.
+    certificate
+        What proves a bound in exact arithmetic, which may be less than the one above.
     infeasible
         Whether the method proved that no schedule exists.
     """
@@ -85,7 +88,7 @@ class Answer:
     stopped_by: str = "done"
     lower_bound_ns: int | None = None
     bound_by: str | None = None
-    certified: bool = False
+    certificate: Certificate | None = None
     infeasible: bool = False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import msgspec
 
@@ -44,18 +44,66 @@ def require_budget(instance: Instance) -> None:
     Raises
     ------
     BudgetError
-        With the least budget and the task that needs it.
+        With the least budget, the task that needs it and for what, and the bytes that are missing.
     """
     amounts = needs(instance)
     least = max(amounts)
     if instance.budget_bytes < least:
-        task = instance.tasks[amounts.index(least)]
-        raise BudgetError(
-            f"{instance.name}: a budget of {instance.budget_bytes} bytes "
-            f"({format_size(instance.budget_bytes)}) is under the minimum of {least} bytes "
-            f"({format_size(least)}), which task '{task.name}' needs with its blocks and the resident bytes; "
-            "give a larger budget or a smaller sub-batch"
+        k = amounts.index(least)
+        blocks = sum(
+            ceil_to(instance.blocks[d].bytes, instance.alignment_bytes) for d in instance.tasks[k].blocks
         )
+        workspace = least - blocks - instance.resident_bytes
+        raise BudgetError(
+            f"{instance.name}: a budget of {_told(instance.budget_bytes)} is under the minimum of "
+            f"{_told(least)}, {_told(least - instance.budget_bytes)} are missing: "
+            f"task '{instance.tasks[k].name}' needs {format_size(blocks)} of blocks and "
+            f"{format_size(workspace)} of workspace at once, beside {format_size(instance.resident_bytes)} "
+            "that are resident; give a larger budget or a smaller sub-batch"
+        )
+
+
+def stuck_bytes(instance: Instance) -> list[int]:
+    """Per task, the bytes between uses that it finds in memory whatever the schedule.
+
+    These are blocks that can neither leave and come back, for a copy is impossible, nor be computed again: no
+    task that may run again has written the version that is read next.
+    """
+    change = [0] * (len(instance.tasks) + 2)
+    makers = {d: k for k, task in enumerate(instance.tasks) if task.recomputable for d in task.outputs}
+    for d, block in enumerate(instance.blocks):
+        marks = [*([-1] if block.initially == "device" else []), *instance.uses[d]]
+        marks += [len(instance.tasks)] if block.finally_ == "device" else []
+        for after, until in pairwise(marks):
+            writer = max((w for w in instance.writers[d] if w <= after), default=None)
+            leaves = block.offload_ns is not None or writer is None
+            again = writer is not None and makers.get(d) == writer
+            if not again and (block.prefetch_ns is None or not leaves):
+                change[after + 1] += block.bytes
+                change[until] -= block.bytes
+    return list(accumulate(change[: len(instance.tasks)]))
+
+
+def why_infeasible(instance: Instance) -> str | None:
+    """Say which task proves that no schedule exists, in any memory model; None where none does by itself.
+
+    Beside what a task touches and its least workspace, there are the blocks that are stuck in memory.
+    """
+    stuck = stuck_bytes(instance)
+    touched = [footprint(instance, k) for k in range(len(instance.tasks))]
+    scratch = [min(a.workspace_bytes for a in task.algorithms) for task in instance.tasks]
+    amounts = [sum(parts) for parts in zip(stuck, touched, scratch, strict=True)]
+    k = amounts.index(max(amounts))
+    least = instance.resident_bytes + amounts[k]
+    if instance.budget_bytes >= least:
+        return None
+    return (
+        f"task '{instance.tasks[k].name}' needs {format_size(touched[k])} of blocks and "
+        f"{format_size(scratch[k])} of workspace, while {format_size(stuck[k])} of other blocks can neither "
+        "be copied to the host and back nor be computed again and "
+        f"{format_size(instance.resident_bytes)} are resident: {_told(least)} together, "
+        f"{_told(least - instance.budget_bytes)} more than the budget"
+    )
 
 
 def fastest(instance: Instance) -> tuple[Algorithm, ...]:
@@ -117,3 +165,7 @@ def with_budget(instance: Instance, budget_bytes: int) -> Instance:
 
 def _speed(algorithm: Algorithm) -> tuple[int, int]:
     return algorithm.duration_ns, algorithm.workspace_bytes
+
+
+def _told(size: int) -> str:
+    return f"{size} bytes ({format_size(size)})"

@@ -1,22 +1,18 @@
-"""Lower bounds on the makespan of a round, in exact integer arithmetic.
+"""Lower bounds on the makespan of a round that need no solver, worked out in exact arithmetic.
 
-Both arguments hold in every memory model, for schedules with or without moves inside the device.
+The arguments are those of `validate.exact_bounds`; here is what finds the position for the second.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass
-from fractions import Fraction
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..instances.instance import Instance
-from ..instances.memory import footprint, live_bytes
+from ..validate.certificate import Certificate, certify
+from ..validate.exact_bounds import EvictableStay, SinglePeak, least_times
 
 _EXACT = 8
 """At how many of the most promising positions the single-peak bound is worked out exactly."""
@@ -33,16 +29,50 @@ class Bound:
     bound_by
         The argument: ``compute``, ``single-peak``, or a solver's name.
     certified
-        Whether it was derived or checked in exact arithmetic.
+        Whether it was derived or checked in exact arithmetic; else it is a solver's word.
+    certificate
+        The best that there is; where the bound is not certified, it proves less than that.
+    certified_sum_ns
+        Of a bound on several rounds, which has no certificate of its own: what those of the rounds add up to.
     """
 
     lower_bound_ns: int
     bound_by: str
     certified: bool
+    certificate: Certificate | None = field(default=None, compare=False, repr=False)
+    certified_sum_ns: int = field(default=0, compare=False, repr=False)
+
+    @property
+    def certified_ns(self) -> int:
+        """What is proven in exact arithmetic; 0 where nothing is known of it."""
+        if self.certified:
+            return self.lower_bound_ns
+        return self.certified_sum_ns if self.certificate is None else self.certificate.lower_bound_ns
 
     def gap(self, makespan_ns: int) -> float:
         """Optimality gap of a makespan: (makespan - bound) / bound."""
         return (makespan_ns - self.lower_bound_ns) / max(self.lower_bound_ns, 1)
+
+    def raised(self, other: Bound) -> Bound:
+        """The better of two bounds (of equal ones the certified), with the better of their certificates."""
+        better = (other.lower_bound_ns, other.certified) > (self.lower_bound_ns, self.certified)
+        best = other if better else self
+        certified = other if other.certified_ns > self.certified_ns else self
+        return replace(best, certificate=certified.certificate)
+
+    def as_dict(self) -> dict[str, object]:
+        """What commands print of it, by name."""
+        return {
+            "lower_bound_ns": self.lower_bound_ns,
+            "bound_by": self.bound_by,
+            "certified": self.certified,
+            "certified_lower_bound_ns": self.certified_ns,
+        }
+
+
+def certified_bound(certificate: Certificate) -> Bound:
+    """Return the bound of a certificate."""
+    return Bound(certificate.lower_bound_ns, certificate.bound_by, certified=True, certificate=certificate)
 
 
 def best_bound(instance: Instance) -> Bound:
@@ -55,111 +85,57 @@ def best_bound(instance: Instance) -> Bound:
 
 def compute_bound(instance: Instance) -> Bound:
     """Sum of the least times of all tasks, over the algorithms that fit the pool beside the task's blocks."""
-    return Bound(sum(_least_times(instance)), "compute", certified=True)
+    return certified_bound(certify(instance, "compute", "compute"))
 
 
 def single_peak_bound(instance: Instance) -> Bound:
-    """Bound by what one task forces out of memory before it and back in after it.
+    """Bound by what one task forces out of memory before it and back in after it (`SinglePeak`).
 
-    While task k runs, the blocks that are live across it can hold only what F_k and k's workspace leave of
-    the pool. The bytes in excess are offloaded before k starts and prefetched after k ends, by engines that
-    copy no faster than the fastest rate of any block; an offload cannot start before the block's version is
-    written, and after a prefetch the tasks from the block's next use on are still to come. At one rate, what
-    an engine that never idles without need has copied by some time does not depend on the order, so that
-    earliest-written-first (offloads) and, seen from the end, latest-needed-first (prefetches) are exact for
-    this relaxation. Blocks with a valid host copy need no offload. The position k with the largest bound is
-    sought in floating point and the bound at it is worked out in fractions.
+    The position with the largest bound is sought in floating point, and the bound at it is exact. Where no
+    position proves more than the compute time, the bound is that.
 
     Raises
     ------
     ValueError
         For an instance with recomputable tasks, for which the argument does not hold.
     """
-    if any(task.recomputable for task in instance.tasks):
-        raise ValueError("the single-peak bound does not hold for recomputable tasks")
-    peaks = _Peaks(instance)
-    best = peaks.before[-1]
-    for k in peaks.promising():
-        best = max(best, peaks.bound_at(k))
-    return Bound(best, "single-peak", certified=True)
+    peaks = SinglePeak(instance)
+    bounds = {k: peaks.at(k) for k in _promising(peaks)}
+    position = max(bounds, key=lambda k: bounds[k], default=None)
+    if position is None or bounds[position] <= peaks.before[-1]:
+        least = compute_bound(instance)
+        return replace(least, bound_by="single-peak")
+    return certified_bound(certify(instance, "single-peak", "single-peak", position=position))
 
 
-@dataclass(frozen=True, slots=True)
-class _Gap:
-    """A block between two clusters of uses: it may be evicted after task `after` until task `until`.
-
-    `ready` is the earliest end of the write of its version; None: the host has a valid copy from the start.
-    """
-
-    bytes: int
-    after: int
-    until: int
-    ready: int | None
-
-
-class _Peaks:
-    """What the bound at each position needs: gaps in the orders of both engines, earliest times of tasks."""
-
-    def __init__(self, instance: Instance) -> None:
-        self.instance = instance
-        self.times = _least_times(instance)
-        self.before = [0, *accumulate(self.times)]
-        self.live = live_bytes(instance)
-        self.gaps = _evictable_gaps(instance, self.before)
-        self.out_rate = _fastest_rate((b.offload_ns, b.bytes) for b in instance.blocks)
-        self.back_rate = _fastest_rate((b.prefetch_ns, b.bytes) for b in instance.blocks)
-
-    def choices(self, k: int) -> list[tuple[int, int]]:
-        """Duration of each algorithm of task k that fits, and the bytes that have no room beside it."""
-        room = self.instance.pool_bytes
-        return [
-            (algorithm.duration_ns, self.live[k] + algorithm.workspace_bytes - room)
-            for algorithm in self.instance.tasks[k].algorithms
-            if footprint(self.instance, k) + algorithm.workspace_bytes <= room
-        ]
-
-    def promising(self) -> list[int]:
-        """Positions at which the bound, in floating point, is greatest and above the compute bound."""
-        out = _Queue(self.gaps, [gap.ready for gap in self.gaps])
-        back = _Queue(self.gaps, [self.before[-1] - self.before[gap.until] for gap in self.gaps])
-        estimates = {}
-        for k in range(len(self.times)):
-            choices = self.choices(k)
-            if any(time == self.times[k] and excess <= 0 for time, excess in choices):
-                continue
-            head, tail = self.before[k], self.before[-1] - self.before[k + 1]
-            excesses = np.array([excess for _, excess in choices], dtype=float)
-            ends = np.maximum(head, out.copied_by(k, excesses, float(self.out_rate)))
-            starts = np.maximum(tail, back.copied_by(k, excesses, float(self.back_rate)))
-            lengths = ends + starts + np.array([time for time, _ in choices], dtype=float)
-            estimates[k] = float(lengths.min(initial=np.inf))
-        ranked = sorted((k for k in estimates if estimates[k] > self.before[-1]), key=lambda k: -estimates[k])
-        return ranked[:_EXACT]
-
-    def bound_at(self, k: int) -> int:
-        """The bound at position k, in exact arithmetic; 0 when no algorithm of the task can be chosen."""
-        across = [gap for gap in self.gaps if gap.after < k < gap.until]
-        free = sum(gap.bytes for gap in across if gap.ready is None)
-        out = sorted((gap.ready, gap.bytes) for gap in across if gap.ready is not None)
-        back = sorted((self.before[-1] - self.before[gap.until], gap.bytes) for gap in across)
-        head, tail = Fraction(self.before[k]), Fraction(self.before[-1] - self.before[k + 1])
-        lengths = []
-        for time, excess in self.choices(k):
-            end = _copied_by(out, excess - free, self.out_rate)
-            start = _copied_by(back, excess, self.back_rate)
-            if end is not None and start is not None:
-                lengths.append(max(end, head) + time + max(start, tail))
-        return math.ceil(min(lengths, default=Fraction(0)))
+def _promising(peaks: SinglePeak) -> list[int]:
+    """Positions at which the bound, in floating point, is greatest and above the compute bound."""
+    instance, before, stays = peaks.instance, peaks.before, peaks.stays
+    out = _Queue(stays, [stay.ready for stay in stays])
+    back = _Queue(stays, [before[-1] - before[stay.until] for stay in stays])
+    estimates = {}
+    for k, least in enumerate(least_times(instance)):
+        choices = peaks.choices(k)
+        if any(time == least and excess <= 0 for time, excess in choices):
+            continue
+        head, tail = before[k], before[-1] - before[k + 1]
+        excesses = np.array([excess for _, excess in choices], dtype=float)
+        ends = np.maximum(head, out.copied_by(k, excesses, float(peaks.out_rate)))
+        starts = np.maximum(tail, back.copied_by(k, excesses, float(peaks.back_rate)))
+        lengths = ends + starts + np.array([time for time, _ in choices], dtype=float)
+        estimates[k] = float(lengths.min(initial=np.inf))
+    ranked = sorted((k for k in estimates if estimates[k] > before[-1]), key=lambda k: -estimates[k])
+    return ranked[:_EXACT]
 
 
 class _Queue:
-    """Gaps in the order in which an engine copies them, as arrays."""
+    """Stays in the order in which an engine copies them, as arrays."""
 
-    def __init__(self, gaps: list[_Gap], available: list[int | None]) -> None:
-        order = sorted(range(len(gaps)), key=lambda i: -1 if available[i] is None else available[i] or 0)
-        self._after = np.array([gaps[i].after for i in order])
-        self._until = np.array([gaps[i].until for i in order])
-        self._bytes = np.array([gaps[i].bytes for i in order], dtype=float)
+    def __init__(self, stays: list[EvictableStay], available: list[int | None]) -> None:
+        order = sorted(range(len(stays)), key=lambda i: -1 if available[i] is None else available[i] or 0)
+        self._after = np.array([stays[i].after for i in order])
+        self._until = np.array([stays[i].until for i in order])
+        self._bytes = np.array([stays[i].bytes for i in order], dtype=float)
         self._free = np.array([available[i] is None for i in order], dtype=bool)
         self._available = np.array([float(available[i] or 0) for i in order])
 
@@ -177,50 +153,3 @@ class _Queue:
             0.0,
         ).max(axis=1, initial=0.0)
         return np.asarray(np.where(wanted > sizes.sum(), np.inf, ends))
-
-
-def _copied_by(queue: list[tuple[int, int]], excess: int, rate: Fraction) -> Fraction | None:
-    """Earliest time at which an engine has copied `excess` bytes; None when there are not that many.
-
-    `queue` holds the time from which on each piece is available, and its bytes, in that order.
-    """
-    time = Fraction(0)
-    for available, size in queue:
-        if excess <= 0:
-            break
-        amount = min(size, excess)
-        time = max(time, Fraction(available)) + amount * rate
-        excess -= amount
-    return time if excess <= 0 else None
-
-
-def _least_times(instance: Instance) -> list[int]:
-    """Per task, the least time of the algorithms that fit; of all of them where none fits."""
-    room = instance.pool_bytes
-    least = []
-    for k, task in enumerate(instance.tasks):
-        fixed = footprint(instance, k)
-        fitting = [a.duration_ns for a in task.algorithms if fixed + a.workspace_bytes <= room]
-        least.append(min(fitting or [a.duration_ns for a in task.algorithms]))
-    return least
-
-
-def _fastest_rate(copies: Iterable[tuple[int | None, int]]) -> Fraction:
-    """Least time per byte of the copies that are possible."""
-    return min((Fraction(time, size) for time, size in copies if time is not None), default=Fraction(0))
-
-
-def _evictable_gaps(instance: Instance, before: list[int]) -> list[_Gap]:
-    """Every stay of a block between uses that could be evicted: it can be offloaded, and prefetched again."""
-    gaps = []
-    for block, uses, writers in zip(instance.blocks, instance.uses, instance.writers, strict=True):
-        marks = [*([-1] if block.initially == "device" else []), *uses]
-        marks += [len(instance.tasks)] if block.finally_ == "device" else []
-        if block.prefetch_ns is None:
-            continue
-        for after, until in pairwise(marks):
-            written = bisect_right(writers, after)
-            ready = before[writers[written - 1] + 1] if written else None
-            if until > after + 1 and (ready is None or block.offload_ns is not None):
-                gaps.append(_Gap(block.bytes, after, until, ready))
-    return gaps

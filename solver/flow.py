@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from itertools import accumulate, islice, pairwise
 from typing import Literal, NamedTuple
 
@@ -24,7 +25,9 @@ from numpy.typing import NDArray
 
 from ..instances.instance import Algorithm, Instance
 from ..instances.memory import footprint, live_bytes
-from .bounds import Bound
+from ..validate.certificate import certify
+from ..validate.exact_bounds import Prices
+from .bounds import Bound, certified_bound
 from .linear import LinearModel, LinearResult, ModelBuilder, solve_linear
 
 Integrality = Literal["none", "algorithms", "all"]
@@ -35,6 +38,9 @@ _RANGE = 1e4
 
 _SAFETY = 1e-6
 """Relative amount by which a floating-point bound is lowered before it is used."""
+
+_PRICE_BITS = 52
+"""Of the largest price of a certificate: figures of files are exact in a double."""
 
 
 class _Gap(NamedTuple):
@@ -102,6 +108,10 @@ class FlowModel:
         Per checkpoint, the columns of its algorithms, with their indices.
     gaps
         Per gap (block, and the task after which it begins), its columns; only where evictions are whole.
+    checkpoints
+        Tasks, in increasing order.
+    memory_rows, engine_rows
+        The rows of memory, one an instant, and those of each copy engine, one an interval.
     """
 
     linear: LinearModel
@@ -109,6 +119,9 @@ class FlowModel:
     bytes: float
     choices: dict[int, dict[int, int]]
     gaps: dict[tuple[int, int], GapColumns]
+    checkpoints: tuple[int, ...]
+    memory_rows: NDArray[np.int64]
+    engine_rows: tuple[NDArray[np.int64], ...]
 
 
 def flow_bound(
@@ -122,7 +135,7 @@ def flow_bound(
     seed: int = 0,
     log: bool = False,
 ) -> Bound | None:
-    """Bound the makespan by FLOW on some checkpoints, in floating point.
+    """Bound the makespan by FLOW on some checkpoints.
 
     Returns
     -------
@@ -139,17 +152,39 @@ def flow_bound(
         model.linear, solver=solver, time_limit=time_limit, workers=workers, seed=seed, log=log
     )
     name = {"none": "flow-lp", "algorithms": "flow-partial", "all": "flow-milp"}[integrality]
-    return proven(result, model, f"{name}-{solver}")
+    return proven(instance, result, model, f"{name}-{solver}")
 
 
-def proven(result: LinearResult, model: FlowModel, name: str) -> Bound | None:
+def proven(instance: Instance, result: LinearResult, model: FlowModel, name: str) -> Bound | None:
     """Turn what a solver has proven on FLOW into a bound in nanoseconds; None where it has proven nothing.
 
-    It is lowered by a relative safety margin of 1e-6, for it rests on floating point.
+    Dual values of a linear model are prices of memory and of the engines' time, from which a bound is worked
+    out in exact arithmetic, with its certificate. What rests on floating point alone is lowered by a relative
+    safety margin of 1e-6; it counts where it is higher.
     """
-    if not math.isfinite(result.bound):
-        return None
-    return Bound(math.ceil(result.bound * model.nanoseconds * (1 - _SAFETY)), name, certified=False)
+    found = []
+    if result.duals is not None:
+        prices = _prices(model, result.duals)
+        certificate = certify(instance, "prices", name, checkpoints=model.checkpoints, prices=prices)
+        found.append(certified_bound(certificate))
+    if math.isfinite(result.bound):
+        word = math.ceil(result.bound * model.nanoseconds * (1 - _SAFETY))
+        found.append(Bound(word, name, certified=False))
+    return reduce(Bound.raised, found) if found else None
+
+
+def _prices(model: FlowModel, duals: NDArray[np.float64]) -> Prices:
+    """Round dual values to prices in fractions of one denominator that are such prices exactly."""
+    memory = np.maximum(-duals[model.memory_rows], 0.0) * (model.nanoseconds / model.bytes)
+    engines = [np.clip(-duals[rows], 0.0, 1.0) for rows in model.engine_rows]
+    bits = _PRICE_BITS - math.frexp(max(1.0, float(memory.max(initial=0.0))))[1]
+    if bits < 0:  # of a byte that would cost days
+        memory, bits = np.zeros_like(memory), _PRICE_BITS
+    whole = [np.floor(price * 2.0**bits).astype(np.int64).tolist() for price in engines]
+    for j, paid in enumerate(zip(*whole, strict=True)):
+        for price in whole:
+            price[j] = price[j] * 2**bits // max(sum(paid), 2**bits)
+    return Prices(2**bits, np.floor(memory * 2.0**bits).astype(np.int64).tolist(), whole)
 
 
 def hot_checkpoints(instance: Instance, count: int, share: float = 0.5) -> list[int]:
@@ -235,7 +270,8 @@ def flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Inte
     for version in versions:
         columns = _add_version(builder, version, units, memory, out, back, whole=integrality == "all")
         gaps.update(zip(version.names, columns, strict=False))
-    return FlowModel(builder.build(), ns, size, choices, gaps)
+    engines = (out,) if single else (out, back)
+    return FlowModel(builder.build(), ns, size, choices, gaps, tuple(positions.tolist()), memory, engines)
 
 
 def _fitting(instance: Instance, k: int) -> dict[int, Algorithm]:

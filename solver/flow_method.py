@@ -115,7 +115,7 @@ class _Run:
             self.reason if best is None else stopped_by,
             self.bound.lower_bound_ns,
             self.bound.bound_by,
-            self.bound.certified,
+            self.bound.certificate,
         )
 
     def _new_search(self) -> LocalSearch | None:
@@ -179,9 +179,9 @@ class _Run:
 
     def _take(self, stage: Stage, model: FlowModel, result: LinearResult) -> None:
         name = "flow-lp" if stage.integrality == "none" else "flow-milp"
-        found = proven(result, model, f"{name}-{self.limits.solver}")
-        if found is not None and found.lower_bound_ns > self.bound.lower_bound_ns:
-            self.bound = found
+        found = proven(self.instance, result, model, f"{name}-{self.limits.solver}")
+        if found is not None:
+            self.bound = self.bound.raised(found)
         values = result.values
         if values is None or stage.integrality == "none" or self.search is None:
             return

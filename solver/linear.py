@@ -64,6 +64,9 @@ class LinearResult:
         Lower bound on the objective; minus infinity without one.
     detail
         The solver's own words.
+    duals
+        Per row, its dual value: what a unit more on its active side adds to the objective. None where the
+        model has whole columns or the solver tells none.
     """
 
     status: str
@@ -71,6 +74,7 @@ class LinearResult:
     values: NDArray[np.float64] | None
     bound: float
     detail: str
+    duals: NDArray[np.float64] | None = None
 
 
 class LinearOptions(TypedDict, total=False):

@@ -72,15 +72,16 @@ def solve_by_math_opt(
     )
     reason = found.termination.reason
     detail = f"{solver}: {reason.name.lower()}"
+    duals = np.array(list(found.dual_values().values())) if found.has_dual_feasible_solution() else None
     if found.has_primal_feasible_solution():
         values = np.array(list(found.variable_values().values()))
         status = "optimal" if reason == mathopt.TerminationReason.OPTIMAL else "feasible"
-        return LinearResult(status, found.objective_value(), values, _bound(found), detail)
+        return LinearResult(status, found.objective_value(), values, _bound(found), detail, duals)
     status = {
         mathopt.TerminationReason.INFEASIBLE: "infeasible",
         mathopt.TerminationReason.NO_SOLUTION_FOUND: "unknown",
     }.get(reason, "error")
-    return LinearResult(status, None, None, _bound(found), detail)
+    return LinearResult(status, None, None, _bound(found), detail, duals)
 
 
 def _problem(model: LinearModel) -> mathopt.Model:

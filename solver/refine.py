@@ -97,8 +97,9 @@ def refine_bound(
     """Return the best bound that the time allows; the bound only rises.
 
     After the compute and single-peak bounds, which are exact, FLOW takes over on more and more checkpoints,
-    as `stages` orders them, until the time is up or every task is a checkpoint. Its
-    bounds are in floating point. An instance with recomputable tasks keeps the compute bound.
+    as `stages` orders them, until the time is up or every task is a checkpoint. Bounds of linear models are
+    certified; those of whole models are the solver's word, and the linear model is solved before a small one
+    for the best certificate. An instance with recomputable tasks keeps the compute bound.
 
     Parameters
     ----------
@@ -128,18 +129,20 @@ def refine_bound(
     if any(task.recomputable for task in instance.tasks):
         return best
     for stage in stages(len(instance.tasks), deadline, whole=takes_whole_columns(solver)):
-        found = flow_bound(
-            instance,
-            hot_checkpoints(instance, stage.count),
-            integrality=stage.integrality,
-            solver=solver,
-            time_limit=stage.time_limit,
-            workers=workers,
-            seed=seed,
-            log=log,
-        )
-        if found is not None and found.lower_bound_ns > best.lower_bound_ns:
-            best = found
-            if on_better is not None:
+        linear_first = stage.integrality != "none" and stage.count <= _LARGE
+        for integrality in ("none", stage.integrality) if linear_first else (stage.integrality,):
+            found = flow_bound(
+                instance,
+                hot_checkpoints(instance, stage.count),
+                integrality=integrality,
+                solver=solver,
+                time_limit=stage.time_limit,
+                workers=workers,
+                seed=seed,
+                log=log,
+            )
+            known = best
+            best = best if found is None else best.raised(found)
+            if best.lower_bound_ns > known.lower_bound_ns and on_better is not None:
                 on_better(best)
     return best

@@ -12,12 +12,13 @@ from typing import Literal
 from ..heuristics.methods import Answer, Limits, OnBetter, Refusal, find_method
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
-from ..instances.memory import require_budget
+from ..instances.memory import require_budget, why_infeasible
 from ..instances.units import format_size, format_time
+from ..validate.certificate import Certificate, check_certificate
 from ..validate.check import check
 from ..validate.measures import average_bytes, moved_bytes, pinned_bytes
 from ..validate.schedule import Schedule
-from .bounds import Bound, best_bound
+from .bounds import Bound, best_bound, certified_bound
 from .linear import require_linear_solver
 
 
@@ -42,7 +43,9 @@ class Result:
     makespan_ns, peak_bytes, average_bytes, offloaded_bytes, prefetched_bytes, pinned_bytes
         Figures of the schedule, for one round; None without one.
     lower_bound_ns, bound_by, certified
-        The best bound known, who proved it, and whether in exact arithmetic.
+        The best bound known, who proved it, and whether in exact arithmetic; else it is a solver's word.
+    certified_lower_bound_ns
+        What is proven in exact arithmetic.
     optimality_gap
         (makespan - lower bound) / lower bound.
     solve_seconds
@@ -56,6 +59,7 @@ class Result:
     optimality_gap: float | None
     bound_by: str
     certified: bool
+    certified_lower_bound_ns: int
     peak_bytes: int | None
     average_bytes: int | None
     offloaded_bytes: int | None
@@ -66,10 +70,17 @@ class Result:
     solve_seconds: float
     seed: int
     schedule: Schedule | None
+    certificate: Certificate | None
+
+    @property
+    def bound(self) -> Bound:
+        """The best bound known, with its certificate."""
+        return Bound(self.lower_bound_ns, self.bound_by, self.certified, self.certificate)
 
     def as_dict(self) -> dict[str, object]:
-        """The figures by name, without the schedule."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "schedule"}
+        """The figures by name, without the schedule and the certificate."""
+        left_out = ("schedule", "certificate")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<16} {value}" for name, value in self._rows())
@@ -79,13 +90,15 @@ class Result:
         return f"<table>{rows}</table>"
 
     def _rows(self) -> list[tuple[str, str]]:
-        bound = (
-            f"{format_time(self.lower_bound_ns)} ({self.bound_by}{', certified' if self.certified else ''})"
-        )
+        word = "certified" if self.certified else "the solver's word"
+        bound = f"{format_time(self.lower_bound_ns)} ({self.bound_by}, {word})"
         rows = [("method", self.method), ("status", f"{self.status} ({self.stopped_by})")]
         if self.makespan_ns is not None and self.optimality_gap is not None:
             rows.append(("makespan", format_time(self.makespan_ns)))
-            rows += [("lower bound", bound), ("gap", f"{self.optimality_gap:.2%}")]
+            rows.append(("lower bound", bound))
+            if not self.certified and self.certified_lower_bound_ns:
+                rows.append(("certified bound", format_time(self.certified_lower_bound_ns)))
+            rows.append(("gap", f"{self.optimality_gap:.2%}"))
             rows.append(("peak memory", format_size(self.peak_bytes or 0)))
             rows.append(("offloaded", format_size(self.offloaded_bytes or 0)))
             rows.append(("prefetched", format_size(self.prefetched_bytes or 0)))
@@ -148,7 +161,7 @@ def solve(
     PebblerError
         For an unknown method, a solver that is not available, or a budget under the minimum.
     AssertionError
-        When a method returns a schedule that the checker refuses: a defect of the method.
+        When a method returns a schedule or a certificate that its checker refuses: a defect of the method.
     """
     info = find_method(method)
     info.require_rules(without)
@@ -162,12 +175,12 @@ def solve(
     limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log, frozenset(without), on_better)
     began = time.perf_counter()
     try:
-        answer = info.call(instance, limits)
+        reason = why_infeasible(instance)
+        answer = info.call(instance, limits) if reason is None else Answer(None, reason, infeasible=True)
     except Refusal as refusal:
         answer = Answer(None, stopped_by=str(refusal))
     seconds = time.perf_counter() - began
-    if answer.lower_bound_ns is not None and answer.lower_bound_ns > known.lower_bound_ns:
-        known = Bound(answer.lower_bound_ns, answer.bound_by or method, answer.certified)
+    known = _best_known(instance, method, answer, known)
     schedule = answer.schedule
     if schedule is not None:
         _require_valid(instance, schedule, known, memory)
@@ -179,6 +192,7 @@ def solve(
         optimality_gap=None if schedule is None else known.gap(schedule.makespan_ns),
         bound_by=known.bound_by,
         certified=known.certified,
+        certified_lower_bound_ns=known.certified_ns,
         peak_bytes=None if schedule is None else schedule.peak_bytes,
         average_bytes=None if schedule is None else average_bytes(instance, schedule),
         offloaded_bytes=None if schedule is None else moved_bytes(instance, schedule, "offload"),
@@ -189,7 +203,21 @@ def solve(
         solve_seconds=seconds,
         seed=seed,
         schedule=schedule,
+        certificate=known.certificate,
     )
+
+
+def _best_known(instance: Instance, method: str, answer: Answer, known: Bound) -> Bound:
+    """The best of what is known and what a method claims; its certificate is checked first."""
+    if answer.certificate is not None:
+        if reasons := check_certificate(instance, answer.certificate).reasons:
+            raise AssertionError(
+                f"method {method} on {instance.name}: its certificate is wrong: {reasons[0]}"
+            )
+        known = known.raised(certified_bound(answer.certificate))
+    if answer.lower_bound_ns is not None:
+        known = known.raised(Bound(answer.lower_bound_ns, answer.bound_by or method, certified=False))
+    return known
 
 
 def _status(answer: Answer, bound: Bound) -> Status:

@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..heuristics.methods import Transform, find_method
@@ -87,7 +87,16 @@ class Iterations:
         """Return the least of the bounds over all sub-batches: no choice leads below it."""
         least = _Queue(self, self.sub_batches).front()
         assert least is not None
-        return least
+        return self.of_all(least, self.sub_batches)
+
+    def of_all(self, least: Bound, sub_batches: Iterable[int]) -> Bound:
+        """Return the least bound over some sub-batches, certified as far as that of each of them is."""
+        known = {**self._compute, **self._best}
+        certified = min(
+            sum(count * known[size].certified_ns for size, count in self.workload.rounds(b))
+            for b in sub_batches
+        )
+        return replace(least, certified=certified >= least.lower_bound_ns, certified_sum_ns=certified)
 
     def _add_up(
         self, sub_batch: int, known: dict[int, Bound], work_out: Callable[[Instance], Bound]
@@ -111,6 +120,7 @@ def iteration_bound(rounds: Sequence[int], bounds: Sequence[Bound]) -> Bound:
         sum(count * bound.lower_bound_ns for count, bound in zip(rounds, bounds, strict=True)),
         " and ".join(dict.fromkeys(bound.bound_by for bound in bounds)),
         all(bound.certified for bound in bounds),
+        certified_sum_ns=sum(count * bound.certified_ns for count, bound in zip(rounds, bounds, strict=True)),
     )
 
 
@@ -204,6 +214,8 @@ def search_sub_batch(
     pruned = Counter({"budget": len(wanted) - len(possible)}) + queue.excluded(search.iteration_ns)
     pruned[stopped_by] += len(queue) - sum(queue.excluded(search.iteration_ns).values())
     bounds = [iterations.best_bound(b) for b in search.tried]
+    if front := queue.front():
+        bounds.append(front)
     best = search.sub_batch
     rounds = [] if best is None else workload.rounds(best)
     return Choice(
@@ -211,9 +223,7 @@ def search_sub_batch(
         iteration_ns=None if best is None else int(search.iteration_ns),
         instances=() if best is None else iterations.instances(best),
         results=tuple(search.solved[size] for size, _ in rounds),
-        bound=min(
-            [*bounds, *([front] if (front := queue.front()) else [])], key=lambda bound: bound.lower_bound_ns
-        ),
+        bound=iterations.of_all(min(bounds, key=lambda bound: bound.lower_bound_ns), possible),
         evaluated=len(search.tried),
         pruned=dict(+pruned),
         stopped_by=stopped_by,
@@ -321,7 +331,7 @@ class _Search:
                 bound=bound,
             )
             self.solved[size] = result
-            self.iterations.raise_bound(size, Bound(result.lower_bound_ns, result.bound_by, result.certified))
+            self.iterations.raise_bound(size, result.bound)
         return self.solved[size]
 
     def seconds_left(self) -> float:

@@ -18,9 +18,11 @@ from ..instances.files import write_atomically
 from ..instances.instance import Instance
 from ..instances.manifest import Manifest
 from ..instances.profile import Profile
+from .certificate import Certificate
 from .schedule import Schedule
 
 FORMATS: dict[str, type[msgspec.Struct]] = {
+    "certificate": Certificate,
     "instance": Instance,
     "manifest": Manifest,
     "profile": Profile,

@@ -14,9 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .command_bound import add_bound, add_check_bound
+from .command_frontier import add_frontier
 from .command_streams import add_streams
 from .instances.errors import PebblerError
 from .options import (
+    WORKLOAD_OPTIONS,
     Parser,
     add_command,
     add_file,
@@ -43,10 +46,6 @@ if TYPE_CHECKING:
 
 DONE, NO, WRONG, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 """Exit statuses: done; the answer is no; wrong usage or input; Ctrl-C; nobody reads the output."""
-
-
-_WORKLOAD = ("batch", "sub_batch", "device", "profile", "graph", "engines", "weights_as_blocks")
-"""Options that say what an instance file is made from."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,7 +95,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     require_folder(arguments.out)
     require_one(arguments, "a comparison", "network_or_file", "torch", "onnx")
     if source is not None and (source.endswith(".json") or Path(source).exists()):
-        refuse_options(arguments, source, _WORKLOAD)
+        refuse_options(arguments, source, WORKLOAD_OPTIONS)
         instance = read_instance(source)
         if arguments.budget is not None:
             instance = with_budget(instance, parse_budget(arguments.budget, instance))
@@ -167,7 +166,7 @@ def _foreign(arguments: argparse.Namespace) -> Instance:
     """Return the instance of another project's file."""
     from .instances.readers import read_foreign
 
-    refuse_options(arguments, arguments.foreign, _WORKLOAD)
+    refuse_options(arguments, arguments.foreign, WORKLOAD_OPTIONS)
     if arguments.budget is None:
         raise PebblerError(f"{arguments.foreign} has no budget; give one, such as --budget 80%")
     return read_foreign(arguments.foreign)
@@ -241,37 +240,6 @@ def _solve(arguments: argparse.Namespace) -> int:
     else:
         print(result)
     return DONE if result.schedule is not None else NO
-
-
-def _bound(arguments: argparse.Namespace) -> int:
-    from .instances.files import read_instance
-    from .instances.units import format_time
-    from .solver.bounds import Bound, best_bound
-    from .solver.refine import refine_bound
-
-    def told(bound: Bound) -> str:
-        exact = "in exact arithmetic" if bound.certified else "not certified"
-        return f"{format_time(bound.lower_bound_ns)} ({bound.lower_bound_ns} ns), {bound.bound_by}, {exact}"
-
-    def progress(better: Bound) -> None:
-        logging.getLogger(__name__).info("%s", told(better))
-
-    instance = read_instance(arguments.file)
-    if arguments.time_limit is None:
-        bound = best_bound(instance)
-    else:
-        bound = refine_bound(
-            instance,
-            arguments.time_limit,
-            solver=arguments.solver,
-            log=arguments.log,
-            on_better=progress,
-        )
-    if arguments.json:
-        print_json(bound)
-    else:
-        print(told(bound))
-    return DONE
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -520,21 +488,8 @@ def _parser() -> argparse.ArgumentParser:
     add_solver(command)
     add_output(command, "SCHEDULE")
 
-    command = add_command(
-        commands,
-        "bound",
-        _bound,
-        "the best proven lower bound on the makespan, and the argument that gave it",
-        "pebbler bound vgg16.instance.json --time-limit 60s",
-    )
-    add_file(command)
-    command.add_argument(
-        "--time-limit",
-        type=seconds,
-        metavar="T",
-        help="for better bounds by linear and integer programs; default: only those in exact arithmetic",
-    )
-    add_solver(command)
+    add_bound(commands)
+    add_check_bound(commands)
 
     command = add_command(
         commands,
@@ -574,6 +529,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     add_streams(commands)
+    add_frontier(commands)
 
     command = add_command(
         commands, "networks", _networks, "the networks, or one of them", "pebbler networks vgg16 --batch 64"

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from .instances.taskgraph import Graph
     from .instances.workload import Workload
 
+WORKLOAD_OPTIONS = ("batch", "sub_batch", "device", "profile", "graph", "engines", "weights_as_blocks")
+"""Options that say what an instance file is made from."""
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose complaint is one sentence."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from pebbler.benchmark.chain import chain_instance
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import (
@@ -16,9 +17,12 @@ from pebbler.instances.memory import (
     needs,
     parse_budget,
     require_budget,
+    stuck_bytes,
     unlimited_peak,
+    why_infeasible,
     with_budget,
 )
+from pebbler.solver.brute_force import brute_force
 
 
 def block(name: str, size: int, **keys: object) -> Block:
@@ -138,3 +142,82 @@ def test_another_budget_changes_nothing_else(instance: Instance) -> None:
     changed = with_budget(instance, 64)
     assert changed.budget_bytes == 64
     assert with_budget(changed, 1000) == instance
+
+
+# --- why there is no schedule ---------------------------------------------------------------------------
+
+
+def test_a_budget_that_is_too_small_says_what_is_missing_and_for_what(instance: Instance) -> None:
+    with pytest.raises(BudgetError) as refused:
+        require_budget(with_budget(instance, 50))
+    assert str(refused.value) == (
+        "hand: a budget of 50 bytes (50 B) is under the minimum of 63 bytes (63 B), 13 bytes (13 B) are "
+        "missing: task 'second' needs 40 B of blocks and 20 B of workspace at once, beside 3 B that are "
+        "resident; give a larger budget or a smaller sub-batch"
+    )
+
+
+def waiting(first: bool = False, **keys: object) -> Instance:
+    """A of 6 bytes is made, waits while B of 8 is used, and is read again; `first` may run again."""
+    only = (algorithm(1, 0),)
+    return Instance(
+        name="waiting",
+        engines="duplex",
+        budget_bytes=13,
+        resident_bytes=2,
+        alignment_bytes=4,
+        blocks=(block("a", 6, **keys), block("b", 8)),
+        tasks=(
+            Task(name="make", inputs=(), outputs=(0,), algorithms=only, recomputable=first),
+            Task(name="use", inputs=(), outputs=(1,), algorithms=only),
+            Task(name="read", inputs=(0,), outputs=(), algorithms=only),
+        ),
+    )
+
+
+@pytest.mark.parametrize("missing", ["offload_ns", "prefetch_ns"])
+def test_a_block_that_can_neither_leave_nor_be_made_again_is_stuck(missing: str) -> None:
+    instance = waiting(**{missing: None})
+    assert stuck_bytes(instance) == [0, 6, 0]
+    assert why_infeasible(instance) == (
+        "task 'use' needs 8 B of blocks and 0 B of workspace, while 6 B of other blocks can neither be "
+        "copied to the host and back nor be computed again and 2 B are resident: 16 bytes (16 B) together, "
+        "3 bytes (3 B) more than the budget"
+    )
+    assert why_infeasible(with_budget(instance, 16)) is None
+    assert brute_force(with_budget(instance, 16), "divisible") is not None
+    assert brute_force(with_budget(instance, 15), "divisible") is None
+
+
+def test_a_block_that_can_leave_or_be_made_again_is_not_stuck() -> None:
+    assert stuck_bytes(waiting()) == [0, 0, 0]
+    again = waiting(first=True, offload_ns=None, prefetch_ns=None)
+    assert stuck_bytes(again) == [0, 0, 0]
+    assert why_infeasible(again) is None
+    assert brute_force(again, "divisible") is not None
+
+
+def test_an_update_cannot_be_made_again() -> None:
+    instance = waiting(first=True, offload_ns=None)
+    make, use, read = instance.tasks
+    updated = msgspec.structs.replace(use, updates=(0,))
+    tasks = (make, updated, msgspec.structs.replace(use, name="again", outputs=()), read)
+    assert stuck_bytes(msgspec.structs.replace(instance, tasks=tasks)) == [0, 0, 6, 0]
+
+
+def test_what_must_stay_or_was_there_is_stuck_without_a_way_back() -> None:
+    _, use, read = waiting().tasks
+    there = block("a", 6, prefetch_ns=None, initially="device", finally_="device")
+    idle = msgspec.structs.replace(use, name="idle", outputs=())
+    blocks, tasks = (there, block("b", 8)), (use, read, idle)
+    assert stuck_bytes(msgspec.structs.replace(waiting(), blocks=blocks, tasks=tasks)) == [6, 0, 6]
+
+
+def test_no_schedule_where_one_is_found_is_called_impossible() -> None:
+    """On tiny instances with null times, places at the end and recomputation, against exhaustive search."""
+    proven = 0
+    for instance in map(chain_instance, range(240)):
+        if why_infeasible(instance) is not None:
+            proven += 1
+            assert brute_force(instance, "divisible") is None
+    assert proven >= 10

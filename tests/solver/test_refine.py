@@ -29,6 +29,9 @@ def test_bounds_only_rise_and_stay_under_schedules() -> None:
     assert seen[0] == best_bound(instance)
     assert best.bound_by == "flow-milp-highs"
     assert not best.certified
+    assert best.certificate is not None
+    assert best.certificate.bound_by == "flow-lp-highs"
+    assert seen[0].lower_bound_ns < best.certified_ns < best.lower_bound_ns
     assert best.lower_bound_ns > 1.01 * seen[0].lower_bound_ns
     schedule = find_method("modnn").call(instance, Limits()).schedule
     assert schedule is not None
@@ -62,6 +65,7 @@ def test_the_command_line_says_who_proved_it(tmp_path: Path, capsys: pytest.Capt
     assert refined["lower_bound_ns"] > exact["lower_bound_ns"]
     assert (refined["certified"], exact["certified"]) == (False, True)
     assert refined["bound_by"].startswith("flow-")
+    assert exact["lower_bound_ns"] < refined["certified_lower_bound_ns"] < refined["lower_bound_ns"]
 
 
 def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:

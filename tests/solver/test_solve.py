@@ -16,6 +16,7 @@ from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import with_budget
 from pebbler.solver.bounds import Bound, best_bound
 from pebbler.solver.solve import Result, Status, solve
+from pebbler.validate.certificate import certify, sealed
 from pebbler.validate.schedule import MemoryModel
 
 MIB = 2**20
@@ -83,9 +84,35 @@ def test_optimal_at_the_method_s_own_bound(chain: Instance, toys: Toys, keep: Me
 
 
 def test_a_bound_without_a_name_is_the_method_s(chain: Instance, toys: Toys, keep: Method) -> None:
-    toys(proof=also(keep, lower_bound_ns=9_000_000, certified=True))
+    toys(proof=also(keep, lower_bound_ns=9_000_000))
     result = solve(chain, "proof")
-    assert (result.status, result.bound_by, result.certified) == (Status.FEASIBLE, "proof", True)
+    assert (result.status, result.bound_by, result.certified) == (Status.FEASIBLE, "proof", False)
+    assert result.certified_lower_bound_ns == 5_000_000
+
+
+def test_a_bound_is_certified_by_its_certificate(chain: Instance, toys: Toys, keep: Method) -> None:
+    known = Bound(0, "nothing", certified=False)
+    toys(proof=also(keep, lower_bound_ns=5_000_000, certificate=certify(chain, "compute", "sums")))
+    result = solve(chain, "proof", bound=known)
+    assert (result.lower_bound_ns, result.bound_by, result.certified) == (5_000_000, "sums", True)
+    assert result.bound.certificate == result.certificate
+    toys(proof=also(keep, lower_bound_ns=6_000_000, certificate=certify(chain, "compute", "sums")))
+    result = solve(chain, "proof", bound=known)
+    assert (result.lower_bound_ns, result.bound_by, result.certified) == (6_000_000, "proof", False)
+    assert result.certified_lower_bound_ns == 5_000_000
+    assert "certified bound  5.000 ms" in str(result)
+
+
+def test_a_certificate_that_proves_less_is_a_defect_of_the_method(
+    chain: Instance, toys: Toys, keep: Method
+) -> None:
+    honest = certify(chain, "compute", "sums")
+    false = sealed(msgspec.structs.replace(honest, lower_bound_ns=honest.lower_bound_ns + 1))
+    toys(proof=also(keep, certificate=false))
+    with pytest.raises(
+        AssertionError, match="method proof on chain-b4: its certificate is wrong: its figures prove"
+    ):
+        solve(chain, "proof")
 
 
 def test_a_weaker_bound_of_the_method_is_not_shown(chain: Instance, toys: Toys, keep: Method) -> None:
@@ -252,6 +279,7 @@ def test_all_figures_of_the_contract_by_name(chain: Instance, toys: Toys, keep: 
         "optimality_gap",
         "bound_by",
         "certified",
+        "certified_lower_bound_ns",
         "peak_bytes",
         "average_bytes",
         "offloaded_bytes",

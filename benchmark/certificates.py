@@ -1,0 +1,143 @@
+"""What exactness costs: bounds of FLOW's linear programs, as a solver says and as certificates prove them.
+
+``python -m pebbler.benchmark.certificates`` prints the table of docs/certificates.md; ``--write FILE`` puts
+it into the page, and ``--most CHECKPOINTS`` leaves finer models out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from ..instances.files import encode
+from ..instances.instance import Instance
+from ..instances.units import format_size, format_time
+from ..solver.bounds import Bound, best_bound
+from ..solver.flow import flow_model, hot_checkpoints, proven
+from ..solver.linear import solve_linear
+from ..validate.certificate import Certificate, check_certificate
+from .page import markdown, publish
+from .runs import Cell
+
+CELLS = (
+    Cell("vgg16", 256, "K40", "1.05xMmin"),
+    Cell("vgg16", 64, "V100", "1.05xMmin"),
+    Cell("resnet152", 64, "V100", "1.05xMmin"),
+    Cell("vgg416", 32, "V100", "1.05xMmin"),
+    Cell("resnet1517", 32, "V100", "1.05xMmin"),
+)
+CHECKPOINTS = (16, 64, 256)
+BEGIN, END = "<!-- begin certificates -->\n", "<!-- end certificates -->\n"
+LIMIT = 300.0
+"""Seconds for a linear program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One linear program.
+
+    Attributes
+    ----------
+    checkpoints
+        Their number.
+    word_ns
+        What the solver says, in floating point, before any safety margin.
+    certificate
+        What its dual values prove.
+    solve_seconds, certify_seconds, check_seconds
+        Wall times: to build and solve the model; to turn its duals into a bound with its certificate; and to
+        prove that anew.
+    """
+
+    checkpoints: int
+    word_ns: float
+    certificate: Certificate
+    solve_seconds: float
+    certify_seconds: float
+    check_seconds: float
+
+    @property
+    def loss(self) -> float:
+        """What exactness takes from the solver's word, relative to it; negative where it adds something."""
+        return 1 - self.certificate.lower_bound_ns / self.word_ns
+
+
+def measure(instance: Instance, count: int) -> Point | None:
+    """Solve a linear program and certify its bound; None where the solver did not end in time.
+
+    Raises
+    ------
+    AssertionError
+        When the certificate does not hold.
+    """
+    began = time.perf_counter()
+    model = flow_model(instance, hot_checkpoints(instance, count), "none")
+    result = solve_linear(model.linear, time_limit=LIMIT)
+    solved = time.perf_counter()
+    bound: Bound | None = proven(instance, result, model, "flow-lp-highs")
+    certified = time.perf_counter()
+    if result.status != "optimal" or bound is None or bound.certificate is None:
+        return None
+    report = check_certificate(instance, bound.certificate)
+    if not report.valid:
+        raise AssertionError(f"{instance.name}: {report.reasons[0]}")
+    return Point(
+        checkpoints=len(model.checkpoints),
+        word_ns=result.bound * model.nanoseconds,
+        certificate=bound.certificate,
+        solve_seconds=solved - began,
+        certify_seconds=certified - solved,
+        check_seconds=time.perf_counter() - certified,
+    )
+
+
+def table(cells: Sequence[Cell], counts: Sequence[int]) -> str:
+    """The measurements as Markdown."""
+    rows: list[tuple[str, ...]] = []
+    for cell in cells:
+        instance = cell.instance()
+        exact = best_bound(instance)
+        name = f"{cell.name}, {len(instance.tasks)} tasks"
+        rows.append((name, exact.bound_by, "", format_time(exact.lower_bound_ns), *[""] * 5))
+        for count in sorted({min(count, len(instance.tasks)) for count in counts}):
+            point = measure(instance, count)
+            rows.append(
+                ("", f"LP, {count} checkpoints", f"none in {LIMIT:.0f} s") if point is None else _cells(point)
+            )
+    header = ("instance", "argument", "solver's word", "certified", "loss")
+    return markdown((*header, "solve", "certify", "check", "certificate"), rows)
+
+
+def _cells(point: Point) -> tuple[str, ...]:
+    return (
+        "",
+        f"LP, {point.checkpoints} checkpoints",
+        format_time(round(point.word_ns)),
+        format_time(point.certificate.lower_bound_ns),
+        f"{1e6 * point.loss:.4f}",
+        f"{point.solve_seconds:.2f} s",
+        f"{point.certify_seconds:.2f} s",
+        f"{point.check_seconds:.2f} s",
+        format_size(len(encode(point.certificate))),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table, or put it into a page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the page")
+    parser.add_argument("--most", type=int, default=max(CHECKPOINTS), metavar="CHECKPOINTS")
+    options = parser.parse_args(arguments)
+    counts = [count for count in CHECKPOINTS if count <= options.most]
+    versions = ", ".join(f"{name} {version(name)}" for name in ("ortools", "numpy"))
+    note = f"Python {platform.python_version()}, {versions}; two cores that other work was sharing.\n\n"
+    publish(note + table(CELLS, counts), options.write, BEGIN, END)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The commands ``bound`` and ``check-bound``: a lower bound, its certificate, and the certificate's proof."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .options import Parser, add_command, add_file, add_solver, print_json, require_place, seconds
+
+if TYPE_CHECKING:
+    from .solver.bounds import Bound
+
+
+def add_bound(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add ``bound``."""
+    command = add_command(
+        commands,
+        "bound",
+        _bound,
+        "the best proven lower bound on the makespan, and the argument that gave it",
+        "pebbler bound vgg16.instance.json --time-limit 60s -o vgg16.certificate.json",
+    )
+    add_file(command)
+    command.add_argument(
+        "--time-limit",
+        type=seconds,
+        metavar="T",
+        help="for better bounds by linear and integer programs; default: only those that need no solver",
+    )
+    add_solver(command)
+    command.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="CERTIFICATE",
+        help="where to write the certificate of the best bound that has one; default: nowhere",
+    )
+
+
+def add_check_bound(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add ``check-bound``."""
+    command = add_command(
+        commands,
+        "check-bound",
+        _check_bound,
+        "prove a lower bound anew from its certificate, in exact arithmetic",
+        "pebbler check-bound vgg16.instance.json vgg16.certificate.json",
+    )
+    add_file(command)
+    command.add_argument("certificate", metavar="CERTIFICATE", help="a certificate file")
+
+
+def _bound(arguments: argparse.Namespace) -> int:
+    from .instances.files import read_instance, sha256_of
+    from .instances.memory import require_budget, why_infeasible
+    from .solver.bounds import best_bound
+    from .solver.refine import refine_bound
+    from .validate.certificate import write_certificate
+
+    def progress(better: Bound) -> None:
+        logging.getLogger(__name__).info("%s", _told(better))
+
+    if arguments.output is not None:
+        require_place(arguments.output)
+    instance = read_instance(arguments.file)
+    require_budget(instance)
+    if (reason := why_infeasible(instance)) is not None:
+        print(f"pebbler: {instance.name} has no schedule: {reason}", file=sys.stderr)
+        return 1
+    if arguments.time_limit is None:
+        bound = best_bound(instance)
+    else:
+        bound = refine_bound(
+            instance, arguments.time_limit, solver=arguments.solver, log=arguments.log, on_better=progress
+        )
+    if arguments.output is not None:
+        assert bound.certificate is not None  # the bounds that need no solver have one
+        write_certificate(bound.certificate, arguments.output, sha256_of(arguments.file))
+    if arguments.json:
+        print_json(bound.as_dict())
+    else:
+        print(_told(bound))
+    return 0
+
+
+def _check_bound(arguments: argparse.Namespace) -> int:
+    from .instances.files import read_instance, sha256_of
+    from .validate.certificate import check_certificate, read_certificate
+
+    instance = read_instance(arguments.file)
+    certificate = read_certificate(arguments.certificate)
+    report = check_certificate(instance, certificate, instance_sha256=sha256_of(arguments.file))
+    if arguments.json:
+        print_json(report)
+    elif report.valid:
+        print(f"proven: no schedule takes less than {certificate.lower_bound_ns} ns")
+    else:
+        print("\n".join(report.reasons))
+    return 0 if report.valid else 1
+
+
+def _told(bound: Bound) -> str:
+    from .instances.units import format_time
+
+    def figure(ns: int) -> str:
+        return f"{format_time(ns)} ({ns} ns)"
+
+    if bound.certified:
+        return f"{figure(bound.lower_bound_ns)}, {bound.bound_by}, in exact arithmetic"
+    told = f"{figure(bound.lower_bound_ns)}, {bound.bound_by}, the solver's word"
+    if bound.certificate is not None:
+        told += f"; in exact arithmetic {figure(bound.certified_ns)}, {bound.certificate.bound_by}"
+    return told

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pebbler.benchmark import certificates
+from pebbler.benchmark.certificates import BEGIN, END, main, measure, table
+from pebbler.benchmark.runs import Cell
+from pebbler.instances.workload import Workload
+
+
+def test_exactness_loses_next_to_nothing() -> None:
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    point = measure(instance, 16)
+    assert point is not None
+    assert point.certificate.checkpoints
+    assert len(point.certificate.checkpoints) == point.checkpoints
+    assert abs(point.loss) < 1e-7
+
+
+def test_a_program_that_does_not_end_has_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates, "LIMIT", 0.0)
+    text = table([Cell("vgg16", 64, "V100", "1.05xMmin")], [64])
+    assert "LP, 64 checkpoints | none in 0 s" in text
+
+
+def test_the_table_goes_into_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates, "CELLS", (Cell("alexnet", 64, "K40", "1.05xMmin"),))
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}{END}after\n", encoding="utf-8")
+    main(["--write", str(page), "--most", "16"])
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith(f"before\n{BEGIN}Python ")
+    assert re.search(r"LP, \d+ checkpoints \| \d+\.\d+ ms \| \d+\.\d+ ms \| ", text)
+    assert text.endswith(f"{END}after\n")

@@ -1,0 +1,212 @@
+"""Prices against exhaustive search, against the linear program and against sums worked out by hand."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from pebbler.benchmark.chain import chain_instance
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.workload import Workload
+from pebbler.solver.brute_force import brute_force
+from pebbler.solver.flow import flow_bound, flow_model, hot_checkpoints
+from pebbler.solver.linear import solve_linear
+from pebbler.validate.certificate import Certificate
+from pebbler.validate.exact_bounds import Prices, SinglePeak, compute_ns, priced_ns
+
+
+def without_recomputation(seeds: range) -> Iterator[Instance]:
+    for instance in map(chain_instance, seeds):
+        if not any(task.recomputable for task in instance.tasks):
+            yield instance
+
+
+def random_prices(instance: Instance, count: int, rng: Random) -> Prices:
+    """Prices of which many are nothing, and some as high as they may be."""
+    one = 1000
+    together = [rng.choice((0, 0, one, rng.randint(0, one))) for _ in range(2 * count + 1)]
+    engines = [together]
+    if instance.engines == "duplex":
+        out = [rng.choice((0, price, rng.randint(0, price))) for price in together]
+        engines = [out, [price - part for price, part in zip(together, out, strict=True)]]
+    return Prices(one, [rng.choice((0, 0, rng.randint(0, 2 * one))) for _ in range(2 * count)], engines)
+
+
+def disturbed(certificate: Certificate, rng: Random) -> Prices:
+    """The prices of a certificate, some of them a little or much lower or higher."""
+
+    def changed(price: int, most: int) -> int:
+        return min(max(0, round(price * rng.choice((0, 0.5, 0.9, 1, 1, 1, 1, 1, 1.1, 2)))), most)
+
+    one = certificate.denominator
+    engines = [list(certificate.engine_prices[0])]
+    engines[0] = [changed(price, one) for price in engines[0]]
+    for other in certificate.engine_prices[1:]:
+        engines.append([changed(p, one - first) for p, first in zip(other, engines[0], strict=True)])
+    return Prices(one, [changed(price, 100 * one) for price in certificate.memory_prices], engines)
+
+
+@pytest.mark.parametrize("first", range(0, 120, 40))
+def test_no_prices_prove_more_than_the_optimum(first: int) -> None:
+    """Random prices on random checkpoints, and those of the linear program, as they are and disturbed."""
+    rng = Random(first)
+    solved = tight = beyond = 0
+    for instance in without_recomputation(range(first, first + 40)):
+        schedule = brute_force(instance, "divisible")
+        if schedule is None:
+            continue
+        solved += 1
+        tasks = range(len(instance.tasks))
+        for _ in range(30):
+            checkpoints = sorted(rng.sample(tasks, rng.randint(0, len(tasks))))
+            bound = priced_ns(instance, checkpoints, random_prices(instance, len(checkpoints), rng))
+            assert bound <= schedule.makespan_ns
+        found = flow_bound(instance, tasks)
+        assert found is not None
+        assert found.certificate is not None
+        tight += found.certified_ns == schedule.makespan_ns
+        for _ in range(30):
+            bound = priced_ns(instance, tasks, disturbed(found.certificate, rng))
+            assert bound <= schedule.makespan_ns
+            beyond += bound > compute_ns(instance)
+    assert solved >= 20
+    assert tight >= solved / 4
+    assert beyond >= 20
+
+
+def test_every_position_of_a_single_peak_is_under_the_optimum() -> None:
+    for instance in without_recomputation(range(60)):
+        schedule = brute_force(instance, "divisible")
+        if schedule is not None:
+            peaks = SinglePeak(instance)
+            assert max(peaks.at(k) for k in range(len(instance.tasks))) <= schedule.makespan_ns
+
+
+def test_the_prices_of_the_linear_program_prove_its_bound() -> None:
+    """Strong duality: the checker's own model of what a version may do is that of the rows, and integral."""
+    beyond = 0
+    for instance in without_recomputation(range(120)):
+        every = range(len(instance.tasks))
+        result = solve_linear(flow_model(instance, every, "none").linear)
+        bound = flow_bound(instance, every)
+        if result.status == "optimal":
+            assert bound is not None
+            assert bound.certified
+            model = flow_model(instance, every, "none")
+            assert bound.lower_bound_ns >= result.bound * model.nanoseconds * (1 - 1e-6)
+            beyond += bound.lower_bound_ns > compute_ns(instance)
+    assert beyond >= 20
+
+
+def test_merging_versions_in_the_program_does_not_weaken_the_proof() -> None:
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    few = hot_checkpoints(instance, 12)
+    merged, apart = flow_model(instance, few, "none"), flow_model(instance, few, "all")
+    assert len(merged.linear.cost) < len(apart.linear.cost)
+    word = solve_linear(merged.linear).bound * merged.nanoseconds
+    bound = flow_bound(instance, few)
+    assert bound is not None
+    assert bound.certified
+    assert bound.lower_bound_ns >= word * (1 - 1e-8)
+
+
+# --- by hand --------------------------------------------------------------------------------------------
+
+
+def one_gap() -> Instance:
+    """A of 6 bytes is made (5 ns), waits while B of 8 is used (7 ns) in a pool of 10, and is read (3 ns).
+
+    A byte takes 2 ns out and 1 ns back: 4 bytes of excess take 8 ns before the peak and 4 after it.
+    """
+
+    def task(name: str, time: int, reads: tuple[int, ...] = (), writes: tuple[int, ...] = ()) -> Task:
+        only = Algorithm(name="only", duration_ns=time, workspace_bytes=0)
+        return Task(name=name, inputs=reads, outputs=writes, algorithms=(only,))
+
+    return Instance(
+        name="one-gap",
+        engines="duplex",
+        budget_bytes=10,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=(
+            Block(name="a", bytes=6, offload_ns=12, prefetch_ns=6),
+            Block(name="b", bytes=8, offload_ns=None, prefetch_ns=None),
+        ),
+        tasks=(task("make", 5, writes=(0,)), task("peak", 7, writes=(1,)), task("read", 3, reads=(0,))),
+    )
+
+
+def test_prices_worked_out_by_hand() -> None:
+    """At 3 ns a byte, 2 at the start of the peak and 1 at its end, copying is as dear as staying."""
+    tight = Prices(1, memory=[0, 0, 2, 1, 0, 0], engines=[[0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0, 0]])
+    assert priced_ns(one_gap(), [0, 1, 2], tight) == 5 + 7 + 3 + 3 * (6 + 8 - 10)
+    free = replace(tight, engines=[[0] * 7, [0] * 7])
+    assert priced_ns(one_gap(), [0, 1, 2], free) == 15 - 3 * (10 - 8)
+    nothing = replace(free, memory=[0] * 6)
+    assert priced_ns(one_gap(), [0, 1, 2], nothing) == 15
+    assert priced_ns(one_gap(), [], Prices(1, [], [[0], [0]])) == 15
+
+
+def test_fractions_round_up_once() -> None:
+    half = Prices(2, memory=[0, 0, 1, 0, 0, 0], engines=[[0, 0, 1, 0, 0, 0, 0], [0] * 7])
+    assert priced_ns(one_gap(), [0, 1, 2], half) == 15 + 2
+    third = Prices(3, memory=[0, 0, 1, 0, 0, 0], engines=[[0, 0, 1, 0, 0, 0, 0], [0] * 7])
+    assert priced_ns(one_gap(), [0, 1, 2], third) == 15 + 2  # 4 bytes a third of a nanosecond each: 4/3
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "changes", "reason"),
+    [
+        ([0, 1], {"denominator": 0}, "denominator"),
+        ([0, 1], {"memory": [0, 0, -1, 0]}, "negative"),
+        ([0, 1], {"memory": [0, 0, 0]}, "not a price for every instant"),
+        ([0, 1], {"engines": [[0] * 5]}, "not a price for every instant"),
+        ([0, 1], {"engines": [[0] * 5, [0] * 4]}, "not a price for every instant"),
+        ([0, 1], {"engines": [[0, 0, 3, 0, 0], [0, 0, 3, 0, 0]]}, "interval 2: .* above one together"),
+        ([0, 1], {"engines": [[0, 0, 6, 0, 0], [0, 0, -3, 0, 0]]}, "interval 2: .* negative"),
+        ([1, 0], {}, "increasing order"),
+        ([1, 1], {}, "increasing order"),
+        ([1, 3], {}, "increasing order"),
+    ],
+)
+def test_what_are_no_prices_is_refused(
+    checkpoints: list[int], changes: dict[str, object], reason: str
+) -> None:
+    prices = replace(Prices(5, [0] * 4, [[0] * 5, [0] * 5]), **changes)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=reason):
+        priced_ns(one_gap(), checkpoints, prices)
+
+
+def test_recomputable_tasks_have_no_such_bounds() -> None:
+    instance = one_gap()
+    tasks = tuple(msgspec.structs.replace(task, recomputable=True) for task in instance.tasks)
+    again = msgspec.structs.replace(instance, tasks=tasks)
+    with pytest.raises(ValueError, match="recomputable"):
+        priced_ns(again, [], Prices(1, [], [[0], [0]]))
+    with pytest.raises(ValueError, match="recomputable"):
+        SinglePeak(again)
+
+
+@pytest.mark.parametrize("module", ["exact_bounds.py", "certificate.py"])
+def test_the_proof_imports_nothing_that_solves(module: str, pytestconfig: pytest.Config) -> None:
+    """No solver, no heuristic, no floating-point arrays: the standard library, msgspec and the formats."""
+    tree = ast.parse((Path(pytestconfig.rootpath) / "validate" / module).read_text(encoding="utf-8"))
+    named = {
+        node.module if node.level == 0 else f"{'.' * node.level}{node.module}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+    } | {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    ours = {name for name in named if name is not None and name.startswith(".")}
+    assert ours <= {
+        *(f"..instances.{name}" for name in ("errors", "files", "instance", "memory")),
+        ".check",
+        ".exact_bounds",
+    }
+    assert not {"numpy", "ortools", "pulp"} & named

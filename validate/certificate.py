@@ -1,0 +1,168 @@
+"""Certificates of lower bounds: what an argument needs, so that anybody can work out its bound again.
+
+A certificate is not believed: its bound is computed anew from the instance and the figures that it holds, in
+whole numbers, by `exact_bounds`. Solvers only suggest the figures. The checksum tells a damaged file from a
+false claim. This module imports no solver.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from ..instances.errors import FormatError
+from ..instances.files import encode, read_document, write_document
+from ..instances.instance import Instance, Natural, Positive
+from .check import CheckReport
+from .exact_bounds import Prices, SinglePeak, compute_ns, priced_ns
+
+Argument = Literal["compute", "single-peak", "prices"]
+
+
+class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A lower bound on the makespan of a round, and what its argument needs.
+
+    Attributes
+    ----------
+    instance, instance_sha256
+        Name of the instance, and the checksum of its file where there is one.
+    argument
+        ``compute``, ``single-peak`` (at `position`) or ``prices`` (at `checkpoints`).
+    bound_by
+        Who suggested the figures: the argument itself, or a model and a solver.
+    lower_bound_ns
+        No schedule of the instance is shorter.
+    position
+        The task of a single peak.
+    checkpoints, denominator, memory_prices, engine_prices
+        Tasks and prices as `exact_bounds.Prices` has them: nanoseconds for a byte at both instants of each
+        checkpoint, and nanoseconds for a nanosecond of each copy engine in each interval.
+    checksum
+        SHA-256 of the file in which this key is the empty text.
+    """
+
+    format: Literal["pebbler/certificate/1"] = "pebbler/certificate/1"
+    instance: str
+    instance_sha256: str | None = None
+    argument: Argument
+    bound_by: str
+    lower_bound_ns: Natural
+    position: Natural | None = None
+    checkpoints: tuple[Natural, ...] = ()
+    denominator: Positive = 1
+    memory_prices: tuple[Natural, ...] = ()
+    engine_prices: tuple[tuple[Natural, ...], ...] = ()
+    checksum: str = ""
+
+
+def certify(
+    instance: Instance,
+    argument: Argument,
+    bound_by: str,
+    *,
+    position: int | None = None,
+    checkpoints: tuple[int, ...] = (),
+    prices: Prices | None = None,
+) -> Certificate:
+    """Work out the bound of an argument, and return it with a certificate.
+
+    Parameters
+    ----------
+    instance
+        What to bound.
+    argument, bound_by, position, checkpoints, prices
+        As the certificate has them.
+
+    Raises
+    ------
+    ValueError
+        When the argument does not hold for the instance, or its figures are not what it needs.
+    """
+    found = Certificate(
+        instance=instance.name,
+        argument=argument,
+        bound_by=bound_by,
+        lower_bound_ns=0,
+        position=position,
+        checkpoints=checkpoints,
+        denominator=1 if prices is None else prices.denominator,
+        memory_prices=() if prices is None else tuple(prices.memory),
+        engine_prices=() if prices is None else tuple(map(tuple, prices.engines)),
+    )
+    proven = max(proven_ns(instance, found), 0)
+    return sealed(msgspec.structs.replace(found, lower_bound_ns=proven))
+
+
+def proven_ns(instance: Instance, certificate: Certificate) -> int:
+    """What the figures of a certificate prove, whatever bound it claims; nanoseconds.
+
+    Raises
+    ------
+    ValueError
+        When the argument does not hold for the instance, or its figures are not what it needs.
+    """
+    if certificate.argument == "compute":
+        return compute_ns(instance)
+    if certificate.argument == "single-peak":
+        if certificate.position is None or certificate.position >= len(instance.tasks):
+            raise ValueError("the position is not a task of the instance")
+        return SinglePeak(instance).at(certificate.position)
+    prices = Prices(certificate.denominator, certificate.memory_prices, certificate.engine_prices)
+    return priced_ns(instance, certificate.checkpoints, prices)
+
+
+def check_certificate(
+    instance: Instance, certificate: Certificate, *, instance_sha256: str | None = None
+) -> CheckReport:
+    """Prove a bound anew from its certificate, or say why it does not follow.
+
+    Parameters
+    ----------
+    instance, certificate
+        What to check.
+    instance_sha256
+        Checksum of the instance's file, to compare with the one that the certificate names.
+    """
+    if sealed(certificate) != certificate:
+        return CheckReport(False, ("the checksum is not that of the certificate: it was changed or damaged",))
+    reasons = []
+    if certificate.instance != instance.name:
+        reasons.append(f"the certificate is for instance '{certificate.instance}', not for '{instance.name}'")
+    if certificate.instance_sha256 not in (None, instance_sha256) and instance_sha256 is not None:
+        reasons.append("instance_sha256 is not the checksum of the instance's file")
+    try:
+        proven = proven_ns(instance, certificate)
+        if proven < certificate.lower_bound_ns:
+            claimed = certificate.lower_bound_ns
+            reasons.append(f"its figures prove a bound of {proven} ns only, not of {claimed} ns")
+    except ValueError as error:
+        reasons.append(f"the argument '{certificate.argument}' proves nothing: {error}")
+    return CheckReport(not reasons, tuple(reasons))
+
+
+def sealed(certificate: Certificate) -> Certificate:
+    """Return the certificate with its checksum."""
+    content = encode(msgspec.structs.replace(certificate, checksum=""))
+    return msgspec.structs.replace(certificate, checksum=hashlib.sha256(content).hexdigest())
+
+
+def write_certificate(certificate: Certificate, path: str | Path, instance_sha256: str | None = None) -> None:
+    """Write a certificate file for the instance file of a checksum."""
+    write_document(sealed(msgspec.structs.replace(certificate, instance_sha256=instance_sha256)), path)
+
+
+def read_certificate(path: str | Path) -> Certificate:
+    """Read a certificate file.
+
+    Raises
+    ------
+    PebblerError
+        When the file cannot be read or breaks a rule of the format.
+    """
+    certificate = read_document(path, Certificate, "a certificate")
+    if (certificate.argument == "single-peak") != (certificate.position is not None):
+        raise FormatError(f"{path} is not a certificate: a single peak has a 'position', and nothing else")
+    return certificate

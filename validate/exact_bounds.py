@@ -1,0 +1,343 @@
+"""Lower bounds on the makespan of a round, in integers and fractions only: what certificates rest on.
+
+Every argument here holds in every memory model, for schedules with or without moves inside the device. None
+but the first holds for recomputable tasks. This module imports the instance and nothing that solves.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate, pairwise
+
+from ..instances.instance import Algorithm, Block, Instance
+from ..instances.memory import footprint, live_bytes
+
+
+def compute_ns(instance: Instance) -> int:
+    """Sum of the least times of all tasks, over the algorithms that fit the pool beside the task's blocks."""
+    return sum(least_times(instance))
+
+
+def least_times(instance: Instance) -> list[int]:
+    """Per task, the least time of the algorithms that fit; of all of them where none fits."""
+    return [min(a.duration_ns for a in fitting(instance, k)) for k in range(len(instance.tasks))]
+
+
+def fitting(instance: Instance, k: int) -> tuple[Algorithm, ...]:
+    """Algorithms of task k whose workspace fits the pool beside its blocks; all where none does."""
+    room = instance.pool_bytes - footprint(instance, k)
+    algorithms = instance.tasks[k].algorithms
+    return tuple(a for a in algorithms if a.workspace_bytes <= room) or algorithms
+
+
+# --- a single peak ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EvictableStay:
+    """A block between two uses that could be evicted after task `after` and be back for task `until`.
+
+    `ready` is the earliest end of the write of its version; None: the host has a valid copy from the start.
+    """
+
+    bytes: int
+    after: int
+    until: int
+    ready: int | None
+
+
+class SinglePeak:
+    """Bound by what one task forces out of memory before it and back in after it.
+
+    While task k runs, the blocks that are live across it can hold only what F_k and k's workspace leave of
+    the pool. The bytes in excess are offloaded before k starts and prefetched after k ends, by engines that
+    copy no faster than the fastest rate of any block; an offload cannot start before the block's version is
+    written, and after a prefetch the tasks from the block's next use on are still to come. At one rate, what
+    an engine that never idles without need has copied by some time does not depend on the order, so that
+    earliest-written-first (offloads) and, seen from the end, latest-needed-first (prefetches) are exact for
+    this relaxation. Blocks with a valid host copy need no offload.
+
+    Attributes
+    ----------
+    before
+        Earliest start of each task, and the compute time: prefix sums of the least times.
+    stays
+        What could be evicted.
+    out_rate, back_rate
+        Least time of a byte, each way.
+
+    Raises
+    ------
+    ValueError
+        For an instance with recomputable tasks, for which the argument does not hold.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        if any(task.recomputable for task in instance.tasks):
+            raise ValueError("the single-peak bound does not hold for recomputable tasks")
+        self.instance = instance
+        self.before = [0, *accumulate(least_times(instance))]
+        self.stays = _evictable_stays(instance, self.before)
+        self.out_rate = _fastest_rate((b.offload_ns, b.bytes) for b in instance.blocks)
+        self.back_rate = _fastest_rate((b.prefetch_ns, b.bytes) for b in instance.blocks)
+        self._live = live_bytes(instance)
+
+    def choices(self, k: int) -> list[tuple[int, int]]:
+        """Duration of each algorithm of task k that fits, and the bytes that have no room beside it."""
+        room = self.instance.pool_bytes
+        return [
+            (algorithm.duration_ns, self._live[k] + algorithm.workspace_bytes - room)
+            for algorithm in self.instance.tasks[k].algorithms
+            if footprint(self.instance, k) + algorithm.workspace_bytes <= room
+        ]
+
+    def at(self, k: int) -> int:
+        """The bound at task k, in nanoseconds; 0 when no algorithm of the task can be chosen."""
+        total = self.before[-1]
+        across = [stay for stay in self.stays if stay.after < k < stay.until]
+        free = sum(stay.bytes for stay in across if stay.ready is None)
+        out = sorted((stay.ready, stay.bytes) for stay in across if stay.ready is not None)
+        back = sorted((total - self.before[stay.until], stay.bytes) for stay in across)
+        head, tail = Fraction(self.before[k]), Fraction(total - self.before[k + 1])
+        lengths = []
+        for time, excess in self.choices(k):
+            end = _copied_by(out, excess - free, self.out_rate)
+            start = _copied_by(back, excess, self.back_rate)
+            if end is not None and start is not None:
+                lengths.append(max(end, head) + time + max(start, tail))
+        return math.ceil(min(lengths, default=Fraction(0)))
+
+
+def _copied_by(queue: list[tuple[int, int]], excess: int, rate: Fraction) -> Fraction | None:
+    """Earliest time at which an engine has copied `excess` bytes; None when there are not that many.
+
+    `queue` holds the time from which on each piece is available, and its bytes, in that order.
+    """
+    time = Fraction(0)
+    for available, size in queue:
+        if excess <= 0:
+            break
+        amount = min(size, excess)
+        time = max(time, Fraction(available)) + amount * rate
+        excess -= amount
+    return time if excess <= 0 else None
+
+
+def _fastest_rate(copies: Iterable[tuple[int | None, int]]) -> Fraction:
+    """Least time per byte of the copies that are possible."""
+    return min((Fraction(time, size) for time, size in copies if time is not None), default=Fraction(0))
+
+
+def _evictable_stays(instance: Instance, before: list[int]) -> list[EvictableStay]:
+    """Every stay of a block between uses that could be evicted: it can be offloaded, and prefetched again."""
+    stays = []
+    for block, uses, writers in zip(instance.blocks, instance.uses, instance.writers, strict=True):
+        marks = [*([-1] if block.initially == "device" else []), *uses]
+        marks += [len(instance.tasks)] if block.finally_ == "device" else []
+        if block.prefetch_ns is None:
+            continue
+        for after, until in pairwise(marks):
+            written = bisect_right(writers, after)
+            ready = before[writers[written - 1] + 1] if written else None
+            if until > after + 1 and (ready is None or block.offload_ns is not None):
+                stays.append(EvictableStay(block.bytes, after, until, ready))
+    return stays
+
+
+# --- prices of memory and of the engines' time ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Prices, all whole and over one denominator, at the instants and intervals of some checkpoints.
+
+    The i-th checkpoint has the instants 2i (its start) and 2i + 1 (its end); interval j ends at instant j,
+    and a last one lies after the last instant.
+
+    Attributes
+    ----------
+    denominator
+        What the figures are to be divided by.
+    memory
+        Per instant, nanoseconds for a byte that is in memory then.
+    engines
+        Per copy engine (offload, prefetch; or the only one), per interval, nanoseconds for a nanosecond of
+        its time. What all engines together cost in an interval is at most one.
+    """
+
+    denominator: int
+    memory: Sequence[int]
+    engines: Sequence[Sequence[int]]
+
+
+def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) -> int:
+    """Bound the makespan by prices of memory and of the engines' time: the Lagrangian bound of FLOW.
+
+    Take any schedule. In no interval is an engine busy for longer than the interval lasts, and at no
+    instant is more in memory than the pool. So the makespan is at least the makespan, plus the price of
+    the time for which engines are busy less the price of the intervals' lengths, plus the price of what is in
+    memory less the price of the pool. Tasks, checkpoints and versions of blocks share nothing in that sum:
+    each is bounded by its cheapest choice, and the sum of these is the bound.
+
+    - What lies between checkpoints takes at least the least times of the tasks there.
+    - A checkpoint takes an algorithm that fits, and pays for its blocks and its workspace.
+    - A version of a block pays for its bytes between uses, or for being offloaded once, wholly, after it is
+      written, and prefetched after each stay that it spends on the host. Copying it in pieces is a mix of
+      such choices, and no cheaper than the cheapest of them.
+
+    Prices that a linear program finds give its bound; any others give a weaker one, but a bound.
+
+    Parameters
+    ----------
+    instance
+        What to bound.
+    checkpoints
+        Tasks, in increasing order.
+    prices
+        As many as these have instants and intervals.
+
+    Raises
+    ------
+    ValueError
+        When the instance has recomputable tasks or the prices are not such prices, with the reason.
+    """
+    _require_prices(instance, checkpoints, prices)
+    one = prices.denominator
+    left = [one - sum(paid) for paid in zip(*prices.engines, strict=True)]
+    upto = [0, *accumulate(prices.memory)]  # price of a byte that stays from the start until before instant i
+    least = [0, *accumulate(least_times(instance))]
+    total: int = 0
+    following = 0
+    for i, k in enumerate(checkpoints):
+        instants = prices.memory[2 * i] + prices.memory[2 * i + 1]
+        total += left[2 * i] * (least[k] - least[following])
+        total += instants * (footprint(instance, k) - instance.pool_bytes)
+        total += min(
+            left[2 * i + 1] * a.duration_ns + instants * a.workspace_bytes for a in fitting(instance, k)
+        )
+        following = k + 1
+    total += left[-1] * (least[-1] - least[following])
+    for d in range(len(instance.blocks)):
+        total += sum(_version_price(version, upto, prices) for version in _versions(instance, d, checkpoints))
+    return -(-total // one)
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version of a block, as the checkpoints see it.
+
+    Attributes
+    ----------
+    block
+        The block.
+    ready
+        First instant at which it can be on the host; None: it is there from the start.
+    stays
+        First and last instant of each stay between uses; a stay without instants has its last before its
+        first.
+    must_load
+        Whether it is not on the device at the beginning of the first stay.
+    must_leave
+        Whether it must be on the host when the round ends.
+    """
+
+    block: Block
+    ready: int | None
+    stays: tuple[tuple[int, int], ...]
+    must_load: bool
+    must_leave: bool
+
+
+def _versions(instance: Instance, d: int, checkpoints: Sequence[int]) -> list[_Version]:
+    """Versions of a block: what is there from the start, then what each writer leaves."""
+    block, uses, writers = instance.blocks[d], instance.uses[d], instance.writers[d]
+    there = block.initially != "absent"
+    marks = [*([-1] if there else []), *uses, *([len(instance.tasks)] if block.finally_ == "device" else [])]
+    stays: list[list[tuple[int, int]]] = [[] for _ in range(len(writers) + 1)]
+    for after, until in pairwise(marks):
+        first = 2 * bisect_right(checkpoints, after)
+        last = 2 * bisect_left(checkpoints, until) - 1
+        stays[bisect_right(writers, after)].append((first, last))
+    # what a checkpoint writes can leave in the interval after it; what another task writes, in its own
+    ready = [2 * bisect_right(checkpoints, writer) for writer in writers]
+    return [
+        _Version(
+            block,
+            ready[number - 1] if number else None,
+            tuple(stays[number]),
+            must_load=number == 0 and block.initially == "host" and len(marks) > 1,
+            must_leave=0 < number == len(writers) and block.finally_ == "host",
+        )
+        for number in range(0 if there else 1, len(writers) + 1)
+    ]
+
+
+def _version_price(version: _Version, upto: Sequence[int], prices: Prices) -> int:
+    """Least that a version can pay for memory and copies, times the denominator."""
+    block, out, back = version.block, prices.engines[0], prices.engines[-1]
+    rent = sum(block.bytes * (upto[last + 1] - upto[first]) for first, last in version.stays if first <= last)
+    if version.ready is None:
+        first_stay = version.stays[:1] if version.must_load else ()
+        saved = sum(_loaded(block, stay, upto, back) for stay in first_stay)
+        return rent - saved - sum(_savings(block, s, upto, back)[0] for s in version.stays[len(first_stay) :])
+    if block.offload_ns is None:
+        return rent
+    final = len(prices.memory) if version.must_leave else max((last for _, last in version.stays), default=-1)
+    cheapest = block.offload_ns * min(out[version.ready : final + 1], default=0)
+    if not version.must_leave and rent <= cheapest:
+        return rent
+    # offloaded in interval j, it is away in whole stays that begin later, and from instant j on in its own
+    stays = {first: _savings(block, (first, last), upto, back) for first, last in version.stays}
+    partly = {first + i: saving for first, savings in stays.items() for i, saving in enumerate(savings)}
+    plans = [] if version.must_leave else [0]
+    later = 0
+    for j in range(final, version.ready - 1, -1):
+        plans.append(later + partly.get(j, 0) - block.offload_ns * out[j])
+        later += partly[j] if j in stays else 0
+    return rent - max(plans, default=0)
+
+
+def _savings(block: Block, stay: tuple[int, int], upto: Sequence[int], back: Sequence[int]) -> list[int]:
+    """Per instant of a stay, what a block saves that is on the host from then on and prefetched some time.
+
+    Nothing where staying is cheaper. A stay without instants saves nothing.
+    """
+    first, last = stay
+    if block.prefetch_ns is None or first > last:
+        return [0] * max(last - first + 1, 1)
+    savings, best = [], 0
+    for instant in range(last, first - 1, -1):
+        gain = block.bytes * upto[instant + 1] - block.prefetch_ns * back[instant + 1]
+        best = gain if instant == last else max(best, gain)
+        savings.append(max(0, best - block.bytes * upto[instant]))
+    return savings[::-1]
+
+
+def _loaded(block: Block, stay: tuple[int, int], upto: Sequence[int], back: Sequence[int]) -> int:
+    """What a block that is on the host only saves in its first stay; negative where loading it costs more."""
+    first, last = stay
+    if block.prefetch_ns is None:
+        return 0
+    return max(
+        block.bytes * (upto[interval] - upto[first]) - block.prefetch_ns * back[interval]
+        for interval in range(first, last + 2)
+    )
+
+
+def _require_prices(instance: Instance, checkpoints: Sequence[int], prices: Prices) -> None:
+    if any(task.recomputable for task in instance.tasks):
+        raise ValueError("prices prove nothing for recomputable tasks")
+    if any(k >= following for k, following in pairwise([-1, *checkpoints, len(instance.tasks)])):
+        raise ValueError("the checkpoints are not tasks in increasing order")
+    instants, engines = 2 * len(checkpoints), 1 if instance.engines == "single" else 2
+    if len(prices.memory) != instants or [len(p) for p in prices.engines] != [instants + 1] * engines:
+        raise ValueError("there is not a price for every instant and every interval of every engine")
+    if prices.denominator < 1 or min(prices.memory, default=0) < 0:
+        raise ValueError("a price of memory is negative, or the denominator is not positive")
+    for j, paid in enumerate(zip(*prices.engines, strict=True)):
+        if min(paid) < 0 or sum(paid) > prices.denominator:
+            raise ValueError(f"interval {j}: prices of the engines are negative or above one together")
