@@ -46,6 +46,11 @@ def write_document(document: msgspec.Struct, path: str | Path) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def checksum(document: msgspec.Struct) -> str:
+    """SHA-256 of the file that `write_document` would write, in hexadecimal."""
+    return hashlib.sha256(encode(document)).hexdigest()
+
+
 def sha256_of(path: str | Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     return hashlib.sha256(_read(path)).hexdigest()

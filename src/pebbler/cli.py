@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .command_bench import add_bench
 from .instances.errors import PebblerError
 from .options import (
     Parser,
@@ -567,6 +568,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "-o", "--output", type=Path, metavar="OUT.csv", help="where to write; default: nowhere"
     )
+
+    add_bench(commands)
 
     command = add_command(
         commands, "networks", _networks, "the networks, or one of them", "pebbler networks vgg16 --batch 64"
