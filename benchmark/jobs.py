@@ -227,11 +227,12 @@ def _measured(job: Job, comparison: Comparison, trace: _Trace) -> Measured:
 
 
 def _ended(job: Job, row: Row) -> tuple[str, str]:
-    """Return status and reason; a method that was refused memory has found nothing, and is not to blame."""
+    """Return status and reason; what failed under a memory limit may have failed for want of memory."""
     limit = job.setting.memory_limit_bytes
-    if limit is not None and row.status == "error" and row.stopped_by.startswith("MemoryError"):
-        return "unknown", f"memory limit of {format_size(limit)}"
-    return row.status.value, row.stopped_by
+    if limit is None or row.status != "error":
+        return row.status.value, row.stopped_by
+    status = "unknown" if row.stopped_by.startswith("MemoryError") else "error"
+    return status, f"{row.stopped_by}, under a memory limit of {format_size(limit)}"
 
 
 def _points(row: Row, trace: _Trace, bound_ns: int) -> tuple[Point, ...]:

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal
 
-import msgspec
-
-from ..instances.errors import FormatError
-from ..instances.files import checksum
+from ..instances.files import checksum, decode
 from ..instances.instance import Instance
 from ..instances.suites import find_suite, members
 from ..instances.workload import Workload
@@ -50,10 +47,7 @@ class FileProblem:
         FormatError
             When the content breaks a rule of the format.
         """
-        try:
-            return (msgspec.json.decode(self.content, type=Instance),)
-        except (msgspec.MsgspecError, FormatError, UnicodeDecodeError) as error:
-            raise FormatError(f"{self.name} is not an instance: {error}") from None
+        return (decode(self.content, Instance, "an instance", self.name),)
 
 
 @dataclass(frozen=True, slots=True)

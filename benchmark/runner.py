@@ -152,7 +152,7 @@ def perform(job: Job, versions: dict[str, str], ended: Event | None = None) -> M
 
 def _measured(job: Job, ended: Event) -> Measured:
     limit, size = job.setting.wall_limit, job.setting.memory_limit_bytes
-    under = "" if size is None else f", its memory limit {format_size(size)}"
+    under = "" if size is None else f", under a memory limit of {format_size(size)}"
     with Child() as child:
         child.start(measure, job, wall_limit=limit)
         while not ended.is_set():
@@ -162,12 +162,17 @@ def _measured(job: Job, ended: Event) -> Measured:
                 return answer
             except TimeoutError:
                 continue
+            except PebblerError:
+                raise
             except MemoryError:
                 return _nothing("unknown", f"the process ran out of memory{under}")
             except ChildEnded as error:
                 if error.wanted:
                     return _nothing("unknown", f"{error}: its wall limit")
                 return _nothing("error", f"the process failed: {error}{under}")
+            except Exception as error:
+                _log.exception("%s, %s: the run failed", job.about.problem, job.setting.method)
+                return _nothing("error", f"{type(error).__name__}: {error}{under}")
     raise InterruptedError("the sweep was ended")
 
 

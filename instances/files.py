@@ -58,12 +58,22 @@ def sha256_of(path: str | Path) -> str:
 
 def read_document(path: str | Path, kind: type[_Document], what: str) -> _Document:
     """Decode the JSON document of type `kind` in a file; `what` names it in errors ("an instance")."""
-    data = _read(path)
+    return decode(_read(path), kind, what, path)
+
+
+def decode(data: bytes, kind: type[_Document], what: str, origin: str | Path) -> _Document:
+    """Decode a JSON document of type `kind`; `what` names it in errors, `origin` where it is from.
+
+    Raises
+    ------
+    FormatError
+        When it breaks a rule of the format.
+    """
     try:
         msgspec.json.decode(data, type=_Named)
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, FormatError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"{path} is not {what}: {_sentence(error)}") from None
+        raise FormatError(f"{origin} is not {what}: {_sentence(error)}") from None
 
 
 def encode(document: msgspec.Struct) -> bytes:
