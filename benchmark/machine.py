@@ -27,7 +27,7 @@ class Origin:
     python, packages
         Versions.
     revision
-        Of the code in version control, ``-dirty`` where files differ from it; None without version control.
+        Of the working folder in version control, ``-dirty`` where files differ from it; None without.
     """
 
     machine: str

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from threading import Event
@@ -211,7 +211,7 @@ def _run(job: Job, made: Made) -> Run:
         found=made.measured.found,
         wall_seconds=made.wall_seconds,
         date=datetime.now(UTC).date().isoformat(),
-        origin=made.origin,
+        origin=replace(made.origin, revision=origin().revision),
     )
 
 
