@@ -9,7 +9,6 @@ from __future__ import annotations
 import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
-from io import BytesIO
 from typing import NamedTuple
 
 from matplotlib import style
@@ -22,6 +21,7 @@ from ..instances.memory import ideal_ns, least_budget
 from ..instances.units import format_size, format_time
 from ..validate.schedule import Operation, Schedule, Stream
 from .compare import MODEL_LIMITS, Comparison, Row
+from .drawing import footnote, png, size_unit, time_unit
 from .usage import memory_use
 
 _COLOURS = {
@@ -64,7 +64,7 @@ def timeline(instance: Instance, schedule: Schedule) -> bytes:
     instance, schedule
         The schedule and what it is for.
     """
-    unit, scale = _time_unit(schedule.makespan_ns)
+    unit, scale = time_unit(schedule.makespan_ns)
     with style.context("default"):
         figure = Figure(figsize=(12.0, 6.8), dpi=150, layout="constrained")
         streams, memory = figure.subplots(2, 1, sharex=True, height_ratios=(1.0, 1.3))
@@ -73,15 +73,15 @@ def timeline(instance: Instance, schedule: Schedule) -> bytes:
         memory.set_xlim(0, max(schedule.makespan_ns, 1) / scale)
         memory.set_xlabel(f"time ({unit})")
         figure.suptitle(_title(instance, schedule), fontsize=11)
-        _footnote(figure, _conditions(instance, schedule.memory_model))
-        return _png(figure)
+        footnote(figure, _conditions(instance, schedule.memory_model))
+        return png(figure)
 
 
 def overview(comparison: Comparison) -> bytes:
     """Draw the methods of a comparison side by side, as PNG: iteration times and peaks."""
     rows = comparison.rows
     longest = max((row.figures.iteration_ns for row in rows if row.figures), default=1)
-    unit, scale = _time_unit(longest)
+    unit, scale = time_unit(longest)
     with style.context("default"):
         figure = Figure(figsize=(12.0, 2.3 + 0.42 * len(rows)), dpi=150, layout="constrained")
         times, peaks = figure.subplots(1, 2, sharey=True, width_ratios=(1.7, 1.0))
@@ -90,8 +90,8 @@ def overview(comparison: Comparison) -> bytes:
         times.set_yticks(range(len(rows)), [row.method for row in rows])
         times.set_ylim(len(rows) - 0.5, -0.5)
         figure.suptitle(f"{comparison.instance.name}: one training iteration", fontsize=11)
-        _footnote(figure, _conditions(comparison.instance, comparison.memory))
-        return _png(figure)
+        footnote(figure, _conditions(comparison.instance, comparison.memory))
+        return png(figure)
 
 
 # --- timeline -----------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def _write_names(axes: Axes, spans: Sequence[_Span], kind: str, y: int, makespan
 
 def _draw_memory(axes: Axes, instance: Instance, schedule: Schedule, scale: int) -> None:
     use = memory_use(schedule)
-    unit, size = _size_unit(max(schedule.peak_bytes, 1))
+    unit, size = size_unit(max(schedule.peak_bytes, 1))
     times = [instant / scale for instant in use.instants]
     layers = (
         ("resident", [instance.resident_bytes] * len(times)),
@@ -259,7 +259,7 @@ def _draw_peaks(axes: Axes, comparison: Comparison) -> None:
     solved = [(y, row.figures) for y, row in enumerate(comparison.rows) if row.figures is not None]
     budget, least = comparison.instance.budget_bytes, comparison.least_budget
     highest = max((figures.peak_bytes for _, figures in solved), default=1)
-    unit, size = _size_unit(highest)
+    unit, size = size_unit(highest)
     axes.barh(
         [y for y, _ in solved],
         [figures.peak_bytes / size for _, figures in solved],
@@ -310,10 +310,6 @@ def _conditions(instance: Instance, memory: str) -> str:
     return "; ".join([*words, f"{instance.engines} copies", f"{memory} memory", MODEL_LIMITS])
 
 
-def _footnote(figure: Figure, text: str) -> None:
-    figure.supxlabel(text, fontsize=7, color="#444444")
-
-
 def _legend(axes: Axes) -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
 
@@ -325,23 +321,3 @@ def _legend_above(axes: Axes) -> None:
 def _is_far(budget: int, used: int) -> bool:
     """Whether a line at the budget would leave little room for what is used."""
     return budget > 3 * used
-
-
-def _time_unit(longest: int) -> tuple[str, int]:
-    return next(
-        ((unit, scale) for unit, scale in (("s", 10**9), ("ms", 10**6), ("us", 10**3)) if longest >= scale),
-        ("ns", 1),
-    )
-
-
-def _size_unit(largest: int) -> tuple[str, int]:
-    return next(
-        ((unit, size) for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)) if largest >= size),
-        ("bytes", 1),
-    )
-
-
-def _png(figure: Figure) -> bytes:
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()

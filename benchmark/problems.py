@@ -101,7 +101,9 @@ class About:
         Its name, and its checksum: of its instance's file where it is one instance and nothing more.
     network, batch, device, graph
         Where the instance says so.
-    tasks, budget_bytes
+    rounds_of
+        Images of a round, where the instance says so; ``auto``: the method's choice.
+    engines, tasks, budget_bytes
         Of the first instance.
     """
 
@@ -111,6 +113,8 @@ class About:
     batch: int | None
     device: str | None
     graph: str | None
+    rounds_of: str | None
+    engines: str
     tasks: int
     budget_bytes: int
 
@@ -118,10 +122,13 @@ class About:
 def about(problem: Problem, instances: Sequence[Instance]) -> About:
     """Describe a problem by its instances."""
     first = instances[0]
+    images = "auto" if is_free(problem) else first.meta.get("sub_batch")
     return About(
         problem=problem.name,
         problem_sha256=problem_sha256(problem, instances),
         **{key: first.meta.get(key) for key in ("network", "batch", "device", "graph")},
+        rounds_of=None if images is None else str(images),
+        engines=first.engines,
         tasks=len(first.tasks),
         budget_bytes=first.budget_bytes,
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .command_bench import add_bench
+from .command_report import add_report
 from .instances.errors import PebblerError
 from .options import (
     Parser,
@@ -570,6 +571,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     add_bench(commands)
+    add_report(commands)
 
     command = add_command(
         commands, "networks", _networks, "the networks, or one of them", "pebbler networks vgg16 --batch 64"
