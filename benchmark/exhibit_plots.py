@@ -179,9 +179,13 @@ def draw_win_loss(
 
 
 def _styles() -> Iterator[dict[str, Any]]:
-    """Yield colours and styles of lines, no two the same for long."""
+    """Yield styles of lines: no two the same for long, and the later thinner, so that those under it show."""
     for i in count():
-        yield {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _STYLES[i // len(_COLOURS) % len(_STYLES)]}
+        yield {
+            "color": _COLOURS[i % len(_COLOURS)],
+            "linestyle": _STYLES[i // len(_COLOURS) % len(_STYLES)],
+            "linewidth": max(1.2, 3.6 - 0.5 * i),
+        }
 
 
 def _gap_axis(axes: Axes, which: str) -> None:

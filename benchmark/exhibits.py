@@ -33,8 +33,7 @@ _CLOSE = 0.01
 _POINTS = 60
 """Points of a curve over time."""
 
-PREDICTED = "Iteration times are predicted by simulation, not measured"
-MEASURED = "times of methods are measured"
+_MEASURED = "Solve times are measured."
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ def gap_table(evaluation: Evaluation) -> Exhibit:
         name="gaps",
         title="Gaps from the best bound",
         caption="Gap: (iteration - bound) / bound, with the best bound that any run proved of the problem; "
-        f"of several seeds the median. {PREDICTED}; {MEASURED}. Boxes hold the middle half of the problems "
+        f"of several seeds the median. {_MEASURED} Boxes hold the middle half of the problems "
         "with a schedule, lines the median, whiskers all; at the right, the share of problems with one.",
         table=Table(header, tuple(shown)),
         data=Table(header, tuple(rows)),
@@ -141,7 +140,7 @@ def heat_map(evaluation: Evaluation) -> Exhibit:
         name="heat-map",
         title="Gaps by problem",
         caption="Gap from the best bound known, of each setting on each problem; crosses: no schedule; "
-        f"white: not run. {PREDICTED}.",
+        "white: not run.",
         table=_percentages(header, zip(names.values(), values, strict=True)),
         data=Table(header, tuple((name, *row) for name, row in zip(names.values(), values, strict=True))),
         size=(2.5 + 0.9 * len(gaps) + 2.0, 2.2 + 0.2 * len(names)),
@@ -171,7 +170,7 @@ def performance_profile(evaluation: Evaluation) -> Exhibit:
         title="Performance profile of iteration times",
         caption="Share of problems on which the iteration of a setting is at most so many times as long as "
         f"the shortest of all settings (Dolan and Moré, 2002), over the {len(common)} problems that all ran "
-        f"on. {PREDICTED}.",
+        "on.",
         table=Table(
             ("at most", *ratios),
             tuple((f"{ratio:g} x", *(f"{share(name, ratio):.0%}" for name in ratios)) for ratio in _RATIOS),
@@ -198,7 +197,7 @@ def cactus(evaluation: Evaluation) -> Exhibit:
         name="cactus",
         title=f"Runs within {_CLOSE:.0%} of the best bound, over time",
         caption=f"How many runs end with a gap of at most {_CLOSE:.0%} from the best bound known within a "
-        f"solve time. {PREDICTED}; {MEASURED}.",
+        f"solve time. {_MEASURED}",
         table=Table(
             ("solve time", *seconds),
             tuple(
@@ -219,7 +218,7 @@ def anytime(evaluation: Evaluation) -> Exhibit:
     """The median gap that runs have reached, over time."""
     ends = [run.found.trace[-1][0] for run in evaluation.runs if run.found.trace]
     starts = [run.found.trace[0][0] for run in evaluation.runs if run.found.trace]
-    first, last = max(min(starts), 1e-3), max(ends)
+    first, last = max(min(starts), 1e-3), 1.2 * max(ends)
     grid = [first * (last / first) ** (i / (_POINTS - 1)) for i in range(_POINTS)]
     curves = {
         name: [_median_gap(evaluation, setting, seconds) for seconds in grid]
@@ -230,8 +229,8 @@ def anytime(evaluation: Evaluation) -> Exhibit:
         name="anytime",
         title="Gaps over time",
         caption="Median over all runs of the gap that the best schedule so far has from the best bound known "
-        f"at the end; a line begins when half of the runs have a schedule. {PREDICTED}; {MEASURED}, with the "
-        "cheap bounds before them and the check after.",
+        "at the end; a line begins when half of the runs have a schedule. Times are measured, "
+        "from the cheap bounds before a method to the check after it.",
         table=_percentages(
             ("after", *curves),
             (
@@ -294,7 +293,7 @@ def _against_budget(evaluation: Evaluation, name: str, key: tuple[Cell, ...], ru
         name=name,
         title=f"Time against budget: {what}",
         caption=f"Iteration time of {what}, under budgets for everything (moDNN, TPDS 2019, Fig. 12); graph "
-        f"{graph}, {engines} copies; a gap in a line: no schedule. {PREDICTED}.",
+        f"{graph}, {engines} copies; a gap in a line: no schedule.",
         table=Table(
             ("budget", *curves),
             tuple(
@@ -329,7 +328,7 @@ def win_loss(evaluation: Evaluation) -> Exhibit:
         caption=f"On how many of the {len(common)} problems that all settings ran on one has the shorter "
         "iteration; no schedule loses to any, and ties with none. p: two-sided Wilcoxon signed-rank test on "
         "the logarithm of the ratio, by problem, as it is and corrected for all pairs (Holm, 1979). In the "
-        f"picture, wins of the row over the column, in bold where the corrected p is under 5 %. {PREDICTED}.",
+        "picture, wins of the row over the column, in bold where the corrected p is under 5 %.",
         table=Table(
             header,
             tuple((*map(str, row[:5]), f"{row[5]:.2g}", f"{row[6]:.2g}") for row in rows),

@@ -23,7 +23,7 @@ from .exhibits import Exhibit, exhibits
 from .report_page import page
 from .results import COLUMNS, Results, Run, cells_of, origins
 
-_CHARACTERS = 19
+_CHARACTERS = 18
 """Characters of a footnote to an inch."""
 
 
@@ -64,7 +64,7 @@ def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Wr
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PebblerError(f"{folder} cannot be made: {error.strerror or error}") from None
-    conditions = f"{MODEL_LIMITS[0].upper()}{MODEL_LIMITS[1:]}. Runs: {origins(evaluation.runs)}."
+    conditions = f"Iteration times: {MODEL_LIMITS}. From {origins(evaluation.runs)}."
     shown: list[tuple[Exhibit, bytes]] = []
     contents: dict[str, bytes] = {"runs.csv": _csv(runs)}
     for exhibit in exhibits(evaluation):

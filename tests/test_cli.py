@@ -35,6 +35,8 @@ COMMANDS = [
     "check",
     "trace",
     "pack",
+    "bench",
+    "report",
     "networks",
     "devices",
     "methods",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
-from pebbler.benchmark.jobs import Job
+from pebbler.benchmark.jobs import Job, measure
+from pebbler.benchmark.machine import origin
 from pebbler.benchmark.results import Results, Run
-from pebbler.benchmark.sweep import Config, jobs, read_config
+from pebbler.benchmark.runner import Made, make
+from pebbler.benchmark.sweep import jobs, read_config
 
 SMALL = """
 title = "twelve runs of tiny instances"
@@ -32,8 +38,35 @@ def jobs_of(path: Path) -> list[Job]:
     return [job for job, _ in jobs(read_config(path), path.parent)]
 
 
-def config_jobs(config: Config, folder: Path) -> list[Job]:
-    return [job for job, _ in jobs(config, folder)]
+def command(config: Path, *options: str) -> list[str]:
+    results = config.with_suffix(".sqlite")
+    return [sys.executable, "-m", "pebbler", "bench", str(config), "-o", str(results), "-v", *options]
+
+
+def finish(config: Path, *options: str) -> str:
+    done = subprocess.run(command(config, *options), capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def stopped(config: Path, runs: int, how: signal.Signals) -> tuple[int, list[int]]:
+    """Start a sweep, stop it after so many more runs; its exit status, and the processes that it had."""
+    with subprocess.Popen(command(config), stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        told = iter(process.stderr)
+        for _ in range(runs + 1):
+            next(told)
+        children = children_of(process.pid)
+        process.send_signal(how)
+        process.communicate()
+    return process.returncode, children
+
+
+def children_of(pid: int) -> list[int]:
+    return [
+        int(child)
+        for file in Path(f"/proc/{pid}/task").glob("*/children")
+        for child in file.read_text().split()
+    ]
 
 
 def outcome(run: Run) -> dict[str, Any]:
@@ -57,3 +90,23 @@ def files(path: Path) -> dict[str, bytes]:
     return {
         file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()
     }
+
+
+class Here(Executor):
+    """Makes runs in this process, at once."""
+
+    def submit(self, _: object, /, *arguments: Any, **__: object) -> Future[Any]:  # type: ignore[override]
+        future: Future[Any] = Future()
+        future.set_result(Made(measure(arguments[0]), 0.25, origin()))
+        return future
+
+
+def swept(folder: Path, text: str = SMALL) -> Path:
+    """The results of a configuration, made in this process."""
+    path = folder / "swept.sqlite"
+    with Results(path, write=True) as results:
+        for job, instances in jobs(read_config(write_config(folder, text)), folder):
+            for instance in instances:
+                results.keep(instance)
+            make([job], results, Here())
+    return path

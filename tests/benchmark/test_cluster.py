@@ -19,7 +19,7 @@ from pebbler.benchmark.runner import make
 from pebbler.cli import main
 
 from ..solver.processes import alive, eventually
-from .sweeps import files, jobs_of, outcomes, write_config
+from .sweeps import files, finish, jobs_of, outcomes, stopped, write_config
 
 pytest.importorskip("distributed")
 
@@ -105,6 +105,37 @@ def test_lost_scheduler_is_told_and_what_is_made_stays(cluster: Cluster, tmp_pat
     assert process.returncode == 2
     assert errors.splitlines()[-1].startswith("pebbler: the workers were lost; what is entered stays")
     assert 3 <= len(outcomes(results)) < 12
+
+
+LARGE = """
+title = "two hundred runs"
+
+[[sweep]]
+suites = ["tiny"]
+methods = ["modnn", "vdnn-dyn", "cp-sat", "brute-force"]
+"""
+
+
+@pytest.mark.slow
+def test_two_hundred_runs_are_the_same_killed_or_on_two_workers(cluster: Cluster, tmp_path: Path) -> None:
+    paths = []
+    for name in ("whole", "killed", "workers"):
+        (tmp_path / name).mkdir()
+        paths.append(write_config(tmp_path / name, LARGE))
+    whole, killed, workers = paths
+    runs = len(jobs_of(whole))
+    assert runs >= 200
+    assert f"{runs} runs made" in finish(whole)
+    for part in (40, 55, 35):
+        status, _ = stopped(killed, part, signal.SIGKILL)
+        assert status == -signal.SIGKILL
+    assert f"{runs} runs made" not in finish(killed)
+    assert f"{runs} runs made" in finish(workers, "--cluster", cluster.address)
+    expected = outcomes(whole.with_suffix(".sqlite"))
+    assert len(expected) == runs
+    for other in (killed, workers):
+        assert outcomes(other.with_suffix(".sqlite")) == expected
+        assert files(other.with_suffix(".sqlite")) == files(whole.with_suffix(".sqlite"))
 
 
 def test_no_scheduler_is_told_in_a_sentence(
