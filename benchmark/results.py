@@ -7,7 +7,8 @@ files are named by their checksums: what is left of a run that was never entered
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -99,16 +100,11 @@ class Results:
         self.folder = path.with_suffix(".files")
         if not write and not path.is_file():
             raise PebblerError(f"{path} cannot be read: there is no such file; pebbler bench makes one")
-        try:
-            uri = f"{path.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
+        uri = f"{path.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
+        with _told(path):
             self._database = sqlite3.connect(uri, uri=True)
-        except sqlite3.Error as error:
-            raise PebblerError(f"{path} cannot be opened: {error}") from None
         try:
             self._prepare(write)
-        except sqlite3.Error as error:
-            self._database.close()
-            raise PebblerError(f"{path} is not a results file: {error}") from None
         except PebblerError:
             self._database.close()
             raise
@@ -124,16 +120,14 @@ class Results:
     def fingerprints(self, *, failed: bool = True) -> set[str]:
         """Return the fingerprints of all runs, or of those that have not failed."""
         condition = "" if failed else " WHERE status != 'error'"
-        return {row[0] for row in self._database.execute(f"SELECT fingerprint FROM runs{condition}")}
+        return {row[0] for row in self._execute(f"SELECT fingerprint FROM runs{condition}")}
 
     def add(self, run: Run, documents: Iterable[Document] = ()) -> None:
         """Enter a run, after the instances and schedules that go with it; it replaces one like it."""
         for document in documents:
             self.keep(document)
         cells = list(cells_of(run).values())
-        with self._database:
-            marks = ", ".join("?" * len(cells))
-            self._database.execute(f"INSERT OR REPLACE INTO runs VALUES ({marks})", cells)
+        self._execute(f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * len(cells))})", cells)
 
     def keep(self, document: Document) -> None:
         """Write an instance or a schedule, unless it is there: its name says what is in it."""
@@ -159,23 +153,22 @@ class Results:
         PebblerError
             When the file is damaged.
         """
+        rows = self._execute(f"SELECT {', '.join(COLUMNS)} FROM runs ORDER BY rowid")
         try:
-            rows = self._database.execute(f"SELECT {', '.join(COLUMNS)} FROM runs ORDER BY rowid")
             return [_run(row) for row in rows]
-        except (sqlite3.Error, msgspec.MsgspecError) as error:
+        except msgspec.MsgspecError as error:
             raise PebblerError(f"{self.path} is damaged: {error}") from None
 
     def _prepare(self, write: bool) -> None:
         """Make the table in a new file; refuse a file of something else."""
-        (tables,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        ((tables,),) = self._execute("SELECT count(*) FROM sqlite_master")
         if write and not tables:
-            with self._database:
-                self._database.execute(f"PRAGMA application_id = {_APPLICATION}")
-                self._database.execute(f"PRAGMA user_version = {_VERSION}")
-                columns = ", ".join(COLUMNS).replace("fingerprint", "fingerprint TEXT PRIMARY KEY", 1)
-                self._database.execute(f"CREATE TABLE runs ({columns})")
-        (application,) = self._database.execute("PRAGMA application_id").fetchone()
-        (version,) = self._database.execute("PRAGMA user_version").fetchone()
+            columns = ", ".join(COLUMNS).replace("fingerprint", "fingerprint TEXT PRIMARY KEY", 1)
+            self._execute(f"PRAGMA application_id = {_APPLICATION}")
+            self._execute(f"PRAGMA user_version = {_VERSION}")
+            self._execute(f"CREATE TABLE runs ({columns})")
+        ((application,),) = self._execute("PRAGMA application_id")
+        ((version,),) = self._execute("PRAGMA user_version")
         if application != _APPLICATION:
             raise PebblerError(f"{self.path} is not a results file; give one that pebbler bench made")
         if version != _VERSION:
@@ -183,6 +176,20 @@ class Results:
                 f"{self.path} is a results file of format {version}, and this pebbler reads {_VERSION}; "
                 "use the pebbler that made it"
             )
+
+    def _execute(self, command: str, cells: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run a command, which is done as a whole or not at all."""
+        with _told(self.path), self._database:
+            return self._database.execute(command, cells).fetchall()
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Tell in a sentence what SQLite has against a file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise PebblerError(f"{path} cannot be used as a results file: {error}") from None
 
 
 def cells_of(run: Run) -> dict[str, Any]:

@@ -63,9 +63,15 @@ def test_results_go_where_they_are_asked_for(config: Path, elsewhere: Path) -> N
         (["bench", "small.toml", "--jobs", "2", "--cluster", "tcp://127.0.0.1:9"], "not allowed with"),
         (["bench", "small.toml", "-o", "none/small.sqlite"], "none/small.sqlite cannot be written"),
         (["bench", "small.toml", "-o", "empty.toml/small.sqlite"], "cannot be written"),
-        (["bench", "small.toml", "-o", "small.toml"], "small.toml is not a results file"),
+        (
+            ["bench", "small.toml", "-o", "small.toml"],
+            "small.toml cannot be used as a results file",
+        ),
         (["report", "none.sqlite", "-o", "r"], "none.sqlite cannot be read"),
-        (["report", "small.toml", "-o", "r"], "small.toml is not a results file"),
+        (
+            ["report", "small.toml", "-o", "r"],
+            "small.toml cannot be used as a results file",
+        ),
         (["report", "empty.toml", "-o", "r"], "empty.toml is not a results file"),
         (["report", "small.sqlite"], "-o"),
         (["report", "small.sqlite", "-o", "small.toml"], "small.toml cannot be a folder"),

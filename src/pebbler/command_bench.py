@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
 
 from .options import Parser, add_command, positive, print_json, require_place
@@ -42,6 +43,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     config = read_config(arguments.config)
     path = arguments.output or Path(arguments.config.stem + ".sqlite")
     require_place(path)
+    logging.getLogger(__name__).info("%s", config.title)
     wanted = []
     with Results(path, write=True) as results:
         for job, instances in jobs(config, arguments.config.parent):

@@ -25,7 +25,9 @@ methods = ["modnn", "vdnn-all-m", "vdnn-all-p", "brute-force"]
 """
 """Twelve runs; on each instance, some methods have a schedule and some have none."""
 
-COSTS = ("solve_seconds", "wall_seconds", "peak_rss_bytes", "date", "machine")
+COSTS = ("solve_seconds", "wall_seconds", "peak_rss_bytes")
+
+PLACES = ("date", "machine", "revision")
 
 
 def write_config(folder: Path, text: str = SMALL) -> Path:
@@ -44,16 +46,19 @@ def command(config: Path, *options: str) -> list[str]:
 
 
 def finish(config: Path, *options: str) -> str:
-    done = subprocess.run(command(config, *options), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command(config, *options), cwd=config.parent, capture_output=True, text=True, check=True
+    )
     return done.stdout
 
 
 def stopped(config: Path, runs: int, how: signal.Signals) -> tuple[int, list[int]]:
     """Start a sweep, stop it after so many more runs; its exit status, and the processes that it had."""
-    with subprocess.Popen(command(config), stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command(config), cwd=config.parent, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         told = iter(process.stderr)
-        for _ in range(runs + 1):
+        assert any(" runs are made already" in line for line in told)
+        for _ in range(runs):
             next(told)
         children = children_of(process.pid)
         process.send_signal(how)
@@ -70,8 +75,8 @@ def children_of(pid: int) -> list[int]:
 
 
 def outcome(run: Run) -> dict[str, Any]:
-    """All that a run says but for times and memory."""
-    said = {name: value for name, value in run.flat().items() if name not in COSTS}
+    """All that a run says but for times and memory, and the day and place where it was made."""
+    said = {name: value for name, value in run.flat().items() if name not in COSTS + PLACES}
     return said | {"trace": [point[1:] for point in run.found.trace]}
 
 
