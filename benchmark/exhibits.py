@@ -33,6 +33,9 @@ _CLOSE = 0.01
 _POINTS = 60
 """Points of a curve over time."""
 
+_TALLEST = 60.0
+"""Greatest width and height of a picture in inches: larger ones are no pictures any more."""
+
 _MEASURED = "Solve times are measured."
 
 
@@ -143,7 +146,7 @@ def heat_map(evaluation: Evaluation) -> Exhibit:
         "white: not run.",
         table=_percentages(header, zip(names.values(), values, strict=True)),
         data=Table(header, tuple((name, *row) for name, row in zip(names.values(), values, strict=True))),
-        size=(2.5 + 0.9 * len(gaps) + 2.0, 2.2 + 0.2 * len(names)),
+        size=(min(4.5 + 0.9 * len(gaps), _TALLEST), min(2.2 + 0.2 * len(names), _TALLEST)),
         draw=lambda figure: plots.draw_heat_map(
             figure, list(names.values()), list(evaluation.settings.values()), values
         ),
@@ -253,20 +256,15 @@ def anytime(evaluation: Evaluation) -> Exhibit:
 
 def time_against_budget(evaluation: Evaluation) -> Iterator[Exhibit]:
     """Iteration time under each budget, for every workload with several (moDNN, TPDS 2019, Fig. 12)."""
-    groups: dict[tuple[Cell, ...], list[Run]] = {}
+    groups: dict[str, list[Run]] = {}
     for run in evaluation.runs:
-        about = run.about
-        if about.network is not None:
-            rounds = None if about.rounds_of == str(about.batch) else about.rounds_of
-            words = (about.network, about.batch, about.device, about.graph, about.engines, rounds)
-            groups.setdefault(words, []).append(run)
-    wanted = [(key, runs) for key, runs in groups.items() if len({r.about.budget_bytes for r in runs}) > 1]
-    for i, (key, runs) in enumerate(wanted, start=1):
-        yield _against_budget(evaluation, f"time-against-budget-{i}", key, runs)
+        groups.setdefault(run.about.family_sha256, []).append(run)
+    wanted = [runs for runs in groups.values() if len({run.about.budget_bytes for run in runs}) > 1]
+    for i, runs in enumerate(wanted, start=1):
+        yield _against_budget(evaluation, f"time-against-budget-{i}", runs)
 
 
-def _against_budget(evaluation: Evaluation, name: str, key: tuple[Cell, ...], runs: Sequence[Run]) -> Exhibit:
-    network, batch, device, graph, engines, rounds = key
+def _against_budget(evaluation: Evaluation, name: str, runs: Sequence[Run]) -> Exhibit:
     budgets = sorted({run.about.budget_bytes for run in runs})
     bounds: dict[str, dict[int, int]] = {}
     curves: dict[str, dict[int, int]] = {}
@@ -287,13 +285,17 @@ def _against_budget(evaluation: Evaluation, name: str, key: tuple[Cell, ...], ru
         curves["lower bound" if len(bounds) == 1 else f"lower bound, {memory}"] = found
     ideals = [run.found.ideal_ns for run in runs if run.found.ideal_ns is not None]
     ideal = max(ideals, default=None)
-    what = f"{network}, batch {batch}, {device}" + ("" if rounds is None else f", sub-batch {rounds}")
+    about = runs[0].about
+    what = about.problem
+    if about.network is not None:
+        what = f"{about.network}, batch {about.batch}, {about.device}"
+        what += "" if about.rounds_of == str(about.batch) else f", sub-batch {about.rounds_of}"
     values = [[found.get(budget) for found in curves.values()] for budget in budgets]
     return Exhibit(
         name=name,
         title=f"Time against budget: {what}",
         caption=f"Iteration time of {what}, under budgets for everything (moDNN, TPDS 2019, Fig. 12); graph "
-        f"{graph}, {engines} copies; a gap in a line: no schedule.",
+        f"{about.graph or 'of the file'}, {about.engines} copies; a gap in a line: no schedule.",
         table=Table(
             ("budget", *curves),
             tuple(
@@ -334,7 +336,7 @@ def win_loss(evaluation: Evaluation) -> Exhibit:
             tuple((*map(str, row[:5]), f"{row[5]:.2g}", f"{row[6]:.2g}") for row in rows),
         ),
         data=Table(header, rows),
-        size=(2.6 + 0.95 * len(names), 1.8 + 0.55 * len(names)),
+        size=(min(2.6 + 0.95 * len(names), _TALLEST), min(1.8 + 0.55 * len(names), _TALLEST)),
         draw=lambda figure: plots.draw_win_loss(figure, names, rows),
     )
 
@@ -372,7 +374,8 @@ def _compared(
     evaluation: Evaluation, first: Setting, second: Setting, problems: Sequence[str]
 ) -> tuple[int, int, int, float]:
     """Return how often the first is shorter, the same and longer, and p."""
-    times = [[evaluation.times(setting)[key] for key in problems] for setting in (first, second)]
-    won = sum(a < b for a, b in zip(*times, strict=True))
-    lost = sum(a > b for a, b in zip(*times, strict=True))
-    return won, len(problems) - won - lost, lost, signed_rank(*times)
+    ours, theirs = evaluation.times(first), evaluation.times(second)
+    won = sum(ours[key] < theirs[key] for key in problems)
+    lost = sum(ours[key] > theirs[key] for key in problems)
+    p = signed_rank([ours[key] for key in problems], [theirs[key] for key in problems])
+    return won, len(problems) - won - lost, lost, p

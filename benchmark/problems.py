@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal
 
+import msgspec
+
 from ..instances.files import checksum, decode
 from ..instances.instance import Instance
 from ..instances.suites import find_suite, members
@@ -99,6 +101,8 @@ class About:
     ----------
     problem, problem_sha256
         Its name, and its checksum: of its instance's file where it is one instance and nothing more.
+    family_sha256
+        The same under every budget, and for nothing else.
     network, batch, device, graph
         Where the instance says so.
     rounds_of
@@ -109,6 +113,7 @@ class About:
 
     problem: str
     problem_sha256: str
+    family_sha256: str
     network: str | None
     batch: int | None
     device: str | None
@@ -126,6 +131,7 @@ def about(problem: Problem, instances: Sequence[Instance]) -> About:
     return About(
         problem=problem.name,
         problem_sha256=problem_sha256(problem, instances),
+        family_sha256=problem_sha256(problem, list(map(_without_budget, instances))),
         **{key: first.meta.get(key) for key in ("network", "batch", "device", "graph")},
         rounds_of=None if images is None else str(images),
         engines=first.engines,
@@ -140,3 +146,8 @@ def problem_sha256(problem: Problem, instances: Sequence[Instance]) -> str:
     if len(sums) == 1 and not is_free(problem):
         return sums[0]
     return sha256(" ".join([*sums, *(["auto"] if is_free(problem) else [])]).encode()).hexdigest()
+
+
+def _without_budget(instance: Instance) -> Instance:
+    """Return an instance without its budget, and without names and notes that may tell it."""
+    return msgspec.structs.replace(instance, name="", budget_bytes=0, meta={})

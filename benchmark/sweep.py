@@ -170,6 +170,8 @@ def problems(sweep: Sweep, folder: Path) -> Iterator[tuple[Problem, tuple[Instan
         for member in chosen:
             yield _built(SuiteProblem(suite, member.name))
     for pattern in sweep.files:
+        if Path(pattern).is_absolute():
+            raise PebblerError(f"'{pattern}' is an absolute pattern; give one relative to the configuration")
         places = sorted(folder.glob(pattern))
         if not places:
             raise PebblerError(f"no file in {folder} matches '{pattern}'; give instance files")

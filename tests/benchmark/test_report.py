@@ -60,7 +60,7 @@ def made(problem: str, method: str, iteration: int | None, bound: int, **changes
     )
     run = Run(
         fingerprint=f"{problem} {method}",
-        about=About(problem, problem, "net", 8, "K40", "executable", "8", "duplex", 5, 100),
+        about=About(problem, problem, "family", "net", 8, "K40", "executable", "8", "duplex", 5, 100),
         seed=0,
         setting=Setting(method, **setting),  # type: ignore[arg-type]
         found=found,
@@ -199,7 +199,7 @@ def test_time_against_budget_has_bounds_and_skips_what_has_no_schedule() -> None
     (exhibit,) = time_against_budget(evaluate(runs))
     assert exhibit.data.header == ("budget_bytes", "a (ns)", "lower bound (ns)")
     assert exhibit.data.rows == ((100, None, 140), (200, 130, 120), (300, 100, 100))
-    other = [replace(run, about=dataclasses.replace(run.about, rounds_of="auto")) for run in runs[:1]]
+    other = [replace(run, about=dataclasses.replace(run.about, family_sha256="parts")) for run in runs[:1]]
     assert len(list(time_against_budget(evaluate([*runs, *other])))) == 1
 
 

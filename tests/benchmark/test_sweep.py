@@ -75,6 +75,8 @@ def test_workloads_have_a_problem_for_each_budget_that_is_enough(
     assert [job.about.problem for job in found] == ["alexnet/16/K40/1.5xMmin", "alexnet/16/K40/12GiB"]
     assert [job.about.rounds_of for job in found] == ["16", "16"]
     assert found[1].about.budget_bytes == 12 * 2**30
+    assert found[0].about.problem_sha256 != found[1].about.problem_sha256
+    assert found[0].about.family_sha256 == found[1].about.family_sha256
     assert "alexnet/16/K40/1% is left out" in caplog.text
 
 
@@ -90,6 +92,7 @@ def test_sub_batch_is_part_of_the_problem(tmp_path: Path) -> None:
         ("alexnet/16/K40/1GiB/sub-batch 16", "16", 1),
     ]
     assert len({job.about.problem_sha256 for job, _ in found}) == 3
+    assert len({job.about.family_sha256 for job, _ in found}) == 3
     problem = found[1][0].problem
     assert isinstance(problem, WorkloadProblem)
     first, last = problem.instances()
@@ -114,6 +117,7 @@ def test_sub_batch_is_part_of_the_problem(tmp_path: Path) -> None:
         (SMALL + 'without = [["haste"]]\n', "has no rule 'haste'"),
         (HEAD + 'methods = ["modnn"]\n', "nothing to solve"),
         (HEAD + 'methods = ["modnn"]\nfiles = ["*.json"]\n', "no file in .* matches"),
+        (HEAD + 'methods = ["modnn"]\nfiles = ["/*.json"]\n', "relative to the configuration"),
         (HEAD + 'methods = ["modnn"]\nfiles = ["*.toml"]\n', "small.toml is not an instance"),
         (
             HEAD + 'methods = ["modnn"]\n' + ALEXNET.replace("alexnet", "alexnot") + 'budgets = ["1GiB"]',
