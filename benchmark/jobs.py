@@ -17,7 +17,7 @@ from ..instances.units import format_size
 from ..validate.schedule import Schedule
 from .compare import Comparison, Row, compare, compare_auto
 from .machine import limit_memory, package_versions, peak_rss_bytes
-from .problems import About, Problem, WorkloadProblem, is_free, problem_sha256
+from .problems import About, Problem, WorkloadProblem, problem_sha256
 
 Point = tuple[float, int | None, int | None]
 """Seconds since the run began, and the best iteration time and bound from then on, in nanoseconds.
@@ -122,7 +122,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run has found, its schedules, and the instances that the method chose itself."""
+    """What a run has found, the instances that it solved, and its schedules."""
 
     found: Found
     documents: tuple[Instance | Schedule, ...] = ()
@@ -223,7 +223,7 @@ def _measured(job: Job, comparison: Comparison, trace: _Trace) -> Measured:
         solve_seconds=row.solve_seconds,
         peak_rss_bytes=peak_rss_bytes(),
     )
-    return Measured(found, (*(row.instances if is_free(job.problem) else ()), *schedules))
+    return Measured(found, (*row.instances, *schedules))
 
 
 def _ended(job: Job, row: Row) -> tuple[str, str]:

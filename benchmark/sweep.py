@@ -195,8 +195,8 @@ def _built(problem: Problem) -> tuple[Problem, tuple[Instance, ...]]:
     return problem, problem.instances()
 
 
-def jobs(config: Config, folder: Path) -> Iterator[tuple[Job, tuple[Instance, ...]]]:
-    """Yield the jobs of a configuration, each with the instances of its problem; none comes twice.
+def jobs(config: Config, folder: Path) -> Iterator[Job]:
+    """Yield the jobs of a configuration; none comes twice.
 
     Parameters
     ----------
@@ -223,4 +223,4 @@ def jobs(config: Config, folder: Path) -> Iterator[tuple[Job, tuple[Instance, ..
                 job = Job(problem, told, setting, seed)
                 if job.fingerprint not in seen:
                     seen.add(job.fingerprint)
-                    yield job, instances
+                    yield job

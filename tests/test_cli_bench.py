@@ -52,6 +52,22 @@ def test_results_go_where_they_are_asked_for(config: Path, elsewhere: Path) -> N
     assert (elsewhere / "elsewhere.files" / "schedules").is_dir()
 
 
+def test_budget_of_a_byte_leaves_nothing_to_run(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workload = '[[sweep.workloads]]\nnetwork = "alexnet"\nbatch = 1\ndevice = "K40"\nbudgets = ["1"]\n'
+    write_config(elsewhere, 'title = "t"\n[[sweep]]\nmethods = ["modnn"]\n' + workload)
+    assert main(["bench", "small.toml"]) == 2
+    left_out, error = capsys.readouterr().err.splitlines()
+    assert "alexnet/1/K40/1 is left out: alexnet-b1: a budget of 1 bytes" in left_out
+    assert error == "pebbler: small.toml asks for no runs: no budget is enough; give larger ones"
+
+
+def test_budget_of_a_terabyte_is_like_no_limit(elsewhere: Path) -> None:
+    workload = '[[sweep.workloads]]\nnetwork = "alexnet"\nbatch = 1\ndevice = "K40"\nbudgets = ["1TB"]\n'
+    path = swept(elsewhere, 'title = "t"\n[[sweep]]\nmethods = ["modnn"]\n' + workload)
+    (run,) = outcomes(path).values()
+    assert (run["status"], run["iteration_ns"]) == ("optimal", run["ideal_ns"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -59,6 +75,7 @@ def test_results_go_where_they_are_asked_for(config: Path, elsewhere: Path) -> N
         (["bench", "none.toml"], "none.toml cannot be read"),
         (["bench", "empty.toml"], "missing required field"),
         (["bench", "cut.toml"], "cut.toml is not TOML"),
+        (["bench", "unknown.toml"], "no method 'mdnn'"),
         (["bench", "small.toml", "--jobs", "0"], "'0' is not a whole number from 1 on"),
         (["bench", "small.toml", "--jobs", "2", "--cluster", "tcp://127.0.0.1:9"], "not allowed with"),
         (["bench", "small.toml", "-o", "none/small.sqlite"], "none/small.sqlite cannot be written"),
@@ -81,6 +98,7 @@ def test_bad_usage(
     arguments: list[str], why: str, config: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (elsewhere / "empty.toml").touch()
+    (elsewhere / "unknown.toml").write_text(TWO.replace("modnn", "mdnn"))
     (elsewhere / "cut.toml").write_text(TWO[: len(TWO) // 2])
     before = {path: path.read_bytes() for path in elsewhere.iterdir()}
     assert main(arguments) == 2

@@ -6,6 +6,7 @@ import argparse
 import logging
 from pathlib import Path
 
+from .instances.errors import PebblerError
 from .options import Parser, add_command, positive, print_json, require_place
 
 
@@ -44,12 +45,10 @@ def _bench(arguments: argparse.Namespace) -> int:
     path = arguments.output or Path(arguments.config.stem + ".sqlite")
     require_place(path)
     logging.getLogger(__name__).info("%s", config.title)
-    wanted = []
+    wanted = list(jobs(config, arguments.config.parent))
+    if not wanted:
+        raise PebblerError(f"{arguments.config} asks for no runs: no budget is enough; give larger ones")
     with Results(path, write=True) as results:
-        for job, instances in jobs(config, arguments.config.parent):
-            for instance in instances:
-                results.keep(instance)
-            wanted.append(job)
         if arguments.cluster is None:
             warn_of_crowding(wanted, arguments.jobs)
             tally = make(wanted, results, ThreadPoolExecutor(arguments.jobs), retry=arguments.retry)

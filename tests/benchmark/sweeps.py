@@ -37,7 +37,7 @@ def write_config(folder: Path, text: str = SMALL) -> Path:
 
 
 def jobs_of(path: Path) -> list[Job]:
-    return [job for job, _ in jobs(read_config(path), path.parent)]
+    return list(jobs(read_config(path), path.parent))
 
 
 def command(config: Path, *options: str) -> list[str]:
@@ -110,8 +110,5 @@ def swept(folder: Path, text: str = SMALL) -> Path:
     """The results of a configuration, made in this process."""
     path = folder / "swept.sqlite"
     with Results(path, write=True) as results:
-        for job, instances in jobs(read_config(write_config(folder, text)), folder):
-            for instance in instances:
-                results.keep(instance)
-            make([job], results, Here())
+        make(jobs_of(write_config(folder, text)), results, Here())
     return path

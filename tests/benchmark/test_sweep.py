@@ -9,7 +9,7 @@ import pytest
 
 from pebbler.benchmark.jobs import Setting
 from pebbler.benchmark.problems import WorkloadProblem
-from pebbler.benchmark.sweep import jobs, read_config
+from pebbler.benchmark.sweep import read_config
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import sha256_of, write_instance
 from pebbler.instances.instance import Instance
@@ -42,7 +42,8 @@ def test_run_is_killed_two_minutes_after_its_time_limit(tmp_path: Path) -> None:
 
 def test_same_instance_from_elsewhere_is_the_same_run(tmp_path: Path) -> None:
     config = write_config(tmp_path, TINY + 'methods = ["modnn"]\n')
-    ((job, (instance,)),) = jobs(read_config(config), tmp_path)
+    (job,) = jobs_of(config)
+    (instance,) = job.problem.instances()
     (tmp_path / "own").mkdir()
     checksum = write_instance(instance, tmp_path / "own" / "mine.instance.json")
     assert checksum == job.about.problem_sha256
@@ -84,16 +85,16 @@ def test_sub_batch_is_part_of_the_problem(tmp_path: Path) -> None:
     text = HEAD + 'methods = ["modnn"]\n'
     for size in ('"auto"', "5", "16"):
         text += ALEXNET + f'budgets = ["1GiB"]\nsub_batch = {size}\n'
-    found = list(jobs(read_config(write_config(tmp_path, text)), tmp_path))
-    told = [(job.about.problem, job.about.rounds_of, len(instances)) for job, instances in found]
+    found = jobs_of(write_config(tmp_path, text))
+    told = [(job.about.problem, job.about.rounds_of, len(job.problem.instances())) for job in found]
     assert told == [
         ("alexnet/16/K40/1GiB/sub-batch auto", "auto", 1),
         ("alexnet/16/K40/1GiB/sub-batch 5", "5", 2),
         ("alexnet/16/K40/1GiB/sub-batch 16", "16", 1),
     ]
-    assert len({job.about.problem_sha256 for job, _ in found}) == 3
-    assert len({job.about.family_sha256 for job, _ in found}) == 3
-    problem = found[1][0].problem
+    assert len({job.about.problem_sha256 for job in found}) == 3
+    assert len({job.about.family_sha256 for job in found}) == 3
+    problem = found[1].problem
     assert isinstance(problem, WorkloadProblem)
     first, last = problem.instances()
     assert (first.rounds, last.rounds) == (3, 1)
