@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from ..heuristics.methods import Transform, find_method, list_methods
+from ..heuristics.methods import OnBetter, Transform, find_method, list_methods
 from ..instances.errors import BudgetError, PebblerError
 from ..instances.instance import Instance
 from ..instances.memory import ideal_ns, least_budget, require_budget
@@ -277,6 +277,9 @@ def compare(
     seed: int = 0,
     workers: int = 1,
     memory: Literal["contiguous", "paged"] = "contiguous",
+    without: Collection[str] = (),
+    refine: bool = True,
+    on_better: OnBetter | None = None,
 ) -> Comparison:
     """Solve an iteration with every method, and set the answers beside the ideal and a lower bound.
 
@@ -296,6 +299,13 @@ def compare(
         Of random decisions, and threads of a solver.
     memory
         Memory model of the schedules.
+    without
+        Rules that the methods leave out.
+    refine
+        Whether to spend the time limit on the bound, too; otherwise it is the best of those that are cheap
+        and those that the methods prove.
+    on_better
+        As `solve` takes it: told of better schedules and bounds of a round.
 
     Raises
     ------
@@ -312,11 +322,11 @@ def compare(
         require_budget(instance)
     known = {
         instance.name: best_bound(instance)
-        if time_limit is None
+        if time_limit is None or not refine
         else refine_bound(instance, time_limit, seed=seed, workers=workers)
         for instance in rounds
     }
-    run = _Run(known, time_limit, seed, workers, memory)
+    run = _Run(known, time_limit, seed, workers, memory, without, on_better)
     run.all((name, planned(find_method(name), rounds)) for name in names)
     bound = iteration_bound(
         [instance.rounds for instance in rounds], [run.known[instance.name] for instance in rounds]
@@ -370,6 +380,8 @@ class _Run:
     seed: int
     workers: int
     memory: Literal["contiguous", "paged"]
+    without: Collection[str] = ()
+    on_better: OnBetter | None = None
     answers: dict[str, tuple[tuple[Instance, ...], _Answer]] = field(default_factory=dict)
     searched: dict[str, Iterations] = field(default_factory=dict)
     interrupted: bool = False
@@ -405,6 +417,8 @@ class _Run:
                     workers=self.workers,
                     memory=self.memory,
                     bound=self.known.get(instance.name),
+                    without=self.without,
+                    on_better=self.on_better,
                 )
             except Exception as error:
                 return _failed(tuple(results), error, method, instance.name)

@@ -6,8 +6,9 @@ from matplotlib import style
 from matplotlib.figure import Figure
 
 from .compare import MODEL_LIMITS
+from .drawing import footnote, png, size_unit, time_unit
 from .frontier import Frontier
-from .plots import COLOURS, footnote, png, size_unit, time_unit
+from .plots import COLOURS
 
 
 def frontier_picture(frontier: Frontier) -> bytes:

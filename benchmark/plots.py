@@ -9,7 +9,6 @@ from __future__ import annotations
 import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
-from io import BytesIO
 from typing import NamedTuple
 
 from matplotlib import style
@@ -22,6 +21,7 @@ from ..instances.memory import ideal_ns, least_budget
 from ..instances.units import format_size, format_time
 from ..validate.schedule import Operation, Schedule, Stream
 from .compare import MODEL_LIMITS, Comparison, Row
+from .drawing import footnote, png, size_unit, time_unit
 from .usage import memory_use
 
 COLOURS = {
@@ -310,11 +310,6 @@ def _conditions(instance: Instance, memory: str) -> str:
     return "; ".join([*words, f"{instance.engines} copies", f"{memory} memory", MODEL_LIMITS])
 
 
-def footnote(figure: Figure, text: str) -> None:
-    """Write what a figure rests on under it."""
-    figure.supxlabel(text, fontsize=7, color="#444444")
-
-
 def _legend(axes: Axes) -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
 
@@ -326,26 +321,3 @@ def _legend_above(axes: Axes) -> None:
 def _is_far(budget: int, used: int) -> bool:
     """Whether a line at the budget would leave little room for what is used."""
     return budget > 3 * used
-
-
-def time_unit(longest: int) -> tuple[str, int]:
-    """Name and nanoseconds of a unit in which a time reads well."""
-    return next(
-        ((unit, scale) for unit, scale in (("s", 10**9), ("ms", 10**6), ("us", 10**3)) if longest >= scale),
-        ("ns", 1),
-    )
-
-
-def size_unit(largest: int) -> tuple[str, int]:
-    """Name and bytes of a unit in which a size reads well."""
-    return next(
-        ((unit, size) for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)) if largest >= size),
-        ("bytes", 1),
-    )
-
-
-def png(figure: Figure) -> bytes:
-    """The figure as PNG, the same bytes for the same figure."""
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()

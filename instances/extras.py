@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from .errors import PebblerError
 
 
-def require_extra(package: str) -> None:
-    """Refuse to go on without a package that only some users need.
+def require_extra(package: str, extra: str | None = None) -> None:
+    """Refuse to go on without a package that only some users need; its extra has its name, or another.
 
     Raises
     ------
@@ -16,4 +16,5 @@ def require_extra(package: str) -> None:
         With the command that installs it.
     """
     if find_spec(package) is None:
-        raise PebblerError(f"{package} is not installed; install it with pip install 'pebbler[{package}]'")
+        name = package if extra is None else extra
+        raise PebblerError(f"{package} is not installed; install it with pip install 'pebbler[{name}]'")

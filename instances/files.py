@@ -46,6 +46,11 @@ def write_document(document: msgspec.Struct, path: str | Path) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def checksum(document: msgspec.Struct) -> str:
+    """SHA-256 of the file that `write_document` would write, in hexadecimal."""
+    return hashlib.sha256(encode(document)).hexdigest()
+
+
 def sha256_of(path: str | Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     return hashlib.sha256(_read(path)).hexdigest()
@@ -53,14 +58,24 @@ def sha256_of(path: str | Path) -> str:
 
 def read_document(path: str | Path, kind: type[_Document], what: str) -> _Document:
     """Decode the JSON document of type `kind` in a file; `what` names it in errors ("an instance")."""
-    data = _read(path)
-    _decode(data, _Named, path, what)
-    return _decode(data, kind, path, what)
+    return decode(_read(path), kind, what, path)
 
 
 def read_json(path: str | Path, kind: type[_Document], what: str) -> _Document:
     """Decode a file as `read_document` does, where a document need not say its format."""
-    return _decode(_read(path), kind, path, what)
+    return _decode(_read(path), kind, what, path)
+
+
+def decode(data: bytes, kind: type[_Document], what: str, origin: str | Path) -> _Document:
+    """Decode a JSON document of type `kind`; `what` names it in errors, `origin` where it is from.
+
+    Raises
+    ------
+    FormatError
+        When it breaks a rule of the format.
+    """
+    _decode(data, _Named, what, origin)
+    return _decode(data, kind, what, origin)
 
 
 def encode(document: msgspec.Struct) -> bytes:
@@ -104,11 +119,11 @@ def write_atomically(path: str | Path, data: bytes) -> None:
         raise PebblerError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def _decode(data: bytes, kind: type[_Document], path: str | Path, what: str) -> _Document:
+def _decode(data: bytes, kind: type[_Document], what: str, origin: str | Path) -> _Document:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, FormatError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"{path} is not {what}: {_sentence(error)}") from None
+        raise FormatError(f"{origin} is not {what}: {_sentence(error)}") from None
 
 
 def _read(path: str | Path) -> bytes:

@@ -139,6 +139,7 @@ class _Run:
             self.reason = str(refusal)
         if self.search is None:
             return
+        self._tell()
         for start in (self.limits.warm_start, self.best):
             if start is not None:
                 self.search.offer(start)

@@ -39,6 +39,8 @@ COMMANDS = [
     "pack",
     "streams",
     "frontier",
+    "bench",
+    "report",
     "networks",
     "devices",
     "methods",

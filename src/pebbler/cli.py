@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .command_bench import add_bench
 from .command_bound import add_bound, add_check_bound
 from .command_frontier import add_frontier
+from .command_report import add_report
 from .command_streams import add_streams
 from .instances.errors import PebblerError
 from .options import (
@@ -530,6 +532,8 @@ def _parser() -> argparse.ArgumentParser:
 
     add_streams(commands)
     add_frontier(commands)
+    add_bench(commands)
+    add_report(commands)
 
     command = add_command(
         commands, "networks", _networks, "the networks, or one of them", "pebbler networks vgg16 --batch 64"

@@ -1,0 +1,44 @@
+"""What pictures share: units of axes, the note at the foot, files that the same input gives again."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+
+def footnote(figure: Figure, text: str) -> None:
+    """Write under a picture what it rests on."""
+    figure.supxlabel(text, fontsize=7, color="#444444")
+
+
+def time_unit(longest: int) -> tuple[str, int]:
+    """Return the unit in which a time reads well, and its nanoseconds."""
+    return next(
+        ((unit, scale) for unit, scale in (("s", 10**9), ("ms", 10**6), ("us", 10**3)) if longest >= scale),
+        ("ns", 1),
+    )
+
+
+def size_unit(largest: int) -> tuple[str, int]:
+    """Return the unit in which a size reads well, and its bytes."""
+    return next(
+        ((unit, size) for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)) if largest >= size),
+        ("bytes", 1),
+    )
+
+
+def png(figure: Figure) -> bytes:
+    """Return a picture as PNG."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def svg(figure: Figure) -> bytes:
+    """Return a picture as SVG, which needs no fonts."""
+    buffer = BytesIO()
+    with rc_context({"svg.hashsalt": "pebbler"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()

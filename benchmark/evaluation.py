@@ -1,0 +1,137 @@
+"""Runs set side by side: names of settings, the best bound of each problem, figures by problem."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+from ..instances.errors import PebblerError
+from ..instances.units import format_size
+from ..solver.bounds import Bound
+from .jobs import Setting
+from .problems import About
+from .results import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Runs of several settings on several problems.
+
+    Attributes
+    ----------
+    runs
+        Of each job the last run.
+    settings
+        Names of the settings, in the order in which they first ran: the method, and what not all have.
+    problems
+        By checksum, in the order in which they were first run.
+    bounds
+        The best lower bound on an iteration, by problem and memory model, of all that runs have proven.
+    """
+
+    runs: tuple[Run, ...]
+    settings: dict[Setting, str]
+    problems: dict[str, About]
+    bounds: dict[tuple[str, str], Bound]
+
+    def bound(self, run: Run) -> Bound | None:
+        """Return the best bound known for a run's problem; None where no run could tell one."""
+        return self.bounds.get((run.about.problem_sha256, run.setting.memory_model))
+
+    def gap(self, run: Run, iteration_ns: int | None = None) -> float:
+        """Gap of a run, or of an iteration time that it had reached; infinite without a schedule."""
+        bound = self.bound(run)
+        reached = run.found.iteration_ns if iteration_ns is None else iteration_ns
+        return math.inf if reached is None or bound is None else bound.gap(reached)
+
+    def of(self, setting: Setting) -> list[Run]:
+        """Return the runs of a setting."""
+        return [run for run in self.runs if run.setting == setting]
+
+    def times(self, setting: Setting) -> dict[str, float]:
+        """Iteration time by problem, the median over seeds; infinite without a schedule."""
+        return _medians(
+            (run.about.problem_sha256, math.inf if run.found.iteration_ns is None else run.found.iteration_ns)
+            for run in self.of(setting)
+        )
+
+    def gaps(self, setting: Setting) -> dict[str, float]:
+        """Gap from the best bound by problem, the median over seeds; infinite without a schedule."""
+        return _medians((run.about.problem_sha256, self.gap(run)) for run in self.of(setting))
+
+    def common(self) -> list[str]:
+        """Return the problems that every setting was run on."""
+        ran = [{run.about.problem_sha256 for run in self.of(setting)} for setting in self.settings]
+        return [problem for problem in self.problems if all(problem in some for some in ran)]
+
+
+def evaluate(runs: Sequence[Run]) -> Evaluation:
+    """Set runs side by side.
+
+    Raises
+    ------
+    PebblerError
+        When there are none, or an iteration is shorter than a proven bound: one of the two is wrong.
+    """
+    if not runs:
+        raise PebblerError("there are no runs to report; make some with pebbler bench")
+    last = {(run.about.problem_sha256, run.setting, run.seed): run for run in runs}
+    kept = tuple(last.values())
+    bounds: dict[tuple[str, str], Bound] = {}
+    for run in kept:
+        found, key = run.found, (run.about.problem_sha256, run.setting.memory_model)
+        if found.lower_bound_ns is None:
+            continue
+        if key not in bounds or found.lower_bound_ns > bounds[key].lower_bound_ns:
+            bounds[key] = Bound(found.lower_bound_ns, found.bound_by or "none", bool(found.certified))
+    evaluation = Evaluation(
+        kept,
+        _names(dict.fromkeys(run.setting for run in kept)),
+        {run.about.problem_sha256: run.about for run in kept},
+        bounds,
+    )
+    for run in kept:
+        if evaluation.gap(run) < 0:
+            bound = evaluation.bound(run)
+            assert bound is not None
+            raise PebblerError(
+                f"{run.about.problem}: {run.found.iteration_ns} ns by {run.setting.method} contradicts the "
+                f"{bound.bound_by} bound of {bound.lower_bound_ns} ns; one of them is wrong"
+            )
+    return evaluation
+
+
+def _medians(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for key, value in values:
+        found[key].append(value)
+    return {key: median_low(some) for key, some in found.items()}
+
+
+def _names(settings: Iterable[Setting]) -> dict[Setting, str]:
+    """Name settings by their methods, and by what they do not all share."""
+    told = {setting: _words(setting) for setting in settings}
+    shared = {key for key in next(iter(told.values())) if len({words[key] for words in told.values()}) == 1}
+    own = {
+        setting: [word for key, word in words.items() if word and key not in shared]
+        for setting, words in told.items()
+    }
+    return {setting: ", ".join([setting.method, *words]) for setting, words in own.items()}
+
+
+def _words(setting: Setting) -> dict[str, str]:
+    def limit(seconds: float | None) -> str:
+        return "no limit" if seconds is None else f"{seconds:g} s"
+
+    size = setting.memory_limit_bytes
+    return {
+        "memory_model": setting.memory_model,
+        "time_limit": limit(setting.time_limit),
+        "wall_limit": f"wall {limit(setting.wall_limit)}",
+        "memory_limit_bytes": "any memory" if size is None else f"in {format_size(size)}",
+        "workers": f"{setting.workers} workers",
+        "without": f"without {' '.join(setting.without)}" if setting.without else "",
+    }

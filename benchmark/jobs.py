@@ -1,0 +1,247 @@
+"""A run of a sweep: what to run, its fingerprint, and what running it gives, in the process that runs it."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Literal
+
+import msgspec
+
+from ..instances.errors import PebblerError
+from ..instances.files import checksum
+from ..instances.instance import Instance
+from ..instances.units import format_size
+from ..validate.schedule import Schedule
+from .compare import Comparison, Row, compare, compare_auto
+from .machine import limit_memory, package_versions, peak_rss_bytes
+from .problems import About, Problem, WorkloadProblem, problem_sha256
+
+Point = tuple[float, int | None, int | None]
+"""Seconds since the run began, and the best iteration time and bound from then on, in nanoseconds.
+
+The seconds include the cheap bounds before the method, and the last ones the check after it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A method and its limits.
+
+    Attributes
+    ----------
+    method, memory_model, workers, without
+        As `solve` takes them.
+    time_limit
+        Seconds for the method; None: until it is done.
+    wall_limit
+        Seconds after which the run's process is killed; None: never.
+    memory_limit_bytes
+        Address space of each of the run's processes; None: no limit.
+    """
+
+    method: str
+    memory_model: Literal["contiguous", "paged"] = "contiguous"
+    time_limit: float | None = None
+    wall_limit: float | None = None
+    memory_limit_bytes: int | None = None
+    workers: int = 1
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run to make: a problem, what is told of it, a setting and a seed."""
+
+    problem: Problem
+    about: About
+    setting: Setting
+    seed: int = 0
+
+    @property
+    def fingerprint(self) -> str:
+        """What makes two runs the same: the problem's bytes, setting, seed, and versions of what answers."""
+        parts = (self.about.problem_sha256, self.setting, self.seed, sorted(package_versions().items()))
+        return sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has found; times and bytes are of an iteration, all rounds of it.
+
+    Attributes
+    ----------
+    status, stopped_by
+        As `compare` says them; ``unknown`` where a limit ended the process.
+    iteration_ns, stall_ns, peak_bytes, average_bytes, offloaded_bytes, prefetched_bytes, pinned_bytes
+        Figures of the schedule; None without one.
+    ideal_ns, lower_bound_ns, bound_by, certified
+        Time without a memory limit, and the best bound that is cheap or that the method proved; None where
+        the process ended before it could tell.
+    sub_batch, rounds
+        Of the schedule; the images of a round are None where the instance does not say.
+    instances, schedules
+        Checksums of the files of the instances that were solved and of their schedules.
+    trace
+        The answer over time, for methods that tell; its last point is what was found.
+    solve_seconds
+        Wall time of the method.
+    peak_rss_bytes
+        Upper bound on the resident memory of the run's processes.
+    """
+
+    status: str
+    stopped_by: str
+    iteration_ns: int | None = None
+    stall_ns: int | None = None
+    peak_bytes: int | None = None
+    average_bytes: int | None = None
+    offloaded_bytes: int | None = None
+    prefetched_bytes: int | None = None
+    pinned_bytes: int | None = None
+    ideal_ns: int | None = None
+    lower_bound_ns: int | None = None
+    bound_by: str | None = None
+    certified: bool | None = None
+    sub_batch: int | None = None
+    rounds: int | None = None
+    instances: tuple[str, ...] = ()
+    schedules: tuple[str, ...] = ()
+    trace: tuple[Point, ...] = ()
+    solve_seconds: float | None = None
+    peak_rss_bytes: int | None = None
+
+    @property
+    def gap(self) -> float:
+        """(iteration - bound) / bound, by what the run itself knew; infinite without a schedule."""
+        if self.iteration_ns is None or self.lower_bound_ns is None:
+            return math.inf
+        return (self.iteration_ns - self.lower_bound_ns) / max(self.lower_bound_ns, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a run has found, the instances that it solved, and its schedules."""
+
+    found: Found
+    documents: tuple[Instance | Schedule, ...] = ()
+
+
+def measure(job: Job) -> Measured:
+    """Make a run in this process, under the job's limit of memory from here on.
+
+    Raises
+    ------
+    PebblerError
+        When the problem or the packages here are not those of the job.
+    """
+    setting = job.setting
+    if setting.memory_limit_bytes is not None:
+        limit_memory(setting.memory_limit_bytes)
+    here = problem_sha256(job.problem, job.problem.instances())
+    if here != job.about.problem_sha256:
+        raise PebblerError(
+            f"{job.problem.name} is another instance here; install the same versions on all machines"
+        )
+    trace = _Trace()
+    comparison = _compared(job, trace)
+    return _measured(job, comparison, trace)
+
+
+class _Trace:
+    """Takes down answers as they come."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.points: list[Point] = []
+
+    def __call__(self, makespan_ns: int | None, bound_ns: int | None) -> None:
+        self.points.append((self.seconds(), makespan_ns, bound_ns))
+
+    def seconds(self) -> float:
+        """Seconds since the run began."""
+        return time.perf_counter() - self.began
+
+
+def _compared(job: Job, trace: _Trace) -> Comparison:
+    setting, problem = job.setting, job.problem
+    if isinstance(problem, WorkloadProblem) and problem.sub_batch == "auto":
+        return compare_auto(
+            problem.workload,
+            problem.budget,
+            [setting.method],
+            time_limit=setting.time_limit,
+            seed=job.seed,
+            workers=setting.workers,
+            memory=setting.memory_model,
+        )
+    return compare(
+        problem.instances(),
+        [setting.method],
+        time_limit=setting.time_limit,
+        seed=job.seed,
+        workers=setting.workers,
+        memory=setting.memory_model,
+        without=setting.without,
+        refine=False,
+        on_better=trace,
+    )
+
+
+def _measured(job: Job, comparison: Comparison, trace: _Trace) -> Measured:
+    row, bound = comparison.rows[0], comparison.bound
+    sums = [checksum(instance) for instance in row.instances]
+    schedules = [
+        msgspec.structs.replace(schedule, instance_sha256=of)
+        for of, schedule in zip(sums, row.schedules, strict=False)
+    ]
+    figures = row.figures
+    names = (
+        "iteration_ns",
+        "stall_ns",
+        "peak_bytes",
+        "average_bytes",
+        "offloaded_bytes",
+        "prefetched_bytes",
+        "pinned_bytes",
+    )
+    status, stopped_by = _ended(job, row)
+    found = Found(
+        status=status,
+        stopped_by=stopped_by,
+        **({} if figures is None else {name: getattr(figures, name) for name in names}),
+        ideal_ns=comparison.ideal_ns,
+        lower_bound_ns=bound.lower_bound_ns,
+        bound_by=bound.bound_by,
+        certified=bound.certified,
+        sub_batch=row.sub_batch,
+        rounds=row.rounds,
+        instances=tuple(sums),
+        schedules=tuple(map(checksum, schedules)),
+        trace=_points(row, trace, bound.lower_bound_ns),
+        solve_seconds=row.solve_seconds,
+        peak_rss_bytes=peak_rss_bytes(),
+    )
+    return Measured(found, (*row.instances, *schedules))
+
+
+def _ended(job: Job, row: Row) -> tuple[str, str]:
+    """Return status and reason; what failed under a memory limit may have failed for want of memory."""
+    limit = job.setting.memory_limit_bytes
+    if limit is None or row.status != "error":
+        return row.status.value, row.stopped_by
+    status = "unknown" if row.stopped_by.startswith("MemoryError") else "error"
+    return status, f"{row.stopped_by}, under a memory limit of {format_size(limit)}"
+
+
+def _points(row: Row, trace: _Trace, bound_ns: int) -> tuple[Point, ...]:
+    """Return the trace of an iteration: that of its one instance, all rounds of it, and the final answer."""
+
+    def all_rounds(ns: int | None) -> int | None:
+        return None if ns is None else row.rounds * ns
+
+    told = trace.points if len(row.instances) == 1 else []
+    points = [(seconds, all_rounds(makespan), all_rounds(bound)) for seconds, makespan, bound in told]
+    last = None if row.figures is None else row.figures.iteration_ns
+    return (*points, (trace.seconds(), last, bound_ns))

@@ -1,0 +1,54 @@
+"""Tables and pictures as LaTeX floats, to be put into a text; tables need the package booktabs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{char: "\\" + char for char in "&%$#_{}"},
+}
+
+
+def escape(text: str) -> str:
+    """Write a text so that LaTeX shows it as it is."""
+    return "".join(_SPECIAL.get(char, char) for char in text)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str, label: str) -> str:
+    """Return a table: the first column to the left, the others to the right."""
+    lines = [r" & ".join(map(escape, cells)) + r" \\" for cells in (header, *rows)]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{escape(caption)}}}",
+            rf"\label{{tab:{label}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+            r"\toprule",
+            lines[0],
+            r"\midrule",
+            *lines[1:],
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def figure(file: str, caption: str, label: str) -> str:
+    """Return a figure that shows a picture's file."""
+    return "\n".join(
+        [
+            r"\begin{figure}",
+            r"\centering",
+            rf"\includegraphics[width=\linewidth]{{{file}}}",
+            rf"\caption{{{escape(caption)}}}",
+            rf"\label{{fig:{label}}}",
+            r"\end{figure}",
+            "",
+        ]
+    )

@@ -1,0 +1,230 @@
+"""Making the runs of a sweep, on any executor: each in a process of its own, entered when it is made."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from threading import Event
+
+from ..heuristics.local_search import RULES as SEARCH_RULES
+from ..heuristics.methods import find_method
+from ..instances.errors import PebblerError
+from ..instances.units import format_size, format_time
+from ..instances.workload import Workload
+from ..solver.child import Child, ChildEnded
+from .jobs import Found, Job, Measured, measure
+from .machine import Origin, origin, package_versions, usable_cores
+from .results import Results, Run
+
+_POLL = 0.5
+"""Seconds between looks at whether the sweep was ended."""
+
+_WARM_SECONDS = 300.0
+"""Seconds that compiling may take, before anything is measured."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A run as a worker returns it: what was measured, how long its process lived, and where."""
+
+    measured: Measured
+    wall_seconds: float | None
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What came of a sweep: runs that were there already, runs made, and those of them that failed."""
+
+    kept: int
+    made: int
+    failed: int
+
+
+def make(
+    jobs: Sequence[Job],
+    results: Results,
+    executor: Executor,
+    *,
+    lost: tuple[type[Exception], ...] = (),
+    retry: bool = False,
+) -> Tally:
+    """Make the runs that the results lack, and enter each as soon as it is made.
+
+    Progress is logged, a line a run. Ctrl-C ends the runs in flight and keeps the others.
+
+    Parameters
+    ----------
+    jobs
+        What to run.
+    results
+        Where to enter it; this process alone writes there.
+    executor
+        Where runs are made; it is shut down. Threads wait here for the processes of their runs.
+    lost
+        What the executor raises for a run that no worker survived: such a run has failed.
+    retry
+        Whether to make the runs that failed again.
+
+    Raises
+    ------
+    PebblerError
+        When a worker has other versions of the packages than this process.
+    """
+    known = results.fingerprints(failed=not retry)
+    wanted = [job for job in jobs if job.fingerprint not in known]
+    _log.info("%d of %d runs are made already", len(jobs) - len(wanted), len(jobs))
+    ended = Event() if isinstance(executor, ThreadPoolExecutor) else None
+    versions = package_versions()
+    failed = 0
+    began = time.monotonic()
+    flying: dict[Future[Made], Job] = {}
+    try:
+        for job in wanted:
+            flying[executor.submit(perform, job, versions, ended)] = job
+        for count, future in enumerate(as_completed(list(flying)), start=1):
+            job = flying.pop(future)
+            made = _answer(future, lost)
+            run = _run(job, made)
+            results.add(run, made.measured.documents)
+            failed += run.found.status == "error"
+            left = (time.monotonic() - began) * (len(wanted) - count) / count
+            _log.info("%d of %d, %s left: %s", count, len(wanted), _duration(left), _told(run))
+    except CancelledError:
+        raise PebblerError(
+            "the workers were lost; what is entered stays: run the same command again to go on"
+        ) from None
+    finally:
+        if ended is not None:
+            ended.set()
+        for future in flying:
+            future.cancel()
+        executor.shutdown()
+    return Tally(len(jobs) - len(wanted), len(wanted), failed)
+
+
+def warn_of_crowding(jobs: Sequence[Job], at_once: int) -> None:
+    """Warn where runs at once have more threads than there are cores: their times say little then."""
+    threads = at_once * max((job.setting.workers for job in jobs), default=1)
+    if threads > usable_cores():
+        _log.warning(
+            "%d runs at once have up to %d threads on %d cores: times will be those of a crowded machine",
+            at_once,
+            threads,
+            usable_cores(),
+        )
+
+
+def perform(job: Job, versions: dict[str, str], ended: Event | None = None) -> Made:
+    """Make a run in a process of its own, under its limits; whatever ends that process costs this run only.
+
+    Parameters
+    ----------
+    job
+        What to run.
+    versions
+        Versions of packages with which it is to be run.
+    ended
+        Set when the run is to be given up.
+
+    Raises
+    ------
+    PebblerError
+        When the packages or the instance here are others.
+    """
+    if versions != package_versions():
+        raise PebblerError(
+            f"a worker has {package_versions()} where the sweep has {versions}; install the same everywhere"
+        )
+    if {*SEARCH_RULES} & {*find_method(job.setting.method).rules}:
+        _warm()
+    began = time.monotonic()
+    measured = _measured(job, ended or Event())
+    return Made(measured, time.monotonic() - began, origin())
+
+
+def _measured(job: Job, ended: Event) -> Measured:
+    limit, size = job.setting.wall_limit, job.setting.memory_limit_bytes
+    under = "" if size is None else f", under a memory limit of {format_size(size)}"
+    with Child() as child:
+        child.start(measure, job, wall_limit=limit)
+        while not ended.is_set():
+            try:
+                answer = child.result(_POLL)
+                assert isinstance(answer, Measured)
+                return answer
+            except TimeoutError:
+                continue
+            except PebblerError:
+                raise
+            except MemoryError:
+                return _nothing("unknown", f"the process ran out of memory{under}")
+            except ChildEnded as error:
+                if error.wanted:
+                    return _nothing("unknown", f"{error}: its wall limit")
+                return _nothing("error", f"the process failed: {error}{under}")
+            except Exception as error:
+                _log.exception("%s, %s: the run failed", job.about.problem, job.setting.method)
+                return _nothing("error", f"{type(error).__name__}: {error}{under}")
+    raise InterruptedError("the sweep was ended")
+
+
+def _nothing(status: str, why: str) -> Measured:
+    return Measured(Found(status=status, stopped_by=why))
+
+
+def _answer(future: Future[Made], lost: tuple[type[Exception], ...]) -> Made:
+    try:
+        return future.result()
+    except lost as error:
+        return Made(_nothing("error", f"no worker survived it: {error}"), None, origin())
+
+
+@cache
+def _warm() -> None:
+    """Have the search compiled, once in a worker, so that no run spends its time on it."""
+    with Child() as child:
+        child.start(_compile, wall_limit=_WARM_SECONDS)
+        child.result()
+
+
+def _compile() -> None:
+    from ..heuristics.search import LocalSearch  # with it comes Numba
+
+    instance = Workload("vgg16", 1, "K40").instance("1.5xMmin")
+    LocalSearch(instance, "contiguous").run(work=1)
+
+
+def _run(job: Job, made: Made) -> Run:
+    return Run(
+        fingerprint=job.fingerprint,
+        about=job.about,
+        seed=job.seed,
+        setting=job.setting,
+        found=made.measured.found,
+        wall_seconds=made.wall_seconds,
+        date=datetime.now(UTC).date().isoformat(),
+        origin=replace(made.origin, revision=origin().revision),
+    )
+
+
+def _told(run: Run) -> str:
+    found = run.found
+    words = f"{run.about.problem}, {run.setting.method}: {found.status}"
+    if found.iteration_ns is None:
+        return f"{words}: {found.stopped_by}"
+    return f"{words}, {format_time(found.iteration_ns)}, gap {found.gap:.2%} ({found.bound_by})"
+
+
+def _duration(seconds: float) -> str:
+    """Tell a duration roughly."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
