@@ -126,6 +126,9 @@ class Backend(Protocol):
     def stream(self, name: str) -> Stream:
         """Create a stream; `name` is ``compute``, ``d2h``, ``h2d`` or ``copy``."""
 
+    def algorithms(self, kernel: Kernel) -> list[tuple[str, int]]:
+        """Algorithms that can be tried for a kernel, each with the workspace that it would use, in bytes."""
+
     def prepare(self, kernel: Kernel) -> Launch:
         """Prepare a kernel for launches: choose its code, check that its workspace will do.
 

@@ -73,13 +73,17 @@ class Kernel:
         Shapes of the layer's inputs.
     images, batch
         Images of a round, and of all rounds together.
+    parameters
+        Values of w: the layer's own, or those of the layer that it shares them with.
+    values
+        Of a copy: how many there are to copy.
     key
         Of the layer's dropout mask.
     operands
-        The name of what it touches by a word: ``x0``, ``x1``, ..., ``y``, ``dy``, ``dx0``, ..., ``w``, ``dw``,
-        ``mask`` (bytes), ``saved``, ``signs`` (bytes: y > 0, written by FP, read by relu), ``labels`` (int32, of
-        the whole batch: one a position) and ``losses`` (of the whole batch: one an image). Two words may have
-        one name: what works in place.
+        The name of what it touches by a word: ``x0``, ``x1``, ..., ``y``, ``dy``, ``dx0``, ..., ``w``,
+        ``dw``, ``mask`` (bytes), ``saved``, ``signs`` (bytes: y > 0, written by FP, read by relu), ``labels``
+        (int32, of the whole batch: one a position) and ``losses`` (of the whole batch: one an image). Two
+        words may have one name: what works in place.
     adds
         Words of what it adds to; other results are written.
     algorithm, workspace_bytes
@@ -92,6 +96,8 @@ class Kernel:
     sources: tuple[Shape, ...]
     images: int
     batch: int
+    parameters: int
+    values: int
     key: int
     operands: Mapping[str, str]
     adds: frozenset[str]
@@ -155,10 +161,10 @@ def keep(key: int, first: int, count: int) -> NDArray[np.uint8]:
 
 
 def resampling(source: Shape, target: Shape) -> tuple[Literal["crop", "repeat", "subsample"], int, int]:
-    """Say which fixed linear map leads from one shape to the other, with two numbers for rows and columns.
+    """Say which fixed linear map leads from one shape to the other, and its two numbers a and b.
 
-    ``crop``: y[c, h, v] = x[c, h + a, v + b]; ``repeat``: x[c, h // a, v // b]; ``subsample``: x[c, a h, b v], and
-    0 in channels that x has not (He et al. 2016, option A).
+    ``crop``: y[c, h, v] = x[c, h + a, v + b]; ``repeat``: x[c, h // a, v // b]; ``subsample``:
+    x[c, a h, b v], and 0 in channels that x has not (He et al. 2016, option A).
 
     Raises
     ------
@@ -192,6 +198,8 @@ def _kernel(graph: TaskGraph, task: LayerTask, batch: int, signs: frozenset[str]
         sources=tuple(graph.network[x].shape for x in layer.inputs),
         images=graph.batch,
         batch=batch,
+        parameters=(layer if layer.tied is None else graph.network[layer.tied]).parameters,
+        values=graph.blocks[task.outputs[0]].bytes // 4 if task.role == "copy" else 0,
         key=graph.network.layers.index(layer),
         operands=MappingProxyType(operands),
         adds=frozenset(adds),

@@ -107,6 +107,8 @@ class Plan:
 
     Attributes
     ----------
+    images, batch
+        Images of the round, and of all rounds together.
     areas
         Bytes of each area; all but ``pool``, ``resident`` and ``host`` are reserved addresses for pages.
     pages, page_bytes
@@ -124,6 +126,8 @@ class Plan:
         What to do, in order.
     """
 
+    images: int
+    batch: int
     areas: dict[str, int]
     pages: int
     page_bytes: int
@@ -189,7 +193,18 @@ class _Planner:
         if not self.page:
             self.areas["pool"] = max(self.instance.pool_bytes, 0)
         pages = max(self.instance.pool_bytes, 0) // self.page if self.page else 0
-        return Plan(self.areas, pages, self.page, tuple(maps), tuple(loads), outside, final, steps)
+        return Plan(
+            images=self.rebuilt.graph.batch,
+            batch=self.rebuilt.batch,
+            areas=self.areas,
+            pages=pages,
+            page_bytes=self.page,
+            maps=tuple(maps),
+            loads=tuple(loads),
+            outside=outside,
+            final=final,
+            steps=steps,
+        )
 
     def _outside(self) -> dict[str, tuple[Place, int]]:
         """Places of what is no block: resident for ever."""
