@@ -331,7 +331,6 @@ class Fourier:
         self.shape = (rows, columns)
         self.half = (rows, columns // 2 + 1)
         self.points = rows * (columns // 2 + 1)
-        self.piece_bytes = 4 * rows * columns + 8 * self.points
 
     def data(self, tiles: Array, points: NDArray[np.complex64]) -> None:
         """Transform (n, rows, columns) to (n, points)."""
@@ -385,7 +384,6 @@ class Winograd:
     def __init__(self, size: int) -> None:
         self.shape = (size, size)
         self.points = size * size
-        self.piece_bytes = 3 * 4 * self.points
 
     def data(self, tiles: Array, points: Array) -> None:
         """Transform (n, rows, columns) to (n, points): B^T x B."""
@@ -464,7 +462,7 @@ class Tiling:
             count = (images.stop - images.start) * self.tiles
             of_x, of_y = room.tiles(count, groups, inputs, outputs)
             self._scatter(x[images], of_x, conv.pad, scratch)
-            self._scatter_filters(dy[images], of_y, scratch)
+            self._scatter(dy[images], of_y, 0, scratch, filters=True)
             np.matmul(of_x.swapaxes(2, 3), of_y, out=product)
             self._gather_filters(product, into, scratch)
 
@@ -486,80 +484,94 @@ class Tiling:
 
     # --- between planes and points --------------------------------------------------------------------
 
-    def _arrays(self, count: int, scratch: Scratch) -> tuple[Array, NDArray[Any], Array]:
-        """Room for so many tiles, for their points, and for as many steps."""
-        tiles, points, steps = scratch.arrays(
-            ((count, *self.transform.shape), np.float32),
-            ((count, self.transform.points), self.transform.dtype),
-            ((count, *self.step), np.float32),
-        )
-        return tiles, points, steps
-
     @property
-    def _piece_bytes(self) -> int:
-        """Scratch memory for a tile, with what transforms of it allocate."""
-        return 2 * self.transform.piece_bytes + 4 * self.step[0] * self.step[1]
+    def _tile_bytes(self) -> int:
+        """Scratch memory for a tile: as it is, transformed, its step, and its share of a padded plane."""
+        tile, step = 4 * self.transform.shape[0] * self.transform.shape[1], 4 * self.step[0] * self.step[1]
+        return 2 * tile + step + self.transform.dtype.itemsize * self.transform.points
 
-    def _spots(self) -> Iterator[tuple[int, int, int]]:
-        """Number of a tile, and its first row and column of the plane that is tiled."""
-        for index in range(self.tiles):
-            yield index, index // self.grid[1] * self.step[0], index % self.grid[1] * self.step[1]
+    def _blocks(self, channels: int) -> Iterator[tuple[slice, slice]]:
+        """Cut the tiles of an image into rows of tiles and channels that the scratch buffer has room for."""
+        width = self.grid[1] * self._tile_bytes
+        for rows in pieces(self.grid[0], width):
+            for part in pieces(channels, width * (rows.stop - rows.start)):
+                yield rows, part
 
-    def _scatter(self, x: Array, points: NDArray[Any], pad: int, scratch: Scratch) -> None:
-        """Transform the tiles of x, whole ones, into (points, groups, tiles, channels)."""
-        self._transform(x, points, pad, scratch, filters=False)
-
-    def _scatter_filters(self, dy: Array, points: NDArray[Any], scratch: Scratch) -> None:
-        """Transform the tiles of dy, a step wide, as filters."""
-        self._transform(dy, points, 0, scratch, filters=True)
-
-    def _transform(
-        self, x: Array, points: NDArray[Any], pad: int, scratch: Scratch, *, filters: bool
+    def _scatter(
+        self, x: Array, points: NDArray[Any], pad: int, scratch: Scratch, *, filters: bool = False
     ) -> None:
+        """Transform the tiles of x into (points, groups, tiles, channels).
+
+        Tiles are whole ones, which overlap; as `filters` they are a step wide.
+        """
         reach = self.step if filters else self.transform.shape
         images, channels, height, width = x.shape
         for n in range(images):
-            for part in pieces(channels, self._piece_bytes):
-                count = part.stop - part.start
-                tiles, spectrum, steps = self._arrays(count, scratch)
-                taken = steps if filters else tiles
-                for index, top, left in self._spots():
-                    taken[...] = 0
-                    first, start = top - pad, left - pad
-                    h = slice(max(first, 0), min(first + reach[0], height))
-                    v = slice(max(start, 0), min(start + reach[1], width))
-                    if h.stop > h.start and v.stop > v.start:
-                        rows = slice(h.start - first, h.stop - first)
-                        columns = slice(v.start - start, v.stop - start)
-                        taken[:, rows, columns] = x[n, part, h, v]
-                    if filters:
-                        self.transform.filters(taken, tiles, spectrum)
-                    else:
-                        self.transform.data(taken, spectrum)
-                    spot = n * self.tiles + index
-                    for g, c, inside in _grouped(part, channels // self.conv.groups):
-                        points[:, g, spot, c] = spectrum[inside].T
+            for rows, part in self._blocks(channels):
+                down, across, count = rows.stop - rows.start, self.grid[1], part.stop - part.start
+                plane = (down - 1) * self.step[0] + reach[0], (across - 1) * self.step[1] + reach[1]
+                padded, taken, spectrum, tiles = scratch.arrays(
+                    ((count, *plane), np.float32),
+                    ((count, down, across, *reach), np.float32),
+                    ((count, down * across, self.transform.points), self.transform.dtype),
+                    ((count * down * across, *self.transform.shape) if filters else (0,), np.float32),
+                )
+                top = rows.start * self.step[0] - pad
+                h = slice(max(top, 0), min(top + plane[0], height))
+                v = slice(0, min(plane[1] - pad, width))
+                padded[...] = 0
+                padded[:, h.start - top : h.stop - top, pad : pad + v.stop] = x[n, part, h, v]
+                windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axis=(1, 2))
+                taken[...] = windows[:, :: self.step[0], :: self.step[1]]
+                found = spectrum.reshape(-1, self.transform.points)
+                if filters:
+                    self.transform.filters(taken.reshape(-1, *reach), tiles, found)
+                else:
+                    self.transform.data(taken.reshape(-1, *reach), found)
+                spots = self._spots(n, rows)
+                for g, c, inside in _grouped(part, channels // self.conv.groups):
+                    points[:, g, spots, c] = spectrum[inside].transpose(2, 1, 0)
 
     def _gather(self, points: NDArray[Any], y: Array, scratch: Scratch) -> None:
         """Transform (points, groups, tiles, channels) back and add to y."""
         images, channels, height, width = y.shape
         for n in range(images):
-            for part in pieces(channels, self._piece_bytes):
-                tiles, spectrum, _ = self._arrays(part.stop - part.start, scratch)
-                for index, top, left in self._spots():
-                    spot = n * self.tiles + index
-                    for g, c, inside in _grouped(part, channels // self.conv.groups):
-                        spectrum[inside] = points[:, g, spot, c].T
-                    found = self.transform.output(spectrum, tiles, self.step)
-                    rows, columns = min(self.step[0], height - top), min(self.step[1], width - left)
-                    y[n, part, top : top + rows, left : left + columns] += found[:, :rows, :columns]
+            for rows, part in self._blocks(channels):
+                down, across, count = rows.stop - rows.start, self.grid[1], part.stop - part.start
+                tiles, spectrum, plane = scratch.arrays(
+                    ((count * down * across, *self.transform.shape), np.float32),
+                    ((count, down * across, self.transform.points), self.transform.dtype),
+                    ((count, down, self.step[0], across, self.step[1]), np.float32),
+                )
+                spots = self._spots(n, rows)
+                for g, c, inside in _grouped(part, channels // self.conv.groups):
+                    spectrum[inside] = points[:, g, spots, c].transpose(2, 1, 0)
+                found = self.transform.output(spectrum.reshape(-1, self.transform.points), tiles, self.step)
+                plane[...] = found.reshape(count, down, across, *self.step).swapaxes(2, 3)
+                whole = plane.reshape(count, down * self.step[0], across * self.step[1])
+                top = rows.start * self.step[0]
+                bottom = min(top + whole.shape[1], height)
+                y[n, part, top:bottom] += whole[:, : bottom - top, :width]
+
+    def _spots(self, n: int, rows: slice) -> slice:
+        """Places of an image's rows of tiles among all tiles."""
+        begin = n * self.tiles
+        return slice(begin + rows.start * self.grid[1], begin + rows.stop * self.grid[1])
+
+    def _arrays(self, count: int, scratch: Scratch) -> tuple[Array, NDArray[Any]]:
+        """Room for so many tiles and for their points."""
+        tiles, points = scratch.arrays(
+            ((count, *self.transform.shape), np.float32),
+            ((count, self.transform.points), self.transform.dtype),
+        )
+        return tiles, points
 
     def _put_filters(self, taps: Array, points: NDArray[Any], scratch: Scratch) -> None:
         """Transform filters (Cout, Cin / g, k, k) into (points, groups, Cin / g, Cout / g)."""
         outputs = len(taps) // self.conv.groups
         for o in range(len(taps)):
-            for part in pieces(taps.shape[1], self._piece_bytes):
-                tiles, spectrum, _ = self._arrays(part.stop - part.start, scratch)
+            for part in pieces(taps.shape[1], self._tile_bytes):
+                tiles, spectrum = self._arrays(part.stop - part.start, scratch)
                 self.transform.filters(taps[o, part], tiles, spectrum)
                 points[:, o // outputs, part, o % outputs] = spectrum.T
 
@@ -568,8 +580,8 @@ class Tiling:
         outputs = len(dw) // self.conv.groups
         shape = (self.conv.size, self.conv.size)
         for o in range(len(dw)):
-            for part in pieces(dw.shape[1], self._piece_bytes):
-                tiles, spectrum, _ = self._arrays(part.stop - part.start, scratch)
+            for part in pieces(dw.shape[1], self._tile_bytes):
+                tiles, spectrum = self._arrays(part.stop - part.start, scratch)
                 spectrum[...] = points[:, o // outputs, part, o % outputs].T
                 dw[o, part] += self.transform.output(spectrum, tiles, shape)
 
