@@ -1,6 +1,7 @@
 """The CPU as a device: threads as streams, anonymous memory as its own, NumPy as its kernels.
 
-It runs schedules on any machine, with real waits and real overlap, but says nothing about a GPU's times.
+It runs schedules on any machine, with real waits and real overlap, but says nothing about a GPU's times. Each
+stream is one thread: matrix products do not spread to other cores, where copies run.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ctypes
 import platform
 import queue
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +20,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from .cpu_kernels import CpuKernel, algorithms, prepare
 from .cpu_memory import Memory, array_at, available_bytes
 from .cpu_scratch import Scratch
-from .device import DeviceError
+from .device import DeviceError, Event
 from .kernel import Kernel
+
+_SWITCH_SECONDS = 1e-4
+"""How long one thread may hold the interpreter while another waits for it, so that streams start soon."""
 
 _JOIN_SECONDS = 60.0
 """How long a stream may take to finish what it is doing when the backend is closed."""
@@ -75,15 +81,9 @@ class CpuStream:
         self.thread = threading.Thread(target=self._work, name=f"pebbler {name}", daemon=True)
         self.thread.start()
 
-    def wait(self, event: CpuEvent) -> None:
+    def wait(self, event: Event) -> None:
         """See `Stream`."""
-
-        def pause() -> None:
-            event.reached.wait()
-            if event.failure is not None:
-                raise event.failure
-
-        self._queue.put(pause)
+        self._queue.put(event.synchronize)
 
     def record(self) -> CpuEvent:
         """See `Stream`."""
@@ -142,6 +142,9 @@ class CpuBackend:
         self._aborted = threading.Event()
         self._delays = delays
         self._scratch = Scratch()
+        self._one_thread = threadpool_limits(1)
+        self._switch_interval = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_SECONDS)
 
     @property
     def name(self) -> str:
@@ -229,6 +232,8 @@ class CpuBackend:
             stream.thread.join(_JOIN_SECONDS)
         self._streams.clear()
         self._memory.close()
+        self._one_thread.restore_original_limits()
+        sys.setswitchinterval(self._switch_interval)
 
 
 def _attempt(work: Callable[[], object], aborted: threading.Event) -> DeviceError | None:
