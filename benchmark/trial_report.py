@@ -91,7 +91,7 @@ def picture(trial: Trial) -> bytes:
         trial.instance,
         {"predicted": trial.schedule, "measured": trial.measured()},
         f"{trial.instance.name} by {trial.schedule.method} on {trial.backend} ({trial.device}): one round",
-        f"measured: the median of {len(trial.executions)} executions; memory by the schedule's residences",
+        f"measured: the median, number of executions: {len(trial.executions)}; memory by residences",
     )
 
 

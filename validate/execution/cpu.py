@@ -132,8 +132,8 @@ class CpuBackend:
     Parameters
     ----------
     delays
-        Longest pause in seconds that is made before copies and launches at random, and the seed: operations
-        that nothing orders then happen in many orders.
+        Longest pause in seconds that is made before copies and launches, and the seed that draws the pauses
+        and the streams that make any: operations that nothing orders then happen in many orders.
     """
 
     def __init__(self, delays: tuple[float, int] | None = None) -> None:
@@ -186,9 +186,10 @@ class CpuBackend:
         if self._delays is not None:
             longest, seed = self._delays
             rng = random.Random(f"{seed} {name}")
+            pace = rng.choice((0.0, 1.0)) * longest
 
             def delays() -> float:
-                return rng.random() * longest
+                return rng.random() * pace
 
         stream = CpuStream(name, self._aborted, delays)
         self._streams.append(stream)
