@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -60,7 +61,7 @@ def test_operands_lie_where_the_schedule_puts_them(instance: Instance) -> None:
 def test_buffers_outside_the_pool_do_not_overlap(instance: Instance) -> None:
     _, found = settled(instance)
     spans = sorted((place.offset, place.offset + size) for place, size in found.outside.values())
-    assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
     assert spans[-1][1] <= found.areas["resident"]
 
 
@@ -109,7 +110,7 @@ def test_without_a_budget_no_two_blocks_share_a_byte() -> None:
         if residence.offset is not None and residence.block is not None
     )
     assert len(spans) == len(instance.blocks)
-    assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
     assert spans[-1][1] <= roomy.pool_bytes
     runs = [one for one in schedule.operations if one.kind == "run"]
     assert [(one.task, one.algorithm) for one in program.operations] == [
