@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .command_profile import add_profile
 from .command_run import add_run
 from .instances.errors import PebblerError
 from .options import (
@@ -575,6 +576,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("name", nargs="?", metavar="NAME", help="default: all")
     command.add_argument("--batch", type=positive, metavar="N", help="default: the network's own")
 
+    add_profile(commands)
     add_run(commands)
     add_command(commands, "devices", _devices, "the devices", "pebbler devices --json")
     add_command(commands, "methods", _methods, "the methods", "pebbler methods")
