@@ -35,7 +35,7 @@ KERNEL(relu_backward_signs, const unsigned char *signs, float *dy, long n) {
 }
 
 // y = x, or y + x.
-KERNEL(copy, const float *x, float *y, long n, int adds) {
+KERNEL(copy, const float *x, float *y, int adds, long n) {
   EACH(i, n) y[i] = adds ? y[i] + x[i] : x[i];
 }
 
