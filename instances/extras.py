@@ -23,4 +23,6 @@ def require_extra(package: str, extra: str | None = None) -> None:
         With the command that installs it.
     """
     if find_spec(package) is None:
-        raise PebblerError(f"{package} is not installed; install it with pip install 'pebbler[{extra or package}]'")
+        raise PebblerError(
+            f"{package} is not installed; install it with pip install 'pebbler[{extra or package}]'"
+        )

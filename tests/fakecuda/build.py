@@ -1,7 +1,8 @@
 """Build the fake CUDA driver, its cuDNN and its cuBLAS with the host's compiler.
 
-``python tests/fakecuda/build.py FOLDER`` puts ``libcuda.so.1``, ``libcudnn.so.9``, ``libcublas.so.13`` and ``nvcc`` into a
-folder; with ``LD_LIBRARY_PATH`` and ``PATH`` starting with it, any program finds them instead of the real ones.
+``python tests/fakecuda/build.py FOLDER`` puts ``libcuda.so.1``, ``libcudnn.so.9``, ``libcublas.so.13`` and
+``nvcc`` into a folder; with ``LD_LIBRARY_PATH`` and ``PATH`` starting with it, any program finds them instead of
+the real ones.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ SOURCES = Path(__file__).parent
 LIBRARIES = {
     "libcuda.so.1": ("driver.cpp", ["-O2"]),
     "libcudnn.so.9": ("cudnn.cpp", ["-O3", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]),
-    "libcublas.so.13": ("cublas.cpp", ["-O3", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]),
+    "libcublas.so.13": (
+        "cublas.cpp",
+        ["-O3", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"],
+    ),
 }
 
 
@@ -46,7 +50,11 @@ def build(cache: Path) -> Path:
         raise MissingError("no g++")
     include = include_folder()
     sources = [*(SOURCES / name for name, _ in LIBRARIES.values()), SOURCES / "host.h", SOURCES / "nvcc"]
-    parts = [Path(__file__).read_bytes(), (include / "cuda.h").read_bytes(), *(file.read_bytes() for file in sources)]
+    parts = [
+        Path(__file__).read_bytes(),
+        (include / "cuda.h").read_bytes(),
+        *(file.read_bytes() for file in sources),
+    ]
     folder = cache / hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     if not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
@@ -64,7 +72,15 @@ def _build(include: Path, folder: Path) -> None:
     _run("gcc", "-O1", "-w", "-fPIC", "-c", folder / "stubs.c", "-o", folder / "stubs.o")
     for library, (source, options) in LIBRARIES.items():
         others = ["-l:libcuda.so.1"] if source != "driver.cpp" else [folder / "stubs.o", "-ldl"]
-        flags = ["-std=c++20", "-fPIC", "-shared", "-pthread", f"-I{include}", f"-L{folder}", f"-Wl,-soname,{library}"]
+        flags = [
+            "-std=c++20",
+            "-fPIC",
+            "-shared",
+            "-pthread",
+            f"-I{include}",
+            f"-L{folder}",
+            f"-Wl,-soname,{library}",
+        ]
         _run("g++", *options, *flags, SOURCES / source, *others, "-o", folder / library)
     for name in ("host.h", "nvcc"):
         shutil.copy(SOURCES / name, folder / name)

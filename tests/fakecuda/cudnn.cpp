@@ -37,6 +37,7 @@ size_t workspace(Pass pass, int algorithm, const Tensor &x, const Tensor &w, con
     case 2: return 4 * size_t(x.c) * w.h * w.w * y.h * y.w;
     case 4: case 5: return transforms ? 4 * w.count() : NONE;
     case 7: return transforms && w.h == w.w && (w.h == 3 || w.h == 5) ? 4 * w.count() : NONE;
+    default: return NONE;
   }
   int fft = 2, tiling = pass == BACKWARD_DATA ? 3 : 6, precomputed = pass == BACKWARD_DATA ? 1 : 3;
   if (algorithm == 0) return 0;

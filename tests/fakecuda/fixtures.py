@@ -30,7 +30,8 @@ class FakeCuda:
         self.folder = folder
         search = {"PATH": str(folder), "LD_LIBRARY_PATH": str(folder)}
         paths = {
-            name: os.pathsep.join(filter(None, (place, os.environ.get(name)))) for name, place in search.items()
+            name: os.pathsep.join(filter(None, (place, os.environ.get(name))))
+            for name, place in search.items()
         }
         self.environment = {**os.environ, **paths, "XDG_CACHE_HOME": str(cache)}
         os.environ.update({"PATH": paths["PATH"], "XDG_CACHE_HOME": str(cache)})

@@ -1,7 +1,7 @@
 """The CUDA backend: PyCUDA for memory, streams and events; cuDNN, cuBLAS and kernels of our own for the work.
 
-It runs in the device's primary context. Memory that the libraries and the context take for themselves is outside the
-budget.
+It runs in the device's primary context. Memory that the libraries and the context take for themselves is
+outside the budget.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class CudaEvent:
     def time_ns(self) -> int:
         """Time since the backend was made; CUDA counts it in single-precision milliseconds."""
         with _failing(self._driver):
-            return round(self._origin.time_till(self.raw) * 1e6)
+            elapsed_ms: float = self._origin.time_till(self.raw)
+        return round(elapsed_ms * 1e6)
 
 
 class CudaStream:
@@ -303,7 +304,12 @@ class CudaBackend:
         return self._bind_product(call)
 
     def _bind_own(self, call: Own) -> Callable[[Mapping[str, int], int], None]:
-        function, grid, block, stream = self._function(call.name), (call.blocks, 1), (BLOCK, 1, 1), self._compute.raw
+        function, grid, block, stream = (
+            self._function(call.name),
+            (call.blocks, 1),
+            (BLOCK, 1, 1),
+            self._compute.raw,
+        )
 
         def launch(addresses: Mapping[str, int], first: int) -> None:
             values = [_value(argument, addresses, first) for argument in call.arguments]
@@ -318,7 +324,7 @@ class CudaBackend:
         needed = described.workspace_bytes(call.algorithm)
         where = f"task '{kernel.task}', algorithm '{kernel.algorithm}'"
         if needed is None:
-            raise PebblerError(f"{where}: cuDNN cannot compute this layer with it; measure a profile and solve again")
+            raise PebblerError(f"{where}: cuDNN cannot compute it; measure a profile and solve again")
         if needed > kernel.workspace_bytes:
             raise PebblerError(
                 f"{where}: cuDNN needs {needed} bytes of workspace, and the schedule plans "

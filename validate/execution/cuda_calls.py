@@ -1,7 +1,7 @@
 """What a task is on CUDA: calls of cuDNN, of cuBLAS and of kernels of our own, in order on one stream.
 
-A call names its operands by their words (`Kernel`), so that a backend can bind them to addresses and a generated
-script can print them.
+A call names its operands by their words (`Kernel`), so that a backend can bind them to addresses and a
+generated script can print them.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of matrices by cuBLAS, column-major: c (m x n) = op(a) (m x k) times op(b) (k x n), or c + that."""
+    """A product of matrices by cuBLAS, column-major: c (m x n) = op(a) (m x k) op(b) (k x n), or c + that."""
 
     transpose: tuple[bool, bool]
     sizes: tuple[int, int, int]

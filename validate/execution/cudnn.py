@@ -1,7 +1,7 @@
 """cuDNN's legacy convolutions: the one interface that lets the caller choose algorithm and workspace.
 
-It is deprecated since cuDNN 9 and still complete there. Tensors are NCHW in single precision, computed without tensor
-cores (``CUDNN_FMA_MATH``), so that results compare with other devices.
+It is deprecated since cuDNN 9 and still complete there. Tensors are NCHW in single precision, computed
+without tensor cores (``CUDNN_FMA_MATH``), so that results compare with other devices.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from .kernel import Kernel
 from .plan import Load, Mapped, Place, Plan, Step, plan
 from .rebuild import Rebuilt
 
-_ARGUMENTS = 100
+_LINE = 100
 """Characters of a line, about."""
 
 
@@ -53,8 +53,10 @@ class _Script:
             "TITLE": self._title(),
             "SIZES": "\n".join(self._sizes()),
             "DATA": "\n".join(self._data()),
-            "KERNELS": _kernels({call.name for calls in self.calls for call in calls if isinstance(call, Own)}),
-            "FORMATS": pformat(self._formats(), width=_ARGUMENTS),
+            "KERNELS": _kernels(
+                {call.name for calls in self.calls for call in calls if isinstance(call, Own)}
+            ),
+            "FORMATS": pformat(self._formats(), width=_LINE),
             "CONVOLUTIONS": "\n".join(self._convolutions()),
             "LOADS": "\n".join(self._loads()),
             "PROGRAM": indent("\n".join(self._program()), "    "),
@@ -72,11 +74,14 @@ class _Script:
 
     def _title(self) -> str:
         instance, schedule = self.instance, self.schedule
+        rounds = f"{instance.rounds} rounds of {instance.meta['sub_batch']}"
+        method = re.sub(r"[^ -~]|[\"\\]", "?", schedule.method)
+        time = format_time(schedule.makespan_ns * instance.rounds)
         return (
-            f"One iteration of {instance.meta['network']} (batch {self.rebuilt.batch}, {instance.rounds} rounds of "
-            f"{instance.meta['sub_batch']})\nunder a budget of {format_size(instance.budget_bytes)}, with the schedule "
-            f"of {schedule.method} ({schedule.memory_model} memory).\nPredicted: "
-            f"{format_time(schedule.makespan_ns * instance.rounds)}, peak {format_size(schedule.peak_bytes)}."
+            f"One iteration of {instance.meta['network']}, batch {self.rebuilt.batch} ({rounds}),\n"
+            f"under a budget of {format_size(instance.budget_bytes)}, with the schedule of {method} "
+            f"({schedule.memory_model} memory).\n"
+            f"Predicted: {time}, peak {format_size(schedule.peak_bytes)}."
         )
 
     def _sizes(self) -> Iterator[str]:
@@ -86,7 +91,7 @@ class _Script:
         if self.plan.page_bytes:
             named = {name: size for name, size in areas.items() if name not in ("resident", "host")}
             yield f"PAGES, PAGE_BYTES = {self.plan.pages}, {self.plan.page_bytes}"
-            yield f"AREAS = {pformat(named, width=_ARGUMENTS)}"
+            yield f"AREAS = {pformat(named, width=_LINE)}"
         else:
             yield f"POOL_BYTES = {areas['pool']}"
 
@@ -234,7 +239,9 @@ def _call(step: Step, kernel: Kernel, call: Call) -> str:
     """One call, with its operands named by their words where it has few."""
     if isinstance(call, Own):
         return f'own("{call.name}", {call.blocks}, {", ".join(_argument(step, a) for a in call.arguments)})'
-    pairs = zip(("x", "w", "y") if isinstance(call, Convolution) else ("a", "b", "c"), call.operands, strict=True)
+    pairs = zip(
+        ("x", "w", "y") if isinstance(call, Convolution) else ("a", "b", "c"), call.operands, strict=True
+    )
     operands = ", ".join(f"{letter}={_argument(step, operand)}" for letter, operand in pairs)
     adds = ", adds=True" if call.adds else ""
     if isinstance(call, Product):

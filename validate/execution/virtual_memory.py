@@ -78,9 +78,7 @@ class VirtualMemory:
             When there is not so much memory, or the device cannot map pages of that size.
         """
         least = c.c_size_t()
-        self._library.call(
-            "cuMemGetAllocationGranularity", c.byref(least), c.byref(self._property), _MINIMUM
-        )
+        self._library.call("cuMemGetAllocationGranularity", c.byref(least), c.byref(self._property), _MINIMUM)
         if page_bytes % least.value:
             raise DeviceError(f"the device maps pages of {least.value} bytes, not of {page_bytes}")
         self._page_bytes = page_bytes
