@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .command_emit import add_emit
 from .command_profile import add_profile
 from .command_run import add_run
 from .instances.errors import PebblerError
@@ -578,6 +579,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_profile(commands)
     add_run(commands)
+    add_emit(commands)
     add_command(commands, "devices", _devices, "the devices", "pebbler devices --json")
     add_command(commands, "methods", _methods, "the methods", "pebbler methods")
     return parser

@@ -1,8 +1,8 @@
 """Build the fake CUDA driver, its cuDNN and its cuBLAS with the host's compiler.
 
 ``python tests/fakecuda/build.py FOLDER`` puts ``libcuda.so.1``, ``libcudnn.so.9``, ``libcublas.so.13`` and
-``nvcc`` into a folder; with ``LD_LIBRARY_PATH`` and ``PATH`` starting with it, any program finds them instead of
-the real ones.
+``nvcc`` into a folder; with ``LD_LIBRARY_PATH`` and ``PATH`` starting with it, any program finds them instead
+of the real ones.
 """
 
 from __future__ import annotations

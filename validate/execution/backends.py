@@ -10,7 +10,7 @@ from ...instances.errors import PebblerError
 if TYPE_CHECKING:
     from .device import Backend
 
-BACKENDS = ("cpu",)
+BACKENDS = ("cpu", "cuda")
 """What ``--backend`` may be."""
 
 
@@ -26,4 +26,8 @@ def find_backend(name: str) -> Callable[[], Backend]:
         from .cpu import CpuBackend
 
         return CpuBackend
+    if name == "cuda":
+        from .cuda import CudaBackend
+
+        return CudaBackend
     raise PebblerError(f"there is no backend '{name}'; there are {', '.join(BACKENDS)}")

@@ -34,7 +34,7 @@ from .cuda_calls import (
     source,
 )
 from .cudnn import Cudnn, Described
-from .device import DeviceError
+from .device import DeviceError, Event
 from .kernel import Kernel
 from .virtual_memory import VirtualMemory
 
@@ -72,8 +72,9 @@ class CudaStream:
         self._driver = backend.driver
         self.raw = raw
 
-    def wait(self, event: CudaEvent) -> None:
+    def wait(self, event: Event) -> None:
         """Do what follows only after an event."""
+        assert isinstance(event, CudaEvent)
         with _failing(self._driver):
             self.raw.wait_for_event(event.raw)
 
@@ -215,17 +216,13 @@ class CudaBackend:
         return self._compute if name == "compute" else CudaStream(self, self._new_stream())
 
     def algorithms(self, kernel: Kernel) -> list[tuple[str, int]]:
-        """Return the algorithms of cuDNN that can compute a convolution; else the one that there is."""
+        """Return all algorithms of cuDNN for a convolution, also those that `prepare` refuses."""
         convolution = convolution_of(kernel, 0)
         if convolution is None:
             return [("gemm" if kernel.layer.kind == "fc" and kernel.role != "relu" else "kernel", 0)]
         described = self._describe(convolution)
-        found = []
-        for number, name in enumerate(ALGORITHMS[convolution.which]):
-            needed = described.workspace_bytes(number)
-            if needed is not None:
-                found.append((name, needed))
-        return found
+        names = ALGORITHMS[convolution.which]
+        return [(name, described.workspace_bytes(number) or 0) for number, name in enumerate(names)]
 
     def prepare(self, kernel: Kernel) -> CudaLaunch:
         """Bind the calls of a task; a convolution's workspace must do for its algorithm."""
@@ -260,7 +257,7 @@ class CudaBackend:
             self.driver.Context.synchronize()
             self._closing.close()
         except (self.driver.Error, DeviceError):
-            # A context that has failed refuses this, too. The failure itself has been reported where it showed.
+            # A context that has failed refuses this, too; the failure has been reported where it showed.
             with contextlib.suppress(self.driver.Error, DeviceError):
                 self._closing.close()
         self._host.clear()

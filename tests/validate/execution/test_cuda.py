@@ -27,9 +27,11 @@ from pebbler.validate.execution.emit import emit
 from pebbler.validate.execution.executor import Execution, Executor
 from pebbler.validate.execution.plan import plan
 from pebbler.validate.execution.rebuild import rebuild
+from pebbler.validate.execution.trial import identical
+from pebbler.validate.execution.unlimited import unlimited
 from pebbler.validate.schedule import Schedule
 
-from ..fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda  # noqa: F401
+from ...fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda  # noqa: F401
 
 LENET, QUICK, VGG, RESNET = "lenet", "cifar10_quick", "vgg:groups=1-1-1-1-1,size=32", "resnet56:depth=8"
 
@@ -56,15 +58,9 @@ def execute(instance: Instance, schedule: Schedule, backend: Backend, **options:
 
 
 @cache
-def without_budget(network: str, batch: int, sub_batch: int) -> Execution:
-    """A run that keeps everything."""
-    return execute(*case(network, batch, "120%", "network-wide", "contiguous", sub_batch), CudaBackend())
-
-
-def identical(one: Execution, other: Execution) -> bool:
-    return np.array_equal(one.losses, other.losses) and all(
-        np.array_equal(values, other.gradients[name]) for name, values in one.gradients.items()
-    )
+def without_budget(chosen: tuple[str, int, str, str, str, int]) -> Execution:
+    """The same computation, every block in a place of its own."""
+    return execute(*unlimited(*case(*chosen)), CudaBackend())
 
 
 CASES = [
@@ -88,9 +84,8 @@ def test_results_are_those_of_a_run_without_budget(
     fake_cuda: FakeCuda,  # noqa: F811
     chosen: tuple[str, int, str, str, str, int],
 ) -> None:
-    network, batch, _, _, _, sub_batch = chosen
     instance, schedule = case(*chosen)
-    unbudgeted = without_budget(network, batch, sub_batch)
+    unbudgeted = without_budget(chosen)
     fake_cuda.configure(delay_us=300, seed=1)
     found = execute(instance, schedule, CudaBackend(), poison=True)
     assert identical(found, unbudgeted)
@@ -130,7 +125,7 @@ def test_events_are_on_one_clock(fake_cuda: FakeCuda) -> None:  # noqa: F811
 
 def test_missing_waits_do_damage(fake_cuda: FakeCuda) -> None:  # noqa: F811
     instance, schedule = case(*MOVING)
-    expected = without_budget(QUICK, 8, 8)
+    expected = without_budget(MOVING)
     streams = {operation.id: operation.stream for operation in schedule.operations}
     waits = [
         (operation.id, other)
@@ -173,7 +168,7 @@ def test_a_failing_operation_is_named_and_nothing_hangs(fake_cuda: FakeCuda, fau
         execute(instance, schedule, backend)
     assert fake_cuda.bytes_in_use() == 0
     fake_cuda.recover()
-    assert identical(execute(instance, schedule, CudaBackend()), without_budget(QUICK, 8, 8))
+    assert identical(execute(instance, schedule, CudaBackend()), without_budget(MOVING))
 
 
 def test_an_interrupt_gives_everything_back(fake_cuda: FakeCuda) -> None:  # noqa: F811
