@@ -53,7 +53,7 @@ def as_dict(trial: Trial, *, operations: bool = False) -> dict[str, Any]:
         "peak_bytes": trial.schedule.peak_bytes,
         "identical_to_unbudgeted": trial.identical,
         "max_abs_error": trial.max_abs_error,
-        "energy_j": None,
+        "energy_j": trial.energy_j,
         "unbudgeted_ns": trial.reference_ns,
         "loss": trial.loss,
         "deterministic": trial.deterministic,

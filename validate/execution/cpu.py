@@ -220,6 +220,10 @@ class CpuBackend:
         """See `Backend`."""
         return {"driver": platform.release(), "Python": platform.python_version(), "NumPy": np.__version__}
 
+    def energy_j(self) -> float | None:
+        """Not counted."""
+        return None
+
     def memory_bytes(self) -> int:
         """See `Backend`."""
         return available_bytes()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -245,6 +246,19 @@ class CudaBackend:
             "cuDNN": self._get_cudnn().version,
             "cuBLAS": self._get_cublas().version,
         }
+
+    def energy_j(self) -> float | None:
+        """Return what NVML counts; None without nvidia-ml-py, or on a GPU that does not count."""
+        if find_spec("pynvml") is None:
+            return None
+        import pynvml
+
+        try:
+            pynvml.nvmlInit()
+            gpu = pynvml.nvmlDeviceGetHandleByPciBusId(self._gpu.pci_bus_id())
+            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1000
+        except pynvml.NVMLError:
+            return None
 
     def memory_bytes(self) -> int:
         """Memory of the GPU."""

@@ -150,6 +150,9 @@ class Backend(Protocol):
     def versions(self) -> dict[str, str]:
         """Versions of the driver (under ``driver``) and of the libraries that kernels come from."""
 
+    def energy_j(self) -> float | None:
+        """Energy that the device has taken up to now, in joules; None where nothing counts it."""
+
     def memory_bytes(self) -> int:
         """Device memory that programs can have."""
 

@@ -57,6 +57,8 @@ class Trial:
         On what.
     executions
         Timed iterations, by rising time.
+    energy_j
+        Of a timed execution, on average; None where the device does not count it.
     reference_ns
         An iteration without budget.
     loss
@@ -76,6 +78,7 @@ class Trial:
     backend: str
     device: str
     executions: tuple[Execution, ...]
+    energy_j: float | None
     reference_ns: int
     loss: float
     identical: bool
@@ -183,9 +186,11 @@ def attempt(
         _log.info("%s: in poisoned memory", instance.name)
         executions = [executor.run()]
         executor.poison = False
+        before = device.energy_j()
         for index in range(repeat):
             _log.info("%s: timed execution %d of %d", instance.name, index + 1, repeat)
             executions.append(executor.run())
+        after = device.energy_j()
     errors = [_error(one, reference) for one in executions]
     return Trial(
         instance=instance,
@@ -193,6 +198,7 @@ def attempt(
         backend=name,
         device=title,
         executions=tuple(sorted(executions[1:], key=lambda one: one.measured_ns)),
+        energy_j=None if before is None or after is None else (after - before) / repeat,
         reference_ns=reference.measured_ns,
         loss=executions[0].loss,
         identical=all(identical(one, reference) for one in executions),

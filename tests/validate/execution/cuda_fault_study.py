@@ -81,7 +81,9 @@ def study(fake: FakeCuda, cases: int, seed: int) -> dict[tuple[str, int, str, st
     for key, drawn in programs.items():
         rebuilt = rebuild(drawn.instance)
         data[key] = initial(rebuilt.graph.network, rebuilt.batch)
-        with Executor(CudaBackend(), plan(*unlimited(drawn.instance, drawn.schedule), rebuilt), 1) as executor:
+        with Executor(
+            CudaBackend(), plan(*unlimited(drawn.instance, drawn.schedule), rebuilt), 1
+        ) as executor:
             executor.load(data[key])
             right[key] = executor.run()
     tallies: dict[tuple[str, int, str, str, str], Tally] = defaultdict(Tally)
@@ -106,9 +108,7 @@ def table(tallies: dict[tuple[str, int, str, str, str], Tally]) -> str:
         network, batch, budget, method, memory = key
         name = f"{network}, batch {batch}, {budget}, {method}, {memory}"
         tally = tallies[key]
-        rows.append(
-            [name, str(tally.waits), *(str(n) for n in (tally.cases, tally.at_once, tally.damaged))]
-        )
+        rows.append([name, str(tally.waits), *(str(n) for n in (tally.cases, tally.at_once, tally.damaged))])
     cases, at_once, damaged = (
         sum(getattr(tally, word) for tally in tallies.values()) for word in ("cases", "at_once", "damaged")
     )
