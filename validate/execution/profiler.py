@@ -1,8 +1,8 @@
 """The profiler: a network's tasks with all algorithms, and copies, measured on a device.
 
 Tasks are measured where they will run: in the network's order, on its data, each between two others. The
-whole iteration is executed without a budget, with the first algorithm of every task, then with the second, and
-so on. A task's time is what it adds to its stream, from the end of the task before to its own end.
+whole iteration is executed without a budget, with the first algorithm of every task, then with the second,
+and so on. A task's time is what it adds to its stream, from the end of the task before to its own end.
 """
 
 from __future__ import annotations
