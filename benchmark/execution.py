@@ -1,7 +1,8 @@
 """Predicted against measured on the CPU backend, each network with its own profile, and the host's time.
 
 ``python -m pebbler.benchmark.execution`` prints the table of docs/execution.md; ``--write FILE`` puts it into
-the page, and ``--repeat N`` sets how often everything is executed.
+the page, ``--picture FILE`` draws the schedule with the most copies, and ``--repeat N`` sets how often
+everything is executed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..instances.files import write_atomically
 from ..instances.profile import Profile
 from ..instances.units import format_time
 from ..instances.workload import Workload
@@ -20,9 +22,10 @@ from ..validate.execution.cpu import CpuBackend
 from ..validate.execution.profiler import profile
 from ..validate.execution.trial import Trial, attempt, times
 from .page import markdown, publish
+from .trial_report import picture
 
 NETWORKS = (("lenet", 64), ("cifar10_quick", 32), ("resnet56:depth=8", 16))
-BUDGETS = ("1.05xMmin", "1.5xMmin", "3xMmin")
+BUDGETS = ("1.05xMmin", "1.5xMmin", "5xMmin")
 METHODS = ("modnn", "vdnn-all-m", "local-search")
 SECONDS = 3.0
 """Time limit of a method."""
@@ -44,6 +47,10 @@ class Case:
     def error(self) -> float:
         """How far the measured iteration is from the predicted one, as a share of it."""
         return self.trial.measured_ns / self.trial.predicted_ns - 1
+
+    def copies(self) -> int:
+        """Number of copies between device and host."""
+        return sum(one.kind in ("offload", "prefetch") for one in self.trial.schedule.operations)
 
     def ratios(self) -> list[float]:
         """Measured over predicted time of every operation."""
@@ -148,8 +155,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m pebbler.benchmark.execution", description=__doc__)
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the table into")
     parser.add_argument("--repeat", type=int, metavar="N", default=15, help="executions; default: 15")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the schedule with the most copies")
     options = parser.parse_args(arguments)
-    publish(table(list(cases(options.repeat))), options.write, BEGIN, END)
+    found = list(cases(options.repeat))
+    publish(table(found), options.write, BEGIN, END)
+    if options.picture is not None:
+        write_atomically(options.picture, picture(max(found, key=Case.copies).trial))
 
 
 if __name__ == "__main__":
