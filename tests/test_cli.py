@@ -34,6 +34,8 @@ COMMANDS = [
     "bound",
     "check",
     "trace",
+    "profile",
+    "run",
     "pack",
     "networks",
     "devices",

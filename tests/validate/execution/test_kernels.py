@@ -147,7 +147,7 @@ def torch_gradients(torch: Any, network: Network, data: Data) -> tuple[float, di
         if name.startswith("W(")
     }
     values: dict[str, Any] = {}
-    loss = 0.0
+    loss: Any = 0.0
     for index, layer in enumerate(network.layers):
         inputs = [values[name] for name in layer.inputs]
         w = weights.get(layer.tied or layer.name)
@@ -193,8 +193,8 @@ def torch_gradients(torch: Any, network: Network, data: Data) -> tuple[float, di
             continue
         assert tuple(y.shape[1:]) == tuple(layer.shape), layer.name
         values[layer.name] = torch.relu(y) if layer.relu else y
-    loss.backward()  # type: ignore[attr-defined]
-    return float(loss), {name: w.grad.numpy() for name, w in weights.items()}
+    loss.backward()
+    return float(loss.detach()), {name: w.grad.numpy() for name, w in weights.items()}
 
 
 def test_every_layer_of_the_convolutional_zoo_has_kernels() -> None:
