@@ -131,6 +131,8 @@ def _lines(trial: Trial) -> Iterator[tuple[str, str]]:
         mapping, waiting = sum(one.mapping_ns for one in timed), sum(one.waiting_ns for one in timed)
         host += f"; mapping pages {format_time(mapping)}, waiting until it can {format_time(waiting)}"
     yield "host", host
+    if trial.energy_j is not None:
+        yield "energy", f"{trial.energy_j:.4g} J an iteration"
     yield "numbers", f"loss {trial.loss:.6g}; {_numbers(trial)}"
     if "notes" in instance.meta:
         yield "note", BATCH_NORM_NOTE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .build import LIBRARIES, MissingError, build
+from .build import MissingError, build
 
 CAPACITY = 2 * 2**30
 
@@ -20,24 +20,18 @@ class FakeCuda:
 
     Attributes
     ----------
-    folder
-        Where they are.
-    environment
-        For a process that is to find them instead of the real ones.
+    variables
+        Of the environment, with which they are found instead of the real ones.
     """
 
     def __init__(self, folder: Path, cache: Path) -> None:
-        self.folder = folder
         search = {"PATH": str(folder), "LD_LIBRARY_PATH": str(folder)}
-        paths = {
+        self.variables = {
             name: os.pathsep.join(filter(None, (place, os.environ.get(name))))
             for name, place in search.items()
-        }
-        self.environment = {**os.environ, **paths, "XDG_CACHE_HOME": str(cache)}
-        os.environ.update({"PATH": paths["PATH"], "XDG_CACHE_HOME": str(cache)})
+        } | {"XDG_CACHE_HOME": str(cache)}
         # A library that is loaded already is found by its name, wherever it came from.
-        loaded = [ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL) for name in LIBRARIES]
-        self._driver = loaded[0]
+        self._driver = ctypes.CDLL(str(folder / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
         self._driver.fakecuda_configure.argtypes = [ctypes.c_size_t] * 3
         self._driver.fakecuda_fail.argtypes = [ctypes.c_longlong] * 3
         for name in ("unpinned_copies", "bytes_in_use", "streams"):
@@ -92,8 +86,10 @@ def _loaded_fake_cuda(pytestconfig: pytest.Config) -> FakeCuda:
 
 
 @pytest.fixture
-def fake_cuda(_loaded_fake_cuda: FakeCuda) -> Iterator[FakeCuda]:
-    """The fake driver, without limits that matter, delays or failures."""
+def fake_cuda(_loaded_fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    """The fake driver, without limits that matter, delays or failures; other processes find it, too."""
+    for name, value in _loaded_fake_cuda.variables.items():
+        monkeypatch.setenv(name, value)
     _loaded_fake_cuda.recover()
     _loaded_fake_cuda.configure()
     yield _loaded_fake_cuda

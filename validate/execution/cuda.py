@@ -309,12 +309,13 @@ class CudaBackend:
 
     def _bind(self, kernel: Kernel, call: Call) -> Callable[[Mapping[str, int], int], None]:
         if isinstance(call, Own):
-            return self._bind_own(call)
+            return self.bind_own(call)
         if isinstance(call, Convolution):
             return self._bind_convolution(kernel, call)
         return self._bind_product(call)
 
-    def _bind_own(self, call: Own) -> Callable[[Mapping[str, int], int], None]:
+    def bind_own(self, call: Own) -> Callable[[Mapping[str, int], int], None]:
+        """Bind a launch of a kernel of our own."""
         function, grid, block, stream = (
             self._function(call.name),
             (call.blocks, 1),

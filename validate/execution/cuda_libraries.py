@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -72,6 +73,9 @@ class Library:
 
 
 def _load(title: str, names: Sequence[str], hint: str) -> ctypes.CDLL:
+    """Look in the folders of LD_LIBRARY_PATH as it is now, then where the system does, then in packages."""
+    folders = [Path(place) for place in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if place]
+    named = [str(folder / name) for name in names for folder in folders if (folder / name).exists()]
     packaged = [
         str(file)
         for entry in sys.path
@@ -79,7 +83,7 @@ def _load(title: str, names: Sequence[str], hint: str) -> ctypes.CDLL:
         for name in names
         for file in sorted(folder.glob(f"*/lib/{name}"))
     ]
-    for name in [*names, *packaged]:
+    for name in [*named, *names, *packaged]:
         try:
             return ctypes.CDLL(name)
         except OSError:

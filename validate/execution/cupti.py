@@ -1,4 +1,4 @@
-"""Launch configurations of kernels, closed ones included, by CUPTI's activity records (package cupti-python)."""
+"""Launch configurations of kernels, closed ones included, by CUPTI's activity records (cupti-python)."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""The fault study on the fake CUDA driver: schedules that lack one wait, executed until the numbers are wrong.
+"""The fault study on the fake CUDA driver: schedules that lack one wait, executed until numbers are wrong.
 
-``python -m tests.validate.execution.cuda_fault_study --page docs/gpu.md``, from the root of the repository, puts
-the table into the page; without ``--page`` it prints it.
+``python -m tests.validate.execution.cuda_fault_study --page docs/gpu.md``, from the root of the repository,
+puts the table into the page; without ``--page`` it prints it.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
@@ -125,6 +126,7 @@ def main() -> None:
     arguments = parser.parse_args()
     fake = load_fake_cuda(arguments.cache.resolve())
     fake.configure()
+    os.environ.update(fake.variables)
     content = "\n" + table(study(fake, arguments.cases, arguments.seed))
     publish(content, arguments.page, "<!-- begin faults -->\n", "<!-- end of faults -->")
 
