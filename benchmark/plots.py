@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from matplotlib import style
 from matplotlib.axes import Axes
@@ -20,9 +20,11 @@ from ..instances.instance import Instance
 from ..instances.memory import ideal_ns, least_budget
 from ..instances.units import format_size, format_time
 from ..validate.schedule import Operation, Schedule, Stream
-from .compare import MODEL_LIMITS, Comparison, Row
 from .drawing import footnote, png, size_unit, time_unit
 from .usage import memory_use
+
+if TYPE_CHECKING:
+    from .compare import Comparison, Row
 
 COLOURS = {
     "forward": "#56B4E9",
@@ -68,12 +70,43 @@ def timeline(instance: Instance, schedule: Schedule) -> bytes:
     with style.context("default"):
         figure = Figure(figsize=(12.0, 6.8), dpi=150, layout="constrained")
         streams, memory = figure.subplots(2, 1, sharex=True, height_ratios=(1.0, 1.3))
-        _draw_streams(streams, instance, schedule, scale)
+        _draw_streams(streams, instance, schedule, scale, schedule.makespan_ns)
         _draw_memory(memory, instance, schedule, scale)
         memory.set_xlim(0, max(schedule.makespan_ns, 1) / scale)
         memory.set_xlabel(f"time ({unit})")
         figure.suptitle(_title(instance, schedule), fontsize=11)
         footnote(figure, _conditions(instance, schedule.memory_model))
+        return png(figure)
+
+
+def timelines(instance: Instance, schedules: Mapping[str, Schedule], title: str, note: str) -> bytes:
+    """Draw several timings of one program, as PNG: the streams of each, above the memory in use of the last.
+
+    Parameters
+    ----------
+    instance
+        What the program is for.
+    schedules
+        The program with its times, by a word on what they are; all on one axis.
+    title, note
+        What stands above and below.
+    """
+    longest = max(schedule.makespan_ns for schedule in schedules.values())
+    unit, scale = time_unit(longest)
+    with style.context("default"):
+        figure = Figure(figsize=(12.0, 3.0 + 2.2 * len(schedules)), dpi=150, layout="constrained")
+        ratios = [1.0] * len(schedules) + [1.3]
+        *rows, memory = figure.subplots(len(schedules) + 1, 1, sharex=True, height_ratios=ratios)
+        for axes, (word, schedule) in zip(rows, schedules.items(), strict=True):
+            _draw_streams(axes, instance, schedule, scale, longest)
+            axes.set_title(f"{word}: {format_time(schedule.makespan_ns)}", fontsize=9, loc="left")
+        word, schedule = list(schedules.items())[-1]
+        _draw_memory(memory, instance, schedule, scale)
+        memory.set_title(f"memory, {word}", fontsize=9, loc="left")
+        memory.set_xlim(0, max(longest, 1) / scale)
+        memory.set_xlabel(f"time ({unit})")
+        figure.suptitle(title, fontsize=11)
+        footnote(figure, note)
         return png(figure)
 
 
@@ -97,7 +130,8 @@ def overview(comparison: Comparison) -> bytes:
 # --- timeline -----------------------------------------------------------------------------------------
 
 
-def _draw_streams(axes: Axes, instance: Instance, schedule: Schedule, scale: int) -> None:
+def _draw_streams(axes: Axes, instance: Instance, schedule: Schedule, scale: int, length: int) -> None:
+    """Draw the streams on an axis of `length` nanoseconds."""
     used = {"compute", *(operation.stream for operation in schedule.operations)}
     used |= {"d2h", "h2d"} if instance.engines == "duplex" else {"copy"}
     rows = [stream for stream in _ROWS if stream in used]
@@ -121,7 +155,7 @@ def _draw_streams(axes: Axes, instance: Instance, schedule: Schedule, scale: int
             linewidth=0.3 if apart else 0.0,
         )
         if apart and kind != "stall":
-            _write_names(axes, drawn, kind, y, schedule.makespan_ns, scale)
+            _write_names(axes, drawn, kind, y, length, scale)
     for kind in shown:
         axes.broken_barh([], (0, 0), facecolors=COLOURS[kind], label=kind)
     axes.set_yticks(range(len(rows)), [_ROWS[stream] for stream in rows])
@@ -159,10 +193,10 @@ def _merge(spans: Sequence[_Span]) -> list[_Span]:
     return merged
 
 
-def _write_names(axes: Axes, spans: Sequence[_Span], kind: str, y: int, makespan: int, scale: int) -> None:
+def _write_names(axes: Axes, spans: Sequence[_Span], kind: str, y: int, length: int, scale: int) -> None:
     """Write a name on every bar that is wide enough for it, across or else upwards."""
     for start, end, name in spans:
-        share = (end - start) / max(makespan, 1)
+        share = (end - start) / max(length, 1)
         across = share > 0.0055 * len(name) + 0.004
         if across or (share > 0.011 and len(name) <= _LONGEST_UPWARDS):
             axes.text(
@@ -305,6 +339,8 @@ def _reason(row: Row) -> str:
 
 
 def _conditions(instance: Instance, memory: str) -> str:
+    from .compare import MODEL_LIMITS  # brings the solvers, which pictures of executions do without
+
     graph = instance.meta.get("graph")
     words = [f"graph {graph}"] if graph else []
     return "; ".join([*words, f"{instance.engines} copies", f"{memory} memory", MODEL_LIMITS])

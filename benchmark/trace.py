@@ -14,18 +14,16 @@ _STREAMS = {
     "h2d": "copies to the device",
     "copy": "copies",
 }
-_PROCESS = 1
 
 
-def trace(instance: Instance, schedule: Schedule) -> dict[str, Any]:
+def trace(instance: Instance, schedule: Schedule, *others: tuple[str, Schedule]) -> dict[str, Any]:
     """Return a schedule in the Trace Event Format: streams as threads, bytes in use as a counter.
 
-    Times are in microseconds, as the format asks.
+    Times are in microseconds, as the format asks. Other schedules of the instance, each with a word on what
+    it shows, follow as processes of their own.
     """
-    threads = {stream: i for i, stream in enumerate(_STREAMS, start=1)}
-    used = {operation.stream for operation in schedule.operations}
-    names = [_metadata("process_name", 0, f"{instance.name} by {schedule.method}")]
-    names += [_metadata("thread_name", threads[s], title) for s, title in _STREAMS.items() if s in used]
+    title = f"{instance.name} by {schedule.method}"
+    processes = [(title, schedule), *((f"{title}, {word}", other) for word, other in others)]
     return {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -37,18 +35,31 @@ def trace(instance: Instance, schedule: Schedule) -> dict[str, Any]:
             "makespan_ns": schedule.makespan_ns,
         },
         "traceEvents": [
-            *names,
-            *(_event(instance, operation, threads[operation.stream]) for operation in schedule.operations),
-            *_counters(instance, schedule),
+            event
+            for process, (name, one) in enumerate(processes, start=1)
+            for event in _process(instance, one, process, name)
         ],
     }
 
 
-def _metadata(name: str, thread: int, value: str) -> dict[str, Any]:
-    return {"ph": "M", "name": name, "pid": _PROCESS, "tid": thread, "args": {"name": value}}
+def _process(instance: Instance, schedule: Schedule, process: int, title: str) -> list[dict[str, Any]]:
+    threads = {stream: i for i, stream in enumerate(_STREAMS, start=1)}
+    used = {operation.stream for operation in schedule.operations}
+    names = [_metadata("process_name", process, 0, title)]
+    names += [
+        _metadata("thread_name", process, threads[s], name) for s, name in _STREAMS.items() if s in used
+    ]
+    operations = (
+        _event(instance, operation, process, threads[operation.stream]) for operation in schedule.operations
+    )
+    return [*names, *operations, *_counters(instance, schedule, process)]
 
 
-def _event(instance: Instance, operation: Operation, thread: int) -> dict[str, Any]:
+def _metadata(name: str, process: int, thread: int, value: str) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": {"name": value}}
+
+
+def _event(instance: Instance, operation: Operation, process: int, thread: int) -> dict[str, Any]:
     details: dict[str, Any] = {"id": operation.id, "after": operation.after}
     if operation.task is not None and operation.algorithm is not None:
         task = instance.tasks[operation.task]
@@ -64,7 +75,7 @@ def _event(instance: Instance, operation: Operation, thread: int) -> dict[str, A
         "ph": "X",
         "name": name,
         "cat": operation.kind,
-        "pid": _PROCESS,
+        "pid": process,
         "tid": thread,
         "ts": operation.start_ns / 1000,
         "dur": (operation.end_ns - operation.start_ns) / 1000,
@@ -72,13 +83,13 @@ def _event(instance: Instance, operation: Operation, thread: int) -> dict[str, A
     }
 
 
-def _counters(instance: Instance, schedule: Schedule) -> list[dict[str, Any]]:
+def _counters(instance: Instance, schedule: Schedule, process: int) -> list[dict[str, Any]]:
     use = memory_use(schedule)
     return [
         {
             "ph": "C",
             "name": "memory (bytes)",
-            "pid": _PROCESS,
+            "pid": process,
             "ts": instant / 1000,
             "args": {"resident": instance.resident_bytes, "blocks": blocks, "workspaces": workspaces},
         }

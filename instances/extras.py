@@ -8,7 +8,14 @@ from .errors import PebblerError
 
 
 def require_extra(package: str, extra: str | None = None) -> None:
-    """Refuse to go on without a package that only some users need; its extra has its name, or another.
+    """Refuse to go on without a package that only some users need.
+
+    Parameters
+    ----------
+    package
+        Its name.
+    extra
+        The extra of pebbler that installs it, where that has another name.
 
     Raises
     ------
@@ -16,5 +23,6 @@ def require_extra(package: str, extra: str | None = None) -> None:
         With the command that installs it.
     """
     if find_spec(package) is None:
-        name = package if extra is None else extra
-        raise PebblerError(f"{package} is not installed; install it with pip install 'pebbler[{name}]'")
+        raise PebblerError(
+            f"{package} is not installed; install it with pip install 'pebbler[{extra or package}]'"
+        )

@@ -18,9 +18,9 @@ FLOAT_BYTES = 4
 Graph = Literal["executable", "paper"]
 Role = Literal["FP", "BP1", "BP2", "relu", "copy"]
 
-_WEIGHTED: tuple[Kind, ...] = ("conv", "deconv", "fc", "linear", "embedding")
+WEIGHTED: tuple[Kind, ...] = ("conv", "deconv", "fc", "linear", "embedding")
 """Kinds whose weights' gradient is a task of its own; other trained kinds compute it in BP1."""
-_READ_INPUTS: tuple[Kind, ...] = (
+READ_INPUTS: tuple[Kind, ...] = (
     "maxpool",
     "lrn",
     "bn",
@@ -36,7 +36,7 @@ _READ_INPUTS: tuple[Kind, ...] = (
     "loss",
 )
 """Kinds whose BP1 reads their inputs."""
-_READ_OUTPUT: tuple[Kind, ...] = ("maxpool", "lrn", "softmax", "rowsoftmax", "attention")
+READ_OUTPUT: tuple[Kind, ...] = ("maxpool", "lrn", "softmax", "rowsoftmax", "attention")
 """Kinds whose BP1 reads their own output."""
 
 
@@ -275,7 +275,7 @@ class _Builder:
         elif self._in_place(layer):
             self._backward_in_place(layer)
         else:
-            if layer.kind in _WEIGHTED:
+            if layer.kind in WEIGHTED:
                 self._weight_gradient(layer)
             self._input_gradients(layer)
         if layer.name in self.gradient:
@@ -288,7 +288,7 @@ class _Builder:
         if self.graph == "paper" and writer is not None:
             if feature not in writer.inputs:
                 writer.inputs.append(feature)
-                if writer.layer.kind in _WEIGHTED:
+                if writer.layer.kind in WEIGHTED:
                     writer.extra_bytes += self._bytes(layer)
         else:
             gradient = self._own_gradient(layer.name, layer)
@@ -336,21 +336,21 @@ class _Builder:
         task = _Draft(f"BP1({layer.name})", layer, "BP1")
         if layer.kind not in LOSSES:
             task.inputs.append(self.gradient[layer.name])
-        if layer.kind in _READ_INPUTS:
+        if layer.kind in READ_INPUTS:
             task.inputs += [self.feature[x] for x in layer.inputs]
-        if layer.kind in _READ_OUTPUT:
+        if layer.kind in READ_OUTPUT:
             task.inputs.append(self.feature[layer.name])
         if layer.name in self.saved:
             task.inputs.append(self.saved[layer.name])
         if layer.kind == "bn":
             task.extra_bytes += 2 * self._bytes(layer)  # X and dY are read for the sums, then once more
-        if layer.kind in _WEIGHTED:
+        if layer.kind in WEIGHTED:
             self._read_weights(task, layer)
         elif layer.parameters:
             self._add_weights(task, layer)
         for source in layer.inputs:
             self._contribute(task, source)
-        if task.outputs or task.updates or (layer.parameters and layer.kind not in _WEIGHTED):
+        if task.outputs or task.updates or (layer.parameters and layer.kind not in WEIGHTED):
             self.tasks.append(task)
 
     def _add_weights(self, task: _Draft, layer: Layer) -> None:
@@ -408,7 +408,7 @@ class _Builder:
         if layer.kind != "dropout" and not (layer.kind == "bn" and self.graph == "paper"):
             return False
         producer = self.network[layer.inputs[0]]
-        if producer.kind in ("input", *_READ_OUTPUT) or (layer.kind == "bn" and producer.relu):
+        if producer.kind in ("input", *READ_OUTPUT) or (layer.kind == "bn" and producer.relu):
             return False
         return len(self.network.consumers(producer.name)) == 1
 

@@ -112,8 +112,8 @@ def vgg_trunk(net: NetworkBuilder, x: str, groups: Sequence[int], *, pad: int = 
     return x
 
 
-def _vgg(net: NetworkBuilder, groups: Sequence[int], size: int = 224) -> None:
-    _classifier(net, vgg_trunk(net, net.input(3, size, size), groups), (4096, 4096, 1000))
+def _vgg(net: NetworkBuilder, groups: Sequence[int], size: int = 224, dense: int = 4096) -> None:
+    _classifier(net, vgg_trunk(net, net.input(3, size, size), groups), (dense, dense, 1000))
 
 
 def _googlenet(bvlc: bool, net: NetworkBuilder, size: int = 224) -> None:
@@ -221,5 +221,5 @@ CLASSIC: dict[str, Entry] = {
     "vgg216": _vgg_entry((42, 42, 43, 43, 43), 32, _VDNN),
     "vgg316": _vgg_entry((62, 62, 63, 63, 63), 32, _VDNN),
     "vgg416": _vgg_entry((82, 82, 83, 83, 83), 32, _VDNN),
-    "vgg": Entry(_vgg, 32, _VGG, {"groups": counts(5), **_SIZED}, ("groups",)),
+    "vgg": Entry(_vgg, 32, _VGG, {"groups": counts(5), **_SIZED, "dense": number}, ("groups",)),
 }

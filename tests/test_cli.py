@@ -36,6 +36,8 @@ COMMANDS = [
     "check",
     "check-bound",
     "trace",
+    "profile",
+    "run",
     "pack",
     "streams",
     "frontier",

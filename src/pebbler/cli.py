@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .command_bench import add_bench
 from .command_bound import add_bound, add_check_bound
+from .command_emit import add_emit
 from .command_frontier import add_frontier
+from .command_profile import add_profile
 from .command_report import add_report
+from .command_run import add_run
 from .command_streams import add_streams
 from .instances.errors import PebblerError
 from .options import (
@@ -513,6 +516,10 @@ def _parser() -> argparse.ArgumentParser:
     add_file(command)
     command.add_argument("schedule", metavar="SCHEDULE", help="a schedule file")
     add_output(command, "TRACE")
+
+    add_run(commands)
+    add_profile(commands)
+    add_emit(commands)
 
     command = add_command(
         commands,

@@ -1,0 +1,167 @@
+"""Predicted against measured on the CPU backend, each network with its own profile, and the host's time.
+
+``python -m pebbler.benchmark.execution`` prints the table of docs/execution.md; ``--write FILE`` puts it into
+the page, ``--picture FILE`` draws the schedule with the most copies, and ``--repeat N`` sets how often
+everything is executed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..instances.files import write_atomically
+from ..instances.profile import Profile
+from ..instances.units import format_time
+from ..instances.workload import Workload
+from ..solver.solve import solve
+from ..validate.execution.cpu import CpuBackend
+from ..validate.execution.profiler import profile
+from ..validate.execution.trial import Trial, attempt, times
+from .page import markdown, publish
+from .trial_report import picture
+
+NETWORKS = (("lenet", 64), ("cifar10_quick", 32), ("resnet56:depth=8", 16))
+BUDGETS = ("1.05xMmin", "1.5xMmin", "5xMmin")
+METHODS = ("modnn", "vdnn-all-m", "local-search")
+SECONDS = 3.0
+"""Time limit of a method."""
+BEGIN, END = "<!-- begin execution -->\n", "<!-- end execution -->\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A schedule and what came of it."""
+
+    network: str
+    batch: int
+    budget: str
+    method: str
+    memory: str
+    trial: Trial
+
+    @property
+    def error(self) -> float:
+        """How far the measured iteration is from the predicted one, as a share of it."""
+        return self.trial.measured_ns / self.trial.predicted_ns - 1
+
+    def copies(self) -> int:
+        """Number of copies between device and host."""
+        return sum(one.kind in ("offload", "prefetch") for one in self.trial.schedule.operations)
+
+    def ratios(self) -> list[float]:
+        """Measured over predicted time of every operation."""
+        return [
+            (timed.end_ns - timed.start_ns) / predicted
+            for _, predicted, timed in times(self.trial)
+            if predicted
+        ]
+
+    def host_ns(self) -> list[int]:
+        """Time of the host to issue every operation."""
+        return [one.host_ns for row in self.trial.median.rounds for one in row]
+
+
+def cases(repeat: int) -> Iterator[Case]:
+    """Profile every network, then execute what the methods find."""
+    for network, batch in NETWORKS:
+        measured = profile(network, batch, CpuBackend, repeat=repeat)
+        workload = Workload(network, batch, measured.machine.device, profile=measured)
+        for budget in BUDGETS:
+            for memory in ("contiguous", "paged"):
+                yield from _executed(workload, measured, budget, memory, repeat)
+
+
+def _executed(workload: Workload, measured: Profile, budget: str, memory: str, repeat: int) -> Iterator[Case]:
+    instance = workload.instance(budget)
+    seen: set[tuple[object, ...]] = set()
+    for method in METHODS:
+        schedule = solve(instance, method, time_limit=SECONDS, memory=memory).schedule  # type: ignore[arg-type]
+        if schedule is None or (schedule.operations, schedule.residences) in seen:
+            continue
+        seen.add((schedule.operations, schedule.residences))
+        trial = attempt(instance, schedule, CpuBackend, repeat=repeat)
+        yield Case(measured.network, workload.batch, budget, method, memory, trial)
+
+
+def table(found: Sequence[Case]) -> str:
+    """Return a row for each case, and the distributions, as Markdown."""
+    rows = [
+        (
+            f"{case.network} ({case.batch})",
+            case.budget,
+            case.method,
+            case.memory,
+            str(len(case.trial.schedule.operations)),
+            format_time(case.trial.predicted_ns),
+            format_time(case.trial.measured_ns),
+            f"{case.error:+.1%}",
+            " / ".join(f"{value:.2f}" for value in statistics.quantiles(case.ratios(), n=4)),
+            format_time(round(statistics.median(case.host_ns()))),
+            "yes" if case.trial.identical else "NO",
+        )
+        for case in found
+    ]
+    header = (
+        "network (batch)",
+        "budget",
+        "method",
+        "memory",
+        "operations",
+        "predicted",
+        "measured",
+        "error",
+        "measured / predicted of operations, quartiles",
+        "host, an operation",
+        "same bits",
+    )
+    return markdown(header, rows) + "\n" + summary(found)
+
+
+def summary(found: Sequence[Case]) -> str:
+    """Return the distributions over all cases, in words."""
+    errors = sorted(abs(case.error) for case in found)
+    ratios = sorted(ratio for case in found for ratio in case.ratios())
+    hosts = sorted(ns for case in found for ns in case.host_ns())
+    paged = [
+        one for case in found if case.memory == "paged" for row in case.trial.median.rounds for one in row
+    ]
+    mappings = [one.mapping_ns for one in paged if one.mapping_ns]
+
+    def at(values: Sequence[float], share: float) -> float:
+        return values[min(int(share * len(values)), len(values) - 1)]
+
+    lines = [
+        f"Error of an iteration, {len(found)} schedules: median {at(errors, 0.5):.1%}, "
+        f"90 % of them within {at(errors, 0.9):.1%}, worst {errors[-1]:.1%}.",
+        f"Measured over predicted of an operation, {len(ratios)} of them: 10 % under {at(ratios, 0.1):.2f}, "
+        f"median {at(ratios, 0.5):.2f}, 10 % above {at(ratios, 0.9):.2f}.",
+        f"Host time of an operation, {len(hosts)} of them: median {format_time(int(at(hosts, 0.5)))}, "
+        f"10 % above {format_time(int(at(hosts, 0.9)))}.",
+    ]
+    if mappings:
+        lines.append(
+            f"Mapping pages, {len(mappings)} operations: "
+            f"median {format_time(round(statistics.median(mappings)))}."
+        )
+    return "".join(f"- {line}\n" for line in lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table, or put it into a page."""
+    parser = argparse.ArgumentParser(prog="python -m pebbler.benchmark.execution", description=__doc__)
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the table into")
+    parser.add_argument("--repeat", type=int, metavar="N", default=15, help="executions; default: 15")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the schedule with the most copies")
+    options = parser.parse_args(arguments)
+    found = list(cases(options.repeat))
+    publish(table(found), options.write, BEGIN, END)
+    if options.picture is not None:
+        write_atomically(options.picture, picture(max(found, key=Case.copies).trial))
+
+
+if __name__ == "__main__":
+    main()

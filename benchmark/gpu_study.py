@@ -1,0 +1,216 @@
+"""Everything that only a GPU can tell, in one go: profiles, kernels, schedules that run, and torch beside.
+
+``python -m pebbler.benchmark.gpu_study`` on a machine with the GPU and the solvers does it all. Where the
+GPU's machine has no solvers: ``--stages profile,kernels`` there, ``--stages solve`` elsewhere on the same
+folder, and ``--stages run,torch`` there again. Every result is a file of its own in the folder, written as
+soon as it is known; what the folder has is not done again. ``--stages page`` puts the table into docs/gpu.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msgspec import json
+
+from ..instances.errors import PebblerError
+from ..instances.files import read_instance, write_atomically, write_instance
+from ..instances.memory import parse_budget
+from ..instances.profile import read_profile, write_profile
+from ..instances.taskgraph import task_graph
+from ..instances.units import format_size, format_time
+from ..instances.workload import Workload
+from ..instances.zoo import find_network
+from ..validate.execution.backends import find_backend
+from ..validate.schedule import read_schedule, write_schedule
+from .page import markdown, publish
+
+NETWORKS = (("alexnet", 128), ("vgg16", 128), ("resnet50", 128))
+BUDGETS = ("80%", "60%", "40%", "1.1xMmin")
+METHODS = ("vdnn-all-p", "vdnn-dyn", "modnn", "flow")
+STAGES = ("profile", "kernels", "solve", "run", "torch", "page")
+_SOLVE_SECONDS = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What to measure, and the folder that the results are in."""
+
+    folder: Path
+    networks: Sequence[tuple[str, int]] = NETWORKS
+    budgets: Sequence[str] = BUDGETS
+    methods: Sequence[str] = METHODS
+    repeat: int = 5
+
+    def path(self, *words: object) -> Path:
+        """Return the file of a result: its words, with what a file name cannot have replaced."""
+        name = "-".join(str(word) for word in words)
+        return self.folder / name.translate(str.maketrans(":=,%", "----"))
+
+
+def measure_profiles(study: Study) -> None:
+    """Measure all algorithms of all tasks, and copies."""
+    from ..validate.execution.profiler import profile
+
+    for network, batch in study.networks:
+        path = study.path(network, batch, "profile.json")
+        if not path.exists():
+            found = profile(network, batch, find_backend("cuda"), repeat=study.repeat)
+            write_profile(found, path)
+
+
+def record(study: Study) -> None:
+    """Record the kernels of every task with its first algorithm, and what a launch costs the host."""
+    from ..validate.execution.cuda import CudaBackend
+    from ..validate.execution.cuda_kernels import kernels_of_tasks, launch_ns
+
+    for network, batch in study.networks:
+        path = study.path(network, batch, "kernels.json")
+        if path.exists():
+            continue
+        graph = task_graph(find_network(network), batch)
+        backend = CudaBackend()
+        try:
+            found = {"device": backend.device, "network": network, "batch": batch}
+            found["t_launch_ns"] = launch_ns(backend)
+            found["tasks"] = kernels_of_tasks(backend, graph)
+        finally:
+            backend.close()
+        write_atomically(path, json.format(json.encode(found)))
+
+
+def solve_all(study: Study) -> None:
+    """Solve every network under every budget with every method."""
+    from ..solver.solve import solve
+
+    for network, batch in study.networks:
+        measured = read_profile(study.path(network, batch, "profile.json"))
+        workload = Workload(network, batch, measured.machine.device, profile=measured)
+        for budget in study.budgets:
+            instance = workload.instance(parse_budget(budget, workload.round(batch, 1)))
+            write_instance(instance, study.path(network, batch, budget, "instance.json"))
+            for method in study.methods:
+                path = study.path(network, batch, budget, method, "schedule.json")
+                if path.exists():
+                    continue
+                result = solve(instance, method, time_limit=_SOLVE_SECONDS)
+                if result.schedule is None:
+                    _log.warning("%s: no schedule, %s", path.name, result.stopped_by)
+                else:
+                    write_schedule(result.schedule, path)
+
+
+def run_all(study: Study) -> None:
+    """Execute every schedule."""
+    from ..validate.check import check
+    from ..validate.execution.trial import attempt
+    from .trial_report import as_dict
+
+    for network, batch in study.networks:
+        for budget in study.budgets:
+            instance = read_instance(study.path(network, batch, budget, "instance.json"))
+            for method in study.methods:
+                source = study.path(network, batch, budget, method, "schedule.json")
+                target = study.path(network, batch, budget, method, "run.json")
+                if target.exists() or not source.exists():
+                    continue
+                schedule = read_schedule(source, instance)
+                if not (report := check(instance, schedule)).valid:
+                    raise PebblerError(f"{source} is invalid: {report.reasons[0]}")
+                trial = attempt(instance, schedule, find_backend("cuda"), repeat=study.repeat)
+                write_atomically(target, json.format(json.encode(as_dict(trial, operations=True))))
+
+
+def run_torch(study: Study) -> None:
+    """Train with torch under the same budgets: as it is, with tensors saved on the host, with checkpoints."""
+    from .torch_memory import WAYS, iteration
+
+    for network, batch in study.networks:
+        for budget in study.budgets:
+            instance = read_instance(study.path(network, batch, budget, "instance.json"))
+            for way in WAYS:
+                path = study.path(network, batch, budget, way, "torch.json")
+                if not path.exists():
+                    found = iteration(network, batch, instance.budget_bytes, way, repeat=study.repeat)
+                    write_atomically(path, json.format(json.encode(found)))
+
+
+def table(study: Study) -> str:
+    """Return what has been measured, as Markdown; a line says so when nothing has."""
+    rows = [row for network, batch in study.networks for row in _rows(study, network, batch)]
+    if not rows:
+        return "Nothing has been measured yet.\n"
+    header = ["network", "budget", "method", "predicted", "measured", "peak", "same bits", "energy"]
+    return markdown(header, rows)
+
+
+def _rows(study: Study, network: str, batch: int) -> list[list[str]]:
+    rows = []
+    for budget in study.budgets:
+        name = [f"{network}, batch {batch}", budget]
+        for method in study.methods:
+            path = study.path(network, batch, budget, method, "run.json")
+            if path.exists():
+                found = json.decode(path.read_bytes())
+                energy = "" if found["energy_j"] is None else f"{found['energy_j']:.4g} J"
+                times = [format_time(found[f"{word}_ns"]) for word in ("predicted", "measured")]
+                same = "yes" if found["identical_to_unbudgeted"] else "no"
+                rows.append([*name, method, *times, format_size(found["peak_bytes"]), same, energy])
+        for path in sorted(study.folder.glob(study.path(network, batch, budget, "*", "torch.json").name)):
+            found = json.decode(path.read_bytes())
+            time = found["status"] if found["times_ns"] == [] else _median(found["times_ns"])
+            rows.append([*name, f"torch, {found['way']}", "", time, format_size(found["peak_bytes"]), "", ""])
+    return rows
+
+
+def _median(times_ns: Sequence[int]) -> str:
+    return format_time(round(statistics.median(times_ns)))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Do the stages in their order."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stages", default=",".join(STAGES), metavar="A,B,...", help="default: all")
+    parser.add_argument("--out", type=Path, default=Path("docs/data/gpu"), metavar="DIR")
+    parser.add_argument("--page", type=Path, default=Path("docs/gpu.md"), metavar="FILE")
+    parser.add_argument("--networks", default="", metavar="NAME/BATCH,...", help="default: the study's")
+    parser.add_argument("--budgets", default="", metavar="SIZE,...", help="default: the study's")
+    parser.add_argument("--methods", default="", metavar="M,...", help="default: the study's")
+    chosen = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    study = Study(
+        chosen.out,
+        [_network(one) for one in chosen.networks.split(",") if one] or NETWORKS,
+        [one for one in chosen.budgets.split(",") if one] or BUDGETS,
+        [one for one in chosen.methods.split(",") if one] or METHODS,
+    )
+    stages: dict[str, Callable[[Study], Any]] = {
+        "profile": measure_profiles,
+        "kernels": record,
+        "solve": solve_all,
+        "run": run_all,
+        "torch": run_torch,
+        "page": lambda done: publish(table(done), chosen.page, "<!-- begin gpu -->\n", "<!-- end of gpu -->"),
+    }
+    study.folder.mkdir(parents=True, exist_ok=True)
+    for stage in chosen.stages.split(","):
+        if stage not in stages:
+            parser.error(f"there is no stage '{stage}'; there are {', '.join(STAGES)}")
+        _log.info("stage %s", stage)
+        stages[stage](study)
+
+
+def _network(text: str) -> tuple[str, int]:
+    name, _, batch = text.rpartition("/")
+    return name, int(batch)
+
+
+if __name__ == "__main__":
+    main()

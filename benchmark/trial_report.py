@@ -1,0 +1,168 @@
+"""What came of a trial: text, a table of its operations, JSON, a picture and a trace."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+from ..instances.units import format_size, format_time
+from ..instances.workload import BATCH_NORM_NOTE
+from ..validate.execution.executor import Timed
+from ..validate.execution.trial import Trial, times
+from .table import format_table
+from .trace import trace
+
+
+def told(trial: Trial) -> str:
+    """Return the result as text."""
+    width = max(len(word) for word, _ in _lines(trial)) + 1
+    return "\n".join(f"{word + ':':<{width}} {text}" for word, text in _lines(trial))
+
+
+def operations_table(trial: Trial) -> str:
+    """Return a line for each operation of the first round: predicted and measured."""
+    rows = [
+        (
+            name,
+            operation.stream,
+            algorithm,
+            format_time(predicted),
+            format_time(_duration(timed)),
+            f"{_duration(timed) / predicted:.2f}" if predicted else "",
+            format_time(timed.start_ns),
+            format_time(timed.host_ns),
+        )
+        for operation, (name, predicted, timed), algorithm in zip(
+            trial.schedule.operations, times(trial), _algorithms(trial), strict=True
+        )
+    ]
+    header = ("operation", "stream", "algorithm", "predicted", "measured", "ratio", "start", "host")
+    return format_table(header, rows, "lllrrrrr")
+
+
+def as_dict(trial: Trial, *, operations: bool = False) -> dict[str, Any]:
+    """Return the result for ``--json``; with a list of the operations if wanted."""
+    causes = trial.causes()
+    timed = [one for row in trial.median.rounds for one in row]
+    found: dict[str, Any] = {
+        "backend": trial.backend,
+        "device": trial.device,
+        "predicted_ns": trial.predicted_ns,
+        "measured_ns": trial.measured_ns,
+        "peak_bytes": trial.schedule.peak_bytes,
+        "identical_to_unbudgeted": trial.identical,
+        "max_abs_error": trial.max_abs_error,
+        "energy_j": trial.energy_j,
+        "unbudgeted_ns": trial.reference_ns,
+        "loss": trial.loss,
+        "deterministic": trial.deterministic,
+        "executions_ns": [one.measured_ns for one in trial.executions],
+        "error_ns": {
+            "kernels": causes.kernels_ns,
+            "copies": causes.copies_ns,
+            "launches": causes.launches_ns,
+        },
+        "host_ns_per_operation": _median_host(trial),
+        "mapping_ns": sum(one.mapping_ns for one in timed),
+        "waiting_to_map_ns": sum(one.waiting_ns for one in timed),
+    }
+    if operations:
+        found["operations"] = [
+            {
+                "id": operation.id,
+                "name": name,
+                "predicted_ns": predicted,
+                "start_ns": one.start_ns,
+                "end_ns": one.end_ns,
+                "host_ns": one.host_ns,
+                "mapping_ns": one.mapping_ns,
+            }
+            for operation, (name, predicted, one) in zip(trial.schedule.operations, times(trial), strict=True)
+        ]
+    return found
+
+
+def picture(trial: Trial) -> bytes:
+    """Draw the predicted streams above the measured ones and the memory, as PNG."""
+    from .plots import timelines
+
+    return timelines(
+        trial.instance,
+        {"predicted": trial.schedule, "measured": trial.measured()},
+        f"{trial.instance.name} by {trial.schedule.method} on {trial.backend} ({trial.device}): one round",
+        f"measured: the median, number of executions: {len(trial.executions)}; memory by residences",
+    )
+
+
+def trial_trace(trial: Trial) -> dict[str, Any]:
+    """Return the predicted and the measured timeline in the Trace Event Format."""
+    return trace(trial.instance, trial.schedule, (f"measured on {trial.backend}", trial.measured()))
+
+
+def _lines(trial: Trial) -> Iterator[tuple[str, str]]:
+    instance, schedule = trial.instance, trial.schedule
+    rounds = f"{instance.rounds} rounds of " if instance.rounds > 1 else ""
+    yield "schedule", f"{instance.name} by {schedule.method}, {rounds}{len(schedule.operations)} operations"
+    yield "device", f"{trial.device} ({trial.backend})"
+    yield "predicted", format_time(trial.predicted_ns)
+    fastest, slowest = trial.executions[0].measured_ns, trial.executions[-1].measured_ns
+    yield (
+        "measured",
+        f"{format_time(trial.measured_ns)}, the median of {len(trial.executions)} "
+        f"({format_time(fastest)} to {format_time(slowest)})",
+    )
+    yield "no budget", f"{format_time(trial.reference_ns)}, measured, once"
+    causes = trial.causes()
+    parts = zip(
+        ("kernels", "copies", "launches and gaps"),
+        (causes.kernels_ns, causes.copies_ns, causes.launches_ns),
+        strict=True,
+    )
+    yield "difference", ", ".join(f"{name} {_signed(ns)}" for name, ns in parts)
+    yield (
+        "memory",
+        f"{format_size(schedule.peak_bytes)} of {format_size(instance.budget_bytes)}, "
+        f"{schedule.memory_model}",
+    )
+    timed = [one for row in trial.median.rounds for one in row]
+    host = f"{format_time(_median_host(trial))} an operation, the median"
+    if schedule.memory_model == "paged":
+        mapping, waiting = sum(one.mapping_ns for one in timed), sum(one.waiting_ns for one in timed)
+        host += f"; mapping pages {format_time(mapping)}, waiting until it can {format_time(waiting)}"
+    yield "host", host
+    if trial.energy_j is not None:
+        yield "energy", f"{trial.energy_j:.4g} J an iteration"
+    yield "numbers", f"loss {trial.loss:.6g}; {_numbers(trial)}"
+    if "notes" in instance.meta:
+        yield "note", BATCH_NORM_NOTE
+
+
+def _numbers(trial: Trial) -> str:
+    if trial.identical:
+        return "losses and gradients have the same bits as without a budget"
+    error = f"a gradient differs by {trial.max_abs_error:.3g} from that without a budget"
+    if trial.right:
+        return f"{error}, within tolerance: the device's kernels are not deterministic"
+    return f"WRONG: {error}"
+
+
+def _algorithms(trial: Trial) -> list[str]:
+    return [
+        ""
+        if operation.task is None or operation.algorithm is None
+        else trial.instance.tasks[operation.task].algorithms[operation.algorithm].name
+        for operation in trial.schedule.operations
+    ]
+
+
+def _median_host(trial: Trial) -> int:
+    return int(statistics.median(one.host_ns for row in trial.median.rounds for one in row))
+
+
+def _duration(timed: Timed) -> int:
+    return timed.end_ns - timed.start_ns
+
+
+def _signed(ns: int) -> str:
+    return ("-" if ns < 0 else "+") + format_time(abs(ns))

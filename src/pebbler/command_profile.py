@@ -1,0 +1,76 @@
+"""``pebbler profile``: measure a network on this machine."""
+
+from __future__ import annotations
+
+import argparse
+
+from .options import Parser, add_command, add_output, name_list, natural, positive, print_json, require_place
+from .validate.execution.backends import BACKENDS
+
+
+def add_profile(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the command."""
+    command = add_command(
+        commands,
+        "profile",
+        _profile,
+        "measure tasks, algorithms, workspaces and copies on this machine",
+        "pebbler profile lenet --batch 64 --backend cpu -o lenet.profile.json",
+    )
+    command.add_argument("network", metavar="NETWORK", help="see pebbler networks")
+    command.add_argument("--batch", type=positive, metavar="N", help="images; default: the network's own")
+    command.add_argument(
+        "--sub-batch",
+        type=_positives,
+        default=(),
+        metavar="N,...",
+        help="images of a round; default: the batch",
+    )
+    command.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0], help="default: %(default)s")
+    command.add_argument(
+        "--repeat", type=positive, default=5, metavar="N", help="executions of each algorithm; default: 5"
+    )
+    command.add_argument("--seed", type=natural, default=0, metavar="N", help="of all data; default: 0")
+    add_output(command, "PROFILE")
+
+
+def _positives(text: str) -> tuple[int, ...]:
+    """Read numbers from 1 on, with commas between them."""
+    return tuple(positive(one) for one in name_list(text))
+
+
+def _profile(arguments: argparse.Namespace) -> int:
+    from .instances.profile import write_profile
+    from .instances.zoo import find_network
+    from .validate.execution.backends import find_backend
+    from .validate.execution.profiler import profile
+
+    require_place(arguments.output)
+    found = profile(
+        arguments.network,
+        arguments.batch or find_network(arguments.network).batch,
+        find_backend(arguments.backend),
+        sub_batches=arguments.sub_batch,
+        repeat=arguments.repeat,
+        seed=arguments.seed,
+    )
+    checksum = write_profile(found, arguments.output)
+    if arguments.json:
+        print_json(
+            {
+                "network": found.network,
+                "device": found.machine.device,
+                "tasks": len(found.tasks),
+                "algorithms": sum(len(task.algorithms) for task in found.tasks),
+                "copies": len(found.copies),
+                "not_measured": found.meta["not_measured"],
+                "sha256": checksum,
+            }
+        )
+    else:
+        print(
+            f"{arguments.output}: {found.network} on {found.machine.device}, {len(found.tasks)} tasks with "
+            f"{sum(len(task.algorithms) for task in found.tasks)} algorithms, {len(found.copies)} sizes of "
+            f"copies; not measured: {len(found.meta['not_measured'])} algorithms"
+        )
+    return 0

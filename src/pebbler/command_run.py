@@ -1,0 +1,73 @@
+"""``pebbler run``: execute a schedule, and set what happens beside what was predicted."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from .options import Parser, add_command, add_file, natural, positive, print_json, require_place
+from .validate.execution.backends import BACKENDS
+
+
+def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the command."""
+    command = add_command(
+        commands,
+        "run",
+        _run,
+        "execute a schedule; predicted against measured, numbers against a run without budget",
+        "pebbler run lenet.instance.json lenet.schedule.json --backend cpu",
+    )
+    add_file(command)
+    command.add_argument("schedule", metavar="SCHEDULE", help="a schedule file")
+    command.add_argument("--backend", required=True, choices=BACKENDS, help="where to run it")
+    command.add_argument(
+        "--repeat", type=positive, default=3, metavar="N", help="timed executions; default: 3"
+    )
+    command.add_argument(
+        "--seed", type=natural, default=0, metavar="N", help="of weights, images and labels; default: 0"
+    )
+    command.add_argument("--operations", action="store_true", help="list every operation of a round")
+    command.add_argument(
+        "--picture", type=Path, metavar="PNG", help="draw predicted and measured streams, one above the other"
+    )
+    command.add_argument("--trace", type=Path, metavar="TRACE", help="write both timelines for Perfetto")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from msgspec import json
+
+    from .benchmark import trial_report
+    from .instances.files import read_instance, sha256_of, write_atomically
+    from .validate.check import check
+    from .validate.execution.backends import find_backend
+    from .validate.execution.trial import attempt
+    from .validate.schedule import read_schedule
+
+    instance = read_instance(arguments.file)
+    schedule = read_schedule(arguments.schedule, instance)
+    for place in (arguments.picture, arguments.trace):
+        if place is not None:
+            require_place(place)
+    report = check(instance, schedule, instance_sha256=sha256_of(arguments.file))
+    if not report.valid:
+        print("\n".join(("the schedule is invalid, so it is not run:", *report.reasons)))
+        return 1
+    trial = attempt(
+        instance,
+        schedule,
+        find_backend(arguments.backend),
+        repeat=arguments.repeat,
+        seed=arguments.seed,
+    )
+    if arguments.picture is not None:
+        write_atomically(arguments.picture, trial_report.picture(trial))
+    if arguments.trace is not None:
+        write_atomically(arguments.trace, json.encode(trial_report.trial_trace(trial)))
+    if arguments.json:
+        print_json(trial_report.as_dict(trial, operations=arguments.operations))
+    else:
+        if arguments.operations:
+            print(trial_report.operations_table(trial) + "\n")
+        print(trial_report.told(trial))
+    return 0 if trial.right else 1

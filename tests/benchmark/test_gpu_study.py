@@ -1,0 +1,157 @@
+"""The study for a GPU, in all its stages, on the fake driver and on torch's CPU device."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec import json
+
+from pebbler.benchmark.gpu_study import main
+from pebbler.instances.errors import PebblerError
+from pebbler.instances.profile import read_profile
+from pebbler.instances.zoo import find_network
+from pebbler.validate.execution.cuda import CudaBackend
+from pebbler.validate.execution.cupti import record_kernels
+
+from ..fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda  # noqa: F401
+
+SMALL = ["--networks", "lenet/8", "--budgets", "1.05xMmin", "--methods", "vdnn-all-m,modnn"]
+
+
+def install(monkeypatch: pytest.MonkeyPatch, name: str, **names: Any) -> ModuleType:
+    """Let a package that is not installed be there."""
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
+    vars(module).update(names)
+    monkeypatch.setitem(sys.modules, name, module)
+    return module
+
+
+@pytest.fixture
+def cupti(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A CUPTI that reports two kernels a flush, the later one first; returns what it was asked."""
+    calls: list[str] = []
+    completed: list[Any] = []
+
+    def kernel(name: str, start: int) -> SimpleNamespace:
+        return SimpleNamespace(
+            kind=3, name=name, start=start, end=start + 500, registers_per_thread=32,
+            grid_x=8, grid_y=2, grid_z=1, block_x=256, block_y=1, block_z=1,
+            static_shared_memory=1024, dynamic_shared_memory=64,
+        )  # fmt: skip
+
+    def flush(_: int) -> None:
+        calls.append("flush")
+        completed[-1]([kernel("second", 2000), SimpleNamespace(kind=1), kernel("first", 1000)])
+
+    api = SimpleNamespace(
+        ActivityKind=SimpleNamespace(CONCURRENT_KERNEL=3),
+        cuptiError=RuntimeError,
+        activity_register_callbacks=lambda _, done: completed.append(done),
+        activity_enable=lambda _: calls.append("enable"),
+        activity_disable=lambda _: calls.append("disable"),
+        activity_flush_all=flush,
+    )
+    install(monkeypatch, "cupti", cupti=api)
+    return calls
+
+
+def test_all_stages_leave_their_files(fake_cuda: FakeCuda, tmp_path: Path, cupti: list[str]) -> None:  # noqa: ARG001, F811
+    page = tmp_path / "gpu.md"
+    page.write_text("before\n<!-- begin gpu -->\n<!-- end of gpu -->\nafter\n", encoding="utf-8")
+    places = ["--out", str(tmp_path / "gpu"), "--page", str(page)]
+    main([*SMALL, *places, "--stages", "page"])
+    assert "Nothing has been measured yet." in page.read_text(encoding="utf-8")
+    main([*SMALL, *places, "--stages", "profile,kernels,solve,run,page"])
+    profile = read_profile(tmp_path / "gpu" / "lenet-8-profile.json")
+    assert profile.machine.device == "Fake CUDA device (host memory)"
+    assert {task.name for task in profile.tasks} >= {"FP(conv1)", "BP2(conv1)", "BP1(loss)"}
+    kernels = json.decode((tmp_path / "gpu" / "lenet-8-kernels.json").read_bytes())
+    assert kernels["t_launch_ns"] > 0
+    assert [one["name"] for one in kernels["tasks"]["FP(conv1)"]] == ["first", "second"]
+    run = json.decode((tmp_path / "gpu" / "lenet-8-1.05xMmin-vdnn-all-m-run.json").read_bytes())
+    assert run["identical_to_unbudgeted"]
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| lenet")]
+    assert [row.split(" | ")[2] for row in rows] == ["vdnn-all-m", "modnn"]
+
+
+def test_what_the_folder_has_is_not_done_again(
+    fake_cuda: FakeCuda,  # noqa: ARG001, F811
+    tmp_path: Path,
+) -> None:
+    arguments = [*SMALL, "--out", str(tmp_path), "--stages", "profile,solve,run"]
+    main(arguments)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir() if "instance" not in path.name}
+    assert len(times) == 5
+    main(arguments)
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+
+
+def test_an_unknown_stage_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--stages", "magic", "--out", str(tmp_path)])
+    assert stop.value.code == 2
+    assert "there is no stage 'magic'" in capsys.readouterr().err
+
+
+def test_cupti_records_are_what_streams_takes(cupti: list[str]) -> None:
+    found = record_kernels(lambda: cupti.append("work"))
+    assert cupti == ["enable", "work", "flush", "disable"]
+    assert found[0] == {
+        "name": "first", "grid": [8, 2, 1], "block": [256, 1, 1], "shared_bytes": 1088,
+        "registers": 32, "duration_ns": 500, "invocations": 1,
+    }  # fmt: skip
+
+
+def test_cupti_that_fails_is_one_sentence(cupti: list[str]) -> None:
+    def fail() -> None:
+        raise RuntimeError("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")
+
+    with pytest.raises(PebblerError, match=r"cannot record kernels .*INSUFFICIENT_PRIVILEGES"):
+        record_kernels(fail)
+    assert cupti == ["enable", "disable"]
+
+
+def test_cupti_that_is_not_there_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pebbler.instances.extras.find_spec", lambda _: None)
+    with pytest.raises(PebblerError, match=r"pip install 'pebbler\[profiler\]'"):
+        record_kernels(lambda: None)
+
+
+def test_energy_is_what_nvml_counts(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001, F811
+    install(
+        monkeypatch,
+        "pynvml",
+        NVMLError=RuntimeError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByPciBusId=lambda number: {"0000:00:00.0": "gpu"}[number],
+        nvmlDeviceGetTotalEnergyConsumption=lambda gpu: {"gpu": 12_500}[gpu],
+    )
+    backend = CudaBackend()
+    assert backend.energy_j() == 12.5
+    backend.close()
+
+
+@pytest.mark.parametrize("way", ["plain", "save_on_cpu", "checkpoint"])
+def test_torch_trains_a_chain_of_the_zoo_in_every_way(way: str) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from pebbler.benchmark.torch_memory import iteration
+
+    found = iteration("lenet", 4, 2**30, way, repeat=2, device="cpu")
+    assert (found["status"], found["way"], len(found["times_ns"])) == ("done", way, 2)
+
+
+def test_torch_models_have_the_parameters_of_the_zoo() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from pebbler.benchmark.torch_memory import sequential
+
+    for name in ("alexnet", "resnet50"):
+        module = sequential(find_network(name))
+        assert sum(values.numel() for values in module.parameters()) == find_network(name).parameters
+    with pytest.raises(PebblerError, match="no chain"):
+        sequential(find_network("googlenet"))

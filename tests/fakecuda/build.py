@@ -1,0 +1,109 @@
+"""Build the fake CUDA driver, its cuDNN and its cuBLAS with the host's compiler.
+
+``python tests/fakecuda/build.py FOLDER`` puts ``libcuda.so.1``, ``libcudnn.so.9``, ``libcublas.so.13`` and
+``nvcc`` into a folder; with ``LD_LIBRARY_PATH`` and ``PATH`` starting with it, any program finds them instead
+of the real ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SOURCES = Path(__file__).parent
+LIBRARIES = {
+    "libcuda.so.1": ("driver.cpp", ["-O2"]),
+    "libcudnn.so.9": ("cudnn.cpp", ["-O3", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]),
+    "libcublas.so.13": (
+        "cublas.cpp",
+        ["-O3", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"],
+    ),
+}
+
+
+class MissingError(RuntimeError):
+    """Something that building takes is not there; the text says what."""
+
+
+def include_folder() -> Path:
+    """Find the folder of cuda.h: of the PyPI package nvidia-cuda-runtime, or of a toolkit."""
+    spec = importlib.util.find_spec("nvidia")
+    places = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
+    candidates = [*(place / "cu13" / "include" for place in places)]
+    candidates += [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"]
+    for folder in candidates:
+        if (folder / "cuda.h").exists():
+            return folder
+    raise MissingError("no cuda.h; pip install 'nvidia-cuda-runtime==13.0.*'")
+
+
+def build(cache: Path) -> Path:
+    """Return the folder of the libraries, built anew unless `cache` has them for the same sources."""
+    if shutil.which("g++") is None:
+        raise MissingError("no g++")
+    include = include_folder()
+    sources = [*(SOURCES / name for name, _ in LIBRARIES.values()), SOURCES / "host.h", SOURCES / "nvcc"]
+    parts = [
+        Path(__file__).read_bytes(),
+        (include / "cuda.h").read_bytes(),
+        *(file.read_bytes() for file in sources),
+    ]
+    folder = cache / hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    if not folder.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=cache))
+        _build(include, work)
+        try:
+            work.rename(folder)
+        except OSError:  # another process was quicker
+            shutil.rmtree(work)
+    return folder
+
+
+def _build(include: Path, folder: Path) -> None:
+    (folder / "stubs.c").write_text(_stubs(include))
+    _run("gcc", "-O1", "-w", "-fPIC", "-c", folder / "stubs.c", "-o", folder / "stubs.o")
+    for library, (source, options) in LIBRARIES.items():
+        others = ["-l:libcuda.so.1"] if source != "driver.cpp" else [folder / "stubs.o", "-ldl"]
+        flags = [
+            "-std=c++20",
+            "-fPIC",
+            "-shared",
+            "-pthread",
+            f"-I{include}",
+            f"-L{folder}",
+            f"-Wl,-soname,{library if source == 'driver.cpp' else 'fake-' + library}",
+        ]
+        _run("g++", *options, *flags, SOURCES / source, *others, "-o", folder / library)
+    for name in ("host.h", "nvcc"):
+        shutil.copy(SOURCES / name, folder / name)
+
+
+def _stubs(include: Path) -> str:
+    """Return definitions of every call that cuda.h declares, for those that the fake driver does not have."""
+    headers = "#include <cuda.h>\n"
+    if (include / "cudaProfiler.h").exists():
+        headers += "#include <cudaProfiler.h>\n"
+    command = ["gcc", "-E", "-P", f"-I{include}", "-x", "c", "-"]
+    text = subprocess.run(command, input=headers, capture_output=True, text=True, check=True).stdout
+    names = sorted(set(re.findall(r"\bCUresult\s+(?:CUDAAPI\s+)?(cu[A-Z]\w+)\s*\(", text)))
+    profiler = {"cuProfilerInitialize", "cuProfilerStart", "cuProfilerStop"}
+    return "".join(
+        f"__attribute__((weak)) int {name}(void) {{ return 801; }}\n" for name in sorted({*names, *profiler})
+    )
+
+
+def _run(*command: str | Path) -> None:
+    subprocess.run([str(part) for part in command], check=True)
+
+
+if __name__ == "__main__":
+    built = build(Path(tempfile.mkdtemp()))
+    shutil.copytree(built, sys.argv[1], dirs_exist_ok=True)

@@ -1,0 +1,52 @@
+// The slice of cuBLAS that Pebbler calls, on the fake driver's memory: single-precision products, column-major.
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+
+extern "C" void *fakecuda_shadow(const void *);
+extern "C" bool fakecuda_holds(const void *, size_t);
+extern "C" CUresult fakecuda_enqueue(CUstream, std::function<void()> *);
+
+namespace {
+enum Status { SUCCESS = 0, INVALID_VALUE = 7, EXECUTION_FAILED = 13 };
+struct Handle { CUstream stream = nullptr; };
+}  // namespace
+
+extern "C" {
+int cublasCreate_v2(Handle **h) { *h = new Handle; return SUCCESS; }
+int cublasDestroy_v2(Handle *h) { delete h; return SUCCESS; }
+int cublasSetStream_v2(Handle *h, CUstream s) { h->stream = s; return SUCCESS; }
+int cublasGetVersion_v2(Handle *, int *version) { *version = 130000; return SUCCESS; }
+const char *cublasGetStatusString(int status) { return status == SUCCESS ? "the library call was successful" : status == INVALID_VALUE ? "an invalid value was passed" : "execution failed"; }
+int cublasSetMathMode(Handle *, int) { return SUCCESS; }
+int cublasSetWorkspace_v2(Handle *, void *space, size_t n) { return n == 0 || fakecuda_holds(space, n) ? SUCCESS : INVALID_VALUE; }
+int cublasSgemm_v2(Handle *h, int trans_a, int trans_b, int m, int n, int k, const float *alpha, const void *a, int lda, const void *b, int ldb, const float *beta, void *c, int ldc) {
+  if (*alpha != 1 || (*beta != 0 && *beta != 1)) return INVALID_VALUE;
+  size_t columns_a = trans_a ? m : k, columns_b = trans_b ? k : n;
+  if (!fakecuda_holds(a, 4 * lda * columns_a) || !fakecuda_holds(b, 4 * ldb * columns_b) || !fakecuda_holds(c, size_t(4) * ldc * n)) return EXECUTION_FAILED;
+  bool adds = *beta == 1;
+  auto *work = new std::function<void()>([=] {
+    auto *pa = (const float *)fakecuda_shadow(a), *pb = (const float *)fakecuda_shadow(b);
+    auto *pc = (float *)fakecuda_shadow(c);
+    for (int j = 0; j < n; ++j) {
+      float *column = pc + size_t(j) * ldc;
+      if (!adds) std::fill(column, column + m, 0.0f);
+      if (trans_a) {
+        for (int i = 0; i < m; ++i) {
+          float sum = 0;
+          for (int l = 0; l < k; ++l) sum += pa[size_t(i) * lda + l] * (trans_b ? pb[size_t(l) * ldb + j] : pb[size_t(j) * ldb + l]);
+          column[i] += sum;
+        }
+      } else {
+        for (int l = 0; l < k; ++l) {
+          float factor = trans_b ? pb[size_t(l) * ldb + j] : pb[size_t(j) * ldb + l];
+          for (int i = 0; i < m; ++i) column[i] += pa[size_t(l) * lda + i] * factor;
+        }
+      }
+    }
+  });
+  return fakecuda_enqueue(h->stream, work) == CUDA_SUCCESS ? SUCCESS : EXECUTION_FAILED;
+}
+}

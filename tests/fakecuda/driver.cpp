@@ -1,0 +1,629 @@
+// A CUDA driver in host memory: the part of libcuda.so.1 that PyCUDA and Pebbler call.
+//
+// Addresses of device memory are not readable by the host program: they lie in a range without access rights. The jobs of
+// the streams work on a shadow of that range, which is mapped page by page to a bounded memory file. Memory is poisoned
+// (all bits set: not a number) when it is allocated. Every stream is a thread that takes its jobs in order, so a wait that
+// is missing is a real race; random delays from a seed make it show. There is one copy engine a direction.
+//
+// Set by environment variables, or by the fakecuda_ calls at the end: FAKECUDA_MEMORY (bytes), FAKECUDA_DELAY_US (longest
+// delay before a job), FAKECUDA_SEED.
+#include <cuda.h>
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+using Clock = std::chrono::steady_clock;
+using Lock = std::unique_lock<std::mutex>;
+
+constexpr size_t SPACE = size_t(1) << 38;  // addresses for the device, in bytes
+constexpr size_t PAGE = 4096;
+constexpr size_t LARGE_PAGE = size_t(2) << 20;
+constexpr int POISON = 0xFF;
+
+size_t setting(const char *name, size_t otherwise) {
+  const char *text = getenv(name);
+  return text ? strtoull(text, nullptr, 0) : otherwise;
+}
+
+size_t rounded(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+// Ranges of one line of numbers, by first fit.
+struct Ranges {
+  std::map<size_t, size_t> used;
+  bool take(size_t n, size_t limit, size_t unit, size_t *at) {
+    size_t place = 0;
+    for (auto &[begin, size] : used) {
+      if (begin >= place + n) break;
+      place = rounded(begin + size, unit);
+    }
+    if (n > limit || place > limit - n) return false;
+    used[place] = n;
+    *at = place;
+    return true;
+  }
+  size_t total() const {
+    size_t sum = 0;
+    for (auto &range : used) sum += range.second;
+    return sum;
+  }
+};
+
+struct Mapping {
+  size_t size, physical;
+  bool accessible, own;  // own: of cuMemAlloc, else of a handle
+};
+
+struct Handle {
+  size_t size, physical;
+  int users;  // mappings, and 1 until it is released
+};
+
+struct Memory {
+  std::recursive_mutex m;
+  int file = -1, trash = -1;
+  size_t capacity = 0;
+  char *device = nullptr, *shadow = nullptr;
+  Ranges physical, addresses;
+  std::map<size_t, Mapping> mapped;
+  std::map<CUmemGenericAllocationHandle, Handle> handles;
+  CUmemGenericAllocationHandle next_handle = 1;
+
+  void start() {
+    capacity = setting("FAKECUDA_MEMORY", size_t(1) << 30);
+    file = memfd_create("device memory", 0);
+    trash = memfd_create("no memory", 0);
+    auto reserve = [] { return (char *)mmap(nullptr, SPACE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); };
+    device = reserve();
+    shadow = reserve();
+    if (file < 0 || trash < 0 || ftruncate(file, SPACE) || ftruncate(trash, LARGE_PAGE) || device == MAP_FAILED || shadow == MAP_FAILED) abort();
+    std::vector<char> poison(LARGE_PAGE, (char)POISON);
+    if (pwrite(trash, poison.data(), LARGE_PAGE, 0) != ssize_t(LARGE_PAGE)) abort();
+  }
+  bool create(size_t n, size_t *at) {
+    if (n > capacity || physical.total() > capacity - n) return false;
+    return physical.take(n, SPACE, PAGE, at);
+  }
+  void map(size_t address, size_t n, size_t at) {
+    if (mmap(shadow + address, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, at) == MAP_FAILED) abort();
+  }
+  void poison(size_t address, size_t n) { memset(shadow + address, POISON, n); }
+  // What is no longer mapped reads as poison, and what is written there goes nowhere.
+  void unmap(size_t address, size_t n) {
+    for (size_t done = 0; done < n; done += LARGE_PAGE)
+      if (mmap(shadow + address + done, std::min(LARGE_PAGE, n - done), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, trash, 0) == MAP_FAILED) abort();
+  }
+  void destroy(size_t at) {
+    size_t n = physical.used.at(at);
+    fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at, n);
+    physical.used.erase(at);
+  }
+  void let_go(std::map<CUmemGenericAllocationHandle, Handle>::iterator it) {
+    if (--it->second.users == 0) destroy(it->second.physical), handles.erase(it);
+  }
+  // Whether all bytes of a range are mapped and accessible.
+  bool holds(CUdeviceptr p, size_t n) {
+    std::lock_guard l(m);
+    size_t at = p - (CUdeviceptr)device, end = at + n;
+    auto it = mapped.upper_bound(at);
+    if (it == mapped.begin()) return false;
+    for (--it; it != mapped.end() && it->first <= at && it->second.accessible; ++it) {
+      at = std::max(at, it->first + it->second.size);
+      if (at >= end && it->first < at) return (p - (CUdeviceptr)device) < at;
+    }
+    return false;
+  }
+  char *at(CUdeviceptr p) { return shadow + (p - (CUdeviceptr)device); }
+} memory;
+
+std::atomic<int> sticky{0};
+std::atomic<unsigned long long> unpinned{0}, launches{0}, copies{0};
+std::atomic<long long> failing_launch{-1}, failing_copy{-1}, failing_allocation{-1};
+std::atomic<size_t> longest_delay_us{0}, seed{0};
+
+struct Done {
+  std::mutex m;
+  std::condition_variable changed;
+  bool done = false;
+  Clock::time_point at;
+  void wait() { Lock l(m); changed.wait(l, [&] { return done; }); }
+};
+struct Event { std::shared_ptr<Done> record; };
+
+struct Stream {
+  std::mutex m;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> jobs;
+  size_t pending = 0;
+  bool stop = false;
+  std::mt19937 random;
+  std::thread thread;
+  explicit Stream(size_t seed) : random(seed), thread([this] { work(); }) {}
+  ~Stream() {
+    { Lock l(m); stop = true; }
+    changed.notify_all();
+    thread.join();
+  }
+  void work() {
+    for (;;) {
+      std::function<void()> job;
+      {
+        Lock l(m);
+        changed.wait(l, [&] { return stop || !jobs.empty(); });
+        if (jobs.empty()) return;
+        job = std::move(jobs.front());
+        jobs.pop_front();
+      }
+      if (size_t most = longest_delay_us) std::this_thread::sleep_for(std::chrono::microseconds(random() % (most + 1)));
+      job();
+      { Lock l(m); --pending; }
+      changed.notify_all();
+    }
+  }
+  void push(std::function<void()> job) {
+    { Lock l(m); jobs.push_back(std::move(job)); ++pending; }
+    changed.notify_all();
+  }
+  void finish() { Lock l(m); changed.wait(l, [&] { return pending == 0; }); }
+  bool idle() { Lock l(m); return pending == 0; }
+};
+
+std::mutex streams_m;
+std::vector<Stream *> streams;
+size_t streams_made = 0;
+Stream *null_stream = nullptr;
+
+void finish_all() {
+  std::vector<Stream *> all;
+  { Lock l(streams_m); all = streams; }
+  for (auto *stream : all) stream->finish();
+}
+
+// The null stream comes after everything issued so far.
+Stream *stream_of(CUstream handle) {
+  if ((uintptr_t)handle > 2) return (Stream *)handle;
+  finish_all();
+  return null_stream;
+}
+
+// Work of a context that has failed is not done any more, as on a real device.
+void push_work(CUstream stream, std::function<void()> work) {
+  stream_of(stream)->push([work = std::move(work)] { if (!sticky) work(); });
+}
+
+std::mutex pinned_m;
+std::map<char *, size_t> pinned;
+bool is_pinned(const void *p, size_t n) {
+  Lock l(pinned_m);
+  auto it = pinned.upper_bound((char *)p);
+  if (it == pinned.begin()) return false;
+  --it;
+  return (char *)p + n <= it->first + it->second;
+}
+
+int primary_context;
+thread_local std::vector<CUcontext> contexts;
+bool started = false;
+std::mutex engines[2];
+
+struct Module { void *library; };
+struct Function { void (*call)(const unsigned *, const char *); };
+std::mutex functions_m;
+std::map<void *, std::unique_ptr<Function>> functions;
+
+enum Direction { TO_DEVICE, TO_HOST, INSIDE };
+
+CUresult copy(CUdeviceptr device, void *other, size_t n, CUstream stream, bool async, Direction direction) {
+  if (!memory.holds(device, n)) return CUDA_ERROR_INVALID_VALUE;
+  if (direction == INSIDE && !memory.holds((CUdeviceptr)other, n)) return CUDA_ERROR_INVALID_VALUE;
+  bool fails = (long long)copies++ == failing_copy;
+  push_work(stream, [=] {
+    if (fails) { sticky = CUDA_ERROR_ECC_UNCORRECTABLE; return; }
+    char *here = memory.at(device);
+    if (direction == INSIDE) { memmove(here, memory.at((CUdeviceptr)other), n); return; }
+    Lock engine(engines[direction]);
+    if (direction == TO_DEVICE) memcpy(here, other, n); else memcpy(other, here, n);
+  });
+  bool staged = direction != INSIDE && !is_pinned(other, n);
+  if (async && staged) ++unpinned;
+  if (!async || staged) stream_of(stream)->finish();
+  return (CUresult)(async ? 0 : sticky.load());
+}
+
+template <class T> CUresult set_memory(CUdeviceptr device, T value, size_t n, CUstream stream) {
+  if (!memory.holds(device, n * sizeof(T))) return CUDA_ERROR_INVALID_VALUE;
+  push_work(stream, [=] {
+    T *here = (T *)memory.at(device);
+    std::fill(here, here + n, value);
+  });
+  return CUDA_SUCCESS;
+}
+}  // namespace
+
+#define NEED_CONTEXT \
+  if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT; \
+  if (sticky) return (CUresult)sticky.load();
+
+extern "C" {
+// --- devices and contexts ---------------------------------------------------------------------------------------------
+CUresult cuInit(unsigned) {
+  if (started) return CUDA_SUCCESS;
+  memory.start();
+  longest_delay_us = setting("FAKECUDA_DELAY_US", 0);
+  seed = setting("FAKECUDA_SEED", 0);
+  null_stream = new Stream(seed);
+  streams.push_back(null_stream);
+  started = true;
+  return CUDA_SUCCESS;
+}
+CUresult cuDriverGetVersion(int *v) { *v = CUDA_VERSION; return CUDA_SUCCESS; }
+CUresult cuGetErrorString(CUresult r, const char **text) {
+  switch (r) {
+    case CUDA_SUCCESS: *text = "no error"; break;
+    case CUDA_ERROR_OUT_OF_MEMORY: *text = "out of memory"; break;
+    case CUDA_ERROR_INVALID_VALUE: *text = "invalid argument"; break;
+    case CUDA_ERROR_INVALID_CONTEXT: *text = "invalid device context"; break;
+    case CUDA_ERROR_NOT_FOUND: *text = "named symbol not found"; break;
+    case CUDA_ERROR_NOT_READY: *text = "device not ready"; break;
+    case CUDA_ERROR_ILLEGAL_ADDRESS: *text = "an illegal memory access was encountered"; break;
+    case CUDA_ERROR_LAUNCH_FAILED: *text = "unspecified launch failure"; break;
+    case CUDA_ERROR_ECC_UNCORRECTABLE: *text = "uncorrectable ECC error encountered"; break;
+    case CUDA_ERROR_NOT_SUPPORTED: *text = "operation not supported by the fake driver"; break;
+    default: *text = "error of the fake driver";
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGet(CUdevice *d, int i) { *d = 0; return i ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS; }
+CUresult cuDeviceGetCount(int *n) { *n = 1; return CUDA_SUCCESS; }
+CUresult cuDeviceGetName(char *text, int n, CUdevice) { snprintf(text, n, "Fake CUDA device (host memory)"); return CUDA_SUCCESS; }
+CUresult cuDeviceTotalMem(size_t *n, CUdevice) { *n = memory.capacity; return CUDA_SUCCESS; }
+CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice) { *major = 9; *minor = 0; return CUDA_SUCCESS; }
+CUresult cuDeviceGetPCIBusId(char *text, int n, CUdevice) { snprintf(text, n, "0000:00:00.0"); return CUDA_SUCCESS; }
+CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute attribute, CUdevice) {
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *v = 16; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *v = 1024; break;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *v = 32; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *v = 9; break;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: *v = 2; break;
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: *v = 1; break;
+    default: *v = 0;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice) { *c = (CUcontext)&primary_context; return CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
+CUresult cuCtxAttach(CUcontext *c, unsigned) {
+  if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  *c = contexts.back();
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxDetach(CUcontext) { finish_all(); return CUDA_SUCCESS; }
+CUresult cuCtxPushCurrent(CUcontext c) { contexts.push_back(c); return CUDA_SUCCESS; }
+CUresult cuCtxPopCurrent(CUcontext *c) {
+  if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (c) *c = contexts.back();
+  contexts.pop_back();
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetDevice(CUdevice *d) { *d = 0; return CUDA_SUCCESS; }
+CUresult cuCtxGetApiVersion(CUcontext, unsigned *v) { *v = CUDA_VERSION; return CUDA_SUCCESS; }
+CUresult cuCtxSynchronize(void) { finish_all(); return (CUresult)sticky.load(); }
+
+// --- memory -----------------------------------------------------------------------------------------------------------
+CUresult cuMemGetInfo(size_t *free_bytes, size_t *total) {
+  NEED_CONTEXT
+  std::lock_guard l(memory.m);
+  *total = memory.capacity;
+  *free_bytes = memory.capacity - memory.physical.total();
+  return CUDA_SUCCESS;
+}
+CUresult cuMemAlloc(CUdeviceptr *p, size_t n) {
+  NEED_CONTEXT
+  if (!n) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard l(memory.m);
+  size_t address, at, size = rounded(n, PAGE);
+  if (failing_allocation >= 0 && failing_allocation-- == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!memory.create(size, &at)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!memory.addresses.take(rounded(size + 1, LARGE_PAGE), SPACE, LARGE_PAGE, &address)) abort();
+  memory.map(address, size, at);
+  memory.poison(address, size);
+  memory.mapped[address] = {size, at, true, true};
+  *p = (CUdeviceptr)(memory.device + address);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemFree(CUdeviceptr p) {
+  finish_all();
+  std::lock_guard l(memory.m);
+  auto it = memory.mapped.find(p - (CUdeviceptr)memory.device);
+  if (it == memory.mapped.end() || !it->second.own) return CUDA_ERROR_INVALID_VALUE;
+  memory.unmap(it->first, it->second.size);
+  memory.destroy(it->second.physical);
+  memory.addresses.used.erase(it->first);
+  memory.mapped.erase(it);
+  return (CUresult)sticky.load();
+}
+CUresult cuMemGetAddressRange(CUdeviceptr *begin, size_t *n, CUdeviceptr p) {
+  std::lock_guard l(memory.m);
+  auto it = memory.mapped.upper_bound(p - (CUdeviceptr)memory.device);
+  if (it == memory.mapped.begin()) return CUDA_ERROR_NOT_FOUND;
+  --it;
+  *begin = (CUdeviceptr)memory.device + it->first;
+  *n = it->second.size;
+  return p < *begin + *n ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+CUresult cuMemHostAlloc(void **p, size_t n, unsigned) {
+  NEED_CONTEXT
+  *p = aligned_alloc(PAGE, rounded(n, PAGE));
+  if (!*p) return CUDA_ERROR_OUT_OF_MEMORY;
+  memset(*p, POISON, n);
+  Lock l(pinned_m);
+  pinned[(char *)*p] = n;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemFreeHost(void *p) {
+  finish_all();
+  { Lock l(pinned_m); pinned.erase((char *)p); }
+  free(p);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpyHtoD(CUdeviceptr d, const void *s, size_t n) { NEED_CONTEXT return copy(d, (void *)s, n, 0, false, TO_DEVICE); }
+CUresult cuMemcpyDtoH(void *d, CUdeviceptr s, size_t n) { NEED_CONTEXT return copy(s, d, n, 0, false, TO_HOST); }
+CUresult cuMemcpyDtoD(CUdeviceptr d, CUdeviceptr s, size_t n) { NEED_CONTEXT return copy(d, (void *)s, n, 0, false, INSIDE); }
+CUresult cuMemcpyHtoDAsync(CUdeviceptr d, const void *s, size_t n, CUstream q) { NEED_CONTEXT return copy(d, (void *)s, n, q, true, TO_DEVICE); }
+CUresult cuMemcpyDtoHAsync(void *d, CUdeviceptr s, size_t n, CUstream q) { NEED_CONTEXT return copy(s, d, n, q, true, TO_HOST); }
+CUresult cuMemcpyDtoDAsync(CUdeviceptr d, CUdeviceptr s, size_t n, CUstream q) { NEED_CONTEXT return copy(d, (void *)s, n, q, true, INSIDE); }
+#define SET_MEMORY(NAME, T) \
+  CUresult NAME##Async(CUdeviceptr d, T v, size_t n, CUstream q) { NEED_CONTEXT return set_memory<T>(d, v, n, q); } \
+  CUresult NAME(CUdeviceptr d, T v, size_t n) { NEED_CONTEXT CUresult r = set_memory<T>(d, v, n, 0); null_stream->finish(); return r; }
+SET_MEMORY(cuMemsetD8, unsigned char)
+SET_MEMORY(cuMemsetD16, unsigned short)
+SET_MEMORY(cuMemsetD32, unsigned)
+
+// --- virtual memory ---------------------------------------------------------------------------------------------------
+CUresult cuMemGetAllocationGranularity(size_t *n, const CUmemAllocationProp *, CUmemAllocationGranularity_flags) { *n = LARGE_PAGE; return CUDA_SUCCESS; }
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t n, const CUmemAllocationProp *prop, unsigned long long) {
+  NEED_CONTEXT
+  if (!n || n % LARGE_PAGE || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard l(memory.m);
+  size_t at;
+  if (!memory.create(n, &at)) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::vector<char> poison(LARGE_PAGE, (char)POISON);
+  for (size_t done = 0; done < n; done += LARGE_PAGE)
+    if (pwrite(memory.file, poison.data(), LARGE_PAGE, at + done) != ssize_t(LARGE_PAGE)) abort();
+  *handle = memory.next_handle++;
+  memory.handles[*handle] = {n, at, 1};
+  return CUDA_SUCCESS;
+}
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  std::lock_guard l(memory.m);
+  auto it = memory.handles.find(handle);
+  if (it == memory.handles.end()) return CUDA_ERROR_INVALID_VALUE;
+  memory.let_go(it);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemAddressReserve(CUdeviceptr *p, size_t n, size_t, CUdeviceptr, unsigned long long) {
+  NEED_CONTEXT
+  if (!n || n % LARGE_PAGE) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard l(memory.m);
+  size_t address;
+  if (!memory.addresses.take(n + LARGE_PAGE, SPACE, LARGE_PAGE, &address)) return CUDA_ERROR_OUT_OF_MEMORY;
+  *p = (CUdeviceptr)(memory.device + address);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemAddressFree(CUdeviceptr p, size_t) {
+  std::lock_guard l(memory.m);
+  return memory.addresses.used.erase(p - (CUdeviceptr)memory.device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemMap(CUdeviceptr p, size_t n, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long) {
+  NEED_CONTEXT
+  std::lock_guard l(memory.m);
+  auto it = memory.handles.find(handle);
+  size_t address = p - (CUdeviceptr)memory.device;
+  if (it == memory.handles.end() || offset || n != it->second.size || address % LARGE_PAGE) return CUDA_ERROR_INVALID_VALUE;
+  auto range = memory.addresses.used.upper_bound(address);
+  if (range == memory.addresses.used.begin()) return CUDA_ERROR_INVALID_VALUE;
+  --range;
+  if (address + n > range->first + range->second) return CUDA_ERROR_INVALID_VALUE;
+  auto next = memory.mapped.lower_bound(address);
+  if (next != memory.mapped.end() && next->first < address + n) return CUDA_ERROR_INVALID_VALUE;
+  memory.map(address, n, it->second.physical);
+  memory.mapped[address] = {n, it->second.physical, false, false};
+  ++it->second.users;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemSetAccess(CUdeviceptr p, size_t n, const CUmemAccessDesc *access, size_t) {
+  NEED_CONTEXT
+  std::lock_guard l(memory.m);
+  size_t address = p - (CUdeviceptr)memory.device, done = 0;
+  for (auto it = memory.mapped.find(address); done < n; ++it) {
+    if (it == memory.mapped.end() || it->first != address + done) return CUDA_ERROR_INVALID_VALUE;
+    it->second.accessible = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    done += it->second.size;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuMemUnmap(CUdeviceptr p, size_t n) {
+  std::lock_guard l(memory.m);
+  size_t address = p - (CUdeviceptr)memory.device, end = address + n;
+  while (address < end) {
+    auto it = memory.mapped.find(address);
+    if (it == memory.mapped.end() || it->second.own || address + it->second.size > end) return CUDA_ERROR_INVALID_VALUE;
+    memory.unmap(address, it->second.size);
+    for (auto handle = memory.handles.begin(); handle != memory.handles.end(); ++handle)
+      if (handle->second.physical == it->second.physical) { memory.let_go(handle); break; }
+    address += it->second.size;
+    memory.mapped.erase(it);
+  }
+  return CUDA_SUCCESS;
+}
+
+// --- streams and events -----------------------------------------------------------------------------------------------
+CUresult cuStreamCreate(CUstream *s, unsigned) {
+  NEED_CONTEXT
+  Lock l(streams_m);
+  auto *stream = new Stream(seed * 1000 + ++streams_made);
+  streams.push_back(stream);
+  *s = (CUstream)stream;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamDestroy(CUstream s) {
+  auto *stream = (Stream *)s;
+  stream->finish();
+  { Lock l(streams_m); std::erase(streams, stream); }
+  delete stream;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamSynchronize(CUstream s) { stream_of(s)->finish(); return (CUresult)sticky.load(); }
+CUresult cuStreamQuery(CUstream s) { return stream_of(s)->idle() ? (CUresult)sticky.load() : CUDA_ERROR_NOT_READY; }
+CUresult cuEventCreate(CUevent *e, unsigned) { NEED_CONTEXT *e = (CUevent) new Event; return CUDA_SUCCESS; }
+CUresult cuEventDestroy(CUevent e) { delete (Event *)e; return CUDA_SUCCESS; }
+CUresult cuEventRecord(CUevent e, CUstream s) {
+  auto record = std::make_shared<Done>();
+  ((Event *)e)->record = record;
+  stream_of(s)->push([record] {
+    Lock l(record->m);
+    record->done = true;
+    record->at = Clock::now();
+    record->changed.notify_all();
+  });
+  return (CUresult)sticky.load();
+}
+// Waiting for an event that was never recorded is no wait, as in CUDA.
+CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
+  if (auto record = ((Event *)e)->record) stream_of(s)->push([record] { record->wait(); });
+  return (CUresult)sticky.load();
+}
+CUresult cuEventQuery(CUevent e) {
+  auto record = ((Event *)e)->record;
+  if (record) { Lock l(record->m); if (!record->done) return CUDA_ERROR_NOT_READY; }
+  return (CUresult)sticky.load();
+}
+CUresult cuEventSynchronize(CUevent e) {
+  if (auto record = ((Event *)e)->record) record->wait();
+  return (CUresult)sticky.load();
+}
+CUresult cuEventElapsedTime(float *ms, CUevent a, CUevent b) {
+  auto first = ((Event *)a)->record, second = ((Event *)b)->record;
+  if (!first || !second) return CUDA_ERROR_INVALID_HANDLE;
+  for (auto &record : {first, second}) { Lock l(record->m); if (!record->done) return CUDA_ERROR_NOT_READY; }
+  *ms = std::chrono::duration<float, std::milli>(second->at - first->at).count();
+  return (CUresult)sticky.load();
+}
+
+// --- kernels ----------------------------------------------------------------------------------------------------------
+// What nvcc's stand-in makes is a shared library; its section headers, which come last, tell how long it is.
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned, CUjit_option *, void **) {
+  NEED_CONTEXT
+  auto *header = (const Elf64_Ehdr *)image;
+  if (memcmp(header->e_ident, ELFMAG, SELFMAG)) return CUDA_ERROR_INVALID_IMAGE;
+  size_t n = header->e_shoff + size_t(header->e_shnum) * header->e_shentsize;
+  int file = memfd_create("module", 0);
+  if (file < 0 || write(file, image, n) != ssize_t(n)) return CUDA_ERROR_OUT_OF_MEMORY;
+  void *library = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
+  close(file);
+  if (!library) { fprintf(stderr, "fake driver: %s\n", dlerror()); return CUDA_ERROR_INVALID_IMAGE; }
+  *module = (CUmodule) new Module{library};
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleLoadData(CUmodule *m, const void *image) { return cuModuleLoadDataEx(m, image, 0, nullptr, nullptr); }
+CUresult cuModuleUnload(CUmodule m) { finish_all(); delete (Module *)m; return CUDA_SUCCESS; }
+CUresult cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name) {
+  void *call = dlsym(((Module *)m)->library, (std::string(name) + "_on_host").c_str());
+  if (!call) return CUDA_ERROR_NOT_FOUND;
+  Lock l(functions_m);
+  auto &function = functions[call];
+  if (!function) function = std::make_unique<Function>(Function{(void (*)(const unsigned *, const char *))call});
+  *f = (CUfunction)function.get();
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncGetAttribute(int *v, CUfunction_attribute attribute, CUfunction) {
+  *v = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0;
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
+CUresult cuFuncSetBlockShape(CUfunction, int, int, int) { return CUDA_SUCCESS; }  // PyCUDA calls it before every launch
+CUresult cuFuncSetSharedSize(CUfunction, unsigned) { return CUDA_SUCCESS; }
+CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned, CUstream s, void **, void **extra) {
+  NEED_CONTEXT
+  if (!gx || !gy || !gz || !bx || !by || !bz || bx * by * bz > 1024) return CUDA_ERROR_INVALID_VALUE;
+  const char *arguments = nullptr;
+  size_t n = 0;
+  for (void **entry = extra; entry && *entry != CU_LAUNCH_PARAM_END; entry += 2) {
+    if (*entry == CU_LAUNCH_PARAM_BUFFER_POINTER) arguments = (const char *)entry[1];
+    if (*entry == CU_LAUNCH_PARAM_BUFFER_SIZE) n = *(size_t *)entry[1];
+  }
+  bool fails = (long long)launches++ == failing_launch;
+  push_work(s, [=, packed = std::vector<char>(arguments, arguments + n)] {
+    if (fails) { sticky = CUDA_ERROR_LAUNCH_FAILED; return; }
+    const unsigned dimensions[] = {gx, gy, gz, bx, by, bz};
+    ((Function *)f)->call(dimensions, packed.data());
+  });
+  return CUDA_SUCCESS;
+}
+CUresult cuLaunchHostFunc(CUstream s, CUhostFn call, void *data) {
+  NEED_CONTEXT
+  push_work(s, [=] { call(data); });
+  return CUDA_SUCCESS;
+}
+
+// --- calls of the fake driver's own -----------------------------------------------------------------------------------
+// Where a kernel, on a stream's thread, finds what lies at a device address; a stray address fails the context.
+void *fakecuda_shadow(const void *p) {
+  if (!p) return nullptr;
+  if (!memory.holds((CUdeviceptr)p, 1)) {
+    sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
+    static thread_local std::vector<char> nowhere(size_t(1) << 28);
+    return nowhere.data();
+  }
+  return memory.at((CUdeviceptr)p);
+}
+bool fakecuda_holds(const void *p, size_t n) { return memory.holds((CUdeviceptr)p, n); }
+// Work of a library on a stream; counts as a launch.
+CUresult fakecuda_enqueue(CUstream s, std::function<void()> *work) {
+  std::unique_ptr<std::function<void()>> owned(work);
+  NEED_CONTEXT
+  bool fails = (long long)launches++ == failing_launch;
+  push_work(s, [fails, call = std::move(*owned)] { if (fails) sticky = CUDA_ERROR_LAUNCH_FAILED; else call(); });
+  return CUDA_SUCCESS;
+}
+void fakecuda_configure(size_t capacity, size_t delay_us, size_t new_seed) {
+  cuInit(0);
+  memory.capacity = capacity;
+  longest_delay_us = delay_us;
+  seed = new_seed;
+  streams_made = 0;
+}
+// The n-th launch, copy or allocation from now on fails; negative: none.
+void fakecuda_fail(long long launch, long long copy_, long long allocation) {
+  failing_launch = launch < 0 ? -1 : (long long)launches + launch;
+  failing_copy = copy_ < 0 ? -1 : (long long)copies + copy_;
+  failing_allocation = allocation;
+}
+// Forget a failure, as a new process would.
+void fakecuda_recover(void) { finish_all(); sticky = 0; fakecuda_fail(-1, -1, -1); }
+unsigned long long fakecuda_unpinned_copies(void) { return unpinned; }
+unsigned long long fakecuda_bytes_in_use(void) { std::lock_guard l(memory.m); return memory.physical.total(); }
+unsigned long long fakecuda_streams(void) { Lock l(streams_m); return streams.size() - 1; }
+}

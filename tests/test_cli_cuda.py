@@ -1,0 +1,128 @@
+"""The commands that write or need CUDA code: emit, and run on the fake driver."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pebbler import Workload, solve
+from pebbler.cli import main
+from pebbler.instances import extras
+from pebbler.instances.files import write_instance
+from pebbler.validate.schedule import Schedule, write_schedule
+
+from .fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda  # noqa: F401
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    instance = Workload("lenet", batch=4, device="k40").instance("1.02xMmin")
+    schedule = solve(instance, method="vdnn-all-m").schedule
+    assert schedule is not None
+    places = tmp_path / "lenet.instance.json", tmp_path / "lenet.schedule.json"
+    write_instance(instance, places[0])
+    write_schedule(schedule, places[1])
+    return places
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one sentence with which a command is refused."""
+    with pytest.raises(SystemExit) as stop:
+        raise SystemExit(main([str(argument) for argument in arguments]))
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
+def test_emit_writes_a_script_that_is_python(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "script.py"
+    assert main(["emit", *map(str, files), "-o", str(script), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    text = script.read_text(encoding="utf-8")
+    assert told["lines"] == len(text.splitlines())
+    compile(text, str(script), "exec")
+    assert main(["emit", *map(str, files), "-o", str(tmp_path / "again.py")]) == 0
+    assert (tmp_path / "again.py").read_text(encoding="utf-8") == text
+
+
+def test_emit_refuses_what_is_no_schedule(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    instance, schedule = files
+    script = tmp_path / "script.py"
+    broken = tmp_path / "broken.json"
+    for content in (b"", schedule.read_bytes()[:200], b"{}"):
+        broken.write_bytes(content)
+        assert "broken.json" in refused(capsys, "emit", instance, broken, "-o", script)
+    assert "no-such" in refused(capsys, "emit", instance, tmp_path / "no-such.json", "-o", script)
+    refused(capsys, "emit", instance, schedule, "-o", tmp_path / "no" / "folder.py")
+    assert not script.exists()
+
+
+def test_emit_says_why_a_schedule_is_invalid(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    instance, place = files
+    schedule = msgspec.json.decode(place.read_bytes(), type=Schedule)
+    without_waits = tuple(msgspec.structs.replace(one, after=()) for one in schedule.operations)
+    write_schedule(msgspec.structs.replace(schedule, operations=without_waits), place)
+    assert main(["emit", str(instance), str(place), "-o", str(tmp_path / "script.py")]) == 1
+    assert "invalid" in capsys.readouterr().out
+    assert not (tmp_path / "script.py").exists()
+
+
+def test_emit_refuses_the_accounting_of_the_papers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    instance = Workload("lenet", batch=4, device="k40", graph="paper").instance("1GiB")
+    schedule = solve(instance, method="network-wide").schedule
+    assert schedule is not None
+    write_instance(instance, tmp_path / "i.json")
+    write_schedule(schedule, tmp_path / "s.json")
+    said = refused(capsys, "emit", tmp_path / "i.json", tmp_path / "s.json", "-o", tmp_path / "script.py")
+    assert "cannot be run" in said
+
+
+def test_run_on_cuda(fake_cuda: FakeCuda, files: tuple[Path, Path]) -> None:  # noqa: ARG001, F811
+    command = [sys.executable, "-m", "pebbler", "run", *map(str, files), "--backend", "cuda", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["backend"] == "cuda"
+    assert told["device"] == "Fake CUDA device (host memory)"
+    assert told["identical_to_unbudgeted"] is True
+    assert told["measured_ns"] > 0
+
+
+def test_cuda_without_pycuda_says_what_to_install(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    said = refused(capsys, "run", *files, "--backend", "cuda")
+    assert "pycuda is not installed; install it with pip install 'pebbler[cuda]'" in said
+
+
+def test_cuda_without_a_driver_says_what_to_install(files: tuple[Path, Path]) -> None:
+    pytest.importorskip("pycuda", reason="PyCUDA is not installed")
+    block = "import sys; sys.modules['pycuda._driver'] = None; from pebbler.cli import main; "
+    command = [
+        sys.executable,
+        "-c",
+        f"{block} sys.exit(main(sys.argv[1:]))",
+        "run",
+        *map(str, files),
+        "--backend",
+        "cuda",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "install NVIDIA's driver" in done.stderr
+    assert "Traceback" not in done.stderr

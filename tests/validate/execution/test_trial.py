@@ -1,0 +1,187 @@
+"""Schedules of every method, executed: the same bits as without a budget."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pebbler import list_methods, solve
+from pebbler.heuristics.program import ProgramBuilder
+from pebbler.instances import transforms
+from pebbler.instances.errors import PebblerError
+from pebbler.instances.instance import Instance
+from pebbler.instances.memory import least_budget, with_budget
+from pebbler.instances.units import ceil_to
+from pebbler.instances.workload import Workload
+from pebbler.validate.check import check
+from pebbler.validate.execution.cpu import CpuBackend
+from pebbler.validate.execution.trial import Trial, attempt
+from pebbler.validate.schedule import PAGE_BYTES, Schedule
+
+SMALL = {
+    "lenet": ("lenet", 4),
+    "cifar10_quick": ("cifar10_quick", 2),
+    "vgg": ("vgg:groups=1-1-1-1-1,size=32,dense=64", 2),
+    "resnet": ("resnet56:depth=8", 2),
+}
+ALWAYS = {"modnn", "local-search"}
+"""Methods that find a schedule at every budget down to the least one."""
+
+
+def least_pages(instance: Instance) -> int:
+    """Least budget where every block takes whole pages."""
+    needs = [
+        sum(ceil_to(instance.blocks[d].bytes, PAGE_BYTES) for d in task.blocks)
+        + min(ceil_to(algorithm.workspace_bytes, PAGE_BYTES) for algorithm in task.algorithms)
+        for task in instance.tasks
+    ]
+    return instance.resident_bytes + max(needs)
+
+
+def executed(instance: Instance, schedule: Schedule) -> Trial:
+    assert check(instance, schedule).valid
+    trial = attempt(instance, schedule, CpuBackend, repeat=1)
+    assert trial.deterministic
+    assert np.isfinite(trial.loss)
+    return trial
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+@pytest.mark.parametrize("name", SMALL)
+def test_the_schedule_of_every_method_computes_what_no_budget_does(
+    name: str, factor: float, memory: str
+) -> None:
+    network, batch = SMALL[name]
+    instance = Workload(network, batch, "K40").instance(0, check_budget=False)
+    least = least_budget(instance) if memory == "contiguous" else least_pages(instance)
+    instance = with_budget(instance, int(factor * least))
+    returned: dict[str, bool] = {}
+    seen: set[tuple[object, ...]] = set()
+    for method in list_methods():
+        if method.shown == "named" and method.name == "brute-force":
+            continue
+        schedule = solve(instance, method.name, memory=memory, time_limit=0.2).schedule  # type: ignore[arg-type]
+        if schedule is None or (schedule.operations, schedule.residences) in seen:
+            continue
+        seen.add((schedule.operations, schedule.residences))
+        trial = executed(instance, schedule)
+        returned[method.name] = trial.identical and trial.max_abs_error == 0
+    assert all(returned.values()), returned
+    assert "modnn" in returned
+
+
+@pytest.mark.parametrize("engines", ["duplex", "single"])
+def test_rounds_accumulate_the_gradients_of_the_batch(engines: str) -> None:
+    workload = Workload("lenet", 6, "K40", engines=engines)  # type: ignore[arg-type]
+    whole = executed(*solved(workload.instance("3xMmin"), "network-wide"))
+    parts = executed(*solved(workload.instance("1.0xMmin", sub_batch=2, rounds=3), "modnn"))
+    assert parts.identical
+    assert parts.loss == pytest.approx(whole.loss, rel=1e-6)
+    one, other = whole.median.gradients, parts.median.gradients
+    for name, values in one.items():
+        np.testing.assert_allclose(other[name], values, rtol=0, atol=1e-4 * np.abs(values).max())
+
+
+def test_batch_norm_under_sub_batches_computes_something_else_and_says_so() -> None:
+    workload = Workload("resnet56:depth=8", 4, "K40")
+    whole = executed(*solved(workload.instance("32MiB"), "network-wide"))
+    parts = executed(*solved(workload.instance("1.5xMmin", sub_batch=2, rounds=2), "modnn"))
+    assert parts.identical
+    assert abs(parts.loss - whole.loss) > 1e-3
+    assert "batch norm" in parts.instance.meta["notes"]
+    assert "notes" not in whole.instance.meta
+
+
+def test_weights_as_blocks_come_and_go() -> None:
+    workload = Workload("lenet", 4, "K40", weights_as_blocks=True)
+    instance = workload.instance("1.0xMmin", sub_batch=2, rounds=2)
+    trial = executed(*solved(instance, "modnn"))
+    resident = executed(*solved(Workload("lenet", 4, "K40").instance("3xMmin"), "network-wide"))
+    assert trial.identical
+    assert set(trial.median.gradients) == set(resident.median.gradients)
+    for name, values in resident.median.gradients.items():
+        found = trial.median.gradients[name]
+        np.testing.assert_allclose(found, values, rtol=0, atol=1e-4 * np.abs(values).max())
+
+
+def test_signs_take_the_place_of_the_output_of_a_relu() -> None:
+    plain = Workload("cifar10_quick", 2, "K40").instance("3xMmin")
+    masked = transforms.with_mask(plain)
+    without, trial = executed(*solved(plain, "network-wide")), executed(*solved(masked, "network-wide"))
+    tight = with_budget(masked, least_budget(masked))
+    assert executed(*solved(tight, "modnn")).identical
+    assert trial.identical
+    for name, values in without.median.gradients.items():
+        assert trial.median.gradients[name].tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_tensors_in_parts(memory: str) -> None:
+    whole = Workload("cifar10_quick", 24, "K40").instance(0, check_budget=False)
+    instance = transforms.split_parts(whole, PAGE_BYTES)
+    assert any(block.tensor for block in instance.blocks)
+    least = least_budget(instance) if memory == "contiguous" else least_pages(instance)
+    instance = with_budget(instance, int(1.2 * least))
+    schedule = solve(instance, "modnn", memory=memory).schedule  # type: ignore[arg-type]
+    if schedule is None or all(operation.kind == "run" for operation in schedule.operations):
+        schedule = solve(instance, "local-search", memory=memory, time_limit=0.5).schedule  # type: ignore[arg-type]
+    assert schedule is not None
+    assert executed(instance, schedule).identical
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_blocks_are_moved_inside_the_device(memory: str) -> None:
+    instance = Workload("lenet", 2, "K40").instance("64MiB")
+    builder = ProgramBuilder(instance, memory=memory)  # type: ignore[arg-type]
+    moved = 0
+    for k, task in enumerate(instance.tasks):
+        builder.run(k, 0)
+        builder.release_dead(k)
+        for d in task.outputs:
+            if builder.is_resident(d):
+                builder.move(d)
+                moved += 1
+    assert moved > 5
+    trial = executed(instance, builder.finish("restless"))
+    assert trial.identical
+
+
+def test_a_forward_task_runs_again() -> None:
+    instance = transforms.with_recomputation(Workload("lenet", 2, "K40").instance("64MiB"))
+    builder = ProgramBuilder(instance)
+    names = [task.name for task in instance.tasks]
+    pooled = instance.tasks[names.index("FP(pool1)")].outputs[0]
+    for k, name in enumerate(names):
+        if name == "BP2(conv2)":
+            builder.run(names.index("FP(pool1)"), 0)
+        builder.run(k, 0)
+        if name == "FP(conv2)":
+            builder.release(pooled)
+    assert executed(instance, builder.finish("again")).identical
+
+
+def test_causes_add_up_to_the_difference() -> None:
+    trial = executed(*solved(Workload("lenet", 2, "K40").instance("1.5xMmin"), "vdnn-all-m"))
+    causes = trial.causes()
+    assert sum((causes.kernels_ns, causes.copies_ns, causes.launches_ns)) == (
+        trial.measured_ns - trial.predicted_ns
+    )
+    assert causes.launches_ns > 0
+    timed = trial.median.rounds[0]
+    for operation, one in zip(trial.schedule.operations, timed, strict=True):
+        assert one.start_ns <= one.end_ns
+        for other in operation.after:
+            assert timed[other].end_ns <= one.start_ns
+
+
+def test_no_execution_is_no_trial() -> None:
+    instance, schedule = solved(Workload("lenet", 1, "K40").instance("2xMmin"), "network-wide")
+    with pytest.raises(PebblerError, match="give 1 or more"):
+        attempt(instance, schedule, CpuBackend, repeat=0)
+
+
+def solved(instance: Instance, method: str) -> tuple[Instance, Schedule]:
+    schedule = solve(instance, method).schedule
+    assert schedule is not None
+    return instance, schedule

@@ -1,0 +1,412 @@
+"""The CUDA backend: PyCUDA for memory, streams and events; cuDNN, cuBLAS and kernels of our own for the work.
+
+It runs in the device's primary context. Memory that the libraries and the context take for themselves is
+outside the budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...instances.errors import PebblerError
+from ...instances.extras import require_extra
+from ...instances.units import format_size
+from .cublas import Cublas
+from .cuda_calls import (
+    ALGORITHMS,
+    BLOCK,
+    Call,
+    Convolution,
+    First,
+    Operand,
+    Own,
+    Product,
+    algorithm_number,
+    calls_of,
+    convolution_of,
+    formats,
+    source,
+)
+from .cudnn import Cudnn, Described
+from .device import DeviceError, Event
+from .kernel import Kernel
+from .virtual_memory import VirtualMemory
+
+CudaLaunch = list[Callable[[Mapping[str, int], int], None]]
+"""What computes a task: calls that take the addresses and the round's first image."""
+
+
+class CudaEvent:
+    """A point in the work of a stream: a CUDA event, and the one from which all count."""
+
+    __slots__ = ("_driver", "_origin", "raw")
+
+    def __init__(self, driver: Any, raw: Any, origin: Any) -> None:
+        self._driver = driver
+        self.raw = raw
+        self._origin = origin
+
+    def synchronize(self) -> None:
+        """Wait until the stream has come to this point."""
+        with _failing(self._driver):
+            self.raw.synchronize()
+
+    def time_ns(self) -> int:
+        """Time since the backend was made; CUDA counts it in single-precision milliseconds."""
+        with _failing(self._driver):
+            elapsed_ms: float = self._origin.time_till(self.raw)
+        return round(elapsed_ms * 1e6)
+
+
+class CudaStream:
+    """A stream of the backend."""
+
+    def __init__(self, backend: CudaBackend, raw: Any) -> None:
+        self._backend = backend
+        self._driver = backend.driver
+        self.raw = raw
+
+    def wait(self, event: Event) -> None:
+        """Do what follows only after an event."""
+        assert isinstance(event, CudaEvent)
+        with _failing(self._driver):
+            self.raw.wait_for_event(event.raw)
+
+    def record(self) -> CudaEvent:
+        """Mark a point."""
+        with _failing(self._driver):
+            event = self._driver.Event()
+            event.record(self.raw)
+        return CudaEvent(self._driver, event, self._backend.origin)
+
+    def copy(self, target: int, source: int, bytes: int) -> None:  # noqa: A002
+        """Copy, in any direction."""
+        to_host, from_host = (self._backend.host_view(address, bytes) for address in (target, source))
+        with _failing(self._driver):
+            if to_host is not None:
+                self._driver.memcpy_dtoh_async(to_host, source, self.raw)
+            elif from_host is not None:
+                self._driver.memcpy_htod_async(target, from_host, self.raw)
+            else:
+                self._driver.memcpy_dtod_async(target, source, bytes, self.raw)
+
+    def fill(self, target: int, bytes: int) -> None:  # noqa: A002
+        """Write bytes of 0xFF."""
+        with _failing(self._driver):
+            self._driver.memset_d8_async(target, 0xFF, bytes, self.raw)
+
+    def launch(self, launch: CudaLaunch, addresses: Mapping[str, int], first: int) -> None:
+        """Make the calls of a task, which must be on the compute stream."""
+        with _failing(self._driver):
+            for call in launch:
+                call(addresses, first)
+
+
+class CudaBackend:
+    """A GPU; the executor closes it.
+
+    Parameters
+    ----------
+    number
+        Which GPU, as CUDA counts them.
+
+    Raises
+    ------
+    PebblerError
+        When PyCUDA, the driver or a GPU is not there.
+    """
+
+    name = "cuda"
+
+    def __init__(self, number: int = 0) -> None:
+        self.driver = load_driver()
+        self._closing = contextlib.ExitStack()
+        self._host: list[tuple[int, NDArray[np.uint8]]] = []
+        self._cudnn: Cudnn | None = None
+        self._cublas: Cublas | None = None
+        self._functions: dict[str, Any] = {}
+        self._module: Any = None
+        with _failing(self.driver):
+            self.driver.init()
+            if number >= self.driver.Device.count():
+                raise PebblerError(f"there is no GPU {number}; CUDA counts {self.driver.Device.count()}")
+            self._gpu = self.driver.Device(number)
+            self.device: str = self._gpu.name()
+            context = self._gpu.retain_primary_context()
+            context.push()
+        self._closing.callback(context.pop)
+        try:
+            self._memory = VirtualMemory(number)
+            self._closing.callback(self._memory.close)
+            self._compute = CudaStream(self, self._new_stream())
+            with _failing(self.driver):
+                self.origin = self.driver.Event()
+                self.origin.record(self._compute.raw)
+        except BaseException:
+            self.close()
+            raise
+
+    # --- memory -----------------------------------------------------------------------------------
+
+    def allocate(self, bytes: int) -> int:  # noqa: A002
+        """Take device memory, in one piece."""
+        with _failing(self.driver, bytes):
+            allocation = self.driver.mem_alloc(max(bytes, 1))
+        self._closing.callback(allocation.free)
+        return int(allocation)
+
+    def allocate_host(self, bytes: int) -> int:  # noqa: A002
+        """Take pinned memory of the host."""
+        with _failing(self.driver, bytes, "pinned host memory"):
+            array = self.driver.pagelocked_empty(max(bytes, 1), np.uint8)
+        address = int(array.ctypes.data)
+        self._host.append((address, array))
+        self._host.sort(key=lambda item: item[0])
+        return address
+
+    def allocate_pages(self, count: int, page_bytes: int) -> None:
+        """Take device memory as pages."""
+        self._memory.create(count, page_bytes)
+
+    def reserve(self, bytes: int) -> int:  # noqa: A002
+        """Take addresses without memory."""
+        return self._memory.reserve(bytes)
+
+    def map(self, address: int, pages: Sequence[int]) -> None:
+        """Let addresses mean these pages."""
+        self._memory.map(address, pages)
+
+    def host_view(self, address: int, bytes: int) -> NDArray[np.uint8] | None:  # noqa: A002
+        """Return what lies at an address of the host's buffers; None for one of the device."""
+        index = bisect_right(self._host, address, key=lambda item: item[0]) - 1
+        if index < 0:
+            return None
+        begin, array = self._host[index]
+        return array[address - begin : address - begin + bytes] if address - begin < array.size else None
+
+    def write(self, address: int, values: NDArray[Any]) -> None:
+        """Copy an array to an address."""
+        data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        if (view := self.host_view(address, data.size)) is not None:
+            view[:] = data
+        elif data.size:
+            with _failing(self.driver):
+                self.driver.memcpy_htod(address, data)
+
+    def read(self, address: int, bytes: int) -> NDArray[np.uint8]:  # noqa: A002
+        """Return a copy of what is at an address."""
+        if (view := self.host_view(address, bytes)) is not None:
+            return view.copy()
+        data = np.empty(bytes, dtype=np.uint8)
+        if bytes:
+            with _failing(self.driver):
+                self.driver.memcpy_dtoh(data, address)
+        return data
+
+    # --- work -------------------------------------------------------------------------------------
+
+    def stream(self, name: str) -> CudaStream:
+        """Create a stream; there is one compute stream, on which the libraries work."""
+        return self._compute if name == "compute" else CudaStream(self, self._new_stream())
+
+    def algorithms(self, kernel: Kernel) -> list[tuple[str, int]]:
+        """Return all algorithms of cuDNN for a convolution, also those that `prepare` refuses."""
+        convolution = convolution_of(kernel, 0)
+        if convolution is None:
+            return [("gemm" if kernel.layer.kind == "fc" and kernel.role != "relu" else "kernel", 0)]
+        described = self._describe(convolution)
+        names = ALGORITHMS[convolution.which]
+        return [(name, described.workspace_bytes(number) or 0) for number, name in enumerate(names)]
+
+    def prepare(self, kernel: Kernel) -> CudaLaunch:
+        """Bind the calls of a task; a convolution's workspace must do for its algorithm."""
+        with _failing(self.driver):
+            return [self._bind(kernel, call) for call in calls_of(kernel)]
+
+    def is_deterministic(self, kernel: Kernel) -> bool:
+        """Return what cuDNN says of a convolution; everything else is deterministic."""
+        convolution = convolution_of(kernel, 0)
+        if convolution is None:
+            return True
+        return algorithm_number(kernel) in self._describe(convolution).deterministic()
+
+    def versions(self) -> dict[str, str]:
+        """Versions of the driver, PyCUDA, cuDNN and cuBLAS."""
+        number = self.driver.get_driver_version()
+        return {
+            "driver": f"{number // 1000}.{number % 1000 // 10}",
+            "PyCUDA": ".".join(map(str, _pycuda_version())),
+            "cuDNN": self._get_cudnn().version,
+            "cuBLAS": self._get_cublas().version,
+        }
+
+    def energy_j(self) -> float | None:
+        """Return what NVML counts; None without nvidia-ml-py, or on a GPU that does not count."""
+        if find_spec("pynvml") is None:
+            return None
+        import pynvml
+
+        try:
+            pynvml.nvmlInit()
+            gpu = pynvml.nvmlDeviceGetHandleByPciBusId(self._gpu.pci_bus_id())
+            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1000
+        except pynvml.NVMLError:
+            return None
+
+    def memory_bytes(self) -> int:
+        """Memory of the GPU."""
+        return int(self._gpu.total_memory())
+
+    def close(self) -> None:
+        """Wait for what the streams have been asked to do, and give everything back."""
+        self._functions.clear()
+        try:
+            self.driver.Context.synchronize()
+            self._closing.close()
+        except (self.driver.Error, DeviceError):
+            # A context that has failed refuses this, too; the failure has been reported where it showed.
+            with contextlib.suppress(self.driver.Error, DeviceError):
+                self._closing.close()
+        self._host.clear()
+
+    def _new_stream(self) -> Any:
+        with _failing(self.driver):
+            return self.driver.Stream()
+
+    def _get_cudnn(self) -> Cudnn:
+        if self._cudnn is None:
+            self._cudnn = Cudnn(self._compute.raw.handle)
+            self._closing.callback(self._cudnn.close)
+        return self._cudnn
+
+    def _get_cublas(self) -> Cublas:
+        if self._cublas is None:
+            self._cublas = Cublas(self._compute.raw.handle)
+            self._closing.callback(self._cublas.close)
+        return self._cublas
+
+    def _describe(self, convolution: Convolution) -> Described:
+        described = self._get_cudnn().describe(convolution)
+        self._closing.callback(described.close)
+        return described
+
+    def _function(self, name: str) -> Any:
+        """Return a kernel of our own, compiled at first use."""
+        if self._module is None:
+            self._module = _compile()
+        if name not in self._functions:
+            function = self._module.get_function(name)
+            function.prepare(formats()[name])
+            self._functions[name] = function
+        return self._functions[name]
+
+    def _bind(self, kernel: Kernel, call: Call) -> Callable[[Mapping[str, int], int], None]:
+        if isinstance(call, Own):
+            return self.bind_own(call)
+        if isinstance(call, Convolution):
+            return self._bind_convolution(kernel, call)
+        return self._bind_product(call)
+
+    def bind_own(self, call: Own) -> Callable[[Mapping[str, int], int], None]:
+        """Bind a launch of a kernel of our own."""
+        function, grid, block, stream = (
+            self._function(call.name),
+            (call.blocks, 1),
+            (BLOCK, 1, 1),
+            self._compute.raw,
+        )
+
+        def launch(addresses: Mapping[str, int], first: int) -> None:
+            values = [_value(argument, addresses, first) for argument in call.arguments]
+            function.prepared_async_call(grid, block, stream, *values)
+
+        return launch
+
+    def _bind_convolution(
+        self, kernel: Kernel, call: Convolution
+    ) -> Callable[[Mapping[str, int], int], None]:
+        described = self._describe(call)
+        needed = described.workspace_bytes(call.algorithm)
+        where = f"task '{kernel.task}', algorithm '{kernel.algorithm}'"
+        if needed is None:
+            raise PebblerError(f"{where}: cuDNN cannot compute it; measure a profile and solve again")
+        if needed > kernel.workspace_bytes:
+            raise PebblerError(
+                f"{where}: cuDNN needs {needed} bytes of workspace, and the schedule plans "
+                f"{kernel.workspace_bytes}; measure a profile and solve again"
+            )
+
+        def launch(addresses: Mapping[str, int], first: int) -> None:
+            x, w, y = (_value(operand, addresses, first) for operand in call.operands)
+            described.compute(x, w, y, addresses.get("workspace", 0), kernel.workspace_bytes)
+
+        return launch
+
+    def _bind_product(self, call: Product) -> Callable[[Mapping[str, int], int], None]:
+        cublas = self._get_cublas()
+
+        def launch(addresses: Mapping[str, int], first: int) -> None:
+            a, b, result = (_value(operand, addresses, first) for operand in call.operands)
+            cublas.multiply(call, a, b, result)
+
+        return launch
+
+
+def load_driver() -> Any:
+    """Return PyCUDA's driver module.
+
+    Raises
+    ------
+    PebblerError
+        When PyCUDA or NVIDIA's driver is not installed.
+    """
+    require_extra("pycuda", "cuda")
+    try:
+        import pycuda.driver
+    except ImportError as error:
+        raise PebblerError(f"PyCUDA cannot be loaded ({error}); install NVIDIA's driver") from None
+    return pycuda.driver
+
+
+def _pycuda_version() -> tuple[int, ...]:
+    import pycuda
+
+    return tuple(pycuda.VERSION)
+
+
+def _compile() -> Any:
+    from pycuda.compiler import SourceModule
+    from pytools.prefork import ExecError
+
+    try:
+        return SourceModule(source(), no_extern_c=True)
+    except ExecError:
+        raise PebblerError("there is no nvcc to compile kernels with; install CUDA's compiler") from None
+
+
+def _value(argument: Any, addresses: Mapping[str, int], first: int) -> Any:
+    """What a call gets for an argument."""
+    if isinstance(argument, Operand):
+        return addresses[argument.word] + argument.offset + first * argument.per_image
+    if isinstance(argument, First):
+        return first * argument.per_image
+    return 0 if argument is None else argument
+
+
+@contextlib.contextmanager
+def _failing(driver: Any, asked: int | None = None, what: str = "device memory") -> Iterator[None]:
+    """Turn an error of CUDA into one sentence."""
+    try:
+        yield
+    except driver.MemoryError:
+        size = "" if asked is None else f" for {format_size(asked)} of {what}"
+        raise DeviceError(f"the GPU has not enough memory{size}; give a smaller budget") from None
+    except driver.Error as error:
+        raise DeviceError(f"the GPU has failed: {' '.join(str(error).split())}") from None

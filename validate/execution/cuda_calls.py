@@ -1,0 +1,372 @@
+"""What a task is on CUDA: calls of cuDNN, of cuBLAS and of kernels of our own, in order on one stream.
+
+A call names its operands by their words (`Kernel`), so that a backend can bind them to addresses and a
+generated script can print them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+from ...instances.errors import PebblerError
+from ...instances.network import Shape
+from .kernel import EPSILON, LRN, Kernel, resampling
+
+BLOCK = 256
+"""Threads of a block, as in the source of the kernels."""
+MOST_BLOCKS = 4096
+"""Blocks of a kernel that runs over values, at most: its threads take several."""
+FLOAT = 4
+
+Pass = Literal["forward", "backward_data", "backward_filter"]
+
+ALGORITHMS: dict[Pass, tuple[str, ...]] = {
+    "forward": (
+        "implicit-gemm",
+        "implicit-precomp-gemm",
+        "gemm",
+        "direct",
+        "fft",
+        "fft-tiling",
+        "winograd",
+        "winograd-nonfused",
+    ),
+    "backward_data": ("algo-0", "algo-1", "fft", "fft-tiling", "winograd", "winograd-nonfused"),
+    "backward_filter": (
+        "algo-0",
+        "algo-1",
+        "fft",
+        "algo-3",
+        "winograd",
+        "winograd-nonfused",
+        "fft-tiling",
+    ),
+}
+"""Names of cuDNN's algorithms, each at its number in the legacy API's enumerations."""
+
+_PASSES: dict[str, Pass] = {"FP": "forward", "BP1": "backward_data", "BP2": "backward_filter"}
+_MODES = {"crop": 0, "repeat": 1, "subsample": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An address: that of a word, some bytes on, and more for every image before the round."""
+
+    word: str
+    offset: int = 0
+    per_image: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The number of values in the batch before those of the round, with so many an image."""
+
+    per_image: int
+
+
+Argument = Operand | First | int | float | None
+"""Of a kernel; None is the address 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A launch of a kernel of our own, by name, on a number of blocks."""
+
+    name: str
+    blocks: int
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution by cuDNN: shapes are (images, channels, height, width); `algorithm` is a number."""
+
+    which: Pass
+    algorithm: int
+    x: tuple[int, int, int, int]
+    w: tuple[int, int, int, int]
+    y: tuple[int, int, int, int]
+    pad: int
+    stride: int
+    groups: int
+    operands: tuple[Operand, Operand, Operand]
+    adds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of matrices by cuBLAS, column-major: c (m x n) = op(a) (m x k) op(b) (k x n), or c + that."""
+
+    transpose: tuple[bool, bool]
+    sizes: tuple[int, int, int]
+    operands: tuple[Operand, Operand, Operand]
+    adds: bool
+
+    @property
+    def leading(self) -> tuple[int, int, int]:
+        """Leading dimensions of a, b and c."""
+        m, n, k = self.sizes
+        return k if self.transpose[0] else m, n if self.transpose[1] else k, m
+
+
+Call = Own | Convolution | Product
+
+
+def source() -> str:
+    """Return the CUDA source of our own kernels."""
+    return resources.files(__package__).joinpath("kernels.cu").read_text(encoding="utf-8")
+
+
+@cache
+def formats() -> dict[str, str]:
+    """Return the types of every own kernel's arguments, in the letters of Python's struct."""
+    letters = {"int": "i", "long": "l", "float": "f", "unsigned": "I"}
+    found = {}
+    for name, arguments in re.findall(r"^KERNEL\((\w+), ([^)]*)\)", source(), re.MULTILINE):
+        types = [argument.split() for argument in arguments.split(",")]
+        found[name] = "".join("P" if "*" in "".join(words) else letters[words[0]] for words in types)
+    return found
+
+
+def algorithm_number(kernel: Kernel) -> int:
+    """Return cuDNN's number of a convolution's algorithm.
+
+    Raises
+    ------
+    PebblerError
+        When cuDNN has none of that name.
+    """
+    names = ALGORITHMS[_PASSES[kernel.role]]
+    if kernel.algorithm not in names:
+        raise PebblerError(
+            f"task '{kernel.task}': cuDNN has no algorithm '{kernel.algorithm}'; it has {', '.join(names)}"
+        )
+    return names.index(kernel.algorithm)
+
+
+def convolution_of(kernel: Kernel, algorithm: int) -> Convolution | None:
+    """Return the convolution that a task is, but for its ReLU and biases; None where it is none."""
+    if kernel.layer.kind != "conv" or kernel.role not in _PASSES:
+        return None
+    layer, (shape,) = kernel.layer, kernel.sources
+    which = _PASSES[kernel.role]
+    words = {"forward": ("x0", "w", "y"), "backward_data": ("dx0", "w", "dy")}.get(which, ("x0", "dw", "dy"))
+    x, w, y = words
+    return Convolution(
+        which,
+        algorithm,
+        (kernel.images, *shape),
+        (layer.shape.channels, shape.channels // layer.groups, layer.kernel, layer.kernel),
+        (kernel.images, *layer.shape),
+        layer.pad,
+        layer.stride,
+        layer.groups,
+        (Operand(x), Operand(w), Operand(y)),
+        {"forward": y, "backward_data": x, "backward_filter": w}[which] in kernel.adds,
+    )
+
+
+def calls_of(kernel: Kernel) -> list[Call]:
+    """Return what computes a task.
+
+    Raises
+    ------
+    PebblerError
+        When nothing does, or cuDNN has no algorithm of that name.
+    """
+    if kernel.role == "copy":
+        return [_copy(kernel, "x0", "y", kernel.layer.shape, adds=False)]
+    if kernel.role == "relu":
+        return [_relu_backward(kernel)]
+    return list(_Calls(kernel).made())
+
+
+def _each(name: str, n: int, *arguments: Argument) -> Own:
+    """A kernel that runs over n values, which are its last argument."""
+    return Own(name, max(1, min(MOST_BLOCKS, math.ceil(n / BLOCK))), (*arguments, n))
+
+
+def _copy(kernel: Kernel, x: str, y: str, shape: Shape, *, adds: bool) -> Own:
+    return _each("copy", kernel.images * shape.elements, Operand(x), Operand(y), int(adds))
+
+
+def _relu_backward(kernel: Kernel) -> Own:
+    n = kernel.images * kernel.layer.shape.elements
+    if "signs" in kernel.operands:
+        return _each("relu_backward_signs", n, Operand("signs"), Operand("dy"))
+    return _each("relu_backward", n, Operand("y"), Operand("dy"))
+
+
+class _Calls:
+    """The calls of a task by the kind of its layer."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.layer = kernel.layer
+        self.images = kernel.images
+        self.shape = kernel.layer.shape
+        self.values = kernel.images * kernel.layer.shape.elements
+
+    def made(self) -> Iterator[Call]:
+        """Do what the role says; after a forward pass, the ReLU in place."""
+        of_kind = {
+            "conv": self._conv,
+            "fc": self._fc,
+            "maxpool": self._pool,
+            "avgpool": self._pool,
+            "lrn": self._lrn,
+            "bn": self._bn,
+            "add": self._add,
+            "concat": self._concat,
+            "dropout": self._dropout,
+            "softmax": self._softmax,
+            "resample": self._resample,
+        }
+        if self.layer.kind not in of_kind:
+            raise PebblerError(f"task '{self.kernel.task}': there is no CUDA kernel for '{self.layer.kind}'")
+        yield from of_kind[self.layer.kind]()
+        if self.kernel.role == "FP" and self.layer.relu:
+            signs = Operand("signs") if "signs" in self.kernel.operands else None
+            yield _each("relu_forward", self.values, Operand("y"), signs)
+
+    def _adds(self, word: str) -> int:
+        return int(word in self.kernel.adds)
+
+    def _has(self, word: str) -> bool:
+        return word in self.kernel.operands
+
+    def _conv(self) -> Iterator[Call]:
+        convolution = convolution_of(self.kernel, algorithm_number(self.kernel))
+        assert convolution is not None
+        yield convolution
+        yield from self._biases(math.prod(convolution.w))
+
+    def _fc(self) -> Iterator[Call]:
+        inputs, outputs = self.kernel.sources[0].elements, self.shape.elements
+        x, w, y = Operand("x0"), Operand("w"), Operand("y")
+        if self.kernel.role == "FP":
+            yield Product((True, False), (outputs, self.images, inputs), (w, x, y), False)
+        elif self.kernel.role == "BP1":
+            dx, dy = Operand("dx0"), Operand("dy")
+            adds = "dx0" in self.kernel.adds
+            yield Product((False, False), (inputs, self.images, outputs), (w, dy, dx), adds)
+        else:
+            dw, dy = Operand("dw"), Operand("dy")
+            adds = "dw" in self.kernel.adds
+            yield Product((False, True), (inputs, outputs, self.images), (x, dy, dw), adds)
+        yield from self._biases(inputs * outputs)
+
+    def _biases(self, weights: int) -> Iterator[Call]:
+        """Add the biases, or compute their gradient; they follow the weights, if there are any."""
+        if self.kernel.parameters == weights:
+            return
+        channels, positions = self.shape.channels, self.shape.positions
+        if self.kernel.role == "FP":
+            biases = Operand("w", FLOAT * weights)
+            yield _each("add_bias", self.values, biases, Operand("y"), channels, positions)
+        elif self.kernel.role == "BP2":
+            biases = Operand("dw", FLOAT * weights)
+            arguments = (Operand("dy"), biases, self.images, channels, positions, self._adds("dw"))
+            yield Own("sum_channels", channels, arguments)
+
+    def _pool(self) -> Iterator[Call]:
+        layer, source = self.layer, self.kernel.sources[0]
+        sizes = (*source[1:], *self.shape[1:], layer.kernel, layer.stride, layer.pad)
+        if self.kernel.role == "FP":
+            yield _each(f"{layer.kind}_forward", self.values, Operand("x0"), Operand("y"), *sizes)
+            return
+        reads = (Operand("x0"), Operand("y")) if layer.kind == "maxpool" else ()
+        n = self.images * source.elements
+        yield _each(
+            f"{layer.kind}_backward", n, Operand("dy"), *reads, Operand("dx0"), *sizes, self._adds("dx0")
+        )
+
+    def _lrn(self) -> Iterator[Call]:
+        size, alpha, beta, k = LRN
+        sizes = (self.shape.channels, self.shape.positions, size, alpha, beta, k)
+        x, y = Operand("x0"), Operand("y")
+        if self.kernel.role == "FP":
+            yield _each("lrn_forward", self.values, x, y, *sizes)
+        else:
+            dx, adds = Operand("dx0"), self._adds("dx0")
+            yield _each("lrn_backward", self.values, Operand("dy"), x, y, dx, *sizes, adds)
+
+    def _bn(self) -> Iterator[Call]:
+        sizes = (self.images, self.shape.channels, self.shape.positions)
+        x, w, saved = Operand("x0"), Operand("w"), Operand("saved")
+        if self.kernel.role == "FP":
+            yield Own("bn_forward", sizes[1], (x, w, Operand("y"), saved, *sizes, EPSILON))
+            return
+        dx = Operand("dx0") if self._has("dx0") else None
+        adds = (self._adds("dx0"), self._adds("dw"))
+        yield Own("bn_backward", sizes[1], (Operand("dy"), x, saved, w, dx, Operand("dw"), *sizes, *adds))
+
+    def _add(self) -> Iterator[Call]:
+        """Sums of full inputs and of values a channel, forward in the order of the inputs."""
+        positions = self.shape.positions
+        for i, source in enumerate(self.kernel.sources):
+            if self.kernel.role == "FP":
+                if source == self.shape:
+                    yield _copy(self.kernel, f"x{i}", "y", source, adds=i > 0)
+                else:
+                    yield _each("add_planes", self.values, Operand(f"x{i}"), Operand("y"), positions)
+            elif self._has(f"dx{i}"):
+                adds = self._adds(f"dx{i}")
+                if source == self.shape:
+                    yield _copy(self.kernel, "dy", f"dx{i}", source, adds=bool(adds))
+                else:
+                    planes = self.images * self.shape.channels
+                    yield Own("sum_planes", planes, (Operand("dy"), Operand(f"dx{i}"), positions, adds))
+
+    def _concat(self) -> Iterator[Call]:
+        begin, positions = 0, self.shape.positions
+        for i, source in enumerate(self.kernel.sources):
+            mine, whole = source.channels, self.shape.channels
+            n = self.images * source.elements
+            x, y = Operand(f"x{i}"), Operand("y")
+            dx, dy = Operand(f"dx{i}"), Operand("dy")
+            if self.kernel.role == "FP":
+                yield _each("copy_channels", n, x, mine, 0, y, whole, begin, mine, positions, 0)
+            elif self._has(f"dx{i}"):
+                adds = self._adds(f"dx{i}")
+                yield _each("copy_channels", n, dy, whole, begin, dx, mine, 0, mine, positions, adds)
+            begin += mine
+
+    def _dropout(self) -> Iterator[Call]:
+        mask = Operand("mask")
+        if self.kernel.role == "FP":
+            first = First(self.shape.elements)
+            yield _each(
+                "dropout_forward", self.values, Operand("x0"), Operand("y"), mask, first, self.kernel.key
+            )
+        else:
+            adds = self._adds("dx0")
+            yield _each("dropout_backward", self.values, Operand("dy"), mask, Operand("dx0"), adds)
+
+    def _softmax(self) -> Iterator[Call]:
+        channels, positions = self.shape.channels, self.shape.positions
+        labels = Operand("labels", per_image=4 * positions)
+        if self.kernel.role == "FP":
+            losses = Operand("losses", per_image=FLOAT)
+            arguments = (Operand("x0"), labels, Operand("y"), losses, channels, positions)
+            yield Own("softmax_forward", self.images, arguments)
+        else:
+            total = float(self.kernel.batch * positions)
+            arguments_of = (Operand("y"), labels, Operand("dx0"), channels, positions, total)
+            yield _each("softmax_backward", self.values, *arguments_of, self._adds("dx0"))
+
+    def _resample(self) -> Iterator[Call]:
+        source = self.kernel.sources[0]
+        mode, a, b = resampling(source, self.shape)
+        sizes = (*source, *self.shape, _MODES[mode], a, b)
+        if self.kernel.role == "FP":
+            yield _each("resample_forward", self.values, Operand("x0"), Operand("y"), *sizes)
+        else:
+            n = self.images * source.elements
+            yield _each("resample_backward", n, Operand("dy"), Operand("dx0"), *sizes, self._adds("dx0"))

@@ -1,0 +1,57 @@
+"""Launch configurations of kernels, closed ones included, by CUPTI's activity records (cupti-python)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...instances.errors import PebblerError
+from ...instances.extras import require_extra
+
+_BUFFER_BYTES = 8 * 2**20
+_FORCED = 1
+
+
+def record_kernels(work: Callable[[], object]) -> list[dict[str, Any]]:
+    """Return the kernels that ran during some work, which waits for them, in the order in which they began.
+
+    Each is an object as ``pebbler streams`` takes it: ``name``, ``grid``, ``block``, ``shared_bytes``,
+    ``registers``, ``duration_ns`` and ``invocations``, which is 1.
+
+    Raises
+    ------
+    PebblerError
+        When cupti-python is not installed, or CUPTI cannot be used.
+    """
+    require_extra("cupti", "profiler")
+    from cupti import cupti
+
+    found: list[tuple[int, dict[str, Any]]] = []
+
+    def completed(activities: list[Any]) -> None:
+        found.extend((one.start, _described(one)) for one in activities if one.kind == kind)
+
+    kind = cupti.ActivityKind.CONCURRENT_KERNEL
+    try:
+        cupti.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), completed)
+        cupti.activity_enable(kind)
+        try:
+            work()
+            cupti.activity_flush_all(_FORCED)
+        finally:
+            cupti.activity_disable(kind)
+    except cupti.cuptiError as error:
+        raise PebblerError(f"CUPTI cannot record kernels ({error}); let this user profile the GPU") from None
+    return [kernel for _, kernel in sorted(found, key=lambda pair: pair[0])]
+
+
+def _described(activity: Any) -> dict[str, Any]:
+    return {
+        "name": activity.name,
+        "grid": [activity.grid_x, activity.grid_y, activity.grid_z],
+        "block": [activity.block_x, activity.block_y, activity.block_z],
+        "shared_bytes": activity.static_shared_memory + activity.dynamic_shared_memory,
+        "registers": activity.registers_per_thread,
+        "duration_ns": activity.end - activity.start,
+        "invocations": 1,
+    }

@@ -1,0 +1,55 @@
+"""What an execution starts from: weights, images and labels, drawn from a seed, the same on every backend."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...instances.network import Layer, Network
+
+Data = dict[str, NDArray[Any]]
+"""Arrays by name: ``X(l)`` of the whole batch, ``W(l)``, ``labels(l)`` of the whole batch."""
+
+
+def initial(network: Network, batch: int, seed: int = 0) -> Data:
+    """Draw weights (He et al. 2015), images and labels.
+
+    Biases are 0, and batch norm starts with scales of 1 and shifts of 0. Images are normally distributed,
+    labels uniformly. Each layer has a generator of its own.
+    """
+    data: Data = {}
+    for index, layer in enumerate(network.layers):
+        rng = np.random.default_rng([seed, index])
+        shape = layer.shape
+        if layer.kind == "input":
+            data[f"X({layer.name})"] = rng.standard_normal((batch, *shape), dtype=np.float32)
+        elif layer.kind == "softmax":
+            labels = rng.integers(shape.channels, size=(batch, shape.positions), dtype=np.int32)
+            data[f"labels({layer.name})"] = labels
+        if layer.parameters:
+            data[f"W({layer.name})"] = _weights(network, layer, rng)
+    return data
+
+
+def weight_shape(layer: Layer, source_channels: int, source_elements: int) -> tuple[int, ...]:
+    """Shape of the weights of a convolution or a fully connected layer, without the biases."""
+    if layer.kind == "conv":
+        return layer.shape.channels, source_channels // layer.groups, layer.kernel, layer.kernel
+    return layer.shape.channels, source_elements
+
+
+def _weights(network: Network, layer: Layer, rng: np.random.Generator) -> NDArray[np.float32]:
+    values = np.zeros(layer.parameters, dtype=np.float32)
+    if layer.kind == "bn":
+        values[: layer.shape.channels] = 1
+        return values
+    source = network[layer.inputs[0]].shape
+    shape = weight_shape(layer, source.channels, source.elements)
+    count = math.prod(shape)
+    values[:count] = rng.standard_normal(count, dtype=np.float32) * np.float32(
+        math.sqrt(2 * shape[0] / count)
+    )
+    return values

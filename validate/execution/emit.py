@@ -1,0 +1,252 @@
+"""Code generation: a schedule as one stand-alone PyCUDA script (moDNN, DATE 2018, Fig. 2, its last step).
+
+The script holds the program as a list of calls, one operation after the other, with every address, wait and
+algorithm as the schedule has them; it needs pycuda, numpy, cuDNN and, for fully connected layers, cuBLAS.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from importlib import resources
+from pprint import pformat
+from textwrap import indent
+
+from ...instances.instance import Instance
+from ...instances.units import format_size, format_time
+from ..schedule import Schedule
+from .cuda_calls import Argument, Call, Convolution, First, Operand, Own, Product, calls_of, formats, source
+from .data import weight_shape
+from .kernel import Kernel
+from .plan import Load, Mapped, Place, Plan, Step, plan
+from .rebuild import Rebuilt
+
+_LINE = 100
+"""Characters of a line, about."""
+
+
+def emit(instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> str:
+    """Return the text of the script for a valid schedule.
+
+    Raises
+    ------
+    PebblerError
+        When the memory is divisible, or there is no CUDA code for a task.
+    """
+    return _Script(instance, schedule, rebuilt).text()
+
+
+class _Script:
+    """The script of a plan, part by part."""
+
+    def __init__(self, instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> None:
+        self.instance = instance
+        self.schedule = schedule
+        self.rebuilt = rebuilt
+        self.plan: Plan = plan(instance, schedule, rebuilt)
+        self.calls = [[] if step.kernel is None else calls_of(step.kernel) for step in self.plan.steps]
+
+    def text(self) -> str:
+        """Fill the template; its marks are words in capitals between @ signs."""
+        parts = {
+            "TITLE": self._title(),
+            "SIZES": "\n".join(self._sizes()),
+            "DATA": "\n".join(self._data()),
+            "KERNELS": _kernels(
+                {call.name for calls in self.calls for call in calls if isinstance(call, Own)}
+            ),
+            "FORMATS": pformat(self._formats(), width=_LINE),
+            "CONVOLUTIONS": "\n".join(self._convolutions()),
+            "LOADS": "\n".join(self._loads()),
+            "PROGRAM": indent("\n".join(self._program()), "    "),
+            "CARRIED": "\n".join(self._carried()),
+            "GRADIENTS": "\n".join(self._gradients()),
+        }
+        template = resources.files(__package__).joinpath("script.py.txt").read_text(encoding="utf-8")
+        sections = {"CUDNN": Convolution, "CUBLAS": Product}
+        for name, kind in sections.items():
+            used = any(isinstance(call, kind) for calls in self.calls for call in calls)
+            template = _section(template, name, used)
+        template = _section(template, "PAGED", bool(self.plan.page_bytes))
+        template = _section(template, "CONTIGUOUS", not self.plan.page_bytes)
+        return re.sub(r"@([A-Z]+)@", lambda match: parts[match[1]], template)
+
+    def _title(self) -> str:
+        instance, schedule = self.instance, self.schedule
+        rounds = f"{instance.rounds} rounds of {instance.meta['sub_batch']}"
+        method = re.sub(r"[^ -~]|[\"\\]", "?", schedule.method)
+        time = format_time(schedule.makespan_ns * instance.rounds)
+        return (
+            f"One iteration of {instance.meta['network']}, batch {self.rebuilt.batch} ({rounds}),\n"
+            f"under a budget of {format_size(instance.budget_bytes)}, with the schedule of {method} "
+            f"({schedule.memory_model} memory).\n"
+            f"Predicted: {time}, peak {format_size(schedule.peak_bytes)}."
+        )
+
+    def _sizes(self) -> Iterator[str]:
+        areas = self.plan.areas
+        yield f"ROUNDS, IMAGES = {self.instance.rounds}, {self.instance.meta['sub_batch']}"
+        yield f"RESIDENT_BYTES, HOST_BYTES = {areas['resident']}, {areas['host']}"
+        if self.plan.page_bytes:
+            named = {name: size for name, size in areas.items() if name not in ("resident", "host")}
+            yield f"PAGES, PAGE_BYTES = {self.plan.pages}, {self.plan.page_bytes}"
+            yield f"AREAS = {pformat(named, width=_LINE)}"
+        else:
+            yield f"POOL_BYTES = {areas['pool']}"
+
+    def _data(self) -> Iterator[str]:
+        """Draw weights, images and labels as `initial` does."""
+        network = self.rebuilt.graph.network
+        for index, layer in enumerate(network.layers):
+            shape = layer.shape
+            if layer.kind == "input":
+                yield f'data["X({layer.name})"] = normal({index}, {self.rebuilt.batch * shape.elements})'
+            elif layer.kind == "softmax":
+                count = self.rebuilt.batch * shape.positions
+                yield f'data["labels({layer.name})"] = labels({index}, {count}, {shape.channels})'
+            if layer.kind == "bn":
+                yield f'data["W({layer.name})"] = np.repeat(np.float32([1, 0]), {shape.channels})'
+            elif layer.parameters:
+                before = network[layer.inputs[0]].shape
+                sizes = weight_shape(layer, before.channels, before.elements)
+                count = math.prod(sizes)
+                biases = layer.parameters - count
+                yield f'data["W({layer.name})"] = weights({index}, {count}, {sizes[0]}, biases={biases})'
+
+    def _formats(self) -> dict[str, str]:
+        used = {call.name for calls in self.calls for call in calls if isinstance(call, Own)}
+        return {name: letters for name, letters in formats().items() if name in used}
+
+    def _convolutions(self) -> Iterator[str]:
+        seen = set()
+        for step, calls in zip(self.plan.steps, self.calls, strict=True):
+            for call in calls:
+                if isinstance(call, Convolution) and step.kernel and step.kernel.layer.name not in seen:
+                    seen.add(step.kernel.layer.name)
+                    shapes = f"x={call.x}, w={call.w}, y={call.y}"
+                    rest = f"pad={call.pad}, stride={call.stride}, groups={call.groups}"
+                    yield f'conv["{step.kernel.layer.name}"] = Convolution({shapes}, {rest})'
+
+    def _loads(self) -> Iterator[str]:
+        for name, (place, _) in self.plan.outside.items():
+            if name.startswith(("W(", "labels(")):
+                yield f'drv.memcpy_htod({_address(place)}, data["{name}"])'
+
+    # --- the program ------------------------------------------------------------------------------
+
+    def _program(self) -> Iterator[str]:
+        for mapped in self.plan.maps:
+            yield from self._mapping(mapped)
+        for load in self.plan.loads:
+            yield from self._load(load)
+        for i, (step, calls) in enumerate(zip(self.plan.steps, self.calls, strict=True)):
+            yield ""
+            yield from self._step(i, step, calls)
+
+    def _load(self, load: Load) -> Iterator[str]:
+        rounds = "index" if load.tensor.startswith("X(") else "0"
+        values = f'part("{load.tensor}", {rounds}, {load.begin}, {load.bytes})'
+        if load.place.area == "host":
+            yield f"host[{load.place.offset}:{load.place.offset + load.bytes}] = {values}"
+        else:
+            yield f"drv.memcpy_htod({_address(load.place)}, {values})"
+
+    def _mapping(self, mapped: Mapped) -> Iterator[str]:
+        for position in mapped.after:
+            yield f"done[{position}].synchronize()"
+        yield f"map_pages({_address(mapped.place)}, {list(mapped.pages)})"
+
+    def _step(self, i: int, step: Step, calls: list[Call]) -> Iterator[str]:
+        operation = step.operation
+        how = f" by {step.kernel.algorithm}" if step.kernel is not None else ""
+        when = f"{format_time(operation.start_ns)} to {format_time(operation.end_ns)}"
+        yield f"# {i}: {step.name}{how}, predicted {when}"
+        for mapped in step.maps:
+            yield from self._mapping(mapped)
+        for position in step.waits:
+            yield f"{operation.stream}.wait_for_event(done[{position}])  # {self.plan.steps[position].name}"
+        for call in calls:
+            assert step.kernel is not None
+            yield _call(step, step.kernel, call)
+        if step.source is not None and step.target is not None:
+            yield _copy(step.source, step.target, step.bytes, operation.stream)
+        yield f"done[{i}] = mark({operation.stream})"
+
+    def _carried(self) -> Iterator[str]:
+        """Add up the gradients that a round leaves on the host."""
+        for load in self.plan.final:
+            piece = f"host[{load.place.offset}:{load.place.offset + load.bytes}]"
+            yield f'    carry("{load.tensor}", {load.begin}, {self.rebuilt.tensors[load.tensor]}, {piece})'
+
+    def _gradients(self) -> Iterator[str]:
+        """Say where each gradient is at the end of an iteration, in the order of the layers."""
+        for name, (place, size) in self.plan.outside.items():
+            if name.startswith("dW("):
+                yield f'gradients["{name[3:-1]}"] = fetch({_address(place)}, {size})'
+        for name in dict.fromkeys(load.tensor for load in self.plan.final):
+            yield f'gradients["{name[3:-1]}"] = carried["{name}"]'
+        for name, (place, size) in self.plan.outside.items():
+            if name.startswith("losses("):
+                yield f"losses = losses + fetch({_address(place)}, {size})"
+
+
+def _section(template: str, name: str, kept: bool) -> str:
+    """Keep a section of the template, or drop it; it lies between `# <NAME` and `# NAME>`."""
+    pattern = rf"^# <{name}\n(.*?)^# {name}>\n"
+    return re.sub(pattern, r"\1" if kept else "", template, flags=re.MULTILINE | re.DOTALL)
+
+
+def _kernels(used: set[str]) -> str:
+    """Return the source without the kernels that are not used; its paragraphs hold one each."""
+    paragraphs = source().split("\n\n")
+    names = [re.search(r"^KERNEL\((\w+)", paragraph, re.MULTILINE) for paragraph in paragraphs]
+    return "\n\n".join(
+        paragraph
+        for paragraph, name in zip(paragraphs, names, strict=True)
+        if name is None or name[1] in used
+    ).strip()
+
+
+def _address(place: Place) -> str:
+    area = place.area if place.area in ("pool", "resident") else f'area["{place.area}"]'
+    if place.offset == 0:
+        return area
+    return f"{area} {'-' if place.offset < 0 else '+'} {abs(place.offset)}"
+
+
+def _copy(begin: Place, end: Place, size: int, stream: str) -> str:
+    if end.area == "host":
+        piece = f"host[{end.offset}:{end.offset + size}]"
+        return f"drv.memcpy_dtoh_async({piece}, {_address(begin)}, {stream})"
+    if begin.area == "host":
+        piece = f"host[{begin.offset}:{begin.offset + size}]"
+        return f"drv.memcpy_htod_async({_address(end)}, {piece}, {stream})"
+    return f"drv.memcpy_dtod_async({_address(end)}, {_address(begin)}, {size}, {stream})"
+
+
+def _argument(step: Step, argument: Argument) -> str:
+    if isinstance(argument, Operand):
+        area, offset = step.operands[argument.word]
+        text = _address(Place(area, offset + argument.offset))
+        return f"{text} + first * {argument.per_image}" if argument.per_image else text
+    if isinstance(argument, First):
+        return f"first * {argument.per_image}"
+    return "0" if argument is None else repr(argument)
+
+
+def _call(step: Step, kernel: Kernel, call: Call) -> str:
+    """One call, with its operands named by their words where it has few."""
+    if isinstance(call, Own):
+        return f'own("{call.name}", {call.blocks}, {", ".join(_argument(step, a) for a in call.arguments)})'
+    pairs = zip(
+        ("x", "w", "y") if isinstance(call, Convolution) else ("a", "b", "c"), call.operands, strict=True
+    )
+    operands = ", ".join(f"{letter}={_argument(step, operand)}" for letter, operand in pairs)
+    adds = ", adds=True" if call.adds else ""
+    if isinstance(call, Product):
+        return f"multiply({call.transpose}, {call.sizes}, {call.leading}, {operands}{adds})"
+    space = ""
+    if "workspace" in step.operands:
+        space = f", workspace=({_address(step.operands['workspace'])}, {kernel.workspace_bytes})"
+    return f'conv["{kernel.layer.name}"].{call.which}({call.algorithm}, {operands}{space}{adds})'

@@ -1,0 +1,304 @@
+"""The executor: one host thread issues the operations of a plan in the order of the list.
+
+For each it waits, on the operation's stream, for exactly the events that the program names, records an event,
+issues the work, and records another; the host itself waits only before it maps pages. So what overlaps, and
+what is ordered by nothing but luck, is up to the device: as on any machine that runs the schedule.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...instances.errors import PebblerError
+from .data import Data
+from .device import Backend, DeviceError, Event, Launch, Stream
+from .plan import Load, Place, Plan, Step
+
+_NUMBERS = np.float32
+_ALL = "all pages"
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What happened to an operation, in nanoseconds from the start of the round.
+
+    Attributes
+    ----------
+    start_ns, end_ns
+        On its stream: after its waits, and when it was done.
+    host_ns
+        Time of the host thread to issue it, without what follows.
+    mapping_ns, waiting_ns
+        Time of the host thread to map pages, and to wait until it could.
+    """
+
+    start_ns: int
+    end_ns: int
+    host_ns: int
+    mapping_ns: int
+    waiting_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """An iteration that was executed.
+
+    Attributes
+    ----------
+    rounds
+        Per round, what happened to each operation, in the order of the list.
+    losses
+        The loss of each image that was run, summed over the network's losses.
+    gradients
+        Gradient of the mean loss for the weights of each layer, biases at the end.
+    """
+
+    rounds: tuple[tuple[Timed, ...], ...]
+    losses: NDArray[np.float32]
+    gradients: dict[str, NDArray[np.float32]]
+
+    @property
+    def measured_ns(self) -> int:
+        """Time of all rounds; loading images between them is on nobody's clock."""
+        return sum(max((timed.end_ns for timed in timed), default=0) for timed in self.rounds)
+
+    @property
+    def loss(self) -> float:
+        """Mean over these images."""
+        return float(np.mean(self.losses, dtype=np.float64))
+
+
+class Executor:
+    """A plan bound to a device, ready to be executed again and again; a context manager.
+
+    Parameters
+    ----------
+    backend
+        The device; the executor closes it.
+    plan
+        What to do.
+    rounds
+        Rounds of an iteration.
+    poison
+        Whether memory is filled with NaN at first, and where it is given back: stale reads then show.
+    omit
+        Pairs of operations (one, and an earlier one) by their ids: the first does not wait for the second. It
+        forces faults that a device must show.
+
+    Raises
+    ------
+    DeviceError
+        When the device has not the memory.
+    PebblerError
+        When it has no code for a kernel.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        plan: Plan,
+        rounds: int,
+        *,
+        poison: bool = False,
+        omit: Collection[tuple[int, int]] = (),
+    ) -> None:
+        self.backend = backend
+        self.plan = plan
+        self.rounds = rounds
+        self.poison = poison
+        self.omit = frozenset(omit)
+        self._bases: dict[str, int] = {}
+        try:
+            self._prepare()
+        except BaseException:
+            backend.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.backend.close()
+
+    def load(self, data: Data) -> None:
+        """Give the device weights and labels, and keep the images for the rounds.
+
+        Raises
+        ------
+        PebblerError
+            When an array is missing or has another size.
+        """
+        self._data = {
+            name: np.ascontiguousarray(values).view(np.uint8).reshape(-1) for name, values in data.items()
+        }
+        for name, (place, size) in self.plan.outside.items():
+            if name.startswith(("W(", "labels(")):
+                self._require(name, size)
+                self.backend.write(self._address(place), self._data[name])
+        for load in self.plan.loads:
+            self._require(load.tensor, load.begin + load.bytes)
+
+    def run(self) -> Execution:
+        """Execute an iteration.
+
+        Raises
+        ------
+        DeviceError
+            When an operation fails; the sentence names the first that did.
+        """
+        for name, (place, size) in self.plan.outside.items():
+            if name.startswith("dW("):
+                self.backend.write(self._address(place), np.zeros(size, dtype=np.uint8))
+        carried: dict[str, NDArray[np.float32]] = {}
+        rounds = []
+        for index in range(self.rounds):
+            rounds.append(self._round(index))
+            for load in self.plan.final:
+                part = self.backend.read(self._address(load.place), load.bytes).view(_NUMBERS)
+                whole = carried.setdefault(load.tensor, np.zeros(0, dtype=_NUMBERS))
+                if whole.size * 4 < load.begin + load.bytes:
+                    carried[load.tensor] = np.append(whole, np.zeros(part.size, dtype=_NUMBERS))
+                begin = load.begin // 4
+                carried[load.tensor][begin : begin + part.size] += part
+        return Execution(tuple(rounds), self._losses(), self._gradients(carried))
+
+    # --- preparation ------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        plan, backend = self.plan, self.backend
+        if plan.pages:
+            backend.allocate_pages(plan.pages, plan.page_bytes)
+        for area, size in plan.areas.items():
+            if area == "host":
+                self._bases[area] = backend.allocate_host(size)
+            elif area in ("pool", "resident"):
+                self._bases[area] = backend.allocate(size)
+            else:
+                self._bases[area] = backend.reserve(size)
+        streams = dict.fromkeys(step.operation.stream for step in plan.steps)
+        self._streams: dict[str, Stream] = {name: backend.stream(name) for name in streams}
+        self._launches: list[Launch] = [
+            None if step.kernel is None else backend.prepare(step.kernel) for step in plan.steps
+        ]
+        self._addresses = [
+            {word: self._address(place) for word, place in step.operands.items()} for step in plan.steps
+        ]
+
+    def _address(self, place: Place) -> int:
+        return self._bases[place.area] + place.offset
+
+    def _require(self, name: str, size: int) -> None:
+        if name not in self._data or self._data[name].size < size:
+            raise PebblerError(f"the data has no array '{name}' of {size} bytes or more; give one")
+
+    # --- a round ----------------------------------------------------------------------------------
+
+    def _round(self, index: int) -> tuple[Timed, ...]:
+        plan = self.plan
+        first = index * plan.images
+        if self.poison:
+            self._poison_pool()
+        for mapped in plan.maps:
+            self.backend.map(self._address(mapped.place), mapped.pages)
+        for load in plan.loads:
+            self.backend.write(self._address(load.place), self._loaded(load, first))
+        events: list[tuple[Event, Event]] = []
+        hosts = []
+        origin = self._streams[plan.steps[0].operation.stream].record()
+        for i, step in enumerate(plan.steps):
+            begin = time.perf_counter_ns()
+            mapping, waiting = self._map(step, events)
+            events.append(self._issue(i, step, events, first))
+            hosts.append((time.perf_counter_ns() - begin - mapping - waiting, mapping, waiting))
+        for step, (_, end) in zip(plan.steps, events, strict=True):
+            try:
+                end.synchronize()
+            except DeviceError as error:
+                raise DeviceError(f"{step.name} (operation {step.operation.id}): {error}") from None
+        origin.synchronize()
+        zero = origin.time_ns()
+        return tuple(
+            Timed(start.time_ns() - zero, end.time_ns() - zero, *host)
+            for (start, end), host in zip(events, hosts, strict=True)
+        )
+
+    def _issue(
+        self, i: int, step: Step, events: list[tuple[Event, Event]], first: int
+    ) -> tuple[Event, Event]:
+        stream = self._streams[step.operation.stream]
+        for p in step.waits:
+            if (step.operation.id, self.plan.steps[p].operation.id) not in self.omit:
+                stream.wait(events[p][1])
+        start = stream.record()
+        if step.kernel is not None:
+            stream.launch(self._launches[i], self._addresses[i], first)
+        else:
+            assert step.source is not None
+            assert step.target is not None
+            stream.copy(self._address(step.target), self._address(step.source), step.bytes)
+        if self.poison:
+            for item in step.poisoned:
+                for p in item.after:
+                    stream.wait(events[p][1])
+                stream.fill(self._address(item.place), item.bytes)
+        return start, stream.record()
+
+    def _map(self, step: Step, events: list[tuple[Event, Event]]) -> tuple[int, int]:
+        """Map the pages of a step; return the time that took, and the time of waiting until it could."""
+        mapping = waiting = 0
+        for mapped in step.maps:
+            begin = time.perf_counter_ns()
+            for p in mapped.after:
+                events[p][1].synchronize()
+            between = time.perf_counter_ns()
+            self.backend.map(self._address(mapped.place), mapped.pages)
+            waiting += between - begin
+            mapping += time.perf_counter_ns() - between
+        return mapping, waiting
+
+    def _loaded(self, load: Load, first: int) -> NDArray[np.uint8]:
+        """Bytes of a tensor; those of the round's images where it is data."""
+        values = self._data[load.tensor]
+        begin = load.begin
+        if load.tensor.startswith("X("):
+            begin += first * (values.size // self.plan.batch)
+        return values[begin : begin + load.bytes]
+
+    def _poison_pool(self) -> None:
+        plan = self.plan
+        if not plan.pages:
+            self.backend.write(self._bases["pool"], np.full(plan.areas["pool"], 0xFF, dtype=np.uint8))
+            return
+        if _ALL not in self._bases:
+            self._bases[_ALL] = self.backend.reserve(plan.pages * plan.page_bytes)
+        self.backend.map(self._bases[_ALL], range(plan.pages))
+        filling = np.full(plan.pages * plan.page_bytes, 0xFF, dtype=np.uint8)
+        self.backend.write(self._bases[_ALL], filling)
+
+    # --- results ----------------------------------------------------------------------------------
+
+    def _losses(self) -> NDArray[np.float32]:
+        found = [
+            self.backend.read(self._address(place), size).view(_NUMBERS)
+            for name, (place, size) in self.plan.outside.items()
+            if name.startswith("losses(")
+        ]
+        total: NDArray[np.float32] = np.sum(np.stack(found), axis=0, dtype=_NUMBERS)
+        return total[: self.rounds * self.plan.images]
+
+    def _gradients(self, carried: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+        found = {
+            name[3:-1]: self.backend.read(self._address(place), size).view(_NUMBERS)
+            for name, (place, size) in self.plan.outside.items()
+            if name.startswith("dW(")
+        }
+        return found | {name[3:-1]: values for name, values in carried.items()}

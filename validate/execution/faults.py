@@ -1,0 +1,70 @@
+"""Forced faults: a wait that a program needs is left out, and an execution has to show the damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from ...instances.instance import Instance
+from ..check import check
+from ..schedule import Schedule
+from .data import Data
+from .device import Backend
+from .executor import Execution, Executor
+from .plan import plan
+from .rebuild import rebuild
+from .trial import identical
+
+
+def essential_waits(instance: Instance, schedule: Schedule) -> list[tuple[int, int]]:
+    """Return the waits of a valid schedule without any one of which the checker refuses it.
+
+    Each is a pair of ids: an operation, and the one that it waits for.
+    """
+    found = []
+    for i, operation in enumerate(schedule.operations):
+        for other in operation.after:
+            after = tuple(one for one in operation.after if one != other)
+            operations = list(schedule.operations)
+            operations[i] = msgspec.structs.replace(operation, after=after)
+            without = msgspec.structs.replace(schedule, operations=tuple(operations))
+            # Times differ as well; only what is wrong at every speed counts.
+            if any("simulated" not in reason for reason in check(instance, without).reasons):
+                found.append((operation.id, other))
+    return found
+
+
+def executions_until_damage(
+    instance: Instance,
+    schedule: Schedule,
+    wait: tuple[int, int],
+    backends: Iterable[Callable[[], Backend]],
+    data: Data,
+    right: Execution,
+) -> int | None:
+    """Execute a schedule without one of its waits until the numbers are wrong.
+
+    Parameters
+    ----------
+    instance, schedule
+        The schedule and what it is for.
+    wait
+        One of `essential_waits`.
+    backends
+        Open the device, once for each execution; with different delays, for instance.
+    data, right
+        What it starts from, and what comes of it.
+
+    Returns
+    -------
+    int or None
+        Which execution was the first to be damaged, from 1; None when none was.
+    """
+    settled = plan(instance, schedule, rebuild(instance))
+    for count, backend in enumerate(backends, start=1):
+        with Executor(backend(), settled, instance.rounds, poison=True, omit=[wait]) as executor:
+            executor.load(data)
+            if not identical(executor.run(), right):
+                return count
+    return None

@@ -1,0 +1,262 @@
+"""What each task of a network computes, in words that every backend understands.
+
+All numbers are single precision, images in the order NCHW without gaps; a layer's weights are one array, its
+biases at the end. The kinds compute, with N images (`Kernel.images`) of a round:
+
+| kind | forward | backward |
+|---|---|---|
+| conv | ``y[o] = b[o] + sum_c,i,j w[o,c,i,j] x[c, s h + i - p, s v + j - p]``, w as (Cout, Cin / g, k, k) | |
+| fc | ``y = w x + b``, w as (outputs, inputs) | |
+| maxpool | greatest x in the window, of those that exist | dy goes to the first in the window that equals y |
+| avgpool | mean of the x in the window that exist | |
+| lrn | ``y = x / (k + alpha / n sum x^2)^beta`` over n neighbouring channels (`LRN`) | |
+| bn | ``y = w (x - mean) / sqrt(variance + epsilon) + b`` over N, H and W; saved: means, then 1 / sqrt | |
+| add | sum of the inputs, in order; one of 1 x 1 counts at every position | dy to each dx that it has |
+| concat | the inputs' channels, in their order | |
+| dropout | ``y = 2 x`` where the mask is 1, else 0; the mask is a byte, see `keep` | the same on dy |
+| softmax | probabilities y over the channels at each position; ``losses[n] = -mean of log y[label]`` | |
+| resample | see `resampling` | its transpose |
+
+and backward of softmax is ``dx = (y - 1 at the label) / (batch x positions)``, with `Kernel.batch`: gradients
+are those of the mean loss of the whole batch, whatever the rounds. Roles: ``FP`` computes y, then
+``max(y, 0)`` if the layer has a ReLU; ``BP2`` adds to dw; ``BP1`` computes every dx from dy, and dw of batch
+norm; ``relu`` sets dy to 0 where y (or the sign in ``signs``) is not above 0; ``copy`` copies x0 to y.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...instances.errors import PebblerError
+from ...instances.network import LOSSES, Layer, Network, Shape
+from ...instances.taskgraph import READ_INPUTS, READ_OUTPUT, WEIGHTED, LayerTask, Role, TaskGraph
+
+LRN = (5, 1e-4, 0.75, 1.0)
+"""n, alpha, beta and k of local response normalisation (Krizhevsky et al. 2012 as in Caffe, k = 1)."""
+EPSILON = 1e-5
+"""Added to the variance in batch norm."""
+
+EXECUTABLE = (
+    "input",
+    "conv",
+    "fc",
+    "maxpool",
+    "avgpool",
+    "lrn",
+    "bn",
+    "add",
+    "concat",
+    "dropout",
+    "softmax",
+    "resample",
+)
+"""Kinds of layers that backends have kernels for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """A task with the algorithm that it is run with.
+
+    Attributes
+    ----------
+    task
+        Its name.
+    layer, role
+        What it computes.
+    sources
+        Shapes of the layer's inputs.
+    images, batch
+        Images of a round, and of all rounds together.
+    parameters
+        Values of w: the layer's own, or those of the layer that it shares them with.
+    values
+        Of a copy: how many there are to copy.
+    key
+        Of the layer's dropout mask.
+    operands
+        The name of what it touches by a word: ``x0``, ``x1``, ..., ``y``, ``dy``, ``dx0``, ..., ``w``,
+        ``dw``, ``mask`` (bytes), ``saved``, ``signs`` (bytes: y > 0, written by FP, read by relu), ``labels``
+        (int32, of the whole batch: one a position) and ``losses`` (of the whole batch: one an image). Two
+        words may have one name: what works in place.
+    adds
+        Words of what it adds to; other results are written.
+    algorithm, workspace_bytes
+        As the instance has them; the workspace is at the word ``workspace``, if it has one.
+    """
+
+    task: str
+    layer: Layer
+    role: Role
+    sources: tuple[Shape, ...]
+    images: int
+    batch: int
+    parameters: int
+    values: int
+    key: int
+    operands: Mapping[str, str]
+    adds: frozenset[str]
+    algorithm: str = ""
+    workspace_bytes: int = 0
+
+
+def kernels_of(graph: TaskGraph, batch: int, signs: frozenset[str] = frozenset()) -> list[Kernel]:
+    """Return what each task of an executable graph computes; algorithms are still to be chosen.
+
+    Parameters
+    ----------
+    graph
+        The tasks of a round.
+    batch
+        Images of all rounds together.
+    signs
+        Names of the layers whose ReLU keeps signs instead of y (Layrub, TACO 2018, section 4.2).
+
+    Raises
+    ------
+    PebblerError
+        When a layer's kind has no kernels.
+    """
+    for layer in graph.network.layers:
+        if layer.kind not in EXECUTABLE:
+            raise PebblerError(
+                f"network '{graph.network.name}', layer '{layer.name}': there are no kernels for "
+                f"'{layer.kind}'; only convolutional networks can be run"
+            )
+    return [_kernel(graph, task, batch, signs) for task in graph.tasks]
+
+
+def resident(network: Network, batch: int) -> Iterator[tuple[str, int]]:
+    """Names and bytes of what tasks touch beside blocks: weights, their gradients, labels and losses."""
+    for layer in network.layers:
+        if layer.parameters:
+            yield f"W({layer.name})", 4 * layer.parameters
+            yield f"dW({layer.name})", 4 * layer.parameters
+        if layer.kind == "softmax":
+            yield f"labels({layer.name})", 4 * batch * layer.shape.positions
+            yield f"losses({layer.name})", 4 * batch
+
+
+def keep(key: int, first: int, count: int) -> NDArray[np.uint8]:
+    """Return a dropout mask: 1 where a value is kept, from value `first` of the batch's on.
+
+    A hash of key and index (the finaliser of MurmurHash3, Appleby 2011) decides, so that the mask depends
+    neither on the sub-batch nor on the backend: with ``h = index x 0x9E3779B9 + key`` in 32 bits,
+    ``h ^= h >> 16; h *= 0x85EBCA6B; h ^= h >> 13; h *= 0xC2B2AE35; h ^= h >> 16``, kept where ``h >> 31``.
+    """
+    h = np.arange(first, first + count, dtype=np.uint64).astype(np.uint32)
+    h *= np.uint32(0x9E3779B9)
+    h += np.uint32(key)
+    h ^= h >> np.uint32(16)
+    h *= np.uint32(0x85EBCA6B)
+    h ^= h >> np.uint32(13)
+    h *= np.uint32(0xC2B2AE35)
+    h ^= h >> np.uint32(16)
+    return (h >> np.uint32(31)).astype(np.uint8)
+
+
+def resampling(source: Shape, target: Shape) -> tuple[Literal["crop", "repeat", "subsample"], int, int]:
+    """Say which fixed linear map leads from one shape to the other, and its two numbers a and b.
+
+    ``crop``: y[c, h, v] = x[c, h + a, v + b]; ``repeat``: x[c, h // a, v // b]; ``subsample``:
+    x[c, a h, b v], and 0 in channels that x has not (He et al. 2016, option A).
+
+    Raises
+    ------
+    PebblerError
+        When it is none of these.
+    """
+    rows, columns = target.height, target.width
+    if target.channels > source.channels and source.height % rows == 0 == source.width % columns:
+        return "subsample", source.height // rows, source.width // columns
+    if target.channels == source.channels and rows <= source.height and columns <= source.width:
+        return "crop", (source.height - rows) // 2, (source.width - columns) // 2
+    if target.channels == source.channels and rows % source.height == 0 == columns % source.width:
+        return "repeat", rows // source.height, columns // source.width
+    raise PebblerError(f"there are no kernels for a resampling of {tuple(source)} to {tuple(target)}")
+
+
+def _kernel(graph: TaskGraph, task: LayerTask, batch: int, signs: frozenset[str]) -> Kernel:
+    layer = task.layer
+    operands = _operands(graph, task, layer.name in signs)
+    written = {graph.blocks[d].name for d in task.outputs}
+    in_place = {name for word, name in operands.items() if word in ("x0", "y", "dy")}
+    adds = {
+        word
+        for word, name in operands.items()
+        if (word.startswith("dx") or word == "dw") and name not in written and name not in in_place
+    }
+    return Kernel(
+        task=task.name,
+        layer=layer,
+        role=task.role,
+        sources=tuple(graph.network[x].shape for x in layer.inputs),
+        images=graph.batch,
+        batch=batch,
+        parameters=(layer if layer.tied is None else graph.network[layer.tied]).parameters,
+        values=graph.blocks[task.outputs[0]].bytes // 4 if task.role == "copy" else 0,
+        key=graph.network.layers.index(layer),
+        operands=MappingProxyType(operands),
+        adds=frozenset(adds),
+    )
+
+
+def _operands(graph: TaskGraph, task: LayerTask, has_signs: bool) -> dict[str, str]:
+    """Give the blocks of a task their words, in the order in which `task_graph` lists them."""
+    layer = task.layer
+    inputs, outputs, updates = (
+        [graph.blocks[d].name for d in blocks] for blocks in (task.inputs, task.outputs, task.updates)
+    )
+    found: dict[str, str] = {}
+    if task.role == "copy":
+        return {"x0": inputs[0], "y": outputs[0]}
+    if task.role == "relu":
+        mask = {"signs": f"M({layer.name})"} if has_signs else {"y": inputs[0]}
+        return mask | {"dy": updates[0]}
+    names = iter(inputs)
+    owner = layer.name if layer.tied is None else layer.tied
+    if layer.parameters or layer.tied is not None:
+        if task.role != "BP2":
+            found["w"] = f"W({owner})"
+        if task.role == "BP2" or (task.role == "BP1" and layer.kind not in WEIGHTED):
+            found["dw"] = f"dW({owner})"
+    if layer.kind == "softmax":
+        found["labels"] = f"labels({layer.name})"
+    if task.role == "FP":
+        for i in range(len(layer.inputs)):
+            found[f"x{i}"] = next(names, "") or updates[0]
+        found["y"] = updates[0] if layer.kind == "dropout" and updates else outputs[0]
+        if layer.kind == "dropout":
+            found["mask"] = f"M({layer.name})"
+        if layer.kind == "bn":
+            found["saved"] = f"S({layer.name})"
+        if layer.kind == "softmax":
+            found["losses"] = f"losses({layer.name})"
+        if has_signs:
+            found["signs"] = f"M({layer.name})"
+        return found
+    if task.role == "BP2":
+        for i in range(len(layer.inputs)):
+            found[f"x{i}"] = next(names)
+        return found | {"dy": next(names)}
+    if layer.kind == "dropout":
+        found["mask"] = f"M({layer.name})"
+        found["dy"] = inputs[0] if len(inputs) > 1 else updates[0]
+    elif layer.kind not in LOSSES:
+        found["dy"] = next(names)
+    if layer.kind in READ_INPUTS:
+        for i in range(len(layer.inputs)):
+            found[f"x{i}"] = next(names)
+    if layer.kind in READ_OUTPUT:
+        found["y"] = next(names)
+    if layer.kind == "bn":
+        found["saved"] = f"S({layer.name})"
+    for i, target in enumerate(task.targets):
+        if target is not None:
+            found[f"dx{i}"] = graph.blocks[target].name
+    return found

@@ -1,0 +1,354 @@
+"""The plan of an execution: a schedule with every address and every wait settled before anything runs.
+
+An address is a place: an offset in an area. Areas are ``pool`` (contiguous memory), ``resident`` (weights,
+gradients, labels and losses, outside the pool), ``host`` (pinned buffers, one for each block that is copied),
+and, in paged memory, reserved addresses: one area for every tensor, one for the pages of every workspace, and
+one for moves. Executors bind areas to addresses; a stand-alone script can be written from a plan alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from ...instances.errors import PebblerError
+from ...instances.instance import Instance
+from ...instances.units import ceil_to
+from ..schedule import Operation, Residence, Schedule
+from .kernel import Kernel, resident
+from .rebuild import Rebuilt
+
+ALIGNMENT = 512
+"""Bytes that buffers outside the pool are aligned to."""
+
+
+class Place(NamedTuple):
+    """An address: bytes from the start of an area."""
+
+    area: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """Pages that are mapped at a place before an operation is issued.
+
+    Attributes
+    ----------
+    place, pages
+        Pages of the pool, one after the other from the place on.
+    after
+        Positions in the list of operations that the host waits for: they use what is mapped there now.
+    """
+
+    place: Place
+    pages: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Data that is at a place when a round begins: bytes of a tensor from `begin` on."""
+
+    place: Place
+    tensor: str
+    begin: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Poisoned:
+    """Memory that is given back when a step and the operations at these positions have ended."""
+
+    place: Place
+    bytes: int
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An operation of the schedule, in the order of its list.
+
+    Attributes
+    ----------
+    operation
+        It.
+    name
+        What people call it: ``FP(conv1)``, ``offload Y(conv1)``.
+    waits
+        Positions in the list, on other streams, of what its stream waits for: exactly `after`.
+    maps
+        Pages to map first.
+    kernel, operands
+        Of a run: what it computes, and the place of each operand by its word.
+    source, target, bytes
+        Of a copy.
+    poisoned
+        Memory that is free after it.
+    """
+
+    operation: Operation
+    name: str
+    waits: tuple[int, ...]
+    maps: tuple[Mapped, ...] = ()
+    kernel: Kernel | None = None
+    operands: Mapping[str, Place] = field(default_factory=dict)
+    source: Place | None = None
+    target: Place | None = None
+    bytes: int = 0
+    poisoned: tuple[Poisoned, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An execution of one round, settled.
+
+    Attributes
+    ----------
+    images, batch
+        Images of the round, and of all rounds together.
+    areas
+        Bytes of each area; all but ``pool``, ``resident`` and ``host`` are reserved addresses for pages.
+    pages, page_bytes
+        Pages of the pool; 0 in contiguous memory.
+    maps
+        Pages that are mapped before a round begins.
+    loads
+        Data that is there when a round begins.
+    outside
+        Place and bytes of each array outside the blocks, by name: ``W(l)``, ``dW(l)``, ``labels(l)``,
+        ``losses(l)``.
+    final
+        Where the weights' gradients are at the end of a round when they are blocks: on the host.
+    steps
+        What to do, in order.
+    """
+
+    images: int
+    batch: int
+    areas: dict[str, int]
+    pages: int
+    page_bytes: int
+    maps: tuple[Mapped, ...]
+    loads: tuple[Load, ...]
+    outside: dict[str, tuple[Place, int]]
+    final: tuple[Load, ...]
+    steps: tuple[Step, ...]
+
+
+def plan(instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> Plan:
+    """Settle every address and every wait of a valid schedule.
+
+    Raises
+    ------
+    PebblerError
+        When the memory is divisible, which has no addresses.
+    """
+    if schedule.memory_model == "divisible":
+        raise PebblerError("a schedule in divisible memory has no addresses; solve with --memory contiguous")
+    return _Planner(instance, schedule, rebuilt).plan()
+
+
+class _Planner:
+    """Walks the operations and keeps where every block lies, and who uses which mapping."""
+
+    def __init__(self, instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> None:
+        self.instance = instance
+        self.schedule = schedule
+        self.rebuilt = rebuilt
+        self.page = schedule.page_bytes or 0
+        self.position = {operation.id: i for i, operation in enumerate(schedule.operations)}
+        self.areas: dict[str, int] = {}
+        self.place: dict[int, Residence] = {}
+        self.mapped: dict[Place, tuple[int, ...]] = {}
+        self.users: dict[Place, list[int]] = defaultdict(list)
+        self.acquired: dict[int, list[Residence]] = defaultdict(list)
+        self.released: dict[int, list[tuple[Residence, tuple[int, ...]]]] = defaultdict(list)
+        for residence in schedule.residences:
+            if residence.acquired_by is not None:
+                self.acquired[self.position[residence.acquired_by]].append(residence)
+            if residence.released_after:
+                releases = sorted(self.position[i] for i in residence.released_after)
+                self.released[releases[-1]].append((residence, tuple(releases[:-1])))
+
+    def plan(self) -> Plan:
+        outside = self._outside()
+        host = self._host()
+        maps: list[Mapped] = []
+        loads = []
+        for residence in self.schedule.residences:
+            if residence.acquired_by is None and residence.block is not None:
+                self.place[residence.block] = residence
+                place = self._use(residence, None, maps)
+                loads.append(self._load(residence.block, place))
+        for d, block in enumerate(self.instance.blocks):
+            if block.initially != "absent" and d in host:
+                loads.append(self._load(d, host[d]))
+        steps = tuple(self._step(i, host, outside) for i in range(len(self.schedule.operations)))
+        final = tuple(
+            self._load(d, host[d]) for d, block in enumerate(self.instance.blocks) if block.finally_ == "host"
+        )
+        if not self.page:
+            self.areas["pool"] = max(self.instance.pool_bytes, 0)
+        pages = max(self.instance.pool_bytes, 0) // self.page if self.page else 0
+        return Plan(
+            images=self.rebuilt.graph.batch,
+            batch=self.rebuilt.batch,
+            areas=self.areas,
+            pages=pages,
+            page_bytes=self.page,
+            maps=tuple(maps),
+            loads=tuple(loads),
+            outside=outside,
+            final=final,
+            steps=steps,
+        )
+
+    def _outside(self) -> dict[str, tuple[Place, int]]:
+        """Places of what is no block: resident for ever."""
+        found = {}
+        end = 0
+        for name, size in resident(self.rebuilt.graph.network, self.rebuilt.batch):
+            if name not in self.rebuilt.tensors:
+                found[name] = (Place("resident", end), size)
+                end = ceil_to(end + size, ALIGNMENT)
+        self.areas["resident"] = end
+        return found
+
+    def _host(self) -> dict[int, Place]:
+        """Buffers on the host: of blocks that are copied, and of those that are there at first."""
+        copied = {operation.block for operation in self.schedule.operations if operation.kind != "move"}
+        found = {}
+        end = 0
+        for d, block in enumerate(self.instance.blocks):
+            if d in copied or block.finally_ == "host":
+                found[d] = Place("host", end)
+                end = ceil_to(end + block.bytes, ALIGNMENT)
+        self.areas["host"] = end
+        return found
+
+    def _load(self, block: int, place: Place) -> Load:
+        tensor, begin = self.rebuilt.parts[block]
+        return Load(place, tensor, begin, self.instance.blocks[block].bytes)
+
+    def _step(self, i: int, host: Mapping[int, Place], outside: Mapping[str, tuple[Place, int]]) -> Step:
+        operation = self.schedule.operations[i]
+        waits = tuple(
+            p
+            for p in sorted(self.position[other] for other in operation.after)
+            if self.schedule.operations[p].stream != operation.stream
+        )
+        maps: list[Mapped] = []
+        before = dict(self.place)
+        for residence in self.acquired[i]:
+            if residence.block is not None:
+                self.place[residence.block] = residence
+        if operation.task is not None:
+            step = self._run(i, operation, waits, maps, outside)
+        else:
+            assert operation.block is not None
+            name = self.instance.blocks[operation.block].name
+            step = self._copy(i, operation, f"{operation.kind} {name}", waits, maps, before, host)
+        poisoned = tuple(
+            Poisoned(place, residence.bytes, after)
+            for residence, after in self.released[i]
+            if (place := self._where(residence)) is not None
+        )
+        for item in poisoned:
+            self._used(item.place, i)
+        return replace(step, maps=tuple(maps), poisoned=poisoned)
+
+    def _run(
+        self,
+        i: int,
+        operation: Operation,
+        waits: tuple[int, ...],
+        maps: list[Mapped],
+        outside: Mapping[str, tuple[Place, int]],
+    ) -> Step:
+        assert operation.task is not None
+        assert operation.algorithm is not None
+        task = self.instance.tasks[operation.task]
+        kernel = self.rebuilt.kernel(self.instance, operation.task, operation.algorithm)
+        found: dict[str, Place] = {}
+        for d in task.blocks:
+            tensor, begin = self.rebuilt.parts[d]
+            area, offset = self._use(self.place[d], i, maps)
+            found[tensor] = Place(area, offset - begin)
+        operands = {
+            word: found[name] if name in found else outside[name][0] for word, name in kernel.operands.items()
+        }
+        for residence in self.acquired[i]:
+            if residence.workspace_of == operation.id:
+                operands["workspace"] = self._use(residence, i, maps)
+        return Step(operation, task.name, waits, kernel=kernel, operands=operands)
+
+    def _copy(
+        self,
+        i: int,
+        operation: Operation,
+        name: str,
+        waits: tuple[int, ...],
+        maps: list[Mapped],
+        before: Mapping[int, Residence],
+        host: Mapping[int, Place],
+    ) -> Step:
+        d = operation.block
+        assert d is not None
+        if operation.kind == "move":
+            source = self._use(before[d], i, maps)
+            target = self._use(self.place[d], i, maps, moving=True)
+        elif operation.kind == "offload":
+            source, target = self._use(self.place[d], i, maps), host[d]
+        else:
+            source, target = host[d], self._use(self.place[d], i, maps)
+        size = self.instance.blocks[d].bytes
+        return Step(operation, name, waits, source=source, target=target, bytes=size)
+
+    # --- places -----------------------------------------------------------------------------------
+
+    def _where(self, residence: Residence, *, moving: bool = False) -> Place | None:
+        """Place of a residence; None in paged memory when something else is mapped there by now."""
+        if residence.offset is not None:
+            return Place("pool", residence.offset)
+        place = self._address(residence, moving)
+        return place if self.mapped.get(place) == self._pages(residence) else None
+
+    def _address(self, residence: Residence, moving: bool) -> Place:
+        if residence.block is None:
+            return Place(f"workspace {'-'.join(map(str, self._pages(residence)))}", 0)
+        if moving:
+            return Place("moves", 0)
+        tensor, begin = self.rebuilt.parts[residence.block]
+        return Place(tensor, begin)
+
+    def _pages(self, residence: Residence) -> tuple[int, ...]:
+        return tuple(
+            page
+            for start, size in residence.extents or ()
+            for page in range(start // self.page, (start + size) // self.page)
+        )
+
+    def _use(self, residence: Residence, i: int | None, maps: list[Mapped], *, moving: bool = False) -> Place:
+        """Return the place of a residence; its pages are mapped there first, if they are not."""
+        if residence.offset is not None:
+            return Place("pool", residence.offset)
+        place, pages = self._address(residence, moving), self._pages(residence)
+        if self.mapped.get(place) != pages:
+            maps.append(Mapped(place, pages, tuple(self.users.pop(place, ()))))
+            self.mapped[place] = pages
+            end = place.offset + len(pages) * self.page
+            self.areas[place.area] = max(self.areas.get(place.area, 0), end)
+        if i is not None:
+            self._used(place, i)
+        return place
+
+    def _used(self, place: Place, i: int) -> None:
+        """Remember who uses a mapping: of each stream the last operation will do."""
+        if place.area == "pool":
+            return
+        stream = self.schedule.operations[i].stream
+        others = [p for p in self.users[place] if self.schedule.operations[p].stream != stream]
+        self.users[place] = sorted([*others, i])

@@ -1,0 +1,278 @@
+"""The profiler: a network's tasks with all algorithms, and copies, measured on a device.
+
+Tasks are measured where they will run: in the network's order, on its data, each between two others. The
+whole iteration is executed without a budget, with the first algorithm of every task, then with the second,
+and so on. A task's time is what it adds to its stream, from the end of the task before to its own end.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from ...instances.errors import PebblerError
+from ...instances.instance import Algorithm, Instance
+from ...instances.profile import CopyTimes, Machine, Profile, TaskTimes
+from ...instances.workload import Workload
+from ..schedule import Operation, Schedule
+from .data import initial
+from .device import Backend, Event, Stream
+from .executor import Executor
+from .plan import plan
+from .rebuild import Rebuilt, rebuild
+from .unlimited import unlimited
+
+SMALLEST_COPY = 4096
+"""Bytes of the smallest copy that is measured; sizes rise by a factor of 4 to that of the largest block."""
+
+_STRUCTURE = "K40"
+"""Device of the cost model that instances are made with before their algorithms are replaced."""
+
+_log = logging.getLogger(__name__)
+
+
+def profile(
+    network: str,
+    batch: int,
+    backend: Callable[[], Backend],
+    *,
+    sub_batches: Sequence[int] = (),
+    repeat: int = 5,
+    seed: int = 0,
+) -> Profile:
+    """Measure a network on a device.
+
+    ``meta`` has what does not fit the profile's rules: algorithms that could not be measured and why, how far
+    times spread, and what copies and kernels cost beside each other.
+
+    Parameters
+    ----------
+    network, batch
+        Specification and images of an iteration.
+    backend
+        Opens the device.
+    sub_batches
+        Images of a round, each measured; by default the batch alone.
+    repeat
+        Executions whose median counts; one more comes first and does not.
+    seed
+        Of weights, images and labels.
+
+    Raises
+    ------
+    PebblerError
+        When there is no such network or sub-batch, or the device has no room or no code for a task.
+    """
+    sizes = sorted(set(sub_batches or (batch,)))
+    if repeat < 1:
+        raise PebblerError(f"{repeat} executions are too few; give 1 or more")
+    if not 1 <= sizes[0] <= sizes[-1] <= batch:
+        wrong = sizes[0] if sizes[0] < 1 else sizes[-1]
+        raise PebblerError(f"a sub-batch of {wrong} is not within 1 and the batch of {batch}")
+    tasks: list[TaskTimes] = []
+    statuses: list[dict[str, Any]] = []
+    spread: list[float] = []
+    instances = [Workload(network, size, _STRUCTURE).round(size, 1) for size in sizes]
+    for instance in instances:
+        measured = _SubBatch(instance, backend, repeat, seed)
+        tasks += measured.tasks()
+        statuses += measured.statuses
+        spread += measured.spread
+    device = backend()
+    try:
+        largest = max(block.bytes for instance in instances for block in instance.blocks)
+        copies, beside = _copies(device, largest, repeat)
+        versions = device.versions()
+        machine = Machine(
+            device=device.device,
+            memory_bytes=device.memory_bytes(),
+            driver=versions.pop("driver"),
+            libraries=versions,
+            date=datetime.now(UTC).date().isoformat(),
+        )
+    finally:
+        device.close()
+    return Profile(
+        network=network,
+        graph="executable",
+        machine=machine,
+        copies=copies,
+        tasks=tuple(tasks),
+        meta={
+            "backend": device.name,
+            "executions": repeat,
+            "not_measured": statuses,
+            "median_spread": round(statistics.median(spread), 4),
+            "beside_compute": beside,
+        },
+    )
+
+
+class _SubBatch:
+    """The tasks of one sub-batch.
+
+    Attributes
+    ----------
+    statuses
+        Algorithms that were not measured, and why.
+    spread
+        Per algorithm, the middle half of its times as a share of the median.
+    """
+
+    def __init__(self, instance: Instance, backend: Callable[[], Backend], repeat: int, seed: int) -> None:
+        self._backend = backend
+        self._repeat = repeat
+        self.statuses: list[dict[str, Any]] = []
+        self.spread: list[float] = []
+        self._rebuilt = rebuild(instance)
+        self._data = initial(self._rebuilt.graph.network, self._rebuilt.batch, seed)
+        self._instance = self._with_algorithms(instance)
+
+    def tasks(self) -> list[TaskTimes]:
+        """Measure all algorithms of all tasks."""
+        instance = self._instance
+        found: list[dict[int, int]] = [{} for _ in instance.tasks]
+        for column in range(max(len(task.algorithms) for task in instance.tasks)):
+            chosen = [min(column, len(task.algorithms) - 1) for task in instance.tasks]
+            _log.info("%s: algorithms number %d", instance.name, column + 1)
+            for k, times in enumerate(self._times(chosen)):
+                if chosen[k] == column:
+                    found[k][column] = max(1, round(statistics.median(times)))
+                    self.spread.append(_middle_half(times))
+        return [
+            TaskTimes(
+                sub_batch=self._rebuilt.graph.batch,
+                name=task.name,
+                algorithms=tuple(
+                    msgspec.structs.replace(task.algorithms[a], duration_ns=ns)
+                    for a, ns in sorted(found[k].items())
+                ),
+            )
+            for k, task in enumerate(instance.tasks)
+        ]
+
+    def _with_algorithms(self, instance: Instance) -> Instance:
+        """Return the instance with every algorithm that the device prepares, by rising workspace."""
+        device = self._backend()
+        try:
+            most = device.memory_bytes() // 4
+            tasks = []
+            for k, task in enumerate(instance.tasks):
+                usable = []
+                for name, size in sorted(device.algorithms(self._rebuilt.kernels[k]), key=lambda one: one[1]):
+                    reason = _refused(device, self._rebuilt, k, name, size, most)
+                    if reason is None:
+                        usable.append(Algorithm(name=name, duration_ns=0, workspace_bytes=size))
+                    else:
+                        self.statuses.append(
+                            {
+                                "sub_batch": self._rebuilt.graph.batch,
+                                "task": task.name,
+                                "algorithm": name,
+                                "workspace_bytes": size,
+                                "status": reason,
+                            }
+                        )
+                if not usable:
+                    raise PebblerError(f"task '{task.name}': the device has no algorithm for it")
+                tasks.append(msgspec.structs.replace(task, algorithms=tuple(usable)))
+        finally:
+            device.close()
+        return msgspec.structs.replace(instance, tasks=tuple(tasks))
+
+    def _times(self, chosen: Sequence[int]) -> list[list[int]]:
+        """Execute the iteration with these algorithms; return the times of each task."""
+        operations = tuple(
+            Operation(id=k, stream="compute", kind="run", task=k, algorithm=a, start_ns=0, end_ns=0)
+            for k, a in enumerate(chosen)
+        )
+        program = Schedule(
+            format="pebbler/schedule/1",
+            instance=self._instance.name,
+            method="profile",
+            memory_model="contiguous",
+            operations=operations,
+            residences=(),
+            makespan_ns=0,
+            peak_bytes=0,
+        )
+        settled = plan(*unlimited(self._instance, program), self._rebuilt)
+        times: list[list[int]] = [[] for _ in chosen]
+        with Executor(self._backend(), settled, 1) as executor:
+            executor.load(self._data)
+            executor.run()
+            for _ in range(self._repeat):
+                before = 0
+                for k, timed in enumerate(executor.run().rounds[0]):
+                    times[k].append(timed.end_ns - before)
+                    before = timed.end_ns
+        return times
+
+
+def _refused(device: Backend, rebuilt: Rebuilt, k: int, name: str, size: int, most: int) -> str | None:
+    """Say why an algorithm cannot be measured; None when it can."""
+    if size > most:
+        return f"its workspace is more than a quarter of the memory, {most} bytes"
+    try:
+        device.prepare(replace(rebuilt.kernels[k], algorithm=name, workspace_bytes=size))
+    except PebblerError as error:
+        return str(error)
+    return None
+
+
+def _middle_half(times: Sequence[int]) -> float:
+    if len(times) < 2:
+        return 0.0
+    low, middle, high = statistics.quantiles(times, n=4)
+    return (high - low) / max(middle, 1)
+
+
+# --- copies -------------------------------------------------------------------------------------------
+
+
+def _copies(device: Backend, largest: int, repeat: int) -> tuple[tuple[CopyTimes, ...], dict[str, int]]:
+    """Measure copies alone; and the largest of them beside a stream of moves inside the device."""
+    sizes = [SMALLEST_COPY]
+    while sizes[-1] < largest:
+        sizes.append(min(4 * sizes[-1], largest))
+    place, other = device.allocate(sizes[-1]), device.allocate(sizes[-1])
+    host = device.allocate_host(sizes[-1])
+    ends = {"offload_ns": (host, place), "prefetch_ns": (place, host), "move_ns": (other, place)}
+    streams = {
+        name: device.stream(stream) for name, stream in zip(ends, ("d2h", "h2d", "compute"), strict=True)
+    }
+    found = []
+    for size in sizes:
+        times = {name: _copy_time(streams[name], *pair, size, repeat) for name, pair in ends.items()}
+        found.append(CopyTimes(bytes=size, **times))
+    beside = {"bytes": sizes[-1]}
+    for name in ("offload_ns", "prefetch_ns"):
+        beside[f"{name}_alone"] = getattr(found[-1], name)
+        busy: list[tuple[Event, Event]] = []
+        for _ in range(4 * repeat):
+            start = streams["move_ns"].record()
+            streams["move_ns"].copy(*ends["move_ns"], sizes[-1])
+            busy.append((start, streams["move_ns"].record()))
+        beside[name] = _copy_time(streams[name], *ends[name], sizes[-1], repeat)
+        busy[-1][1].synchronize()
+        beside[f"move_ns_beside_{name}"] = round(
+            statistics.median(end.time_ns() - start.time_ns() for start, end in busy)
+        )
+    return tuple(found), beside
+
+
+def _copy_time(stream: Stream, target: int, source: int, size: int, repeat: int) -> int:
+    events = []
+    for _ in range(repeat + 1):
+        start = stream.record()
+        stream.copy(target, source, size)
+        events.append((start, stream.record()))
+    events[-1][1].synchronize()
+    times = [end.time_ns() - start.time_ns() for start, end in events[1:]]
+    return max(1, round(statistics.median(times)))

@@ -1,0 +1,160 @@
+"""From an instance file back to the network: which tensor each block belongs to, what each task computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...instances.errors import PebblerError
+from ...instances.instance import Instance
+from ...instances.taskgraph import TaskGraph, task_graph
+from ...instances.zoo import find_network
+from .kernel import Kernel, kernels_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rebuilt:
+    """What an instance was made from.
+
+    Attributes
+    ----------
+    graph
+        Tasks and blocks of a round.
+    batch
+        Images of an iteration.
+    tensors
+        Bytes of each tensor by name: a block of the graph, or the signs of a ReLU.
+    parts
+        Per block of the instance, the tensor that it is or belongs to, and its first byte there.
+    kernels
+        Per task, what it computes; without an algorithm.
+    """
+
+    graph: TaskGraph
+    batch: int
+    tensors: dict[str, int]
+    parts: tuple[tuple[str, int], ...]
+    kernels: tuple[Kernel, ...]
+
+    def kernel(self, instance: Instance, task: int, algorithm: int) -> Kernel:
+        """Return what a task computes with one of the instance's algorithms."""
+        chosen = instance.tasks[task].algorithms[algorithm]
+        return replace(self.kernels[task], algorithm=chosen.name, workspace_bytes=chosen.workspace_bytes)
+
+
+def rebuild(instance: Instance) -> Rebuilt:
+    """Rebuild the network of an instance, and refuse an instance that is not of it.
+
+    Network, batch, sub-batch and graph come from ``meta``. Tensors in parts and ReLUs that keep signs are
+    recognised; durations, workspaces and budget are free.
+
+    Raises
+    ------
+    PebblerError
+        When ``meta`` does not say what to rebuild, the graph is the papers', a layer has no kernels, or a
+        block or a task differs from the network's.
+    """
+    spec, batch, sub_batch = (_from_meta(instance, key) for key in ("network", "batch", "sub_batch"))
+    if _from_meta(instance, "graph") != "executable":
+        raise PebblerError(
+            f"{instance.name}: the graph is the papers' accounting, which cannot be run; make the instance "
+            "with --graph executable"
+        )
+    for key, value in (("batch", batch), ("sub_batch", sub_batch)):
+        if type(value) is not int or value < 1:
+            raise PebblerError(f"{instance.name}: meta.{key} is {value!r}, not a number of images")
+    as_blocks = bool(instance.meta.get("weights_as_blocks", False))
+    graph = task_graph(find_network(str(spec)), sub_batch, "executable", as_blocks)
+    parts = tuple((block.tensor or block.name, block.begin or 0) for block in instance.blocks)
+    tensors = {block.name: block.bytes for block in graph.blocks}
+    present = {name for name, _ in parts}
+    signs = {
+        f"M({layer.name})": sub_batch * layer.shape.elements
+        for layer in graph.network.layers
+        if layer.relu and f"M({layer.name})" in present
+    }
+    tensors |= signs
+    kernels = kernels_of(graph, batch, frozenset(name[2:-1] for name in signs))
+    _require_blocks(instance, graph, parts, tensors)
+    _require_tasks(instance, graph, parts, signs)
+    return Rebuilt(graph, batch, tensors, parts, tuple(kernels))
+
+
+def _from_meta(instance: Instance, key: str) -> Any:
+    if key not in instance.meta:
+        raise PebblerError(
+            f"{instance.name}: meta has no '{key}', so its network cannot be rebuilt; run an instance that "
+            "pebbler made from a network"
+        )
+    return instance.meta[key]
+
+
+def _differs(instance: Instance, what: str) -> PebblerError:
+    return PebblerError(
+        f"{instance.name} is not what meta says, network '{instance.meta['network']}' with a sub-batch of "
+        f"{instance.meta['sub_batch']}: {what}"
+    )
+
+
+def _require_blocks(
+    instance: Instance, graph: TaskGraph, parts: Sequence[tuple[str, int]], tensors: dict[str, int]
+) -> None:
+    """The blocks are the network's tensors, whole or in parts without gaps."""
+    places = {block.name: (block.initially, block.finally_) for block in graph.blocks}
+    reached = dict.fromkeys(tensors, 0)
+    for block, (name, begin) in sorted(zip(instance.blocks, parts, strict=True), key=lambda pair: pair[1]):
+        if name not in tensors:
+            raise _differs(instance, f"the network has no block '{name}'")
+        if begin != reached[name]:
+            raise _differs(instance, f"'{block.name}' begins at byte {begin}, not at {reached[name]}")
+        reached[name] = begin + block.bytes
+        if block.finally_ != places.get(name, ("", "anywhere"))[1]:
+            raise _differs(instance, f"'{block.name}' has another place at the end")
+        if (block.initially == "absent") != (places.get(name, ("absent", ""))[0] == "absent"):
+            raise _differs(instance, f"'{block.name}' has another place at the start")
+    for name, size in tensors.items():
+        if reached[name] != size:
+            raise _differs(instance, f"'{name}' has {reached[name]} bytes, and should have {size}")
+    if instance.resident_bytes != graph.resident_bytes:
+        raise _differs(
+            instance, f"{instance.resident_bytes} bytes are resident, and should be {graph.resident_bytes}"
+        )
+
+
+def _require_tasks(
+    instance: Instance, graph: TaskGraph, parts: Sequence[tuple[str, int]], signs: dict[str, int]
+) -> None:
+    """The tasks are the network's, in its order, and touch the same tensors in the same way."""
+    if len(instance.tasks) != len(graph.tasks):
+        raise _differs(instance, f"there are {len(instance.tasks)} tasks, and should be {len(graph.tasks)}")
+    written = {name for task in instance.tasks for d in task.outputs for name in (parts[d][0],)}
+    for name in signs:
+        if name not in written:
+            raise _differs(instance, f"no task writes '{name}'")
+    for task, own in zip(instance.tasks, graph.tasks, strict=True):
+        if task.name != own.name:
+            raise _differs(instance, f"task '{task.name}' is where '{own.name}' should be")
+        kept = f"M({own.layer.name})"
+        expected = [
+            {graph.blocks[d].name for d in blocks} for blocks in (own.inputs, own.outputs, own.updates)
+        ]
+        if kept in signs:
+            if own.role == "relu":
+                expected[0] = {kept}
+            elif own.role == "FP":
+                expected[1] = expected[1] | {kept}
+        found = [{parts[d][0] for d in blocks} for blocks in (task.inputs, task.outputs, task.updates)]
+        for word, blocks, wanted in zip(("inputs", "outputs", "updates"), found, expected, strict=True):
+            if blocks != wanted:
+                raise _differs(
+                    instance,
+                    f"the {word} of task '{task.name}' are {sorted(blocks)}, and should be {sorted(wanted)}",
+                )
+        if sum(d is not None for d in task.blocks) != _touched(parts, [*found[0], *found[1], *found[2]]):
+            raise _differs(instance, f"task '{task.name}' does not list every part of what it touches")
+
+
+def _touched(parts: Sequence[tuple[str, int]], tensors: Sequence[str]) -> int:
+    """Number of blocks that these tensors are in."""
+    return sum(name in tensors for name, _ in parts)

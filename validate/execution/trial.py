@@ -1,0 +1,240 @@
+"""A trial of a schedule: its numbers against a run without budget, its times against the prediction."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from ...instances.errors import PebblerError
+from ...instances.instance import Instance
+from ..schedule import Schedule
+from ..simulate import nominal_ns, simulate
+from .data import Data, initial
+from .device import Backend
+from .executor import Execution, Executor, Timed
+from .plan import plan
+from .rebuild import rebuild
+from .unlimited import unlimited
+
+TOLERANCE = 1e-4
+"""How far gradients may be apart, relative to the largest of a layer, where kernels are not deterministic."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """Where the measured time differs from the predicted one, in nanoseconds of an iteration; they add up.
+
+    Attributes
+    ----------
+    kernels_ns
+        Simulated with the measured times of runs and moves, less the prediction.
+    copies_ns
+        What the measured times of copies add to that: among other things, contention with the kernels.
+    launches_ns
+        The rest: gaps between operations, in which streams wait for the host, for events and for mappings.
+    """
+
+    kernels_ns: int
+    copies_ns: int
+    launches_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of it.
+
+    Attributes
+    ----------
+    instance, schedule
+        What was executed.
+    backend, device
+        On what.
+    executions
+        Timed iterations, by rising time.
+    energy_j
+        Of a timed execution, on average; None where the device does not count it.
+    reference_ns
+        An iteration without budget.
+    loss
+        Mean over the images.
+    identical
+        Whether losses and gradients have the same bits in every execution, with and without budget.
+    deterministic
+        Whether the device promises that they have.
+    max_abs_error
+        Largest difference of a gradient.
+    close
+        Whether every gradient is within the tolerance.
+    """
+
+    instance: Instance
+    schedule: Schedule
+    backend: str
+    device: str
+    executions: tuple[Execution, ...]
+    energy_j: float | None
+    reference_ns: int
+    loss: float
+    identical: bool
+    deterministic: bool
+    max_abs_error: float
+    close: bool
+
+    @property
+    def predicted_ns(self) -> int:
+        """An iteration, as the schedule has it."""
+        return self.instance.rounds * self.schedule.makespan_ns
+
+    @property
+    def median(self) -> Execution:
+        """The execution whose time is the median, the lower one of two."""
+        return self.executions[(len(self.executions) - 1) // 2]
+
+    @property
+    def measured_ns(self) -> int:
+        """An iteration: the median."""
+        return self.median.measured_ns
+
+    @property
+    def right(self) -> bool:
+        """Whether the numbers are what they must be: identical, or close where nothing more is promised."""
+        return self.identical or (not self.deterministic and self.close)
+
+    def causes(self) -> Causes:
+        """Say where the measured time differs from the predicted one."""
+        kernels = both = 0
+        for timed in self.median.rounds:
+            operations = list(zip(self.schedule.operations, timed, strict=True))
+            computed = [
+                one.end_ns - one.start_ns
+                if operation.stream == "compute"
+                else nominal_ns(self.instance, operation)
+                for operation, one in operations
+            ]
+            all_of_it = [one.end_ns - one.start_ns for _, one in operations]
+            kernels += max(simulate(self.instance, self.schedule, computed)[1], default=0)
+            both += max(simulate(self.instance, self.schedule, all_of_it)[1], default=0)
+        return Causes(kernels - self.predicted_ns, both - kernels, self.measured_ns - both)
+
+    def measured(self) -> Schedule:
+        """Return the schedule with the times of the median execution's first round in place of the simulated.
+
+        It shows what happened; the simulation of the program differs, so the checker would refuse it.
+        """
+        timed = self.median.rounds[0]
+        operations = tuple(
+            msgspec.structs.replace(operation, start_ns=max(one.start_ns, 0), end_ns=max(one.end_ns, 0))
+            for operation, one in zip(self.schedule.operations, timed, strict=True)
+        )
+        end = max((operation.end_ns for operation in operations), default=0)
+        return msgspec.structs.replace(self.schedule, operations=operations, makespan_ns=end)
+
+
+def attempt(
+    instance: Instance,
+    schedule: Schedule,
+    backend: Callable[[], Backend],
+    *,
+    repeat: int = 3,
+    seed: int = 0,
+    data: Data | None = None,
+) -> Trial:
+    """Execute a valid schedule and the same computation without a budget, and compare.
+
+    The schedule is executed once in poisoned memory, then `repeat` times for its times.
+
+    Parameters
+    ----------
+    instance, schedule
+        The schedule, which the caller has checked, and what it is for.
+    backend
+        Opens the device; called once for each of the two.
+    repeat
+        Timed executions.
+    seed, data
+        What weights, images and labels are drawn from, or these themselves.
+
+    Raises
+    ------
+    PebblerError
+        When the instance cannot be rebuilt, or the device has no room or no code for it, or fails.
+    """
+    if repeat < 1:
+        raise PebblerError(f"{repeat} timed executions are too few; give 1 or more")
+    rebuilt = rebuild(instance)
+    if data is None:
+        data = initial(rebuilt.graph.network, rebuilt.batch, seed)
+    roomy, program = unlimited(instance, schedule)
+    _log.info("%s: without a budget, in %d bytes", instance.name, roomy.budget_bytes)
+    with Executor(backend(), plan(roomy, program, rebuilt), instance.rounds) as executor:
+        executor.load(data)
+        reference = executor.run()
+    settled = plan(instance, schedule, rebuilt)
+    device = backend()
+    with Executor(device, settled, instance.rounds, poison=True) as executor:
+        executor.load(data)
+        name, title = device.name, device.device
+        deterministic = all(
+            device.is_deterministic(step.kernel) for step in settled.steps if step.kernel is not None
+        )
+        _log.info("%s: in poisoned memory", instance.name)
+        executions = [executor.run()]
+        executor.poison = False
+        before = device.energy_j()
+        for index in range(repeat):
+            _log.info("%s: timed execution %d of %d", instance.name, index + 1, repeat)
+            executions.append(executor.run())
+        after = device.energy_j()
+    errors = [_error(one, reference) for one in executions]
+    return Trial(
+        instance=instance,
+        schedule=schedule,
+        backend=name,
+        device=title,
+        executions=tuple(sorted(executions[1:], key=lambda one: one.measured_ns)),
+        energy_j=None if before is None or after is None else (after - before) / repeat,
+        reference_ns=reference.measured_ns,
+        loss=executions[0].loss,
+        identical=all(identical(one, reference) for one in executions),
+        deterministic=deterministic,
+        max_abs_error=max(absolute for absolute, _ in errors),
+        close=all(relative <= TOLERANCE for _, relative in errors),
+    )
+
+
+def identical(one: Execution, other: Execution) -> bool:
+    """Whether losses and gradients have the same bits."""
+    return one.losses.tobytes() == other.losses.tobytes() and all(
+        one.gradients[name].tobytes() == values.tobytes() for name, values in other.gradients.items()
+    )
+
+
+def _error(one: Execution, other: Execution) -> tuple[float, float]:
+    """Largest difference of a gradient: as it is, and relative to the largest gradient of its layer."""
+    absolute = relative = 0.0
+    for name, values in other.gradients.items():
+        difference = float(np.max(np.abs(one.gradients[name] - values), initial=0.0))
+        if np.isnan(difference):
+            return float("inf"), float("inf")
+        largest = float(np.max(np.abs(values), initial=0.0))
+        absolute = max(absolute, difference)
+        relative = max(relative, difference / largest if largest else difference)
+    return absolute, relative
+
+
+def times(executions: Trial) -> list[tuple[str, int, Timed]]:
+    """Return name, predicted time and what was measured of each operation of the first round."""
+    trial = executions
+    names = [step.name for step in plan(trial.instance, trial.schedule, rebuild(trial.instance)).steps]
+    return [
+        (name, nominal_ns(trial.instance, operation), timed)
+        for name, operation, timed in zip(
+            names, trial.schedule.operations, trial.median.rounds[0], strict=True
+        )
+    ]

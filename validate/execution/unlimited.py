@@ -1,0 +1,98 @@
+"""The same computation without a budget: what a schedule's numbers are compared with."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...instances.instance import Instance
+from ...instances.units import ceil_to
+from ..schedule import Operation, Residence, Schedule
+
+
+def unlimited(instance: Instance, schedule: Schedule) -> tuple[Instance, Schedule]:
+    """Return the schedule's runs with its algorithms, one after the other, every block in a place of its own.
+
+    Nothing is copied, except what must be on the host at the end; no memory is used twice but for workspaces.
+    The instance comes with the budget that this takes.
+    """
+    unit = instance.alignment_bytes
+    offsets: list[int] = []
+    bases: dict[str, int] = {}
+    extents: dict[str, int] = {}
+    for block in instance.blocks:
+        if block.tensor is not None and block.begin is not None:
+            reached = ceil_to(block.begin + block.bytes, unit)
+            extents[block.tensor] = max(extents.get(block.tensor, 0), reached)
+    end = 0
+    for block in instance.blocks:
+        if block.tensor is None or block.begin is None:
+            offsets.append(end)
+            end += ceil_to(block.bytes, unit)
+            continue
+        if block.tensor not in bases:
+            bases[block.tensor] = end
+            end += extents[block.tensor]
+        offsets.append(bases[block.tensor] + block.begin)
+    operations = [
+        msgspec.structs.replace(operation, after=())
+        for operation in schedule.operations
+        if operation.kind == "run"
+    ]
+    acquired: dict[int, int | None] = {
+        d: None for d, block in enumerate(instance.blocks) if block.initially != "absent"
+    }
+    residences = []
+    scratch = 0
+    for operation in operations:
+        assert operation.task is not None
+        assert operation.algorithm is not None
+        task = instance.tasks[operation.task]
+        for d in task.outputs:
+            acquired.setdefault(d, operation.id)
+        size = task.algorithms[operation.algorithm].workspace_bytes
+        if size:
+            residences.append(
+                Residence(
+                    workspace_of=operation.id,
+                    offset=end,
+                    bytes=size,
+                    acquired_by=operation.id,
+                    released_after=(operation.id,),
+                )
+            )
+        scratch = max(scratch, size)
+    residences += [
+        Residence(block=d, offset=offsets[d], bytes=instance.blocks[d].bytes, acquired_by=writer)
+        for d, writer in acquired.items()
+    ]
+    operations += _homecoming(instance, schedule, operations[-1].id if operations else 0)
+    pool = end + ceil_to(scratch, unit)
+    roomy = msgspec.structs.replace(instance, budget_bytes=instance.resident_bytes + pool)
+    return roomy, Schedule(
+        format="pebbler/schedule/1",
+        instance=instance.name,
+        method=f"{schedule.method} without a budget",
+        memory_model="contiguous",
+        operations=tuple(operations),
+        residences=tuple(residences),
+        makespan_ns=schedule.makespan_ns,
+        peak_bytes=roomy.budget_bytes,
+    )
+
+
+def _homecoming(instance: Instance, schedule: Schedule, last_run: int) -> list[Operation]:
+    """Offload, after everything else, what must be on the host at the end."""
+    first = max((operation.id for operation in schedule.operations), default=0) + 1
+    wanted = [d for d, block in enumerate(instance.blocks) if block.finally_ == "host"]
+    return [
+        Operation(
+            id=first + i,
+            stream="d2h" if instance.engines == "duplex" else "copy",
+            kind="offload",
+            block=d,
+            after=(last_run,),
+            start_ns=schedule.makespan_ns,
+            end_ns=schedule.makespan_ns,
+        )
+        for i, d in enumerate(wanted)
+    ]
