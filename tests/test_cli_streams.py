@@ -6,29 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from pebbler.benchmark.papers_glp4nn import WORKED_EXAMPLE
 from pebbler.cli import main
 from pebbler.instances.files import read_instance
 
-WORKED_EXAMPLE: dict[str, Any] = {
-    "t_launch_ns": 5000,
-    "kernels": [
-        {
-            "name": name,
-            "grid": [blocks, 1, 1],
-            "block": [threads, 1, 1],
-            "shared_bytes": shared,
-            "registers": registers,
-            "duration_ns": duration,
-        }
-        for name, blocks, threads, shared, registers, duration in (
-            ("im2col", 18, 512, 0, 33, 30_000),
-            ("sgemm", 48, 256, 8448, 70, 110_000),
-            ("gemmk1", 72, 256, 0, 30, 14_000),
-        )
-    ],
-}
+EXAMPLE: dict[str, Any] = msgspec.to_builtins(WORKED_EXAMPLE)
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +24,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def file(elsewhere: Path) -> str:
-    (elsewhere / "conv1.json").write_text(json.dumps(WORKED_EXAMPLE), encoding="utf-8")
+    (elsewhere / "conv1.json").write_text(json.dumps(EXAMPLE), encoding="utf-8")
     return "conv1.json"
 
 
@@ -125,7 +110,7 @@ def test_wrong_usage_is_one_sentence(
 
 
 def test_the_authors_failure_case_is_told(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kernels = [{**WORKED_EXAMPLE["kernels"][2], "grid": [240, 1, 1]}]
+    kernels = [{**EXAMPLE["kernels"][2], "grid": [240, 1, 1]}]
     (elsewhere / "waves.json").write_text(
         json.dumps({"t_launch_ns": 5, "kernels": kernels}), encoding="utf-8"
     )

@@ -6,6 +6,8 @@ import dataclasses
 import json
 import math
 import re
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -148,6 +150,30 @@ def test_logs_go_to_standard_error(solver: str, capfd: pytest.CaptureFixture[str
     out, err = capfd.readouterr()
     assert out == ""
     assert len(err.splitlines()) > 10
+
+
+THREADS = """
+import pulp
+from pebbler.solver import pulp_adapter
+from pebbler.solver.linear import ModelBuilder
+builder = ModelBuilder()
+builder.columns(1, upper=3.0, cost=-1.0, integer=True)
+builder.entries(builder.rows(1, upper=2.5), 0, 1)
+asked, found = [], pulp.getSolver
+def noted(name, **options):
+    asked.append(options.get("threads"))
+    return found(name, **options)
+pulp_adapter.pulp.getSolver = noted
+for workers in (1, 2):
+    assert pulp_adapter.solve_by_pulp(builder.build(), "cbc", workers=workers).objective == -2.0
+    print(asked[-1])
+"""
+
+
+def test_cbc_is_not_asked_for_one_thread_beside_its_own(cbc: str) -> None:
+    """With "threads 1" one solve in a hundred waits for ten seconds."""
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["None", "2"], cbc
 
 
 def test_cbc_agrees_with_highs_on_flow(cbc: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pebbler.benchmark.papers_glp4nn import WORKED_EXAMPLE
 from pebbler.instances.caffe import TABLE_5, ConvLayer, caffe_kernels
 from pebbler.instances.devices import find_device
 from pebbler.instances.errors import PebblerError
@@ -41,15 +42,7 @@ def kernel(name: str, blocks: int, threads: int, shared: int, registers: int, us
 
 @pytest.fixture
 def conv1() -> LayerKernels:
-    """CaffeNet's conv1 on the K40C: configurations after the paper's Fig. 6, durations made up."""
-    return LayerKernels(
-        t_launch_ns=5000,
-        kernels=(
-            kernel("im2col", 18, 512, 0, 33, 30),
-            kernel("sgemm", 48, 256, 8448, 70, 110),
-            kernel("gemmk1", 72, 256, 0, 30, 14),
-        ),
-    )
+    return WORKED_EXAMPLE
 
 
 def solutions(model: StreamModel) -> tuple[np.ndarray, np.ndarray]:
