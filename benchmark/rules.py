@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..heuristics.methods import find_method
-from ..instances.errors import BudgetError
+from ..instances.errors import BudgetError, PebblerError
 from ..instances.files import write_atomically
 from ..instances.instance import Instance
 from ..instances.suites import find_suite, list_suites, members
@@ -103,11 +103,23 @@ def sweep(suites: Iterable[str], done: Iterable[Line], most_tasks: int) -> Itera
 
 
 def read(path: Path) -> list[Line]:
-    """Read the file; none yet is an empty one."""
+    """Read the file; none yet is an empty one.
+
+    Raises
+    ------
+    PebblerError
+        For a line that has not all its cells.
+    """
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as file:
-        return [Line(*cells) for cells in csv.reader(file)][1:]
+        rows = list(csv.reader(file))
+    for number, cells in enumerate(rows, start=1):
+        if len(cells) != len(Line._fields):
+            raise PebblerError(
+                f"{path}: line {number} has {len(cells)} cells, not {len(Line._fields)}; remove it"
+            )
+    return [Line(*cells) for cells in rows[1:]]
 
 
 def write(lines: Iterable[Line], path: Path) -> None:

@@ -13,10 +13,10 @@ from itertools import pairwise
 from ..instances.instance import Instance
 from ..instances.memory import with_budget
 from ..instances.units import ceil_to, format_size
+from .choices import run_fastest
 from .layerwise import Execution, next_layer, passes
 from .layrub import caffe_algorithms
 from .methods import Answer, Limits, Refusal, register
-from .network_wide import fetch, run_fastest
 from .placement import build
 from .program import OutOfMemoryError, ProgramBuilder
 from .recomputation import fastest_with_room, turn, used_later
@@ -77,7 +77,7 @@ def mxnet(instance: Instance, limits: Limits) -> Answer:
 
     def issue(builder: ProgramBuilder) -> None:
         for k in range(len(instance.tasks)):
-            fetch(builder, (*instance.tasks[k].inputs, *instance.tasks[k].updates))
+            builder.fetch((*instance.tasks[k].inputs, *instance.tasks[k].updates))
             builder.run(k, algorithms[k])
             builder.release_dead(k)
 
@@ -165,7 +165,7 @@ def save_on_cpu(instance: Instance, limits: Limits) -> Answer:
     def issue(builder: ProgramBuilder) -> None:
         before: list[int] = []
         for k, task in enumerate(instance.tasks):
-            before += fetch(builder, (*task.inputs, *task.updates), before)
+            before += builder.fetch((*task.inputs, *task.updates), before)
             run = builder.run(k, fastest_with_room(builder, k), before)
             made = [d for d in (*task.outputs, *task.updates) if d in saved and instance.writers[d][-1] == k]
             before = [run, *(builder.offload(d) for d in made)]
@@ -186,7 +186,7 @@ def _in_order(
     """
     try:
         for k, task in enumerate(builder.instance.tasks):
-            fetch(builder, (*task.inputs, *task.updates))
+            builder.fetch((*task.inputs, *task.updates))
             if algorithms is None:
                 run_fastest(builder, k)
             else:

@@ -6,7 +6,8 @@ import pytest
 
 from pebbler.benchmark import rules
 from pebbler.benchmark.rules import METHODS, REASONS, Line, main, outcome, read, sweep, table, word, write
-from pebbler.heuristics.methods import find_method
+from pebbler.heuristics.methods import list_methods
+from pebbler.instances.errors import PebblerError
 from pebbler.instances.suites import find_suite, list_suites, members
 
 
@@ -70,5 +71,13 @@ def test_a_refusal_without_a_word_is_a_defect() -> None:
 
 
 def test_all_rules_of_layrub_and_its_tables_are_swept() -> None:
-    for method in METHODS:
-        assert find_method(method).summary
+    ours = {info.name for info in list_methods() if info.name.startswith("layrub-") or "-rule" in info.name}
+    assert ours == set(METHODS)
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rules.csv"
+    write([Line("tiny", "a", "5", "caffe-rule", "memory")], path)
+    path.write_text(path.read_text()[:-10], encoding="utf-8")
+    with pytest.raises(PebblerError, match=r"line 2 has 4 cells, not 5"):
+        read(path)
