@@ -101,7 +101,7 @@ def geeps(instance: Instance, limits: Limits) -> Answer:
         When the pool does not fit, or fragments.
     """
     layers, algorithms = passes(instance), caffe_algorithms(instance)
-    at = [index for index, layer in enumerate(layers) for _ in layer.tasks]
+    at = [index for index, layer in enumerate(layers) for _ in layer.unit.tasks]
     leaves: dict[int, list[int]] = {}
     for d, block in enumerate(instance.blocks):
         for here, there in pairwise(sorted({at[k] for k in instance.uses[d]})):
@@ -109,15 +109,11 @@ def geeps(instance: Instance, limits: Limits) -> Answer:
                 leaves.setdefault(here, []).append(d)
     sizes = [ceil_to(block.bytes, instance.alignment_bytes) for block in instance.blocks]
     largest = max(
-        sum(
-            ceil_to(instance.blocks[d].bytes, instance.alignment_bytes) for d in {*layer.needs, *layer.writes}
-        )
-        + max(instance.tasks[k].algorithms[algorithms[k]].workspace_bytes for k in layer.tasks)
+        sum(sizes[d] for d in {*layer.needs, *layer.writes})
+        + max(instance.tasks[k].algorithms[algorithms[k]].workspace_bytes for k in layer.unit.tasks)
         for layer in layers
     )
-    inputs = sum(
-        size for size, block in zip(sizes, instance.blocks, strict=True) if block.initially == "device"
-    )
+    inputs = sum(sizes[d] for d, block in enumerate(instance.blocks) if block.initially == "device")
     buffers = 2 * ceil_to(largest, instance.alignment_bytes) + inputs
     if buffers > instance.pool_bytes:
         raise Refusal(
@@ -159,8 +155,8 @@ def save_on_cpu(instance: Instance, limits: Limits) -> Answer:
     for d in saved:
         goes[max(k for k in instance.uses[d] if k < end)].add(d)
     for layer in passes(instance):
-        if layer.tasks[0] >= end:
-            goes[layer.tasks[-1]] |= saved.intersection(layer.needs)
+        if layer.unit.tasks[0] >= end:
+            goes[layer.unit.tasks[-1]] |= saved.intersection(layer.needs)
 
     def issue(builder: ProgramBuilder) -> None:
         before: list[int] = []
