@@ -16,11 +16,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..heuristics.methods import find_method
-from ..instances.errors import BudgetError
+from ..heuristics.methods import Transform, find_method
+from ..instances.errors import BudgetError, PebblerError
 from ..instances.files import write_atomically
 from ..instances.instance import Instance
 from ..instances.suites import find_suite, list_suites, members
+from ..solver.bounds import Bound, compute_bound
 from ..solver.solve import solve
 from .page import markdown, publish
 from .plan import planned
@@ -64,20 +65,29 @@ class Line(NamedTuple):
     outcome: str
 
 
-def outcome(instance: Instance, method: str) -> str:
-    """Return the time of a round by a schedule that the checker has passed, or the word for the refusal.
+def outcomes(instance: Instance, methods: Sequence[str] = METHODS) -> dict[str, str]:
+    """Return, per method, the time of a round by a checked schedule, or why there is none.
 
     Raises
     ------
     AssertionError
         For an invalid schedule, or a refusal without a word: defects.
     """
-    (changed,) = planned(find_method(method), (instance,))
-    try:
-        result = solve(changed, method)
-    except BudgetError as error:
-        return word(str(error))
-    return word(result.stopped_by) if result.makespan_ns is None else str(result.makespan_ns)
+    made: dict[Transform | None, tuple[Instance, Bound]] = {}
+    found: dict[str, str] = {}
+    for name in methods:
+        info = find_method(name)
+        if info.transform not in made:
+            (changed,) = planned(info, (instance,))
+            made[info.transform] = changed, compute_bound(changed)
+        changed, bound = made[info.transform]
+        try:
+            result = solve(changed, name, bound=bound)
+        except BudgetError as error:
+            found[name] = word(str(error))
+        else:
+            found[name] = word(result.stopped_by) if result.makespan_ns is None else str(result.makespan_ns)
+    return found
 
 
 def word(reason: str) -> str:
@@ -98,16 +108,28 @@ def sweep(suites: Iterable[str], done: Iterable[Line], most_tasks: int) -> Itera
                 continue
             instance = member.build()
             if len(instance.tasks) <= most_tasks:
-                count = str(len(instance.tasks))
-                yield [Line(suite, member.name, count, name, outcome(instance, name)) for name in missing]
+                told, count = outcomes(instance, missing), str(len(instance.tasks))
+                yield [Line(suite, member.name, count, name, told[name]) for name in missing]
 
 
 def read(path: Path) -> list[Line]:
-    """Read the file; none yet is an empty one."""
+    """Read the file; none yet is an empty one.
+
+    Raises
+    ------
+    PebblerError
+        For a line that has not all its cells.
+    """
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as file:
-        return [Line(*cells) for cells in csv.reader(file)][1:]
+        rows = list(csv.reader(file))
+    for number, cells in enumerate(rows, start=1):
+        if len(cells) != len(Line._fields):
+            raise PebblerError(
+                f"{path}: line {number} has {len(cells)} cells, not {len(Line._fields)}; remove it"
+            )
+    return [Line(*cells) for cells in rows[1:]]
 
 
 def write(lines: Iterable[Line], path: Path) -> None:

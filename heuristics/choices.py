@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..instances.instance import Task
+from .program import OutOfMemoryError, ProgramBuilder
 
 
 def by_speed(task: Task) -> list[int]:
@@ -22,3 +23,21 @@ def leanest(task: Task) -> int:
 def fastest_within(task: Task, room: int) -> int:
     """Index of the fastest algorithm with a workspace of at most `room` bytes; else of the leanest."""
     return next((a for a in by_speed(task) if task.algorithms[a].workspace_bytes <= room), leanest(task))
+
+
+def run_fastest(builder: ProgramBuilder, k: int) -> None:
+    """Run a task with the fastest algorithm for which there is room.
+
+    Raises
+    ------
+    OutOfMemoryError
+        When there is none.
+    """
+    *faster, last = by_speed(builder.instance.tasks[k])
+    for algorithm in faster:
+        try:
+            builder.run(k, algorithm)
+        except OutOfMemoryError:
+            continue
+        return
+    builder.run(k, last)

@@ -13,10 +13,10 @@ from itertools import pairwise
 from ..instances.instance import Instance
 from ..instances.memory import with_budget
 from ..instances.units import ceil_to, format_size
+from .choices import run_fastest
 from .layerwise import Execution, next_layer, passes
 from .layrub import caffe_algorithms
 from .methods import Answer, Limits, Refusal, register
-from .network_wide import fetch, run_fastest
 from .placement import build
 from .program import OutOfMemoryError, ProgramBuilder
 from .recomputation import fastest_with_room, turn, used_later
@@ -77,7 +77,7 @@ def mxnet(instance: Instance, limits: Limits) -> Answer:
 
     def issue(builder: ProgramBuilder) -> None:
         for k in range(len(instance.tasks)):
-            fetch(builder, (*instance.tasks[k].inputs, *instance.tasks[k].updates))
+            builder.fetch((*instance.tasks[k].inputs, *instance.tasks[k].updates))
             builder.run(k, algorithms[k])
             builder.release_dead(k)
 
@@ -101,7 +101,7 @@ def geeps(instance: Instance, limits: Limits) -> Answer:
         When the pool does not fit, or fragments.
     """
     layers, algorithms = passes(instance), caffe_algorithms(instance)
-    at = [index for index, layer in enumerate(layers) for _ in layer.tasks]
+    at = [index for index, layer in enumerate(layers) for _ in layer.unit.tasks]
     leaves: dict[int, list[int]] = {}
     for d, block in enumerate(instance.blocks):
         for here, there in pairwise(sorted({at[k] for k in instance.uses[d]})):
@@ -109,15 +109,11 @@ def geeps(instance: Instance, limits: Limits) -> Answer:
                 leaves.setdefault(here, []).append(d)
     sizes = [ceil_to(block.bytes, instance.alignment_bytes) for block in instance.blocks]
     largest = max(
-        sum(
-            ceil_to(instance.blocks[d].bytes, instance.alignment_bytes) for d in {*layer.needs, *layer.writes}
-        )
-        + max(instance.tasks[k].algorithms[algorithms[k]].workspace_bytes for k in layer.tasks)
+        sum(sizes[d] for d in {*layer.needs, *layer.writes})
+        + max(instance.tasks[k].algorithms[algorithms[k]].workspace_bytes for k in layer.unit.tasks)
         for layer in layers
     )
-    inputs = sum(
-        size for size, block in zip(sizes, instance.blocks, strict=True) if block.initially == "device"
-    )
+    inputs = sum(sizes[d] for d, block in enumerate(instance.blocks) if block.initially == "device")
     buffers = 2 * ceil_to(largest, instance.alignment_bytes) + inputs
     if buffers > instance.pool_bytes:
         raise Refusal(
@@ -159,13 +155,13 @@ def save_on_cpu(instance: Instance, limits: Limits) -> Answer:
     for d in saved:
         goes[max(k for k in instance.uses[d] if k < end)].add(d)
     for layer in passes(instance):
-        if layer.tasks[0] >= end:
-            goes[layer.tasks[-1]] |= saved.intersection(layer.needs)
+        if layer.unit.tasks[0] >= end:
+            goes[layer.unit.tasks[-1]] |= saved.intersection(layer.needs)
 
     def issue(builder: ProgramBuilder) -> None:
         before: list[int] = []
         for k, task in enumerate(instance.tasks):
-            before += fetch(builder, (*task.inputs, *task.updates), before)
+            before += builder.fetch((*task.inputs, *task.updates), before)
             run = builder.run(k, fastest_with_room(builder, k), before)
             made = [d for d in (*task.outputs, *task.updates) if d in saved and instance.writers[d][-1] == k]
             before = [run, *(builder.offload(d) for d in made)]
@@ -186,7 +182,7 @@ def _in_order(
     """
     try:
         for k, task in enumerate(builder.instance.tasks):
-            fetch(builder, (*task.inputs, *task.updates))
+            builder.fetch((*task.inputs, *task.updates))
             if algorithms is None:
                 run_fastest(builder, k)
             else:

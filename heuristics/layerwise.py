@@ -18,21 +18,9 @@ from .program import ProgramBuilder
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A layer in one pass.
+    """A layer in one pass: its unit, what it reads and does not make itself, what it makes or changes."""
 
-    Attributes
-    ----------
-    kind, direction, tasks
-        As of its unit.
-    needs
-        Blocks that it reads and does not make itself.
-    writes
-        Blocks that it makes or changes.
-    """
-
-    kind: str
-    direction: str | None
-    tasks: tuple[int, ...]
+    unit: Unit
     needs: tuple[int, ...]
     writes: frozenset[int]
 
@@ -49,7 +37,7 @@ def passes(instance: Instance) -> list[Pass]:
             needed.update((d, None) for d in (*task.inputs, *task.updates) if d not in made)
             made.update(task.outputs)
             changed.update(task.updates)
-        found.append(Pass(unit.kind, unit.direction, unit.tasks, tuple(needed), frozenset(made | changed)))
+        found.append(Pass(unit, tuple(needed), frozenset(made | changed)))
     return found
 
 
@@ -108,7 +96,7 @@ class Execution:
         leaving = self.leaves_at.get(index, ())
         self.copies += self.offload([d for d in leaving if d not in here.writes], issued)
         self.copies += [self.builder.prefetch(d, issued) for d in self.look_ahead(self, index)]
-        for k in here.tasks:
+        for k in here.unit.tasks:
             at = self.workspace_at.get(k)
             self.last_run = self.builder.run(k, self.algorithms[k], pending, workspace_at=at)
             if self.rooms is not None:
@@ -120,7 +108,7 @@ class Execution:
         for d in leaving:
             if self.builder.is_resident(d):
                 self.builder.release(d)
-        for k in () if self.at_once else here.tasks:
+        for k in () if self.at_once else here.unit.tasks:
             self.builder.release_dead(k)
 
     def offload(self, blocks: Sequence[int], issued: Sequence[int]) -> list[int]:

@@ -16,7 +16,6 @@ from .choices import fastest_within
 from .layers import layers, units
 from .layerwise import Execution, next_layer, offload_points, passes
 from .methods import Answer, Limits, Refusal, register
-from .network_wide import fetch
 from .program import OutOfMemoryError, ProgramBuilder
 from .regions import Groups, alone, build_in_regions, largest_first
 
@@ -73,7 +72,7 @@ def layrub_intra(instance: Instance, limits: Limits) -> Answer:
     try:
         for k, task in enumerate(instance.tasks):
             ahead = instance.tasks[k + 1].inputs if k + 1 < len(instance.tasks) else ()
-            fetch(builder, (d for d in (*task.inputs, *task.updates, *ahead) if builder.on_host(d)))
+            builder.fetch(d for d in (*task.inputs, *task.updates, *ahead) if builder.on_host(d))
             at = {
                 d: offset
                 for d in task.outputs

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ..instances.instance import Instance
-from .choices import by_speed
+from .choices import run_fastest
 from .layers import units
 from .methods import Answer, Limits, Refusal, register
 from .program import OutOfMemoryError, ProgramBuilder
@@ -36,38 +34,9 @@ def network_wide(instance: Instance, limits: Limits) -> Answer:
     builder = ProgramBuilder(instance, memory=limits.memory)
     try:
         for k, task in enumerate(instance.tasks):
-            fetch(builder, (*task.inputs, *task.updates))
+            builder.fetch((*task.inputs, *task.updates))
             run_fastest(builder, k)
             builder.release_dead(k, keep=kept)
         return Answer(builder.finish("network-wide"))
     except OutOfMemoryError as error:
         raise Refusal(f"{error} at task {task.name}") from None
-
-
-def run_fastest(builder: ProgramBuilder, k: int) -> None:
-    """Run a task with the fastest algorithm for which there is room.
-
-    Raises
-    ------
-    OutOfMemoryError
-        When there is none.
-    """
-    *faster, last = by_speed(builder.instance.tasks[k])
-    for algorithm in faster:
-        try:
-            builder.run(k, algorithm)
-        except OutOfMemoryError:
-            continue
-        return
-    builder.run(k, last)
-
-
-def fetch(builder: ProgramBuilder, blocks: Iterable[int], after: Iterable[int] = ()) -> list[int]:
-    """Prefetch those of the given blocks that are not resident, and return the operations.
-
-    Raises
-    ------
-    OutOfMemoryError
-        When one has no place.
-    """
-    return [builder.prefetch(d, after) for d in blocks if not builder.is_resident(d)]

@@ -428,6 +428,16 @@ class ProgramBuilder:
         self._open_stay(block, place, i)
         return i
 
+    def fetch(self, blocks: Iterable[int], after: Iterable[int] = ()) -> list[int]:
+        """Prefetch those of some blocks that are not resident, and return the operations.
+
+        Raises
+        ------
+        OutOfMemoryError, Refusal, PebblerError
+            As `prefetch`, for the first block that cannot come.
+        """
+        return [self.prefetch(d, after) for d in blocks if d not in self._open]
+
     def move(self, block: int, after: Iterable[int] = (), *, at: int | None = None) -> int:
         """Copy a resident block to another place on the device, and release the old one.
 

@@ -172,7 +172,9 @@ def _restorable(instance: Instance) -> set[int]:
     """
     found = used_later(instance, restorable(instance))
     if not found:
-        raise Refusal("nothing can be computed again: no forward task may run twice, or all work in place")
+        raise Refusal(
+            "nothing can be computed again: no forward task may run twice (--recompute), or it works in place"
+        )
     return found
 
 

@@ -107,12 +107,12 @@ def program(
 
 def up_to_the_next_convolution(execution: Execution, index: int) -> list[int]:
     """Inputs of the next layer that waits for some, up to and with the next convolution (Fig. 10)."""
-    if execution.passes[index].direction == "forward":
+    if execution.passes[index].unit.direction == "forward":
         return []
     for ahead in range(index + 1, len(execution.passes)):
         absent = execution.absent(ahead)
         if absent:
             return absent
-        if execution.passes[ahead].kind == "conv":
+        if execution.passes[ahead].unit.kind == "conv":
             break
     return []

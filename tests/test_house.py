@@ -133,7 +133,7 @@ def test_public_names_are_the_same_for_type_checkers_and_at_run_time(root: Path)
     assert set(dir(pebbler)) == {*declared, "__version__"}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/own-heuristic.md"])
 def test_examples_in_the_documentation_run(
     root: Path, page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

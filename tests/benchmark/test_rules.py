@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from pebbler.benchmark import rules
-from pebbler.benchmark.rules import METHODS, REASONS, Line, main, outcome, read, sweep, table, word, write
-from pebbler.heuristics.methods import find_method
+from pebbler.benchmark.rules import METHODS, REASONS, Line, main, outcomes, read, sweep, table, word, write
+from pebbler.heuristics.methods import list_methods
+from pebbler.instances.errors import PebblerError
 from pebbler.instances.suites import find_suite, list_suites, members
 
 
@@ -15,13 +16,19 @@ def data(pytestconfig: pytest.Config) -> list[Line]:
     return read(pytestconfig.rootpath / "docs" / "data" / "rules.csv")
 
 
-def test_the_file_has_every_rule_on_every_instance_of_every_suite(data: list[Line]) -> None:
+def test_the_file_has_every_rule_on_every_instance_that_the_page_does_not_except(
+    pytestconfig: pytest.Config, data: list[Line]
+) -> None:
+    page = (pytestconfig.rootpath / "docs" / "comparators.md").read_text(encoding="utf-8")
+    excepted = [name for name in page.split("Not run yet:")[1].split("\n\n")[0].split("`") if "-" in name]
     expected = {
         (suite, member.name, method)
         for suite in list_suites()
         for member in members(find_suite(suite))
         for method in METHODS
+        if member.name not in excepted
     }
+    assert len(excepted) <= 4
     assert {(line.suite, line.instance, line.method) for line in data} == expected
     assert len(data) == len(expected)
     assert all(line.outcome.isdigit() or line.outcome in REASONS.values() for line in data)
@@ -40,14 +47,15 @@ def test_the_page_shows_the_file(pytestconfig: pytest.Config, data: list[Line]) 
     assert rules.BEGIN + table(data) + rules.END in page
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_few_instances_of_every_suite_come_out_as_in_the_file(method: str, data: list[Line]) -> None:
-    recorded = {(line.suite, line.instance, line.method): line for line in data}
-    for suite in ("tiny", "random", "tight", "transformers", "papers"):
-        some = [member for member in members(find_suite(suite)) if (suite, member.name, method) in recorded]
-        small = [m for m in some if int(recorded[suite, m.name, method].tasks) < 120]
-        for member in small[:: max(len(small) // 3, 1)]:
-            assert outcome(member.build(), method) == recorded[suite, member.name, method].outcome
+@pytest.mark.parametrize("suite", ["tiny", "random", "tight", "transformers", "papers"])
+def test_a_few_instances_of_every_suite_come_out_as_in_the_file(suite: str, data: list[Line]) -> None:
+    recorded: dict[str, dict[str, str]] = {}
+    for line in data:
+        if line.suite == suite and int(line.tasks) < 120:
+            recorded.setdefault(line.instance, {})[line.method] = line.outcome
+    small = [member for member in members(find_suite(suite)) if member.name in recorded]
+    for member in small[:: max(len(small) // 5, 1)]:
+        assert outcomes(member.build()) == recorded[member.name]
 
 
 def test_what_is_in_the_file_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,5 +78,13 @@ def test_a_refusal_without_a_word_is_a_defect() -> None:
 
 
 def test_all_rules_of_layrub_and_its_tables_are_swept() -> None:
-    for method in METHODS:
-        assert find_method(method).summary
+    ours = {info.name for info in list_methods() if info.name.startswith("layrub-") or "-rule" in info.name}
+    assert ours == set(METHODS)
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rules.csv"
+    write([Line("tiny", "a", "5", "caffe-rule", "memory")], path)
+    path.write_text(path.read_text()[:-10], encoding="utf-8")
+    with pytest.raises(PebblerError, match=r"line 2 has 4 cells, not 5"):
+        read(path)
