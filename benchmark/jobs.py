@@ -11,10 +11,8 @@ from typing import Literal
 import msgspec
 
 from ..instances.errors import PebblerError
-from ..instances.files import checksum
-from ..instances.instance import Instance
+from ..instances.files import encode
 from ..instances.units import format_size
-from ..validate.schedule import Schedule
 from .compare import Comparison, Row, compare, compare_auto
 from .machine import limit_memory, package_versions, peak_rss_bytes
 from .problems import About, Problem, WorkloadProblem, problem_sha256
@@ -122,10 +120,14 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run has found, the instances that it solved, and its schedules."""
+    """What a run has found, and the files of the instances that it solved and of its schedules.
+
+    Files, for a copy of an instance in another process may be written with other defaults left out.
+    """
 
     found: Found
-    documents: tuple[Instance | Schedule, ...] = ()
+    instances: tuple[bytes, ...] = ()
+    schedules: tuple[bytes, ...] = ()
 
 
 def measure(job: Job) -> Measured:
@@ -191,11 +193,12 @@ def _compared(job: Job, trace: _Trace) -> Comparison:
 
 def _measured(job: Job, comparison: Comparison, trace: _Trace) -> Measured:
     row, bound = comparison.rows[0], comparison.bound
-    sums = [checksum(instance) for instance in row.instances]
-    schedules = [
-        msgspec.structs.replace(schedule, instance_sha256=of)
+    instances = tuple(map(encode, row.instances))
+    sums = [sha256(data).hexdigest() for data in instances]
+    schedules = tuple(
+        encode(msgspec.structs.replace(schedule, instance_sha256=of))
         for of, schedule in zip(sums, row.schedules, strict=False)
-    ]
+    )
     figures = row.figures
     names = (
         "iteration_ns",
@@ -218,12 +221,12 @@ def _measured(job: Job, comparison: Comparison, trace: _Trace) -> Measured:
         sub_batch=row.sub_batch,
         rounds=row.rounds,
         instances=tuple(sums),
-        schedules=tuple(map(checksum, schedules)),
+        schedules=tuple(sha256(data).hexdigest() for data in schedules),
         trace=_points(row, trace, bound.lower_bound_ns),
         solve_seconds=row.solve_seconds,
         peak_rss_bytes=peak_rss_bytes(),
     )
-    return Measured(found, (*row.instances, *schedules))
+    return Measured(found, instances, schedules)
 
 
 def _ended(job: Job, row: Row) -> tuple[str, str]:

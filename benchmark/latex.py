@@ -1,4 +1,4 @@
-"""Tables and pictures as LaTeX floats, to be put into a text; tables need the package booktabs."""
+"""Tables and pictures as LaTeX floats, for texts that load booktabs and graphicx."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ _SPECIAL = {
     **{char: "\\" + char for char in "&%$#_{}"},
 }
 
+_FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"
+"""Makes what follows as narrow as the line, where it is wider."""
+
 
 def escape(text: str) -> str:
     """Write a text so that LaTeX shows it as it is."""
@@ -18,7 +21,7 @@ def escape(text: str) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str, label: str) -> str:
-    """Return a table: the first column to the left, the others to the right."""
+    """Return a table that fits the line: the first column to the left, the others to the right."""
     lines = [r" & ".join(map(escape, cells)) + r" \\" for cells in (header, *rows)]
     return "\n".join(
         [
@@ -26,13 +29,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str, la
             r"\centering",
             rf"\caption{{{escape(caption)}}}",
             rf"\label{{tab:{label}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+            rf"{_FIT}{{\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
             r"\toprule",
             lines[0],
             r"\midrule",
             *lines[1:],
             r"\bottomrule",
-            r"\end{tabular}",
+            r"\end{tabular}}",
             r"\end{table}",
             "",
         ]

@@ -61,8 +61,13 @@ def usable_cores() -> int:
 
 def peak_rss_bytes() -> int:
     """Upper bound on the resident memory so far: this process's peak, plus that of its largest child."""
-    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(peaks) * (1 if sys.platform == "darwin" else 1024)
+    unit = 1 if sys.platform == "darwin" else 1024
+    own, children = (
+        unit * resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    # Linux counts in the first what the process had before it became this program: its parent's memory
+    told = _told_by("/proc/self/status", "VmHWM")
+    return (own if told is None else 1024 * int(told.removesuffix(" kB"))) + children
 
 
 def limit_memory(size: int) -> None:
@@ -74,12 +79,14 @@ def limit_memory(size: int) -> None:
 
 def _processor() -> str:
     """Model of the processor, where the system tells it."""
-    file = Path("/proc/cpuinfo")
-    if file.exists():
-        for line in file.read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    return _told_by("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
+
+
+def _told_by(file: str, key: str) -> str | None:
+    """Return what a file of the system says of a key; None where it says nothing."""
+    place = Path(file)
+    lines = place.read_text("utf-8").splitlines() if place.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(key)), None)
 
 
 def _revision() -> str | None:

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,14 +18,10 @@ from typing import Any
 import msgspec
 
 from ..instances.errors import PebblerError
-from ..instances.files import checksum, write_document
-from ..instances.instance import Instance
-from ..validate.schedule import Schedule
+from ..instances.files import write_atomically
 from .jobs import Found, Setting
 from .machine import Origin
 from .problems import About
-
-Document = Instance | Schedule
 
 _APPLICATION = 0x7065_6262
 """``pebb``: says in the file's header whose it is."""
@@ -122,20 +119,13 @@ class Results:
         condition = "" if failed else " WHERE status != 'error'"
         return {row[0] for row in self._execute(f"SELECT fingerprint FROM runs{condition}")}
 
-    def add(self, run: Run, documents: Iterable[Document] = ()) -> None:
-        """Enter a run, after the instances and schedules that go with it; it replaces one like it."""
-        for document in documents:
-            self.keep(document)
+    def add(self, run: Run, instances: Iterable[bytes] = (), schedules: Iterable[bytes] = ()) -> None:
+        """Enter a run, after the files that go with it; it replaces one like it."""
+        for place, files in ((self.instance_file, instances), (self.schedule_file, schedules)):
+            for data in files:
+                _keep(place(sha256(data).hexdigest()), data)
         cells = list(cells_of(run).values())
         self._execute(f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * len(cells))})", cells)
-
-    def keep(self, document: Document) -> None:
-        """Write an instance or a schedule, unless it is there: its name says what is in it."""
-        name = checksum(document)
-        place = self.instance_file(name) if isinstance(document, Instance) else self.schedule_file(name)
-        if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            write_document(document, place)
 
     def instance_file(self, name: str) -> Path:
         """Where the instance of a checksum lies."""
@@ -181,6 +171,13 @@ class Results:
         """Run a command, which is done as a whole or not at all."""
         with _told(self.path), self._database:
             return self._database.execute(command, cells).fetchall()
+
+
+def _keep(place: Path, data: bytes) -> None:
+    """Write a file unless it is there: its name says what is in it."""
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, data)
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def make(
             job = flying.pop(future)
             made = _answer(future, lost)
             run = _run(job, made)
-            results.add(run, made.measured.documents)
+            results.add(run, made.measured.instances, made.measured.schedules)
             failed += run.found.status == "error"
             left = (time.monotonic() - began) * (len(wanted) - count) / count
             _log.info("%d of %d, %s left: %s", count, len(wanted), _duration(left), _told(run))

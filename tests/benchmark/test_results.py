@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from msgspec.structs import replace
 
 from pebbler.benchmark.results import COLUMNS, Results, Run, origins
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.files import read_instance
 
 from .sweeps import swept
 
@@ -64,11 +64,12 @@ def test_anybody_can_read_the_table(path: Path, runs: list[Run]) -> None:
 
 def test_files_are_written_once(path: Path) -> None:
     with Results(path, write=True) as results:
-        (name,) = results.runs()[0].found.instances
-        place = results.instance_file(name)
+        run = results.runs()[0]
+        place = results.instance_file(run.found.instances[0])
         before = place.stat()
-        results.keep(read_instance(place))
+        results.add(run, [place.read_bytes()], [b"another"])
         assert (before.st_ino, before.st_mtime_ns) == (place.stat().st_ino, place.stat().st_mtime_ns)
+        assert results.schedule_file(sha256(b"another").hexdigest()).read_bytes() == b"another"
 
 
 def test_results_that_are_not_there_are_not_made_by_reading(tmp_path: Path) -> None:
