@@ -33,7 +33,7 @@ class Bound:
     certificate
         The best that there is; where the bound is not certified, it proves less than that.
     certified_sum_ns
-        Of a bound on several rounds, which has no certificate of its own: what those of the rounds add up to.
+        What is proven where there is no one certificate: those of an iteration's rounds, added up.
     """
 
     lower_bound_ns: int
@@ -58,7 +58,7 @@ class Bound:
         better = (other.lower_bound_ns, other.certified) > (self.lower_bound_ns, self.certified)
         best = other if better else self
         certified = other if other.certified_ns > self.certified_ns else self
-        return replace(best, certificate=certified.certificate)
+        return replace(best, certificate=certified.certificate, certified_sum_ns=certified.certified_ns)
 
     def as_dict(self) -> dict[str, object]:
         """What commands print of it, by name."""

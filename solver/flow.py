@@ -163,7 +163,7 @@ def proven(instance: Instance, result: LinearResult, model: FlowModel, name: str
     safety margin of 1e-6; it counts where it is higher.
     """
     found = []
-    if result.duals is not None:
+    if result.duals is not None and np.isfinite(result.duals).all():
         prices = _prices(model, result.duals)
         certificate = certify(instance, "prices", name, checkpoints=model.checkpoints, prices=prices)
         found.append(certified_bound(certificate))

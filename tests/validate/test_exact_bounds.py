@@ -9,13 +9,14 @@ from pathlib import Path
 from random import Random
 
 import msgspec
+import numpy as np
 import pytest
 
 from pebbler.benchmark.chain import chain_instance
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.workload import Workload
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.flow import flow_bound, flow_model, hot_checkpoints
+from pebbler.solver.flow import flow_bound, flow_model, hot_checkpoints, proven
 from pebbler.solver.linear import solve_linear
 from pebbler.validate.certificate import Certificate
 from pebbler.validate.exact_bounds import Prices, SinglePeak, compute_ns, priced_ns
@@ -114,6 +115,35 @@ def test_merging_versions_in_the_program_does_not_weaken_the_proof() -> None:
     assert bound is not None
     assert bound.certified
     assert bound.lower_bound_ns >= word * (1 - 1e-8)
+
+
+@pytest.mark.parametrize("solver", ["highs", "glop", "pdlp"])
+def test_whoever_suggests_the_prices(solver: str) -> None:
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    few = hot_checkpoints(instance, 12)
+    best, found = flow_bound(instance, few), flow_bound(instance, few, solver=solver)
+    assert best is not None
+    assert found is not None
+    assert found.certificate is not None
+    assert found.certificate.bound_by == f"flow-lp-{solver}"
+    assert found.certified_ns == pytest.approx(best.certified_ns, rel=1e-3)
+
+
+def test_duals_that_are_no_numbers_certify_nothing() -> None:
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    model = flow_model(instance, hot_checkpoints(instance, 12), "none")
+    result = solve_linear(model.linear)
+    assert result.duals is not None
+    for wrong in (np.nan, np.inf, -np.inf):
+        duals = result.duals.copy()
+        duals[model.memory_rows[0]] = wrong
+        bound = proven(instance, replace(result, duals=duals), model, "flow-lp-highs")
+        assert bound is not None
+        assert not bound.certified
+    huge = proven(instance, replace(result, duals=result.duals * 1e30), model, "flow-lp-highs")
+    assert huge is not None
+    assert huge.certificate is not None
+    assert huge.certified_ns <= round(result.bound * model.nanoseconds) + 1
 
 
 # --- by hand --------------------------------------------------------------------------------------------
