@@ -15,8 +15,8 @@ def test_predicted_and_measured_stand_side_by_side(monkeypatch: pytest.MonkeyPat
     lines = execution.table(found).splitlines()
     assert len([line for line in lines if line.startswith("| lenet (2) | 64MiB")]) == len(found)
     assert [line.split(",")[0] for line in lines[-4:]] == [
-        "- Error of an iteration",
-        "- Measured over predicted of an operation",
+        "- Error of the fastest iteration",
+        "- Fastest over predicted of an operation",
         "- Host time of an operation",
         "- Mapping pages",
     ]

@@ -28,7 +28,7 @@ from .cpu_scratch import Scratch
 from .device import DeviceError, Event
 from .kernel import Kernel
 
-_SWITCH_SECONDS = 1e-4
+_SWITCH_SECONDS = 1e-5
 """How long one thread may hold the interpreter while another waits for it, so that streams start soon."""
 
 _JOIN_SECONDS = 60.0
