@@ -158,17 +158,16 @@ class Executor:
         for name, (place, size) in self.plan.outside.items():
             if name.startswith("dW("):
                 self.backend.write(self._address(place), np.zeros(size, dtype=np.uint8))
-        carried: dict[str, NDArray[np.float32]] = {}
+        sizes: dict[str, int] = {}
+        for load in self.plan.final:
+            sizes[load.tensor] = max(sizes.get(load.tensor, 0), load.begin + load.bytes)
+        carried = {name: np.zeros(size // 4, dtype=_NUMBERS) for name, size in sizes.items()}
         rounds = []
         for index in range(self.rounds):
             rounds.append(self._round(index))
             for load in self.plan.final:
                 part = self.backend.read(self._address(load.place), load.bytes).view(_NUMBERS)
-                whole = carried.setdefault(load.tensor, np.zeros(0, dtype=_NUMBERS))
-                if whole.size * 4 < load.begin + load.bytes:
-                    carried[load.tensor] = np.append(whole, np.zeros(part.size, dtype=_NUMBERS))
-                begin = load.begin // 4
-                carried[load.tensor][begin : begin + part.size] += part
+                carried[load.tensor][load.begin // 4 :][: part.size] += part
         return Execution(tuple(rounds), self._losses(), self._gradients(carried))
 
     # --- preparation ------------------------------------------------------------------------------
@@ -275,14 +274,15 @@ class Executor:
 
     def _poison_pool(self) -> None:
         plan = self.plan
-        if not plan.pages:
-            self.backend.write(self._bases["pool"], np.full(plan.areas["pool"], 0xFF, dtype=np.uint8))
-            return
-        if _ALL not in self._bases:
-            self._bases[_ALL] = self.backend.reserve(plan.pages * plan.page_bytes)
-        self.backend.map(self._bases[_ALL], range(plan.pages))
-        filling = np.full(plan.pages * plan.page_bytes, 0xFF, dtype=np.uint8)
-        self.backend.write(self._bases[_ALL], filling)
+        area, size = "pool", plan.areas.get("pool", 0)
+        if plan.pages:
+            area, size = _ALL, plan.pages * plan.page_bytes
+            if area not in self._bases:
+                self._bases[area] = self.backend.reserve(size)
+            self.backend.map(self._bases[area], range(plan.pages))
+        stream = next(iter(self._streams.values()))
+        stream.fill(self._bases[area], size)
+        stream.record().synchronize()
 
     # --- results ----------------------------------------------------------------------------------
 

@@ -70,12 +70,36 @@ def _shared(net: NetworkBuilder) -> str:
     return net.add("sum", first, other)
 
 
+def _transposed(net: NetworkBuilder) -> str:
+    x = net.conv("conv1", net.input(2, 5, 6), 4, 3, pad=1, relu=True)
+    return net.deconv("up", x, 3, 4, stride=2, pad=1)
+
+
+def _tokens(net: NetworkBuilder) -> str:
+    x = net.conv("stem", net.input(2, 8, 8), 6, 2, stride=2)
+    y = net.layer_norm("norm", net.conv("depthwise", x, 6, 3, pad=1, groups=6))
+    y = net.gelu("gelu", net.linear("wide", y, x, outputs=10))
+    return net.add("sum", x, net.scale("scale", net.linear("narrow", y, outputs=6, bias=False)))
+
+
+def _pair(net: NetworkBuilder) -> str:
+    ends = []
+    for suffix, tied in (("", None), ("_p", "trunk")):
+        x = net.fc(f"trunk{suffix}", net.input(1, 3, 3, name=f"in{suffix}"), 5, tied=tied)
+        ends.append(x)
+    net.loss("apart", *ends)
+    return ends[0]
+
+
 DEFINITIONS: dict[str, Callable[[NetworkBuilder], str]] = {
     "windows": _windows,
     "branches": _branches,
     "regularised": _regularised,
     "maps": _maps,
     "shared": _shared,
+    "transposed": _transposed,
+    "tokens": _tokens,
+    "pair": _pair,
 }
 
 
@@ -159,6 +183,23 @@ def torch_gradients(torch: Any, network: Network, data: Data) -> tuple[float, di
             filters = w[:count].reshape(channels, -1, layer.kernel, layer.kernel)
             bias = w[count:] if len(w) > count else None
             y = functional.conv2d(inputs[0], filters, bias, layer.stride, layer.pad, 1, layer.groups)
+        elif layer.kind == "deconv":
+            count = inputs[0].shape[1] * channels * layer.kernel**2
+            filters = w[:count].reshape(-1, channels, layer.kernel, layer.kernel)
+            y = functional.conv_transpose2d(inputs[0], filters, w[count:], layer.stride, layer.pad)
+        elif layer.kind == "linear":
+            joined = torch.cat(inputs, 1)
+            count = channels * joined.shape[1]
+            y = torch.einsum("oi,nihw->nohw", w[:count].reshape(channels, -1), joined)
+            if len(w) > count:
+                y = y + w[count:, None, None]
+        elif layer.kind == "norm":
+            along = inputs[0].permute(0, 2, 3, 1)
+            y = functional.layer_norm(along, (channels,), w[:channels], w[channels:]).permute(0, 3, 1, 2)
+        elif layer.kind == "scale":
+            y = inputs[0] * w[:, None, None]
+        elif layer.kind == "gelu":
+            y = functional.gelu(inputs[0], approximate="tanh")
         elif layer.kind == "fc":
             flat = inputs[0].flatten(1)
             count = channels * flat.shape[1]
@@ -187,6 +228,11 @@ def torch_gradients(torch: Any, network: Network, data: Data) -> tuple[float, di
             else:
                 y = inputs[0][:, :, ::a, ::b]
                 y = functional.pad(y, (0, 0, 0, 0, 0, channels - y.shape[1]))
+        elif layer.kind == "loss":
+            apart = torch.linalg.vector_norm((inputs[0] - inputs[1]).flatten(1), dim=1)
+            alike = torch.tensor(data[f"labels({layer.name})"][:, 0] == 1)
+            loss = loss + (torch.where(alike, apart, torch.relu(1 - apart)) ** 2 / 2).mean()
+            continue
         else:
             labels = torch.tensor(data[f"labels({layer.name})"], dtype=torch.int64)
             loss = loss + functional.cross_entropy(inputs[0].flatten(2), labels)
@@ -199,7 +245,8 @@ def torch_gradients(torch: Any, network: Network, data: Data) -> tuple[float, di
 
 def test_every_layer_of_the_convolutional_zoo_has_kernels() -> None:
     names = ["lenet", "cifar10_quick", "alexnet", "alexnet_caffe", "caffenet", "overfeat", "googlenet"]
-    names += ["googlenet_bvlc", "vgg16", "resnet18", "resnet50", "resnet56", "wrn16_8"]
+    names += ["googlenet_bvlc", "vgg16", "resnet18", "resnet50", "resnet56", "wrn16_8", "siamese"]
+    names += ["fcn", "fcn8s:size=64", "unet:size=572", "convnext_t"]
     for name in names:
         network = find_network(name)
         graph = task_graph(network, 2)
