@@ -23,11 +23,11 @@ biases at the end. The kinds compute, with N images (`Kernel.images`) of a round
 | loss | ``d^2 / 2`` at label 1, ``max(1 - d, 0)^2 / 2`` at 0; d: distance of the two inputs | |
 | resample | see `resampling` | its transpose |
 
-and backward of softmax is ``dx = (y - 1 at the label) / (batch x positions)``, with `Kernel.batch`, and that of
-a loss (contrastive, Hadsell et al. 2006) its derivative over that: gradients are those of the mean loss of
+and backward of softmax is ``dx = (y - 1 at the label) / (batch x positions)``, with `Kernel.batch`, and that
+of a loss (contrastive, Hadsell et al. 2006) its derivative over that: gradients are those of the mean loss of
 the whole batch, whatever the rounds. Roles: ``FP`` computes y, then ``max(y, 0)`` if the layer has a ReLU;
-``BP2`` adds to dw; ``BP1`` computes every dx from dy, and dw of what has no BP2; ``relu`` sets dy to 0 where y
-(or the sign in ``signs``) is not above 0; ``copy`` copies x0 to y.
+``BP2`` adds to dw; ``BP1`` computes every dx from dy, and dw of what has no BP2; ``relu`` sets dy to 0 where
+y (or the sign in ``signs``) is not above 0; ``copy`` copies x0 to y.
 """
 
 from __future__ import annotations
