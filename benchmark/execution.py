@@ -159,7 +159,8 @@ def _spread(word: str, ratios: Sequence[float]) -> str:
     ordered, errors = sorted(ratios), sorted(abs(ratio - 1) for ratio in ratios)
     return (
         f"Fastest over predicted of a {word}, {len(ratios)} of them: 10 % under {at(ordered, 0.1):.2f}, "
-        f"median {at(ordered, 0.5):.2f}, 10 % above {at(ordered, 0.9):.2f}; median error {at(errors, 0.5):.1%}."
+        f"median {at(ordered, 0.5):.2f}, 10 % above {at(ordered, 0.9):.2f}; "
+        f"median error {at(errors, 0.5):.1%}."
     )
 
 

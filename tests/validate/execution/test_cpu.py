@@ -211,7 +211,7 @@ def test_a_pool_beyond_the_memory_is_refused_and_everything_given_back(
     settled = plan(instance, schedule, rebuild(instance))
     settled.areas["pool"] = 2 * available_bytes()
     before = open_threads()
-    with pytest.raises(DeviceError, match="use a smaller budget"):
+    with pytest.raises(DeviceError, match="take a smaller budget"):
         Executor(CpuBackend(), settled, 1)
     assert open_threads() == before
 
