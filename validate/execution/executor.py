@@ -135,7 +135,7 @@ class Executor:
         Raises
         ------
         PebblerError
-            When an array is missing or has another size.
+            When an array is missing or too small.
         """
         self._data = {
             name: np.ascontiguousarray(values).view(np.uint8).reshape(-1) for name, values in data.items()
@@ -145,7 +145,10 @@ class Executor:
                 self._require(name, size)
                 self.backend.write(self._address(place), self._data[name])
         for load in self.plan.loads:
-            self._require(load.tensor, load.begin + load.bytes)
+            size = load.begin + load.bytes
+            if load.tensor.startswith("X("):
+                size = size * self.plan.batch // self.plan.images
+            self._require(load.tensor, size)
 
     def run(self) -> Execution:
         """Execute an iteration.
@@ -213,22 +216,30 @@ class Executor:
         events: list[tuple[Event, Event]] = []
         hosts = []
         origin = self._streams[plan.steps[0].operation.stream].record()
-        for i, step in enumerate(plan.steps):
-            begin = time.perf_counter_ns()
-            mapping, waiting = self._map(step, events)
-            events.append(self._issue(i, step, events, first))
-            hosts.append((time.perf_counter_ns() - begin - mapping - waiting, mapping, waiting))
-        for step, (_, end) in zip(plan.steps, events, strict=True):
-            try:
-                end.synchronize()
-            except DeviceError as error:
-                raise DeviceError(f"{step.name} (operation {step.operation.id}): {error}") from None
+        try:
+            for i, step in enumerate(plan.steps):
+                begin = time.perf_counter_ns()
+                mapping, waiting = self._map(step, events)
+                events.append(self._issue(i, step, events, first))
+                hosts.append((time.perf_counter_ns() - begin - mapping - waiting, mapping, waiting))
+        except DeviceError:
+            self._finish(events)
+            raise
+        self._finish(events)
         origin.synchronize()
         zero = origin.time_ns()
         return tuple(
             Timed(start.time_ns() - zero, end.time_ns() - zero, *host)
             for (start, end), host in zip(events, hosts, strict=True)
         )
+
+    def _finish(self, events: list[tuple[Event, Event]]) -> None:
+        """Wait for all that was issued; a failure is that of the first operation of the list that has one."""
+        for step, (_, end) in zip(self.plan.steps, events, strict=False):
+            try:
+                end.synchronize()
+            except DeviceError as error:
+                raise DeviceError(f"{step.name} (operation {step.operation.id}): {error}") from None
 
     def _issue(
         self, i: int, step: Step, events: list[tuple[Event, Event]], first: int

@@ -217,7 +217,9 @@ def _unbudgeted(
     try:
         executor = Executor(backend, plan(roomy, program, rebuilt), instance.rounds)
     except DeviceError as error:
-        raise DeviceError(f"the run without a budget has no room (leave it out to go on): {error}") from None
+        raise DeviceError(
+            f"the run without a budget has no room, leave it out with --no-reference: {error}"
+        ) from None
     with executor:
         executor.load(data)
         return executor.run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from pebbler import solve
 from pebbler.instances import workload
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.instance import Instance
 from pebbler.instances.network import Network, NetworkBuilder, Shape
 from pebbler.instances.taskgraph import task_graph
 from pebbler.instances.workload import Workload
@@ -114,12 +113,19 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ne
     return network
 
 
-def computed(instance: Instance, data: Data) -> Execution:
+@pytest.fixture
+def computed(small: Network) -> Iterator[Callable[[Data], Execution]]:
+    """Executes the network on data."""
+    instance = Workload(small.name, BATCH, "K40").instance("16MiB")
     schedule = solve(instance, "network-wide").schedule
     assert schedule is not None
     with Executor(CpuBackend(), plan(instance, schedule, rebuild(instance)), 1, poison=True) as executor:
-        executor.load(data)
-        return executor.run()
+
+        def run(data: Data) -> Execution:
+            executor.load(data)
+            return executor.run()
+
+        yield run
 
 
 def jittered(network: Network) -> Data:
@@ -132,10 +138,9 @@ def jittered(network: Network) -> Data:
     return data
 
 
-def test_gradients_are_the_slopes_of_the_loss(small: Network) -> None:
-    instance = Workload(small.name, BATCH, "K40").instance("64MiB")
+def test_gradients_are_the_slopes_of_the_loss(small: Network, computed: Callable[[Data], Execution]) -> None:
     data = jittered(small)
-    start = computed(instance, data)
+    start = computed(data)
     for name, gradient in start.gradients.items():
         length = float(np.linalg.norm(gradient.astype(np.float64)))
         assert length > 1e-4
@@ -144,16 +149,15 @@ def test_gradients_are_the_slopes_of_the_loss(small: Network) -> None:
         losses = []
         for sign in (1, -1):
             moved = data[f"W({name})"] + np.float32(sign * step) * direction
-            losses.append(computed(instance, data | {f"W({name})": moved}).losses.astype(np.float64))
+            losses.append(computed(data | {f"W({name})": moved}).losses.astype(np.float64))
         slope = float(np.mean(losses[0] - losses[1])) / (2 * step)
         assert slope == pytest.approx(length, rel=0.03, abs=2e-4), name
 
 
-def test_gradients_are_those_of_torch(small: Network) -> None:
+def test_gradients_are_those_of_torch(small: Network, computed: Callable[[Data], Execution]) -> None:
     torch = pytest.importorskip("torch")
-    instance = Workload(small.name, BATCH, "K40").instance("64MiB")
     data = jittered(small)
-    found = computed(instance, data)
+    found = computed(data)
     loss, gradients = torch_gradients(torch, small, data)
     assert found.loss == pytest.approx(loss, rel=1e-5)
     for name, values in gradients.items():
