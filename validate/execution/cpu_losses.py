@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from .cpu_operands import Array, Operands, positions, rows
+from .cpu_operands import Operands, positions, rows
 from .cpu_scratch import pieces
-
-
-def _apart(at: Operands) -> tuple[Array, Array]:
-    """Difference of the two inputs, image by image, and its length."""
-    difference = rows(at.source("x", 0)) - rows(at.source("x", 1))
-    return difference, np.sqrt(np.square(difference).sum(axis=1))
 
 
 def contrast(at: Operands) -> None:
     """Compute the contrastive loss of each image."""
-    _, distance = _apart(at)
-    alike = at.labels()[:, 0] == 1
-    at.losses()[:] = np.square(np.where(alike, distance, np.maximum(1 - distance, 0))) / 2
-    at.target("y")[:, 0, 0, 0] = at.losses()
+    one, other, losses = rows(at.source("x", 0)), rows(at.source("x", 1)), at.losses()
+    for n, label in enumerate(at.labels()[:, 0]):
+        distance = np.sqrt(np.square(one[n] - other[n]).sum())
+        losses[n] = np.square(distance if label else max(1 - distance, 0)) / 2
+    at.target("y")[:, 0, 0, 0] = losses
 
 
 def contrast_backward(at: Operands) -> None:
     """Add its derivative for both inputs."""
-    difference, distance = _apart(at)
-    alike = at.labels()[:, 0] == 1
-    far = -np.maximum(1 - distance, 0) / np.maximum(distance, np.finfo(np.float32).tiny)
-    difference *= (np.where(alike, 1, far) / at.kernel.batch).astype(np.float32)[:, None]
-    for i, sign in enumerate((1, -1)):
-        if f"dx{i}" in at:
-            rows(at.gradient(i))[...] += sign * difference
+    one, other = rows(at.source("x", 0)), rows(at.source("x", 1))
+    into = [rows(at.gradient(i)) if f"dx{i}" in at else None for i in range(2)]
+    for n, label in enumerate(at.labels()[:, 0]):
+        slope = one[n] - other[n]
+        if not label:
+            distance = max(np.sqrt(np.square(slope).sum()), np.finfo(np.float32).tiny)
+            slope *= -max(1 - distance, 0) / distance
+        slope /= at.kernel.batch
+        for dx, sign in zip(into, (1, -1), strict=True):
+            if dx is not None:
+                dx[n] += sign * slope
 
 
 def softmax(at: Operands) -> None:
