@@ -29,7 +29,8 @@ def array_at(address: int, shape: tuple[int, ...], dtype: Any = np.float32) -> N
 
 def available_bytes() -> int:
     """Memory that this process may still take: of the machine, or of its control group if that is less."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
+    free = os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemAvailable:"):
             free = int(line.split()[1]) * 1024
@@ -118,7 +119,9 @@ def require_memory(size: int) -> None:
     """Refuse to take more memory than there is, which the system would answer by ending the process."""
     free = available_bytes()
     if size > free:
-        raise DeviceError(f"{size} bytes of memory are needed and {free} are available; use a smaller budget")
+        raise DeviceError(
+            f"{size} bytes of memory are needed and {free} are available; take a smaller budget or sub-batch"
+        )
 
 
 def _lines(path: str) -> list[str]:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.network import NetworkBuilder
 from pebbler.instances.taskgraph import task_graph
-from pebbler.validate.execution.cpu_convolution import Convolution, winograd_matrices
+from pebbler.validate.execution.cpu_convolution import Convolution
 from pebbler.validate.execution.cpu_scratch import Scratch
+from pebbler.validate.execution.cpu_transforms import winograd_matrices
 from pebbler.validate.execution.kernel import Kernel, kernels_of
 
 # channels, height, width, outputs, kernel, stride, padding, groups, images
@@ -26,7 +27,7 @@ CASES = [
     (4, 32, 32, 4, 3, 1, 0, 1, 2),
     (3, 23, 23, 4, 11, 4, 2, 1, 2),
     (8, 10, 10, 8, 7, 1, 3, 8, 2),
-    (64, 9, 300, 2, 5, 1, 2, 1, 1),
+    (64, 3, 340, 2, 5, 1, 2, 1, 1),
 ]
 
 

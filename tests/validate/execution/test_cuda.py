@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -16,8 +17,10 @@ import numpy as np
 import pytest
 
 from pebbler import Workload, solve
+from pebbler.heuristics.program import ProgramBuilder
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
+from pebbler.instances.transforms import split_parts, with_engines, with_inputs_on_clock, with_mask
 from pebbler.validate.check import check
 from pebbler.validate.execution.cpu import CpuBackend
 from pebbler.validate.execution.cuda import CudaBackend
@@ -29,7 +32,7 @@ from pebbler.validate.execution.plan import plan
 from pebbler.validate.execution.rebuild import rebuild
 from pebbler.validate.execution.trial import identical
 from pebbler.validate.execution.unlimited import unlimited
-from pebbler.validate.schedule import Schedule
+from pebbler.validate.schedule import MemoryModel, Schedule
 
 from ...fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda  # noqa: F401
 
@@ -66,7 +69,7 @@ def without_budget(chosen: tuple[str, int, str, str, str, int]) -> Execution:
 CASES = [
     (LENET, 8, "1.0xMmin", "modnn", "contiguous", 8),
     (LENET, 16, "1.02xMmin", "vdnn-all-m", "contiguous", 8),
-    (LENET, 128, "1.2xMmin", "flow", "paged", 128),
+    (LENET, 128, "1.2xMmin", "modnn", "paged", 128),
     (QUICK, 8, "1.0xMmin", "flow", "contiguous", 8),
     (QUICK, 8, "1.2xMmin", "vdnn-all-m", "contiguous", 8),
     (QUICK, 16, "1.2xMmin", "vdnn-dyn", "contiguous", 8),
@@ -104,6 +107,76 @@ def test_results_are_those_of_the_cpu(
     for name, values in expected.gradients.items():
         scale = float(np.abs(values).max())
         np.testing.assert_allclose(found.gradients[name], values, rtol=1e-3, atol=1e-4 * scale)
+
+
+VARIANTS: dict[str, Callable[[], tuple[Instance, str, str]]] = {
+    "one copy engine": lambda: (with_engines(quick(4), "single"), "vdnn-all-m", "contiguous"),
+    "signs": lambda: (with_mask(quick(4)), "vdnn-all-m", "contiguous"),
+    "inputs on the clock": lambda: (with_inputs_on_clock(quick(4)), "vdnn-all-m", "contiguous"),
+    "parts": lambda: (split_parts(lenet(128), 2 * 2**20), "modnn", "contiguous"),
+    "parts in pages": lambda: (split_parts(lenet(128), 2 * 2**20), "modnn", "paged"),
+    "weights as blocks": lambda: (quick(4, weights_as_blocks=True), "modnn", "contiguous"),
+}
+
+
+def quick(batch: int, *, weights_as_blocks: bool = False) -> Instance:
+    """CIFAR10_quick, two rounds."""
+    workload = Workload(QUICK, batch=2 * batch, device="k40", weights_as_blocks=weights_as_blocks)
+    return workload.instance("1.2xMmin", batch, rounds=2)
+
+
+def lenet(batch: int) -> Instance:
+    return Workload(LENET, batch=batch, device="k40").instance("1.2xMmin")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_of_the_problem_run_and_are_written_as_scripts(
+    fake_cuda: FakeCuda,  # noqa: F811
+    variant: str,
+    tmp_path: Path,
+) -> None:
+    instance, method, memory = VARIANTS[variant]()
+    schedule = solve(instance, method=method, memory=memory).schedule  # type: ignore[arg-type]
+    assert schedule is not None
+    fake_cuda.configure(delay_us=300, seed=2)
+    found = execute(instance, schedule, CudaBackend(), poison=True)
+    assert identical(found, execute(*unlimited(instance, schedule), CudaBackend()))
+    assert run_script(instance, schedule, tmp_path)[1] == f"gradients {checksum(found)}"
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_blocks_are_moved_inside_the_device(
+    fake_cuda: FakeCuda,  # noqa: F811
+    memory: MemoryModel,
+    tmp_path: Path,
+) -> None:
+    instance = Workload(LENET, 2, "k40").instance("64MiB")
+    builder = ProgramBuilder(instance, memory=memory)
+    for k, task in enumerate(instance.tasks):
+        builder.run(k, 0)
+        builder.release_dead(k)
+        for d in filter(builder.is_resident, task.outputs):
+            builder.move(d)
+    schedule = builder.finish("restless")
+    assert sum(operation.kind == "move" for operation in schedule.operations) > 5
+    fake_cuda.configure(delay_us=300, seed=3)
+    found = execute(instance, schedule, CudaBackend(), poison=True)
+    assert identical(found, execute(*unlimited(instance, schedule), CudaBackend()))
+    assert run_script(instance, schedule, tmp_path)[1] == f"gradients {checksum(found)}"
+
+
+def run_script(instance: Instance, schedule: Schedule, folder: Path) -> list[str]:
+    """Lines that the script of a schedule prints."""
+    script = folder / "script.py"
+    script.write_text(emit(instance, schedule, rebuild(instance)), encoding="utf-8")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def checksum(execution: Execution) -> str:
+    values = b"".join(values.tobytes() for values in execution.gradients.values())
+    return hashlib.sha256(values).hexdigest()
 
 
 def test_the_cases_move_blocks() -> None:
@@ -230,23 +303,10 @@ def test_the_script_computes_what_the_executor_computes(
     tmp_path: Path,
 ) -> None:
     instance, schedule = case(*chosen)
-    script = tmp_path / "script.py"
-    script.write_text(emit(instance, schedule, rebuild(instance)), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
     expected = execute(instance, schedule, CudaBackend())
-    checksum = hashlib.sha256(
-        b"".join(values.tobytes() for values in expected.gradients.values())
-    ).hexdigest()
-    loss, gradients, elapsed = done.stdout.splitlines()
+    loss, gradients, elapsed = run_script(instance, schedule, tmp_path)
     assert loss == f"loss {expected.loss:.9g}"
-    assert gradients == f"gradients {checksum}"
+    assert gradients == f"gradients {checksum(expected)}"
     assert float(elapsed.split()[1]) > 0
 
 
