@@ -189,7 +189,7 @@ class Comparison:
                     "status": row.status,
                     "stopped_by": row.stopped_by,
                     **(asdict(row.figures) if row.figures else missing),
-                    **asdict(row.bound),
+                    **row.bound.as_dict(),
                     **shared,
                     "variant": row.variant,
                     "sub_batch": row.sub_batch,
@@ -202,11 +202,11 @@ class Comparison:
 
     def __str__(self) -> str:
         header: tuple[str, ...] = _HEADER
-        proven = None if self.bound.certified else self.bound.certified_ns
-        if proven is not None:
+        exactly = any(not row.bound.certified for row in self.rows)
+        if exactly:
             header = (*_HEADER[:5], "certified gap", *_HEADER[5:])
         align = "ll".ljust(len(header), "r")
-        table = format_table(header, [_cells(row, proven) for row in self.rows], align)
+        table = format_table(header, [_cells(row, exactly=exactly) for row in self.rows], align)
         notes = (
             textwrap.fill(f"{name + ':':<13} {text}", 110, subsequent_indent=" " * 14)
             for name, text in self._notes()
@@ -574,15 +574,16 @@ _HEADER = (
 )
 
 
-def _cells(row: Row, proven_ns: int | None) -> tuple[str, ...]:
+def _cells(row: Row, *, exactly: bool) -> tuple[str, ...]:
     """Cells of a row; where there is no schedule, the reason runs across the figures' columns.
 
-    `proven_ns` is what of the bound is certified, where that is not all of it: the gap to it is shown, too.
+    `exactly`: with the gap to what of the bound is certified, too.
     """
     if row.figures is None:
         return row.method, row.status, textwrap.shorten(row.stopped_by, 90, placeholder=" ...")
     figures = row.figures
-    exact = () if proven_ns is None else (f"{(figures.iteration_ns - proven_ns) / max(proven_ns, 1):.2%}",)
+    proven = row.bound.certified_ns
+    exact = (f"{(figures.iteration_ns - proven) / max(proven, 1):.2%}",) if exactly else ()
     return (
         row.method,
         row.status,
