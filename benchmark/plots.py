@@ -79,7 +79,7 @@ def timeline(instance: Instance, schedule: Schedule) -> bytes:
         return _png(figure)
 
 
-def timelines(instance: Instance, schedules: Mapping[str, Schedule], title: str, footnote: str) -> bytes:
+def timelines(instance: Instance, schedules: Mapping[str, Schedule], title: str, note: str) -> bytes:
     """Draw several timings of one program, as PNG: the streams of each, above the memory in use of the last.
 
     Parameters
@@ -88,7 +88,7 @@ def timelines(instance: Instance, schedules: Mapping[str, Schedule], title: str,
         What the program is for.
     schedules
         The program with its times, by a word on what they are; all on one axis.
-    title, footnote
+    title, note
         What stands above and below.
     """
     longest = max(schedule.makespan_ns for schedule in schedules.values())
@@ -106,7 +106,7 @@ def timelines(instance: Instance, schedules: Mapping[str, Schedule], title: str,
         memory.set_xlim(0, max(longest, 1) / scale)
         memory.set_xlabel(f"time ({unit})")
         figure.suptitle(title, fontsize=11)
-        _footnote(figure, footnote)
+        _footnote(figure, note)
         return _png(figure)
 
 
