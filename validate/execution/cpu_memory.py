@@ -18,6 +18,8 @@ from .device import DeviceError
 
 _PROT_NONE, _PROT_READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_FIXED = 0x10
+_MAP_NOW = getattr(mmap, "MAP_POPULATE", 0)
+"""Look all of the system's smaller pages up when mapping, not one by one when a kernel first touches them."""
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -92,7 +94,7 @@ class Memory:
         for begin, end in pairwise(breaks):
             if pages[end - 1] >= self._page_count:
                 raise PebblerError(f"page {pages[end - 1]} is not among the {self._page_count} of the pool")
-            flags = mmap.MAP_SHARED | _MAP_FIXED
+            flags = mmap.MAP_SHARED | _MAP_FIXED | _MAP_NOW
             length, offset = (end - begin) * size, pages[begin] * size
             self._mmap(address + begin * size, length, _PROT_READ_WRITE, flags, self._pages, offset)
 

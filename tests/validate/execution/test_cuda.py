@@ -237,7 +237,10 @@ def test_a_failing_operation_is_named_and_nothing_hangs(fake_cuda: FakeCuda, fau
     instance, schedule = case(*MOVING)
     backend = CudaBackend()
     fake_cuda.fail(**{fault: 12})
-    with pytest.raises(DeviceError, match=r"the GPU has failed: .*(launch failure|ECC error)"):
+    with pytest.raises(
+        DeviceError,
+        match=r"the GPU has failed, .*(launch failure|ECC error)",
+    ):
         execute(instance, schedule, backend)
     assert fake_cuda.bytes_in_use() == 0
     fake_cuda.recover()
