@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from .instances.zoo import list_networks as list_networks
     from .solver.bounds import best_bound as best_bound
     from .solver.solve import solve as solve
+    from .validate.certificate import Certificate as Certificate
+    from .validate.certificate import check_certificate as check_certificate
+    from .validate.certificate import read_certificate as read_certificate
+    from .validate.certificate import write_certificate as write_certificate
     from .validate.check import check as check
     from .validate.schedule import Operation as Operation
     from .validate.schedule import Residence as Residence
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Algorithm": "instances.instance",
     "Block": "instances.instance",
+    "Certificate": "validate.certificate",
     "Instance": "instances.instance",
     "LocalSearch": "heuristics.search",
     "Operation": "validate.schedule",
@@ -57,6 +62,7 @@ _HOMES = {
     "Workload": "instances.workload",
     "best_bound": "solver.bounds",
     "check": "validate.check",
+    "check_certificate": "validate.certificate",
     "compare": "benchmark.compare",
     "compare_auto": "benchmark.compare",
     "find_network": "instances.zoo",
@@ -64,12 +70,14 @@ _HOMES = {
     "list_methods": "heuristics.methods",
     "list_networks": "instances.zoo",
     "list_suites": "instances.suites",
+    "read_certificate": "validate.certificate",
     "read_instance": "instances.files",
     "read_profile": "instances.profile",
     "read_schedule": "validate.schedule",
     "register": "heuristics.methods",
     "simulate": "validate.simulate",
     "solve": "solver.solve",
+    "write_certificate": "validate.certificate",
     "write_instance": "instances.files",
     "write_profile": "instances.profile",
     "write_schedule": "validate.schedule",
