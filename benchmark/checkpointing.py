@@ -4,8 +4,8 @@ The programme is that of rotor (Beaumont et al., 2019; before it Griewank and Wa
 backward steps read the input of their layer. What it stores it keeps until its last use (persistence): where
 all activations have one size, and all gradients, nothing is lost by that.
 
-``python -m pebbler.benchmark.checkpointing`` prints the table of docs/recomputation.md; ``--write FILE`` puts
-it into the page.
+``python -m pebbler.benchmark.checkpointing`` prints the tables of docs/recomputation.md, and ``--write FILE``
+puts them into the page.
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ from random import Random
 
 from ..instances.instance import Algorithm, Block, Instance, Task
 from ..instances.memory import least_budget, unlimited_peak, with_budget
+from ..solver.brute_force import brute_force
 from ..solver.solve import solve
 from .page import markdown, publish
+from .tiny import tiny_instance, without_copies
 
 LENGTHS = (5, 10, 15, 19)
 """Layers: a chain of L layers has 2 L + 1 tasks."""
+
+TINY = 400
+"""Tiny instances, each at several budgets."""
 
 BEGIN, END = "<!-- begin checkpointing -->\n", "<!-- end checkpointing -->\n"
 LIMIT = 60.0
@@ -151,12 +156,48 @@ def table(lengths: Sequence[int]) -> str:
     return markdown(header, rows)
 
 
+def tiny_table(count: int) -> str:
+    """Bound, exhaustive search and schedule on tiny instances without copies, at every fourth byte of budget.
+
+    Raises
+    ------
+    AssertionError
+        When they are not in this order, or only one of search and program has a schedule.
+    """
+    limited = [
+        with_budget(instance, budget)
+        for instance in map(without_copies, map(tiny_instance, range(count)))
+        for budget in range(least_budget(instance), unlimited_peak(instance) + 1, 4)
+    ]
+    solved = again = equal = met = 0
+    for instance in limited:
+        optimum, result = brute_force(instance, "divisible"), solve(instance, "checkmate", time_limit=LIMIT)
+        if optimum is None or result.makespan_ns is None or result.schedule is None:
+            assert optimum is None, f"{instance.name} at {instance.budget_bytes}: {result.stopped_by}"
+            assert result.makespan_ns is None, f"{instance.name} at {instance.budget_bytes}"
+            continue
+        assert result.lower_bound_ns <= optimum.makespan_ns <= result.makespan_ns, instance.name
+        solved += 1
+        again += len(result.schedule.operations) > len(instance.tasks)
+        equal += result.makespan_ns == optimum.makespan_ns
+        met += result.lower_bound_ns == optimum.makespan_ns
+    header = (
+        "instances",
+        "with budgets",
+        "feasible",
+        "tasks run again",
+        "schedule = search",
+        "bound = search",
+    )
+    return markdown(header, [tuple(map(str, (count, len(limited), solved, again, equal, met)))])
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table, or put it into a page."""
+    """Print the tables, or put them into a page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page")
     options = parser.parse_args(arguments)
-    publish(table(LENGTHS), options.write, BEGIN, END)
+    publish(table(LENGTHS) + "\n" + tiny_table(TINY), options.write, BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -148,6 +148,27 @@ def without_parts(instance: Instance) -> Instance:
     return msgspec.structs.replace(instance, blocks=blocks)
 
 
+def without_copies(instance: Instance) -> Instance:
+    """The instance without parts and copies; every task that writes and updates nothing may run again."""
+    blocks = tuple(
+        msgspec.structs.replace(
+            block,
+            offload_ns=None,
+            prefetch_ns=None,
+            move_ns=None,
+            tensor=None,
+            begin=None,
+            initially="device" if block.initially != "absent" else "absent",
+        )
+        for block in instance.blocks
+    )
+    tasks = tuple(
+        msgspec.structs.replace(task, recomputable=bool(task.outputs) and not task.updates)
+        for task in instance.tasks
+    )
+    return msgspec.structs.replace(instance, blocks=blocks, tasks=tasks)
+
+
 def scaled(instance: Instance, *, time: int = 1, size: int = 1) -> Instance:
     """Return the instance with all times and all sizes, the alignment included, multiplied."""
 

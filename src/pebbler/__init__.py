@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from .instances.zoo import list_networks as list_networks
     from .solver.bounds import best_bound as best_bound
     from .solver.solve import solve as solve
+    from .validate.certificate import Certificate as Certificate
+    from .validate.certificate import check_certificate as check_certificate
+    from .validate.certificate import read_certificate as read_certificate
+    from .validate.certificate import write_certificate as write_certificate
     from .validate.check import check as check
     from .validate.schedule import Operation as Operation
     from .validate.schedule import Residence as Residence
@@ -57,6 +61,7 @@ _HOMES = {
     "Algorithm": "instances.instance",
     "Answer": "heuristics.methods",
     "Block": "instances.instance",
+    "Certificate": "validate.certificate",
     "Instance": "instances.instance",
     "Limits": "heuristics.methods",
     "LocalSearch": "heuristics.search",
@@ -74,6 +79,7 @@ _HOMES = {
     "best_bound": "solver.bounds",
     "build": "heuristics.placement",
     "check": "validate.check",
+    "check_certificate": "validate.certificate",
     "compare": "benchmark.compare",
     "compare_auto": "benchmark.compare",
     "evict": "heuristics.offload_search",
@@ -84,6 +90,7 @@ _HOMES = {
     "list_methods": "heuristics.methods",
     "list_networks": "instances.zoo",
     "list_suites": "instances.suites",
+    "read_certificate": "validate.certificate",
     "read_instance": "instances.files",
     "read_profile": "instances.profile",
     "read_schedule": "validate.schedule",
@@ -92,6 +99,7 @@ _HOMES = {
     "solve": "solver.solve",
     "timeline": "benchmark.plots",
     "units": "heuristics.layers",
+    "write_certificate": "validate.certificate",
     "write_instance": "instances.files",
     "write_profile": "instances.profile",
     "write_schedule": "validate.schedule",

@@ -35,9 +35,14 @@ def test_with_the_least_memory_everything_is_made_from_the_start() -> None:
 
 def test_the_table_goes_into_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpointing, "LENGTHS", (3,))
+    monkeypatch.setattr(checkpointing, "TINY", 6)
     page = tmp_path / "page.md"
     page.write_text(f"{BEGIN}{END}", encoding="utf-8")
     main(["--write", str(page)])
     (row,) = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| 7 ")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[2] == cells[4]
+    (row,) = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| 6 ")]
+    budgets, feasible, again, equal, met = (int(cell) for cell in row.strip("|").split("|")[1:])
+    assert 0 < again < feasible <= budgets
+    assert max(equal, met) <= feasible

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from pebbler.benchmark.checkpointing import chain_optimum, random_chain, training_chain
-from pebbler.benchmark.tiny import scaled, tiny_instance
+from pebbler.benchmark.tiny import scaled, tiny_instance, without_copies
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import least_budget, unlimited_peak, with_budget
 from pebbler.instances.readers import read_foreign
@@ -21,27 +21,6 @@ from pebbler.solver.checkmate import _stages, stage_model
 from pebbler.solver.linear import solve_linear
 from pebbler.solver.solve import Status, solve
 from pebbler.validate.schedule import PAGE_BYTES
-
-
-def without_copies(instance: Instance) -> Instance:
-    """The instance without parts and copies; every task that writes and updates nothing may run again."""
-    blocks = tuple(
-        msgspec.structs.replace(
-            block,
-            offload_ns=None,
-            prefetch_ns=None,
-            move_ns=None,
-            tensor=None,
-            begin=None,
-            initially="device" if block.initially != "absent" else "absent",
-        )
-        for block in instance.blocks
-    )
-    tasks = tuple(
-        msgspec.structs.replace(task, recomputable=bool(task.outputs) and not task.updates)
-        for task in instance.tasks
-    )
-    return msgspec.structs.replace(instance, blocks=blocks, tasks=tasks)
 
 
 @pytest.mark.parametrize("first", range(0, 45, 15))
