@@ -98,7 +98,7 @@ def timelines(instance: Instance, schedules: Mapping[str, Schedule], title: str,
         ratios = [1.0] * len(schedules) + [1.3]
         *rows, memory = figure.subplots(len(schedules) + 1, 1, sharex=True, height_ratios=ratios)
         for axes, (word, schedule) in zip(rows, schedules.items(), strict=True):
-            _draw_streams(axes, instance, schedule, scale, longest)
+            _draw_streams(axes, instance, schedule, scale, longest, gaps=False)
             axes.set_title(f"{word}: {format_time(schedule.makespan_ns)}", fontsize=9, loc="left")
         word, schedule = list(schedules.items())[-1]
         _draw_memory(memory, instance, schedule, scale)
@@ -130,8 +130,10 @@ def overview(comparison: Comparison) -> bytes:
 # --- timeline -----------------------------------------------------------------------------------------
 
 
-def _draw_streams(axes: Axes, instance: Instance, schedule: Schedule, scale: int, length: int) -> None:
-    """Draw the streams on an axis of `length` nanoseconds."""
+def _draw_streams(
+    axes: Axes, instance: Instance, schedule: Schedule, scale: int, length: int, *, gaps: bool = True
+) -> None:
+    """Draw the streams on an axis of `length` nanoseconds; without gaps, bars show however thin they are."""
     used = {"compute", *(operation.stream for operation in schedule.operations)}
     used |= {"d2h", "h2d"} if instance.engines == "duplex" else {"copy"}
     rows = [stream for stream in _ROWS if stream in used]
@@ -151,7 +153,7 @@ def _draw_streams(axes: Axes, instance: Instance, schedule: Schedule, scale: int
             [(bar.start / scale, (bar.end - bar.start) / scale) for bar in drawn],
             (y - 0.4, 0.8),
             facecolors=COLOURS[kind],
-            edgecolor="white" if apart else "none",
+            edgecolor=("white" if gaps else "face") if apart else "none",
             linewidth=0.3 if apart else 0.0,
         )
         if apart and kind != "stall":

@@ -51,7 +51,7 @@ def as_dict(trial: Trial, *, operations: bool = False) -> dict[str, Any]:
         "predicted_ns": trial.predicted_ns,
         "measured_ns": trial.measured_ns,
         "peak_bytes": trial.schedule.peak_bytes,
-        "identical_to_unbudgeted": trial.identical,
+        "identical_to_unbudgeted": None if trial.reference_ns is None else trial.identical,
         "max_abs_error": trial.max_abs_error,
         "energy_j": trial.energy_j,
         "unbudgeted_ns": trial.reference_ns,
@@ -112,7 +112,8 @@ def _lines(trial: Trial) -> Iterator[tuple[str, str]]:
         f"{format_time(trial.measured_ns)}, the median of {len(trial.executions)} "
         f"({format_time(fastest)} to {format_time(slowest)})",
     )
-    yield "no budget", f"{format_time(trial.reference_ns)}, measured, once"
+    if trial.reference_ns is not None:
+        yield "no budget", f"{format_time(trial.reference_ns)}, measured, once"
     causes = trial.causes()
     parts = zip(
         ("kernels", "copies", "launches and gaps"),
@@ -139,9 +140,12 @@ def _lines(trial: Trial) -> Iterator[tuple[str, str]]:
 
 
 def _numbers(trial: Trial) -> str:
+    other = "in poisoned memory; not compared with a run without a budget"
+    if trial.reference_ns is not None:
+        other = "without a budget"
     if trial.identical:
-        return "losses and gradients have the same bits as without a budget"
-    error = f"a gradient differs by {trial.max_abs_error:.3g} from that without a budget"
+        return f"losses and gradients have the same bits as {other}"
+    error = f"a gradient differs by {trial.max_abs_error:.3g} from that {other}"
     if trial.right:
         return f"{error}, within tolerance: the device's kernels are not deterministic"
     return f"WRONG: {error}"

@@ -27,6 +27,11 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     command.add_argument(
         "--seed", type=natural, default=0, metavar="N", help="of weights, images and labels; default: 0"
     )
+    command.add_argument(
+        "--no-reference",
+        action="store_true",
+        help="do without the run without a budget, and the memory that it takes",
+    )
     command.add_argument("--operations", action="store_true", help="list every operation of a round")
     command.add_argument(
         "--picture", type=Path, metavar="PNG", help="draw predicted and measured streams, one above the other"
@@ -58,6 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
         schedule,
         find_backend(arguments.backend),
         repeat=arguments.repeat,
+        reference=not arguments.no_reference,
         seed=arguments.seed,
     )
     if arguments.picture is not None:

@@ -24,8 +24,10 @@ int cublasSetMathMode(Handle *, int) { return SUCCESS; }
 int cublasSetWorkspace_v2(Handle *, void *space, size_t n) { return n == 0 || fakecuda_holds(space, n) ? SUCCESS : INVALID_VALUE; }
 int cublasSgemm_v2(Handle *h, int trans_a, int trans_b, int m, int n, int k, const float *alpha, const void *a, int lda, const void *b, int ldb, const float *beta, void *c, int ldc) {
   if (*alpha != 1 || (*beta != 0 && *beta != 1)) return INVALID_VALUE;
-  size_t columns_a = trans_a ? m : k, columns_b = trans_b ? k : n;
-  if (!fakecuda_holds(a, 4 * lda * columns_a) || !fakecuda_holds(b, 4 * ldb * columns_b) || !fakecuda_holds(c, size_t(4) * ldc * n)) return EXECUTION_FAILED;
+  auto holds = [](const void *matrix, size_t rows, size_t columns, size_t leading) {
+    return rows <= leading && fakecuda_holds(matrix, 4 * (leading * (columns - 1) + rows));
+  };
+  if (!holds(a, trans_a ? k : m, trans_a ? m : k, lda) || !holds(b, trans_b ? n : k, trans_b ? k : n, ldb) || !holds(c, m, n, ldc)) return EXECUTION_FAILED;
   bool adds = *beta == 1;
   auto *work = new std::function<void()>([=] {
     auto *pa = (const float *)fakecuda_shadow(a), *pb = (const float *)fakecuda_shadow(b);

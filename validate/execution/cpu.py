@@ -28,11 +28,11 @@ from .cpu_scratch import Scratch
 from .device import DeviceError, Event
 from .kernel import Kernel
 
-_SWITCH_SECONDS = 1e-4
+_SWITCH_SECONDS = 1e-5
 """How long one thread may hold the interpreter while another waits for it, so that streams start soon."""
 
-_JOIN_SECONDS = 60.0
-"""How long a stream may take to finish what it is doing when the backend is closed."""
+_JOIN_SECONDS = 10.0
+"""How long to wait for a kernel when the backend is closed; one that takes longer keeps its memory."""
 
 
 class CpuEvent:
@@ -235,8 +235,9 @@ class CpuBackend:
             stream.finish()
         for stream in self._streams:
             stream.thread.join(_JOIN_SECONDS)
+        if not any(stream.thread.is_alive() for stream in self._streams):
+            self._memory.close()
         self._streams.clear()
-        self._memory.close()
         self._one_thread.restore_original_limits()
         sys.setswitchinterval(self._switch_interval)
 

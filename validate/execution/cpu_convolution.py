@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ...instances.costs import FFT_LIMIT, FFT_TILE, WINOGRAD_TILE
 from ...instances.errors import PebblerError
+from ...instances.taskgraph import Role
 from .cpu_scratch import SCRATCH_BYTES, Scratch, pieces
 from .kernel import Kernel
 
@@ -35,6 +36,8 @@ _LOWERED: dict[str, tuple[str, str]] = {
     "BP1": ("algo-0", "algo-1"),
     "BP2": ("algo-0", "algo-3"),
 }
+TRANSPOSED: dict[Role, Role] = {"FP": "BP1", "BP1": "FP", "BP2": "BP2"}
+"""What the passes of a transposed convolution are to the convolution that it transposes."""
 _TRANSFORMED = ("fft", "fft-tiling", "winograd-nonfused")
 _HALF = SCRATCH_BYTES // 2 - 1024
 _TABLE_BYTES = 16
@@ -42,7 +45,7 @@ _TABLE_BYTES = 16
 
 
 class Convolution:
-    """A convolution task with its algorithm.
+    """A convolution task with its algorithm; of a transposed convolution, the one that it transposes.
 
     Raises
     ------
@@ -51,14 +54,17 @@ class Convolution:
     """
 
     def __init__(self, kernel: Kernel) -> None:
-        layer, (source,) = kernel.layer, kernel.sources
+        layer, (source,), target = kernel.layer, kernel.sources, kernel.layer.shape
         self.kernel = kernel
         self.role = kernel.role
+        if layer.kind == "deconv":
+            source, target = target, source
+            self.role = TRANSPOSED[kernel.role]
         self.algorithm = kernel.algorithm
         self.images = kernel.images
         self.groups = layer.groups
         self.inputs, self.height, self.width = source
-        self.outputs, self.rows, self.columns = layer.shape
+        self.outputs, self.rows, self.columns = target
         self.size, self.stride, self.pad = layer.kernel, layer.stride, layer.pad
         self.taps = self.size**2
         self.depth = self.inputs // self.groups * self.taps
@@ -77,7 +83,8 @@ class Convolution:
     @staticmethod
     def algorithms(kernel: Kernel) -> list[tuple[str, int]]:
         """Algorithms that apply, with their workspaces for all images at once."""
-        names = [*_LOWERED[kernel.role], *(("gemm",) if kernel.role == "FP" else ()), *_TRANSFORMED]
+        role = TRANSPOSED[kernel.role] if kernel.layer.kind == "deconv" else kernel.role
+        names = [*_LOWERED[role], *(("gemm",) if role == "FP" else ()), *_TRANSFORMED]
         found = []
         for name in names:
             try:

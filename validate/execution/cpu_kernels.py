@@ -77,6 +77,10 @@ class Operands:
         """Return batch norm's statistics: means, then inverse deviations."""
         return array_at(self._addresses["saved"], (2, self.kernel.layer.shape.channels))
 
+    def saved_of_images(self) -> Array:
+        """Return layer norm's statistics of each image: means, then inverse deviations."""
+        return array_at(self._addresses["saved"], (self.kernel.images, 2, self.kernel.layer.shape.positions))
+
     def labels(self) -> NDArray[np.int32]:
         """Return the labels of the images, one a position."""
         positions = self.kernel.layer.shape.positions
@@ -110,9 +114,9 @@ def prepare(kernel: Kernel, scratch: Scratch) -> CpuKernel:
     """
     layer, role = kernel.layer, kernel.role
     compute: Callable[[Operands], None]
-    if layer.kind == "conv" and role not in ("relu", "copy"):
-        convolution = Convolution(kernel)
-        compute = {"FP": _conv_forward, "BP1": _conv_data, "BP2": _conv_filter}[role](convolution)
+    if layer.kind in ("conv", "deconv") and role not in ("relu", "copy"):
+        passes = _CONVOLUTION if layer.kind == "conv" else _TRANSPOSED
+        compute = passes[role](Convolution(kernel))
     else:
         found = _KERNELS.get((role, "") if role in ("relu", "copy") else (role, layer.kind))
         if found is None or kernel.algorithm not in ("kernel", "gemm"):
@@ -130,9 +134,11 @@ def prepare(kernel: Kernel, scratch: Scratch) -> CpuKernel:
 
 def algorithms(kernel: Kernel) -> list[tuple[str, int]]:
     """Algorithms that the CPU has for a kernel, each with the workspace that it is given."""
-    if kernel.layer.kind == "conv" and kernel.role not in ("relu", "copy"):
+    if kernel.role in ("relu", "copy"):
+        return [("kernel", 0)]
+    if kernel.layer.kind in ("conv", "deconv"):
         return Convolution.algorithms(kernel)
-    return [("gemm" if kernel.layer.kind == "fc" and kernel.role not in ("relu", "copy") else "kernel", 0)]
+    return [("gemm" if kernel.layer.kind in ("fc", "linear") else "kernel", 0)]
 
 
 # --- element by element -------------------------------------------------------------------------------
@@ -431,6 +437,97 @@ def _bn_backward(at: Operands) -> None:
             dx[block] += share
 
 
+def _norm(at: Operands) -> None:
+    x, y = _positions(at.source("x", 0)), _positions(at.target("y"))
+    saved = at.saved_of_images()
+    scale, shift = at.weights("w").reshape(2, -1, 1)
+    for n in range(len(x)):
+        for p in pieces(x.shape[2], 8 * x.shape[1]):
+            (centred,) = at.scratch.arrays((x[n, :, p].shape, np.float32))
+            saved[n, 0, p] = x[n, :, p].mean(axis=0)
+            np.subtract(x[n, :, p], saved[n, 0, p], out=centred)
+            np.multiply(centred, scale, out=y[n, :, p])
+            saved[n, 1, p] = 1 / np.sqrt(np.square(centred, out=centred).mean(axis=0) + EPSILON)
+            y[n, :, p] *= saved[n, 1, p]
+            y[n, :, p] += shift
+
+
+def _norm_backward(at: Operands) -> None:
+    x, dy = _positions(at.source("x", 0)), _positions(at.target("dy"))
+    dx = _positions(at.gradient(0)) if "dx0" in at else None
+    saved = at.saved_of_images()
+    scale = at.weights("w").reshape(2, -1, 1)[0]
+    dw = at.weights("dw").reshape(2, -1)
+    for n in range(len(x)):
+        for p in pieces(x.shape[2], 12 * x.shape[1]):
+            normal, share = at.scratch.arrays(*[(x[n, :, p].shape, np.float32)] * 2)
+            mean, inverse = saved[n, 0, p], saved[n, 1, p]
+            np.multiply(np.subtract(x[n, :, p], mean, out=normal), inverse, out=normal)
+            dw[0] += np.multiply(normal, dy[n, :, p], out=share).sum(axis=1)
+            dw[1] += dy[n, :, p].sum(axis=1)
+            if dx is not None:
+                np.multiply(dy[n, :, p], scale, out=share)
+                along = (share * normal).mean(axis=0)
+                share -= share.mean(axis=0)
+                share -= np.multiply(normal, along, out=normal)
+                dx[n, :, p] += np.multiply(share, inverse, out=share)
+
+
+def _scale(at: Operands) -> None:
+    np.multiply(at.source("x", 0), _per_channel(at.weights("w")), out=at.target("y"))
+
+
+def _scale_backward(at: Operands) -> None:
+    x, dy = _positions(at.source("x", 0)), _positions(at.target("dy"))
+    dx = _positions(at.gradient(0)) if "dx0" in at else None
+    w, dw = at.weights("w")[:, None], at.weights("dw")
+    for n in range(len(x)):
+        for p in pieces(x.shape[2], 4 * x.shape[1]):
+            (share,) = at.scratch.arrays((x[n, :, p].shape, np.float32))
+            dw += np.multiply(x[n, :, p], dy[n, :, p], out=share).sum(axis=1)
+            if dx is not None:
+                dx[n, :, p] += np.multiply(dy[n, :, p], w, out=share)
+
+
+def _gelu(at: Operands) -> None:
+    x, y = at.source("x", 0).reshape(-1), at.target("y").reshape(-1)
+    for p in pieces(x.size, 8):
+        _bent(x[p], y[p])
+        y[p] += 1
+        y[p] *= x[p]
+        y[p] *= 0.5
+
+
+def _gelu_backward(at: Operands) -> None:
+    x, dy, dx = (values.reshape(-1) for values in (at.source("x", 0), at.target("dy"), at.gradient(0)))
+    for p in pieces(x.size, 12):
+        bend, slope = at.scratch.arrays(*[(x[p].shape, np.float32)] * 2)
+        _bent(x[p], bend)
+        np.square(x[p], out=slope)  # d bend / dx = (1 - bend^2) sqrt(2 / pi) (1 + 3 x 0.044715 x^2)
+        slope *= 3 * _CUBIC
+        slope += 1
+        slope *= _SLOPE * x[p]
+        slope *= 1 - bend * bend
+        slope += bend
+        slope += 1
+        slope *= 0.5
+        dx[p] += np.multiply(slope, dy[p], out=slope)
+
+
+_CUBIC = np.float32(0.044715)
+_SLOPE = np.float32(np.sqrt(2 / np.pi))
+
+
+def _bent(x: Array, out: Array) -> None:
+    """Compute tanh(sqrt(2 / pi) (x + 0.044715 x^3))."""
+    np.square(x, out=out)
+    out *= _CUBIC
+    out += 1
+    out *= x
+    out *= _SLOPE
+    np.tanh(out, out=out)
+
+
 # --- products and losses ------------------------------------------------------------------------------
 
 
@@ -470,6 +567,82 @@ def _split(values: Array, outputs: int, inputs: int) -> tuple[Array, Array]:
     return values[: outputs * inputs].reshape(outputs, inputs), values[outputs * inputs :]
 
 
+def _positions(values: Array) -> Array:
+    return values.reshape(*values.shape[:2], -1)
+
+
+def _linear(at: Operands) -> None:
+    y = _positions(at.target("y"))
+    sources = [_positions(at.source("x", i)) for i in range(len(at.kernel.sources))]
+    w, b = _split(at.weights("w"), y.shape[1], sum(x.shape[1] for x in sources))
+    y[...] = b[:, None] if b.size else 0
+    begin = 0
+    for x in sources:
+        part = w[:, begin : begin + x.shape[1]]
+        for n in range(len(y)):
+            for p in pieces(y.shape[2], 4 * y.shape[1]):
+                (share,) = at.scratch.arrays((y[n, :, p].shape, np.float32))
+                y[n, :, p] += np.matmul(part, x[n, :, p], out=share)
+        begin += x.shape[1]
+
+
+def _linear_data(at: Operands) -> None:
+    dy = _positions(at.target("dy"))
+    inputs = sum(shape.channels for shape in at.kernel.sources)
+    w, _ = _split(at.weights("w"), dy.shape[1], inputs)
+    begin = 0
+    for i, shape in enumerate(at.kernel.sources):
+        part = w[:, begin : begin + shape.channels].T
+        begin += shape.channels
+        if f"dx{i}" not in at:
+            continue
+        dx = _positions(at.gradient(i))
+        for n in range(len(dy)):
+            for p in pieces(dy.shape[2], 4 * shape.channels):
+                (share,) = at.scratch.arrays((dx[n, :, p].shape, np.float32))
+                dx[n, :, p] += np.matmul(part, dy[n, :, p], out=share)
+
+
+def _linear_filter(at: Operands) -> None:
+    dy = _positions(at.target("dy"))
+    inputs = sum(shape.channels for shape in at.kernel.sources)
+    dw, db = _split(at.weights("dw"), dy.shape[1], inputs)
+    begin = 0
+    for i, shape in enumerate(at.kernel.sources):
+        x = _positions(at.source("x", i))
+        into = dw[:, begin : begin + shape.channels]
+        begin += shape.channels
+        for rows in pieces(len(into), 4 * shape.channels):
+            (share,) = at.scratch.arrays((into[rows].shape, np.float32))
+            for n in range(len(dy)):
+                into[rows] += np.matmul(dy[n, rows], x[n].T, out=share)
+    if db.size:
+        db += dy.sum(axis=(0, 2))
+
+
+def _apart(at: Operands) -> tuple[Array, Array]:
+    """Difference of the two inputs, image by image, and its length."""
+    difference = _rows(at.source("x", 0)) - _rows(at.source("x", 1))
+    return difference, np.sqrt(np.square(difference).sum(axis=1))
+
+
+def _contrast(at: Operands) -> None:
+    _, distance = _apart(at)
+    alike = at.labels()[:, 0] == 1
+    at.losses()[:] = np.square(np.where(alike, distance, np.maximum(1 - distance, 0))) / 2
+    at.target("y")[:, 0, 0, 0] = at.losses()
+
+
+def _contrast_backward(at: Operands) -> None:
+    difference, distance = _apart(at)
+    alike = at.labels()[:, 0] == 1
+    far = -np.maximum(1 - distance, 0) / np.maximum(distance, np.finfo(np.float32).tiny)
+    difference *= (np.where(alike, 1, far) / at.kernel.batch).astype(np.float32)[:, None]
+    for i, sign in enumerate((1, -1)):
+        if f"dx{i}" in at:
+            _rows(at.gradient(i))[...] += sign * difference
+
+
 def _softmax(at: Operands) -> None:
     x, y = (values.reshape(*values.shape[:2], -1) for values in (at.source("x", 0), at.target("y")))
     labels, losses = at.labels(), at.losses()
@@ -501,7 +674,7 @@ def _conv_forward(convolution: Convolution) -> Callable[[Operands], None]:
         w, b = convolution.split(at.weights("w"))
         convolution.forward(at.source("x", 0), w, y, at.workspace(), at.scratch)
         if b.size:
-            y += b[:, None, None]
+            y += _per_channel(b)
 
     return compute
 
@@ -525,12 +698,61 @@ def _conv_filter(convolution: Convolution) -> Callable[[Operands], None]:
     return compute
 
 
+def _deconv_forward(convolution: Convolution) -> Callable[[Operands], None]:
+    def compute(at: Operands) -> None:
+        y = at.target("y")
+        y[...] = 0
+        w, b = convolution.split(at.weights("w"))
+        convolution.data(at.source("x", 0), w, y, at.workspace(), at.scratch)
+        if b.size:
+            y += _per_channel(b)
+
+    return compute
+
+
+def _deconv_data(convolution: Convolution) -> Callable[[Operands], None]:
+    kernel = convolution.kernel
+    if "dx0" in kernel.adds:
+        raise PebblerError(f"task '{kernel.task}': the CPU has no kernel that adds to this gradient")
+
+    def compute(at: Operands) -> None:
+        w, _ = convolution.split(at.weights("w"))
+        convolution.forward(at.target("dy"), w, at.source("dx", 0), at.workspace(), at.scratch)
+
+    return compute
+
+
+def _deconv_filter(convolution: Convolution) -> Callable[[Operands], None]:
+    def compute(at: Operands) -> None:
+        dy = at.target("dy")
+        dw, db = convolution.split(at.weights("dw"))
+        convolution.filter(dy, at.source("x", 0), dw, at.workspace(), at.scratch)
+        if db.size:
+            db += dy.sum(axis=(0, 2, 3))
+
+    return compute
+
+
+_CONVOLUTION = {"FP": _conv_forward, "BP1": _conv_data, "BP2": _conv_filter}
+_TRANSPOSED = {"FP": _deconv_forward, "BP1": _deconv_data, "BP2": _deconv_filter}
+
 _KERNELS: dict[tuple[str, str], Callable[[Operands], Any]] = {
     ("relu", ""): _relu_backward,
     ("copy", ""): _copy,
     ("FP", "fc"): _fc,
     ("BP1", "fc"): _fc_data,
     ("BP2", "fc"): _fc_filter,
+    ("FP", "linear"): _linear,
+    ("BP1", "linear"): _linear_data,
+    ("BP2", "linear"): _linear_filter,
+    ("FP", "norm"): _norm,
+    ("BP1", "norm"): _norm_backward,
+    ("FP", "scale"): _scale,
+    ("BP1", "scale"): _scale_backward,
+    ("FP", "gelu"): _gelu,
+    ("BP1", "gelu"): _gelu_backward,
+    ("FP", "loss"): _contrast,
+    ("BP1", "loss"): _contrast_backward,
     ("FP", "maxpool"): _maxpool,
     ("BP1", "maxpool"): _maxpool_backward,
     ("FP", "avgpool"): _avgpool,

@@ -118,7 +118,9 @@ def require_memory(size: int) -> None:
     """Refuse to take more memory than there is, which the system would answer by ending the process."""
     free = available_bytes()
     if size > free:
-        raise DeviceError(f"{size} bytes of memory are needed and {free} are available; use a smaller budget")
+        raise DeviceError(
+            f"{size} bytes of memory are needed and {free} are available; take a smaller budget or sub-batch"
+        )
 
 
 def _lines(path: str) -> list[str]:

@@ -220,7 +220,8 @@ class CudaBackend:
         """Return all algorithms of cuDNN for a convolution, also those that `prepare` refuses."""
         convolution = convolution_of(kernel, 0)
         if convolution is None:
-            return [("gemm" if kernel.layer.kind == "fc" and kernel.role != "relu" else "kernel", 0)]
+            multiplies = kernel.layer.kind in ("fc", "linear") and kernel.role not in ("relu", "copy")
+            return [("gemm" if multiplies else "kernel", 0)]
         described = self._describe(convolution)
         names = ALGORITHMS[convolution.which]
         return [(name, described.workspace_bytes(number) or 0) for number, name in enumerate(names)]
@@ -269,6 +270,7 @@ class CudaBackend:
         self._functions.clear()
         try:
             self.driver.Context.synchronize()
+            self._host.clear()
             self._closing.close()
         except (self.driver.Error, DeviceError):
             # A context that has failed refuses this, too; the failure has been reported where it showed.

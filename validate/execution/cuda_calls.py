@@ -50,7 +50,11 @@ ALGORITHMS: dict[Pass, tuple[str, ...]] = {
 }
 """Names of cuDNN's algorithms, each at its number in the legacy API's enumerations."""
 
-_PASSES: dict[str, Pass] = {"FP": "forward", "BP1": "backward_data", "BP2": "backward_filter"}
+_PASSES: dict[str, dict[str, Pass]] = {
+    "conv": {"FP": "forward", "BP1": "backward_data", "BP2": "backward_filter"},
+    "deconv": {"FP": "backward_data", "BP1": "forward", "BP2": "backward_filter"},
+}
+"""What cuDNN computes for a task; a transposed convolution is one from its output to its input."""
 _MODES = {"crop": 0, "repeat": 1, "subsample": 2}
 
 
@@ -101,18 +105,16 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of matrices by cuBLAS, column-major: c (m x n) = op(a) (m x k) op(b) (k x n), or c + that."""
+    """A product of matrices by cuBLAS, column-major: c (m x n) = op(a) (m x k) op(b) (k x n), or c + that.
+
+    `leading` has the leading dimensions of a, b and c.
+    """
 
     transpose: tuple[bool, bool]
     sizes: tuple[int, int, int]
+    leading: tuple[int, int, int]
     operands: tuple[Operand, Operand, Operand]
     adds: bool
-
-    @property
-    def leading(self) -> tuple[int, int, int]:
-        """Leading dimensions of a, b and c."""
-        m, n, k = self.sizes
-        return k if self.transpose[0] else m, n if self.transpose[1] else k, m
 
 
 Call = Own | Convolution | Product
@@ -142,7 +144,7 @@ def algorithm_number(kernel: Kernel) -> int:
     PebblerError
         When cuDNN has none of that name.
     """
-    names = ALGORITHMS[_PASSES[kernel.role]]
+    names = ALGORITHMS[_PASSES[kernel.layer.kind][kernel.role]]
     if kernel.algorithm not in names:
         raise PebblerError(
             f"task '{kernel.task}': cuDNN has no algorithm '{kernel.algorithm}'; it has {', '.join(names)}"
@@ -152,18 +154,20 @@ def algorithm_number(kernel: Kernel) -> int:
 
 def convolution_of(kernel: Kernel, algorithm: int) -> Convolution | None:
     """Return the convolution that a task is, but for its ReLU and biases; None where it is none."""
-    if kernel.layer.kind != "conv" or kernel.role not in _PASSES:
+    layer = kernel.layer
+    if layer.kind not in _PASSES or kernel.role not in _PASSES[layer.kind]:
         return None
-    layer, (shape,) = kernel.layer, kernel.sources
-    which = _PASSES[kernel.role]
-    words = {"forward": ("x0", "w", "y"), "backward_data": ("dx0", "w", "dy")}.get(which, ("x0", "dw", "dy"))
-    x, w, y = words
+    which = _PASSES[layer.kind][kernel.role]
+    x, w, y = {"FP": ("x0", "w", "y"), "BP1": ("dx0", "w", "dy")}.get(kernel.role, ("x0", "dw", "dy"))
+    source, target = kernel.sources[0], layer.shape
+    if layer.kind == "deconv":
+        x, y, source, target = y, x, target, source
     return Convolution(
         which,
         algorithm,
-        (kernel.images, *shape),
-        (layer.shape.channels, shape.channels // layer.groups, layer.kernel, layer.kernel),
-        (kernel.images, *layer.shape),
+        (kernel.images, *source),
+        (target.channels, source.channels // layer.groups, layer.kernel, layer.kernel),
+        (kernel.images, *target),
         layer.pad,
         layer.stride,
         layer.groups,
@@ -217,15 +221,21 @@ class _Calls:
         """Do what the role says; after a forward pass, the ReLU in place."""
         of_kind = {
             "conv": self._conv,
+            "deconv": self._conv,
             "fc": self._fc,
+            "linear": self._linear,
             "maxpool": self._pool,
             "avgpool": self._pool,
             "lrn": self._lrn,
             "bn": self._bn,
+            "norm": self._norm,
+            "scale": self._scale,
+            "gelu": self._gelu,
             "add": self._add,
             "concat": self._concat,
             "dropout": self._dropout,
             "softmax": self._softmax,
+            "loss": self._contrast,
             "resample": self._resample,
         }
         if self.layer.kind not in of_kind:
@@ -251,16 +261,42 @@ class _Calls:
         inputs, outputs = self.kernel.sources[0].elements, self.shape.elements
         x, w, y = Operand("x0"), Operand("w"), Operand("y")
         if self.kernel.role == "FP":
-            yield Product((True, False), (outputs, self.images, inputs), (w, x, y), False)
+            sizes, leading = (outputs, self.images, inputs), (inputs, inputs, outputs)
+            yield Product((True, False), sizes, leading, (w, x, y), False)
         elif self.kernel.role == "BP1":
             dx, dy = Operand("dx0"), Operand("dy")
-            adds = "dx0" in self.kernel.adds
-            yield Product((False, False), (inputs, self.images, outputs), (w, dy, dx), adds)
+            sizes, leading = (inputs, self.images, outputs), (inputs, outputs, inputs)
+            yield Product((False, False), sizes, leading, (w, dy, dx), "dx0" in self.kernel.adds)
         else:
             dw, dy = Operand("dw"), Operand("dy")
-            adds = "dw" in self.kernel.adds
-            yield Product((False, True), (inputs, outputs, self.images), (x, dy, dw), adds)
+            sizes, leading = (inputs, outputs, self.images), (inputs, outputs, inputs)
+            yield Product((False, True), sizes, leading, (x, dy, dw), "dw" in self.kernel.adds)
         yield from self._biases(inputs * outputs)
+
+    def _linear(self) -> Iterator[Call]:
+        """One product for each image and each input: its channels meet their columns of the weights."""
+        outputs, positions = self.shape.channels, self.shape.positions
+        width = sum(source.channels for source in self.kernel.sources)
+        for image in range(self.images):
+            begin = 0
+            here = FLOAT * image * outputs * positions
+            for i, source in enumerate(self.kernel.sources):
+                inputs, there = source.channels, FLOAT * image * source.elements
+                w, dw = Operand("w", FLOAT * begin), Operand("dw", FLOAT * begin)
+                x, dx = Operand(f"x{i}", there), Operand(f"dx{i}", there)
+                y, dy = Operand("y", here), Operand("dy", here)
+                begin += inputs
+                if self.kernel.role == "FP":
+                    sizes, leading = (positions, outputs, inputs), (positions, width, positions)
+                    yield Product((False, False), sizes, leading, (x, w, y), i > 0)
+                elif self.kernel.role == "BP2":
+                    sizes, leading = (inputs, outputs, positions), (positions, positions, width)
+                    adds = image > 0 or "dw" in self.kernel.adds
+                    yield Product((True, False), sizes, leading, (x, dy, dw), adds)
+                elif self._has(dx.word):
+                    sizes, leading = (positions, inputs, outputs), (positions, width, positions)
+                    yield Product((False, True), sizes, leading, (dy, w, dx), dx.word in self.kernel.adds)
+        yield from self._biases(width * outputs)
 
     def _biases(self, weights: int) -> Iterator[Call]:
         """Add the biases, or compute their gradient; they follow the weights, if there are any."""
@@ -306,6 +342,49 @@ class _Calls:
         dx = Operand("dx0") if self._has("dx0") else None
         adds = (self._adds("dx0"), self._adds("dw"))
         yield Own("bn_backward", sizes[1], (Operand("dy"), x, saved, w, dx, Operand("dw"), *sizes, *adds))
+
+    def _norm(self) -> Iterator[Call]:
+        channels, positions = self.shape.channels, self.shape.positions
+        n = self.images * positions
+        x, w, saved = Operand("x0"), Operand("w"), Operand("saved")
+        if self.kernel.role == "FP":
+            yield _each("norm_forward", n, x, w, Operand("y"), saved, channels, positions, EPSILON)
+            return
+        dy, dx = Operand("dy"), Operand("dx0")
+        if self._has("dx0"):
+            yield _each("norm_backward", n, dy, x, saved, w, dx, channels, positions, self._adds("dx0"))
+        sizes = (self.images, channels, positions, self._adds("dw"))
+        yield Own("norm_weights", channels, (dy, x, saved, Operand("dw"), *sizes))
+
+    def _scale(self) -> Iterator[Call]:
+        sizes = (self.shape.channels, self.shape.positions)
+        x, w, dy = Operand("x0"), Operand("w"), Operand("dy")
+        if self.kernel.role == "FP":
+            yield _each("scale", self.values, x, w, Operand("y"), *sizes, 0)
+            return
+        if self._has("dx0"):
+            yield _each("scale", self.values, dy, w, Operand("dx0"), *sizes, self._adds("dx0"))
+        arguments = (dy, x, Operand("dw"), self.images, *sizes, self._adds("dw"))
+        yield Own("scale_weights", sizes[0], arguments)
+
+    def _gelu(self) -> Iterator[Call]:
+        if self.kernel.role == "FP":
+            yield _each("gelu_forward", self.values, Operand("x0"), Operand("y"))
+        else:
+            dx, adds = Operand("dx0"), self._adds("dx0")
+            yield _each("gelu_backward", self.values, Operand("dy"), Operand("x0"), dx, adds)
+
+    def _contrast(self) -> Iterator[Call]:
+        values = self.kernel.sources[0].elements
+        read = (Operand("x0"), Operand("x1"), Operand("labels", per_image=4))
+        if self.kernel.role == "FP":
+            losses = Operand("losses", per_image=FLOAT)
+            yield Own("contrast_forward", self.images, (*read, Operand("y"), losses, values))
+            return
+        for word, sign in (("dx0", 1.0), ("dx1", -1.0)):
+            if self._has(word):
+                how = (values, float(self.kernel.batch), sign, self._adds(word))
+                yield Own("contrast_backward", self.images, (*read, Operand(word), *how))
 
     def _add(self) -> Iterator[Call]:
         """Sums of full inputs and of values a channel, forward in the order of the inputs."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...instances.network import Layer, Network
+from ...instances.network import LOSSES, Layer, Network
 
 Data = dict[str, NDArray[Any]]
 """Arrays by name: ``X(l)`` of the whole batch, ``W(l)``, ``labels(l)`` of the whole batch."""
@@ -17,7 +17,7 @@ Data = dict[str, NDArray[Any]]
 def initial(network: Network, batch: int, seed: int = 0) -> Data:
     """Draw weights (He et al. 2015), images and labels.
 
-    Biases are 0, and batch norm starts with scales of 1 and shifts of 0. Images are normally distributed,
+    Biases are 0, and normalisation starts with scales of 1 and shifts of 0. Images are normally distributed,
     labels uniformly. Each layer has a generator of its own.
     """
     data: Data = {}
@@ -26,8 +26,9 @@ def initial(network: Network, batch: int, seed: int = 0) -> Data:
         shape = layer.shape
         if layer.kind == "input":
             data[f"X({layer.name})"] = rng.standard_normal((batch, *shape), dtype=np.float32)
-        elif layer.kind == "softmax":
-            labels = rng.integers(shape.channels, size=(batch, shape.positions), dtype=np.int32)
+        elif layer.kind in LOSSES:
+            classes = shape.channels if layer.kind == "softmax" else 2
+            labels = rng.integers(classes, size=(batch, shape.positions), dtype=np.int32)
             data[f"labels({layer.name})"] = labels
         if layer.parameters:
             data[f"W({layer.name})"] = _weights(network, layer, rng)
@@ -35,19 +36,21 @@ def initial(network: Network, batch: int, seed: int = 0) -> Data:
 
 
 def weight_shape(layer: Layer, source_channels: int, source_elements: int) -> tuple[int, ...]:
-    """Shape of the weights of a convolution or a fully connected layer, without the biases."""
+    """Shape of a layer's weights, without the biases; channels are those of all its inputs together."""
     if layer.kind == "conv":
         return layer.shape.channels, source_channels // layer.groups, layer.kernel, layer.kernel
-    return layer.shape.channels, source_elements
+    if layer.kind == "deconv":
+        return source_channels, layer.shape.channels, layer.kernel, layer.kernel
+    return layer.shape.channels, source_channels if layer.kind == "linear" else source_elements
 
 
 def _weights(network: Network, layer: Layer, rng: np.random.Generator) -> NDArray[np.float32]:
     values = np.zeros(layer.parameters, dtype=np.float32)
-    if layer.kind == "bn":
+    if layer.kind in ("bn", "norm", "scale"):
         values[: layer.shape.channels] = 1
         return values
-    source = network[layer.inputs[0]].shape
-    shape = weight_shape(layer, source.channels, source.elements)
+    sources = [network[name].shape for name in layer.inputs]
+    shape = weight_shape(layer, sum(one.channels for one in sources), sources[0].elements)
     count = math.prod(shape)
     values[:count] = rng.standard_normal(count, dtype=np.float32) * np.float32(
         math.sqrt(2 * shape[0] / count)

@@ -14,6 +14,7 @@ from pprint import pformat
 from textwrap import indent
 
 from ...instances.instance import Instance
+from ...instances.network import LOSSES
 from ...instances.units import format_size, format_time
 from ..schedule import Schedule
 from .cuda_calls import Argument, Call, Convolution, First, Operand, Own, Product, calls_of, formats, source
@@ -102,14 +103,16 @@ class _Script:
             shape = layer.shape
             if layer.kind == "input":
                 yield f'data["X({layer.name})"] = normal({index}, {self.rebuilt.batch * shape.elements})'
-            elif layer.kind == "softmax":
+            elif layer.kind in LOSSES:
                 count = self.rebuilt.batch * shape.positions
-                yield f'data["labels({layer.name})"] = labels({index}, {count}, {shape.channels})'
-            if layer.kind == "bn":
-                yield f'data["W({layer.name})"] = np.repeat(np.float32([1, 0]), {shape.channels})'
+                classes = shape.channels if layer.kind == "softmax" else 2
+                yield f'data["labels({layer.name})"] = labels({index}, {count}, {classes})'
+            if layer.kind in ("bn", "norm", "scale"):
+                yield f'data["W({layer.name})"] = ones({shape.channels}, {layer.parameters})'
             elif layer.parameters:
-                before = network[layer.inputs[0]].shape
-                sizes = weight_shape(layer, before.channels, before.elements)
+                before = [network[name].shape for name in layer.inputs]
+                channels = sum(one.channels for one in before)
+                sizes = weight_shape(layer, channels, before[0].elements)
                 count = math.prod(sizes)
                 biases = layer.parameters - count
                 yield f'data["W({layer.name})"] = weights({index}, {count}, {sizes[0]}, biases={biases})'

@@ -135,7 +135,7 @@ class Executor:
         Raises
         ------
         PebblerError
-            When an array is missing or has another size.
+            When an array is missing or too small.
         """
         self._data = {
             name: np.ascontiguousarray(values).view(np.uint8).reshape(-1) for name, values in data.items()
@@ -145,7 +145,10 @@ class Executor:
                 self._require(name, size)
                 self.backend.write(self._address(place), self._data[name])
         for load in self.plan.loads:
-            self._require(load.tensor, load.begin + load.bytes)
+            size = load.begin + load.bytes
+            if load.tensor.startswith("X("):
+                size = size * self.plan.batch // self.plan.images
+            self._require(load.tensor, size)
 
     def run(self) -> Execution:
         """Execute an iteration.
@@ -158,17 +161,16 @@ class Executor:
         for name, (place, size) in self.plan.outside.items():
             if name.startswith("dW("):
                 self.backend.write(self._address(place), np.zeros(size, dtype=np.uint8))
-        carried: dict[str, NDArray[np.float32]] = {}
+        sizes: dict[str, int] = {}
+        for load in self.plan.final:
+            sizes[load.tensor] = max(sizes.get(load.tensor, 0), load.begin + load.bytes)
+        carried = {name: np.zeros(size // 4, dtype=_NUMBERS) for name, size in sizes.items()}
         rounds = []
         for index in range(self.rounds):
             rounds.append(self._round(index))
             for load in self.plan.final:
                 part = self.backend.read(self._address(load.place), load.bytes).view(_NUMBERS)
-                whole = carried.setdefault(load.tensor, np.zeros(0, dtype=_NUMBERS))
-                if whole.size * 4 < load.begin + load.bytes:
-                    carried[load.tensor] = np.append(whole, np.zeros(part.size, dtype=_NUMBERS))
-                begin = load.begin // 4
-                carried[load.tensor][begin : begin + part.size] += part
+                carried[load.tensor][load.begin // 4 :][: part.size] += part
         return Execution(tuple(rounds), self._losses(), self._gradients(carried))
 
     # --- preparation ------------------------------------------------------------------------------
@@ -214,22 +216,30 @@ class Executor:
         events: list[tuple[Event, Event]] = []
         hosts = []
         origin = self._streams[plan.steps[0].operation.stream].record()
-        for i, step in enumerate(plan.steps):
-            begin = time.perf_counter_ns()
-            mapping, waiting = self._map(step, events)
-            events.append(self._issue(i, step, events, first))
-            hosts.append((time.perf_counter_ns() - begin - mapping - waiting, mapping, waiting))
-        for step, (_, end) in zip(plan.steps, events, strict=True):
-            try:
-                end.synchronize()
-            except DeviceError as error:
-                raise DeviceError(f"{step.name} (operation {step.operation.id}): {error}") from None
+        try:
+            for i, step in enumerate(plan.steps):
+                begin = time.perf_counter_ns()
+                mapping, waiting = self._map(step, events)
+                events.append(self._issue(i, step, events, first))
+                hosts.append((time.perf_counter_ns() - begin - mapping - waiting, mapping, waiting))
+        except DeviceError:
+            self._finish(events)
+            raise
+        self._finish(events)
         origin.synchronize()
         zero = origin.time_ns()
         return tuple(
             Timed(start.time_ns() - zero, end.time_ns() - zero, *host)
             for (start, end), host in zip(events, hosts, strict=True)
         )
+
+    def _finish(self, events: list[tuple[Event, Event]]) -> None:
+        """Wait for all that was issued; a failure is that of the first operation of the list that has one."""
+        for step, (_, end) in zip(self.plan.steps, events, strict=False):
+            try:
+                end.synchronize()
+            except DeviceError as error:
+                raise DeviceError(f"{step.name} (operation {step.operation.id}): {error}") from None
 
     def _issue(
         self, i: int, step: Step, events: list[tuple[Event, Event]], first: int
@@ -275,14 +285,15 @@ class Executor:
 
     def _poison_pool(self) -> None:
         plan = self.plan
-        if not plan.pages:
-            self.backend.write(self._bases["pool"], np.full(plan.areas["pool"], 0xFF, dtype=np.uint8))
-            return
-        if _ALL not in self._bases:
-            self._bases[_ALL] = self.backend.reserve(plan.pages * plan.page_bytes)
-        self.backend.map(self._bases[_ALL], range(plan.pages))
-        filling = np.full(plan.pages * plan.page_bytes, 0xFF, dtype=np.uint8)
-        self.backend.write(self._bases[_ALL], filling)
+        area, size = "pool", plan.areas.get("pool", 0)
+        if plan.pages:
+            area, size = _ALL, plan.pages * plan.page_bytes
+            if area not in self._bases:
+                self._bases[area] = self.backend.reserve(size)
+            self.backend.map(self._bases[area], range(plan.pages))
+        stream = next(iter(self._streams.values()))
+        stream.fill(self._bases[area], size)
+        stream.record().synchronize()
 
     # --- results ----------------------------------------------------------------------------------
 

@@ -6,21 +6,28 @@ biases at the end. The kinds compute, with N images (`Kernel.images`) of a round
 | kind | forward | backward |
 |---|---|---|
 | conv | ``y[o] = b[o] + sum_c,i,j w[o,c,i,j] x[c, s h + i - p, s v + j - p]``, w as (Cout, Cin / g, k, k) | |
+| deconv | the transpose of a convolution from y to x, w as (Cin, Cout, k, k), plus b | a convolution |
 | fc | ``y = w x + b``, w as (outputs, inputs) | |
+| linear | the same at every position, with the channels of all inputs | |
 | maxpool | greatest x in the window, of those that exist | dy goes to the first in the window that equals y |
 | avgpool | mean of the x in the window that exist | |
 | lrn | ``y = x / (k + alpha / n sum x^2)^beta`` over n neighbouring channels (`LRN`) | |
 | bn | ``y = w (x - mean) / sqrt(variance + epsilon) + b`` over N, H and W; saved: means, then 1 / sqrt | |
+| norm | the same over the channels at each position; saved for each image: means, then 1 / sqrt | |
+| scale | ``y = w x`` with a factor a channel | |
+| gelu | ``y = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`` (Hendrycks and Gimpel 2016) | |
 | add | sum of the inputs, in order; one of 1 x 1 counts at every position | dy to each dx that it has |
 | concat | the inputs' channels, in their order | |
 | dropout | ``y = 2 x`` where the mask is 1, else 0; the mask is a byte, see `keep` | the same on dy |
 | softmax | probabilities y over the channels at each position; ``losses[n] = -mean of log y[label]`` | |
+| loss | ``d^2 / 2`` at label 1, ``max(1 - d, 0)^2 / 2`` at 0; d: distance of the two inputs | |
 | resample | see `resampling` | its transpose |
 
-and backward of softmax is ``dx = (y - 1 at the label) / (batch x positions)``, with `Kernel.batch`: gradients
-are those of the mean loss of the whole batch, whatever the rounds. Roles: ``FP`` computes y, then
-``max(y, 0)`` if the layer has a ReLU; ``BP2`` adds to dw; ``BP1`` computes every dx from dy, and dw of batch
-norm; ``relu`` sets dy to 0 where y (or the sign in ``signs``) is not above 0; ``copy`` copies x0 to y.
+and backward of softmax is ``dx = (y - 1 at the label) / (batch x positions)``, with `Kernel.batch`, and that
+of a loss (contrastive, Hadsell et al. 2006) its derivative over that: gradients are those of the mean loss of
+the whole batch, whatever the rounds. Roles: ``FP`` computes y, then ``max(y, 0)`` if the layer has a ReLU;
+``BP2`` adds to dw; ``BP1`` computes every dx from dy, and dw of what has no BP2; ``relu`` sets dy to 0 where
+y (or the sign in ``signs``) is not above 0; ``copy`` copies x0 to y.
 """
 
 from __future__ import annotations
@@ -45,15 +52,21 @@ EPSILON = 1e-5
 EXECUTABLE = (
     "input",
     "conv",
+    "deconv",
     "fc",
+    "linear",
     "maxpool",
     "avgpool",
     "lrn",
     "bn",
+    "norm",
+    "scale",
+    "gelu",
     "add",
     "concat",
     "dropout",
     "softmax",
+    "loss",
     "resample",
 )
 """Kinds of layers that backends have kernels for."""
@@ -123,7 +136,10 @@ def kernels_of(graph: TaskGraph, batch: int, signs: frozenset[str] = frozenset()
         When a layer's kind has no kernels.
     """
     for layer in graph.network.layers:
-        if layer.kind not in EXECUTABLE:
+        unlike = (layer.kind == "norm" and layer.saved != 2 * layer.shape.positions) or (
+            layer.kind == "loss" and len(layer.inputs) != 2
+        )
+        if layer.kind not in EXECUTABLE or unlike:
             raise PebblerError(
                 f"network '{graph.network.name}', layer '{layer.name}': there are no kernels for "
                 f"'{layer.kind}'; only convolutional networks can be run"
@@ -137,7 +153,7 @@ def resident(network: Network, batch: int) -> Iterator[tuple[str, int]]:
         if layer.parameters:
             yield f"W({layer.name})", 4 * layer.parameters
             yield f"dW({layer.name})", 4 * layer.parameters
-        if layer.kind == "softmax":
+        if layer.kind in LOSSES:
             yield f"labels({layer.name})", 4 * batch * layer.shape.positions
             yield f"losses({layer.name})", 4 * batch
 
@@ -225,7 +241,7 @@ def _operands(graph: TaskGraph, task: LayerTask, has_signs: bool) -> dict[str, s
             found["w"] = f"W({owner})"
         if task.role == "BP2" or (task.role == "BP1" and layer.kind not in WEIGHTED):
             found["dw"] = f"dW({owner})"
-    if layer.kind == "softmax":
+    if layer.kind in LOSSES:
         found["labels"] = f"labels({layer.name})"
     if task.role == "FP":
         for i in range(len(layer.inputs)):
@@ -233,9 +249,9 @@ def _operands(graph: TaskGraph, task: LayerTask, has_signs: bool) -> dict[str, s
         found["y"] = updates[0] if layer.kind == "dropout" and updates else outputs[0]
         if layer.kind == "dropout":
             found["mask"] = f"M({layer.name})"
-        if layer.kind == "bn":
+        if layer.kind in ("bn", "norm"):
             found["saved"] = f"S({layer.name})"
-        if layer.kind == "softmax":
+        if layer.kind in LOSSES:
             found["losses"] = f"losses({layer.name})"
         if has_signs:
             found["signs"] = f"M({layer.name})"
@@ -254,7 +270,7 @@ def _operands(graph: TaskGraph, task: LayerTask, has_signs: bool) -> dict[str, s
             found[f"x{i}"] = next(names)
     if layer.kind in READ_OUTPUT:
         found["y"] = next(names)
-    if layer.kind == "bn":
+    if layer.kind in ("bn", "norm"):
         found["saved"] = f"S({layer.name})"
     for i, target in enumerate(task.targets):
         if target is not None:

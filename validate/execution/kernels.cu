@@ -271,7 +271,106 @@ KERNEL(bn_backward, const float *dy, const float *x, const float *saved, const f
   }
 }
 
-// --- dropout and loss -------------------------------------------------------------------------------------------------
+// Layer norm, a thread a position: over the channels. saved: of each image the means, then one over the deviations.
+KERNEL(norm_forward, const float *x, const float *w, float *y, float *saved, int channels, int positions, float epsilon,
+       long n) {
+  EACH(i, n) {
+    long image = i / positions, p = i % positions;
+    const float *from = x + image * channels * positions + p;
+    float *to = y + image * channels * positions + p;
+    float sum = 0, squares = 0;
+    for (long c = 0; c < channels; ++c) sum += from[c * positions];
+    float mean = sum / channels;
+    for (long c = 0; c < channels; ++c) squares += (from[c * positions] - mean) * (from[c * positions] - mean);
+    float scale = 1 / sqrtf(squares / channels + epsilon);
+    for (long c = 0; c < channels; ++c) to[c * positions] = w[c] * (from[c * positions] - mean) * scale + w[channels + c];
+    saved[image * 2 * positions + p] = mean;
+    saved[(image * 2 + 1) * positions + p] = scale;
+  }
+}
+
+KERNEL(norm_backward, const float *dy, const float *x, const float *saved, const float *w, float *dx, int channels,
+       int positions, int adds, long n) {
+  EACH(i, n) {
+    long image = i / positions, p = i % positions, begin = image * channels * positions + p;
+    float mean = saved[image * 2 * positions + p], scale = saved[(image * 2 + 1) * positions + p];
+    float sum = 0, along = 0;
+    for (long c = 0; c < channels; ++c) {
+      long at = begin + c * positions;
+      sum += w[c] * dy[at];
+      along += w[c] * dy[at] * (x[at] - mean) * scale;
+    }
+    for (long c = 0; c < channels; ++c) {
+      long at = begin + c * positions;
+      float value = scale * (w[c] * dy[at] - (sum + (x[at] - mean) * scale * along) / channels);
+      dx[at] = adds ? dx[at] + value : value;
+    }
+  }
+}
+
+// A block a channel; dw: of the scales, then of the shifts.
+KERNEL(norm_weights, const float *dy, const float *x, const float *saved, float *dw, int images, int channels,
+       int positions, int adds) {
+  SHARED float shift[BLOCK], factor[BLOCK];
+  int c = blockIdx.x;
+  long count = (long)images * positions;
+  PHASE(t) {
+    shift[t] = factor[t] = 0;
+    for (long i = t; i < count; i += BLOCK) {
+      long image = i / positions, p = i % positions, at = (image * channels + c) * positions + p;
+      shift[t] += dy[at];
+      factor[t] += dy[at] * (x[at] - saved[image * 2 * positions + p]) * saved[(image * 2 + 1) * positions + p];
+    }
+  }
+  SUM(shift);
+  SUM(factor);
+  PHASE(t) if (t == 0) {
+    dw[c] = adds ? dw[c] + factor[0] : factor[0];
+    dw[channels + c] = adds ? dw[channels + c] + shift[0] : shift[0];
+  }
+}
+
+// --- a factor a channel, GELU -----------------------------------------------------------------------------------------
+// y = w[c] x, or y + that: also the gradient of x from that of y.
+KERNEL(scale, const float *x, const float *w, float *y, int channels, int positions, int adds, long n) {
+  EACH(i, n) {
+    float value = w[i / positions % channels] * x[i];
+    y[i] = adds ? y[i] + value : value;
+  }
+}
+
+// The sum of x dy over images and positions of a channel (a block a channel): dw = sum, or dw + sum.
+KERNEL(scale_weights, const float *dy, const float *x, float *dw, int images, int channels, int positions, int adds) {
+  SHARED float part[BLOCK];
+  int c = blockIdx.x;
+  long count = (long)images * positions;
+  PHASE(t) {
+    part[t] = 0;
+    for (long i = t; i < count; i += BLOCK) {
+      long at = (i / positions * channels + c) * positions + i % positions;
+      part[t] += x[at] * dy[at];
+    }
+  }
+  SUM(part);
+  PHASE(t) if (t == 0) dw[c] = adds ? dw[c] + part[0] : part[0];
+}
+
+// tanh(sqrt(2 / pi) (x + 0.044715 x^3)): Hendrycks and Gimpel 2016.
+DEVICE float gelu_bend(float x) { return tanhf(0.7978845608f * (x + 0.044715f * x * x * x)); }
+
+KERNEL(gelu_forward, const float *x, float *y, long n) {
+  EACH(i, n) y[i] = 0.5f * x[i] * (1 + gelu_bend(x[i]));
+}
+
+KERNEL(gelu_backward, const float *dy, const float *x, float *dx, int adds, long n) {
+  EACH(i, n) {
+    float bend = gelu_bend(x[i]), slope = 0.7978845608f * (1 + 3 * 0.044715f * x[i] * x[i]) * (1 - bend * bend);
+    float value = dy[i] * 0.5f * (1 + bend + x[i] * slope);
+    dx[i] = adds ? dx[i] + value : value;
+  }
+}
+
+// --- dropout and losses ------------------------------------------------------------------------------------------------
 // Whether value `index` of the batch is kept: a bit of a hash (the finaliser of MurmurHash3, Appleby 2011).
 DEVICE unsigned char is_kept(unsigned index, unsigned key) {
   unsigned h = index * 0x9E3779B9u + key;
@@ -328,6 +427,41 @@ KERNEL(softmax_backward, const float *y, const int *labels, float *dx, int chann
     int c = i / positions % channels;
     float value = (y[i] - (labels[image * positions + i % positions] == c)) / total;
     dx[i] = adds ? dx[i] + value : value;
+  }
+}
+
+// Contrastive loss (Hadsell et al. 2006), a block an image: d^2 / 2 at label 1, max(1 - d, 0)^2 / 2 at 0.
+KERNEL(contrast_forward, const float *x0, const float *x1, const int *labels, float *y, float *losses, int values) {
+  SHARED float part[BLOCK];
+  long image = blockIdx.x, begin = image * values;
+  PHASE(t) {
+    part[t] = 0;
+    for (int i = t; i < values; i += BLOCK) part[t] += (x0[begin + i] - x1[begin + i]) * (x0[begin + i] - x1[begin + i]);
+  }
+  SUM(part);
+  PHASE(t) if (t == 0) {
+    float distance = sqrtf(part[0]), far = distance < 1 ? 1 - distance : 0;
+    y[image] = losses[image] = labels[image] == 1 ? part[0] / 2 : far * far / 2;
+  }
+}
+
+// dx0 or dx1 (`sign` 1 or -1), a block an image; `total`: images of the batch.
+KERNEL(contrast_backward, const float *x0, const float *x1, const int *labels, float *dx, int values, float total,
+       float sign, int adds) {
+  SHARED float part[BLOCK];
+  long begin = (long)blockIdx.x * values;
+  PHASE(t) {
+    part[t] = 0;
+    for (int i = t; i < values; i += BLOCK) part[t] += (x0[begin + i] - x1[begin + i]) * (x0[begin + i] - x1[begin + i]);
+  }
+  SUM(part);
+  PHASE(t) {
+    float distance = sqrtf(part[0]), far = distance < 1 && distance > 0 ? -(1 - distance) / distance : 0;
+    float factor = sign * (labels[blockIdx.x] == 1 ? 1 : far) / total;
+    for (int i = t; i < values; i += BLOCK) {
+      float value = factor * (x0[begin + i] - x1[begin + i]);
+      dx[begin + i] = adds ? dx[begin + i] + value : value;
+    }
   }
 }
 

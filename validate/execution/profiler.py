@@ -2,7 +2,8 @@
 
 Tasks are measured where they will run: in the network's order, on its data, each between two others. The
 whole iteration is executed without a budget, with the first algorithm of every task, then with the second,
-and so on. A task's time is what it adds to its stream, from the end of the task before to its own end.
+and so on. A task's time is what it adds to its stream, from the end of the task before to its own end. Of
+several times the least counts: whatever else the machine does only adds.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def profile(
     sub_batches
         Images of a round, each measured; by default the batch alone.
     repeat
-        Executions whose median counts; one more comes first and does not.
+        Executions of which the least time counts; one more comes first and does not.
     seed
         Of weights, images and labels.
 
@@ -143,7 +144,7 @@ class _SubBatch:
             _log.info("%s: algorithms number %d", instance.name, column + 1)
             for k, times in enumerate(self._times(chosen)):
                 if chosen[k] == column:
-                    found[k][column] = max(1, round(statistics.median(times)))
+                    found[k][column] = max(1, min(times))
                     self.spread.append(_middle_half(times))
         return [
             TaskTimes(
@@ -261,9 +262,7 @@ def _copies(device: Backend, largest: int, repeat: int) -> tuple[tuple[CopyTimes
             busy.append((start, streams["move_ns"].record()))
         beside[name] = _copy_time(streams[name], *ends[name], sizes[-1], repeat)
         busy[-1][1].synchronize()
-        beside[f"move_ns_beside_{name}"] = round(
-            statistics.median(end.time_ns() - start.time_ns() for start, end in busy)
-        )
+        beside[f"move_ns_beside_{name}"] = min(end.time_ns() - start.time_ns() for start, end in busy)
     return tuple(found), beside
 
 
@@ -275,4 +274,4 @@ def _copy_time(stream: Stream, target: int, source: int, size: int, repeat: int)
         events.append((start, stream.record()))
     events[-1][1].synchronize()
     times = [end.time_ns() - start.time_ns() for start, end in events[1:]]
-    return max(1, round(statistics.median(times)))
+    return max(1, min(times))

@@ -14,10 +14,10 @@ from ...instances.instance import Instance
 from ..schedule import Schedule
 from ..simulate import nominal_ns, simulate
 from .data import Data, initial
-from .device import Backend
+from .device import Backend, DeviceError
 from .executor import Execution, Executor, Timed
 from .plan import plan
-from .rebuild import rebuild
+from .rebuild import Rebuilt, rebuild
 from .unlimited import unlimited
 
 TOLERANCE = 1e-4
@@ -60,11 +60,11 @@ class Trial:
     energy_j
         Of a timed execution, on average; None where the device does not count it.
     reference_ns
-        An iteration without budget.
+        An iteration without budget; None when there was none.
     loss
         Mean over the images.
     identical
-        Whether losses and gradients have the same bits in every execution, with and without budget.
+        Whether losses and gradients have the same bits in every execution, that without budget included.
     deterministic
         Whether the device promises that they have.
     max_abs_error
@@ -79,7 +79,7 @@ class Trial:
     device: str
     executions: tuple[Execution, ...]
     energy_j: float | None
-    reference_ns: int
+    reference_ns: int | None
     loss: float
     identical: bool
     deterministic: bool
@@ -142,12 +142,14 @@ def attempt(
     backend: Callable[[], Backend],
     *,
     repeat: int = 3,
+    reference: bool = True,
     seed: int = 0,
     data: Data | None = None,
 ) -> Trial:
     """Execute a valid schedule and the same computation without a budget, and compare.
 
-    The schedule is executed once in poisoned memory, then `repeat` times for its times.
+    The schedule is executed once in poisoned memory, then `repeat` times for its times. Without a reference
+    the timed executions are compared with that in poisoned memory.
 
     Parameters
     ----------
@@ -157,6 +159,8 @@ def attempt(
         Opens the device; called once for each of the two.
     repeat
         Timed executions.
+    reference
+        Whether to run without a budget first, which takes the memory for it.
     seed, data
         What weights, images and labels are drawn from, or these themselves.
 
@@ -170,11 +174,7 @@ def attempt(
     rebuilt = rebuild(instance)
     if data is None:
         data = initial(rebuilt.graph.network, rebuilt.batch, seed)
-    roomy, program = unlimited(instance, schedule)
-    _log.info("%s: without a budget, in %d bytes", instance.name, roomy.budget_bytes)
-    with Executor(backend(), plan(roomy, program, rebuilt), instance.rounds) as executor:
-        executor.load(data)
-        reference = executor.run()
+    right = _unbudgeted(instance, schedule, rebuilt, backend(), data) if reference else None
     settled = plan(instance, schedule, rebuilt)
     device = backend()
     with Executor(device, settled, instance.rounds, poison=True) as executor:
@@ -191,7 +191,8 @@ def attempt(
             _log.info("%s: timed execution %d of %d", instance.name, index + 1, repeat)
             executions.append(executor.run())
         after = device.energy_j()
-    errors = [_error(one, reference) for one in executions]
+    compared = executions[0] if right is None else right
+    errors = [_error(one, compared) for one in executions]
     return Trial(
         instance=instance,
         schedule=schedule,
@@ -199,13 +200,29 @@ def attempt(
         device=title,
         executions=tuple(sorted(executions[1:], key=lambda one: one.measured_ns)),
         energy_j=None if before is None or after is None else (after - before) / repeat,
-        reference_ns=reference.measured_ns,
+        reference_ns=None if right is None else right.measured_ns,
         loss=executions[0].loss,
-        identical=all(identical(one, reference) for one in executions),
+        identical=all(identical(one, compared) for one in executions),
         deterministic=deterministic,
         max_abs_error=max(absolute for absolute, _ in errors),
         close=all(relative <= TOLERANCE for _, relative in errors),
     )
+
+
+def _unbudgeted(
+    instance: Instance, schedule: Schedule, rebuilt: Rebuilt, backend: Backend, data: Data
+) -> Execution:
+    roomy, program = unlimited(instance, schedule)
+    _log.info("%s: without a budget, in %d bytes", instance.name, roomy.budget_bytes)
+    try:
+        executor = Executor(backend, plan(roomy, program, rebuilt), instance.rounds)
+    except DeviceError as error:
+        raise DeviceError(
+            f"the run without a budget has no room, leave it out with --no-reference: {error}"
+        ) from None
+    with executor:
+        executor.load(data)
+        return executor.run()
 
 
 def identical(one: Execution, other: Execution) -> bool:

@@ -98,7 +98,8 @@ class VirtualMemory:
     def map(self, address: int, pages: Sequence[int]) -> None:
         """Let addresses mean these pages, one after the other; what differs is unmapped first."""
         size = self._page_bytes
-        for at, page in zip(range(address, address + size * len(pages), size), pages, strict=True):
+        whole = size * len(pages)
+        for at, page in zip(range(address, address + whole, size), pages, strict=True):
             if self._mapped.get(at) == page:
                 continue
             if at in self._mapped:
@@ -106,7 +107,7 @@ class VirtualMemory:
                 del self._mapped[at]
             self._library.call("cuMemMap", at, size, 0, self._pages[page], 0)
             self._mapped[at] = page
-            self._library.call("cuMemSetAccess", at, size, c.byref(self._access), 1)
+        self._library.call("cuMemSetAccess", address, whole, c.byref(self._access), 1)
 
     def close(self) -> None:
         """Give everything back; no work uses it any more."""

@@ -18,6 +18,7 @@ from pebbler import solve
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import write_instance
 from pebbler.instances.instance import Instance
+from pebbler.instances.memory import with_budget
 from pebbler.instances.workload import Workload
 from pebbler.validate.execution.cpu import CpuBackend, CpuStream
 from pebbler.validate.execution.cpu_memory import available_bytes
@@ -204,6 +205,30 @@ def test_a_failure_is_one_error_that_names_the_operation(
     assert open_threads() == before
 
 
+def test_a_failure_before_pages_are_mapped_names_the_operation_as_well() -> None:
+    instance = Workload("vgg:groups=1-1-1-1-1,size=32,dense=64", 16, "K40").instance(0, check_budget=False)
+    instance = with_budget(instance, instance.resident_bytes + 12 * PAGE)
+    schedule = solve(instance, "vdnn-all-m", memory="paged").schedule
+    assert schedule is not None
+    settled = plan(instance, schedule, rebuild(instance))
+    assert any(mapped.after for step in settled.steps for mapped in step.maps)
+    with Executor(Failing("FP(conv1_1)"), settled, 1) as executor:
+        executor.load(initial(rebuild(instance).graph.network, 16))
+        with pytest.raises(DeviceError, match=r"^FP\(conv1_1\) \(operation 0\): FloatingPointError"):
+            executor.run()
+
+
+def test_data_that_is_missing_or_too_small_is_refused(case: tuple[Instance, Schedule]) -> None:
+    instance, schedule = case
+    data = initial(rebuild(instance).graph.network, 2)
+    with Executor(CpuBackend(), plan(instance, schedule, rebuild(instance)), 1) as executor:
+        for name in ("X(input)", "W(conv1)", "labels(loss)"):
+            with pytest.raises(PebblerError, match="has no array"):
+                executor.load({key: values for key, values in data.items() if key != name})
+            with pytest.raises(PebblerError, match="has no array"):
+                executor.load(data | {name: data[name][:1]})
+
+
 def test_a_pool_beyond_the_memory_is_refused_and_everything_given_back(
     case: tuple[Instance, Schedule],
 ) -> None:
@@ -211,7 +236,7 @@ def test_a_pool_beyond_the_memory_is_refused_and_everything_given_back(
     settled = plan(instance, schedule, rebuild(instance))
     settled.areas["pool"] = 2 * available_bytes()
     before = open_threads()
-    with pytest.raises(DeviceError, match="use a smaller budget"):
+    with pytest.raises(DeviceError, match="take a smaller budget"):
         Executor(CpuBackend(), settled, 1)
     assert open_threads() == before
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 from pebbler import Workload, solve
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
+from pebbler.instances.transforms import split_parts, with_engines, with_inputs_on_clock, with_mask
 from pebbler.validate.check import check
 from pebbler.validate.execution.cpu import CpuBackend
 from pebbler.validate.execution.cuda import CudaBackend
@@ -104,6 +106,51 @@ def test_results_are_those_of_the_cpu(
     for name, values in expected.gradients.items():
         scale = float(np.abs(values).max())
         np.testing.assert_allclose(found.gradients[name], values, rtol=1e-3, atol=1e-4 * scale)
+
+
+VARIANTS: dict[str, Callable[[], tuple[Instance, str, str]]] = {
+    "one copy engine": lambda: (with_engines(quick(4), "single"), "vdnn-all-m", "contiguous"),
+    "signs": lambda: (with_mask(quick(4)), "vdnn-all-m", "contiguous"),
+    "inputs on the clock": lambda: (with_inputs_on_clock(quick(4)), "vdnn-all-m", "contiguous"),
+    "parts": lambda: (split_parts(quick(64), 2 * 2**20), "modnn", "contiguous"),
+    "parts in pages": lambda: (split_parts(quick(64), 2 * 2**20), "vdnn-all-m", "paged"),
+    "weights as blocks": lambda: (quick(4, weights_as_blocks=True), "modnn", "contiguous"),
+}
+
+
+def quick(batch: int, *, weights_as_blocks: bool = False) -> Instance:
+    """CIFAR10_quick, two rounds."""
+    workload = Workload(QUICK, batch=2 * batch, device="k40", weights_as_blocks=weights_as_blocks)
+    return workload.instance("1.2xMmin", batch, rounds=2)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_of_the_problem_run_and_are_written_as_scripts(
+    fake_cuda: FakeCuda,  # noqa: F811
+    variant: str,
+    tmp_path: Path,
+) -> None:
+    instance, method, memory = VARIANTS[variant]()
+    schedule = solve(instance, method=method, memory=memory).schedule  # type: ignore[arg-type]
+    assert schedule is not None
+    fake_cuda.configure(delay_us=300, seed=2)
+    found = execute(instance, schedule, CudaBackend(), poison=True)
+    assert identical(found, execute(*unlimited(instance, schedule), CudaBackend()))
+    assert run_script(instance, schedule, tmp_path)[1] == f"gradients {checksum(found)}"
+
+
+def run_script(instance: Instance, schedule: Schedule, folder: Path) -> list[str]:
+    """Lines that the script of a schedule prints."""
+    script = folder / "script.py"
+    script.write_text(emit(instance, schedule, rebuild(instance)), encoding="utf-8")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def checksum(execution: Execution) -> str:
+    values = b"".join(values.tobytes() for values in execution.gradients.values())
+    return hashlib.sha256(values).hexdigest()
 
 
 def test_the_cases_move_blocks() -> None:
@@ -230,23 +277,10 @@ def test_the_script_computes_what_the_executor_computes(
     tmp_path: Path,
 ) -> None:
     instance, schedule = case(*chosen)
-    script = tmp_path / "script.py"
-    script.write_text(emit(instance, schedule, rebuild(instance)), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
     expected = execute(instance, schedule, CudaBackend())
-    checksum = hashlib.sha256(
-        b"".join(values.tobytes() for values in expected.gradients.values())
-    ).hexdigest()
-    loss, gradients, elapsed = done.stdout.splitlines()
+    loss, gradients, elapsed = run_script(instance, schedule, tmp_path)
     assert loss == f"loss {expected.loss:.9g}"
-    assert gradients == f"gradients {checksum}"
+    assert gradients == f"gradients {checksum(expected)}"
     assert float(elapsed.split()[1]) > 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from pebbler import solve
 from pebbler.instances import workload
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.instance import Instance
 from pebbler.instances.network import Network, NetworkBuilder, Shape
 from pebbler.instances.taskgraph import task_graph
 from pebbler.instances.workload import Workload
@@ -70,12 +69,36 @@ def _shared(net: NetworkBuilder) -> str:
     return net.add("sum", first, other)
 
 
+def _transposed(net: NetworkBuilder) -> str:
+    x = net.conv("conv1", net.input(2, 5, 6), 4, 3, pad=1, relu=True)
+    return net.deconv("up", x, 3, 4, stride=2, pad=1)
+
+
+def _tokens(net: NetworkBuilder) -> str:
+    x = net.conv("stem", net.input(2, 8, 8), 6, 2, stride=2)
+    y = net.layer_norm("norm", net.conv("depthwise", x, 6, 3, pad=1, groups=6))
+    y = net.gelu("gelu", net.linear("wide", y, x, outputs=10))
+    return net.add("sum", x, net.scale("scale", net.linear("narrow", y, outputs=6, bias=False)))
+
+
+def _pair(net: NetworkBuilder) -> str:
+    ends = []
+    for suffix, tied in (("", None), ("_p", "trunk")):
+        x = net.fc(f"trunk{suffix}", net.input(1, 3, 3, name=f"in{suffix}"), 5, tied=tied)
+        ends.append(x)
+    net.loss("apart", *ends)
+    return ends[0]
+
+
 DEFINITIONS: dict[str, Callable[[NetworkBuilder], str]] = {
     "windows": _windows,
     "branches": _branches,
     "regularised": _regularised,
     "maps": _maps,
     "shared": _shared,
+    "transposed": _transposed,
+    "tokens": _tokens,
+    "pair": _pair,
 }
 
 
@@ -90,12 +113,19 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ne
     return network
 
 
-def computed(instance: Instance, data: Data) -> Execution:
+@pytest.fixture
+def computed(small: Network) -> Iterator[Callable[[Data], Execution]]:
+    """Executes the network on data."""
+    instance = Workload(small.name, BATCH, "K40").instance("16MiB")
     schedule = solve(instance, "network-wide").schedule
     assert schedule is not None
     with Executor(CpuBackend(), plan(instance, schedule, rebuild(instance)), 1, poison=True) as executor:
-        executor.load(data)
-        return executor.run()
+
+        def run(data: Data) -> Execution:
+            executor.load(data)
+            return executor.run()
+
+        yield run
 
 
 def jittered(network: Network) -> Data:
@@ -108,10 +138,9 @@ def jittered(network: Network) -> Data:
     return data
 
 
-def test_gradients_are_the_slopes_of_the_loss(small: Network) -> None:
-    instance = Workload(small.name, BATCH, "K40").instance("64MiB")
+def test_gradients_are_the_slopes_of_the_loss(small: Network, computed: Callable[[Data], Execution]) -> None:
     data = jittered(small)
-    start = computed(instance, data)
+    start = computed(data)
     for name, gradient in start.gradients.items():
         length = float(np.linalg.norm(gradient.astype(np.float64)))
         assert length > 1e-4
@@ -120,16 +149,15 @@ def test_gradients_are_the_slopes_of_the_loss(small: Network) -> None:
         losses = []
         for sign in (1, -1):
             moved = data[f"W({name})"] + np.float32(sign * step) * direction
-            losses.append(computed(instance, data | {f"W({name})": moved}).losses.astype(np.float64))
+            losses.append(computed(data | {f"W({name})": moved}).losses.astype(np.float64))
         slope = float(np.mean(losses[0] - losses[1])) / (2 * step)
         assert slope == pytest.approx(length, rel=0.03, abs=2e-4), name
 
 
-def test_gradients_are_those_of_torch(small: Network) -> None:
+def test_gradients_are_those_of_torch(small: Network, computed: Callable[[Data], Execution]) -> None:
     torch = pytest.importorskip("torch")
-    instance = Workload(small.name, BATCH, "K40").instance("64MiB")
     data = jittered(small)
-    found = computed(instance, data)
+    found = computed(data)
     loss, gradients = torch_gradients(torch, small, data)
     assert found.loss == pytest.approx(loss, rel=1e-5)
     for name, values in gradients.items():
@@ -159,6 +187,23 @@ def torch_gradients(torch: Any, network: Network, data: Data) -> tuple[float, di
             filters = w[:count].reshape(channels, -1, layer.kernel, layer.kernel)
             bias = w[count:] if len(w) > count else None
             y = functional.conv2d(inputs[0], filters, bias, layer.stride, layer.pad, 1, layer.groups)
+        elif layer.kind == "deconv":
+            count = inputs[0].shape[1] * channels * layer.kernel**2
+            filters = w[:count].reshape(-1, channels, layer.kernel, layer.kernel)
+            y = functional.conv_transpose2d(inputs[0], filters, w[count:], layer.stride, layer.pad)
+        elif layer.kind == "linear":
+            joined = torch.cat(inputs, 1)
+            count = channels * joined.shape[1]
+            y = torch.einsum("oi,nihw->nohw", w[:count].reshape(channels, -1), joined)
+            if len(w) > count:
+                y = y + w[count:, None, None]
+        elif layer.kind == "norm":
+            along = inputs[0].permute(0, 2, 3, 1)
+            y = functional.layer_norm(along, (channels,), w[:channels], w[channels:]).permute(0, 3, 1, 2)
+        elif layer.kind == "scale":
+            y = inputs[0] * w[:, None, None]
+        elif layer.kind == "gelu":
+            y = functional.gelu(inputs[0], approximate="tanh")
         elif layer.kind == "fc":
             flat = inputs[0].flatten(1)
             count = channels * flat.shape[1]
@@ -187,6 +232,11 @@ def torch_gradients(torch: Any, network: Network, data: Data) -> tuple[float, di
             else:
                 y = inputs[0][:, :, ::a, ::b]
                 y = functional.pad(y, (0, 0, 0, 0, 0, channels - y.shape[1]))
+        elif layer.kind == "loss":
+            apart = torch.linalg.vector_norm((inputs[0] - inputs[1]).flatten(1), dim=1)
+            alike = torch.tensor(data[f"labels({layer.name})"][:, 0] == 1)
+            loss = loss + (torch.where(alike, apart, torch.relu(1 - apart)) ** 2 / 2).mean()
+            continue
         else:
             labels = torch.tensor(data[f"labels({layer.name})"], dtype=torch.int64)
             loss = loss + functional.cross_entropy(inputs[0].flatten(2), labels)
@@ -199,7 +249,8 @@ def torch_gradients(torch: Any, network: Network, data: Data) -> tuple[float, di
 
 def test_every_layer_of_the_convolutional_zoo_has_kernels() -> None:
     names = ["lenet", "cifar10_quick", "alexnet", "alexnet_caffe", "caffenet", "overfeat", "googlenet"]
-    names += ["googlenet_bvlc", "vgg16", "resnet18", "resnet50", "resnet56", "wrn16_8"]
+    names += ["googlenet_bvlc", "vgg16", "resnet18", "resnet50", "resnet56", "wrn16_8", "siamese"]
+    names += ["fcn", "fcn8s:size=64", "unet:size=572", "convnext_t"]
     for name in names:
         network = find_network(name)
         graph = task_graph(network, 2)

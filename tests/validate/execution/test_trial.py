@@ -15,6 +15,7 @@ from pebbler.instances.units import ceil_to
 from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 from pebbler.validate.execution.cpu import CpuBackend
+from pebbler.validate.execution.device import DeviceError
 from pebbler.validate.execution.trial import Trial, attempt
 from pebbler.validate.schedule import PAGE_BYTES, Schedule
 
@@ -179,6 +180,27 @@ def test_no_execution_is_no_trial() -> None:
     instance, schedule = solved(Workload("lenet", 1, "K40").instance("2xMmin"), "network-wide")
     with pytest.raises(PebblerError, match="give 1 or more"):
         attempt(instance, schedule, CpuBackend, repeat=0)
+
+
+class Small(CpuBackend):
+    """Has room for the budget, and for no more."""
+
+    room = 0
+
+    def allocate(self, bytes: int) -> int:  # noqa: A002
+        if bytes > self.room:
+            raise DeviceError(f"{bytes} bytes are too many")
+        return super().allocate(bytes)
+
+
+def test_what_fits_only_under_its_budget_is_run_without_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance, schedule = solved(Workload("cifar10_quick", 4, "K40").instance("1.0xMmin"), "modnn")
+    monkeypatch.setattr(Small, "room", instance.pool_bytes)
+    with pytest.raises(DeviceError, match="has no room, leave it out with --no-reference"):
+        attempt(instance, schedule, Small, repeat=1)
+    trial = attempt(instance, schedule, Small, repeat=1, reference=False)
+    assert trial.right
+    assert trial.reference_ns is None
 
 
 def solved(instance: Instance, method: str) -> tuple[Instance, Schedule]:
