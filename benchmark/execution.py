@@ -1,8 +1,8 @@
 """Predicted against measured on the CPU backend, each network with its own profile, and the host's time.
 
 ``python -m pebbler.benchmark.execution`` prints the table of docs/execution.md; ``--write FILE`` puts it into
-the page, ``--picture FILE`` draws the fastest execution of the schedule with the most copies, and
-``--repeat N`` sets how often everything is executed.
+the page, ``--picture FILE`` draws the least disturbed execution of a schedule with copies, and ``--repeat N``
+sets how often everything is executed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ..instances.workload import Workload
 from ..solver.solve import solve
 from ..validate.execution.cpu import CpuBackend
 from ..validate.execution.profiler import profile
-from ..validate.execution.trial import Trial, attempt, times
+from ..validate.execution.trial import Trial, attempt
+from ..validate.simulate import nominal_ns, simulate
 from .page import markdown, publish
 from .trial_report import picture
 
@@ -45,21 +46,42 @@ class Case:
     trial: Trial
 
     @property
-    def error(self) -> float:
-        """How far the fastest iteration is from the predicted one, as a share of it."""
-        return self.trial.executions[0].measured_ns / self.trial.predicted_ns - 1
+    def least_ns(self) -> list[int]:
+        """The least time of every operation over all executions."""
+        return [
+            min(one.rounds[0][i].end_ns - one.rounds[0][i].start_ns for one in self.trial.executions)
+            for i in range(len(self.trial.schedule.operations))
+        ]
 
-    def copies(self) -> int:
-        """Number of copies between device and host."""
-        return sum(one.kind in ("offload", "prefetch") for one in self.trial.schedule.operations)
+    @property
+    def undisturbed_ns(self) -> int:
+        """The program simulated with these times: an iteration in which nothing else happens."""
+        return max(simulate(self.trial.instance, self.trial.schedule, self.least_ns)[1])
+
+    @property
+    def error(self) -> float:
+        """How far that is from the predicted iteration, as a share of it."""
+        return self.undisturbed_ns / self.trial.predicted_ns - 1
+
+    @property
+    def disturbance(self) -> float:
+        """How many times as long the fastest iteration took."""
+        return self.trial.executions[0].measured_ns / self.undisturbed_ns
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether anything is copied between device and host."""
+        return any(one.kind in ("offload", "prefetch") for one in self.trial.schedule.operations)
 
     def ratios(self, *, copies: bool) -> list[float]:
         """Measured over predicted time of every copy, or of every run: the least over all executions."""
+        predicted = (nominal_ns(self.trial.instance, one) for one in self.trial.schedule.operations)
         return [
-            min(one.rounds[0][i].end_ns - one.rounds[0][i].start_ns for one in self.trial.executions)
-            / predicted
-            for i, (_, predicted, _) in enumerate(times(self.trial))
-            if (self.trial.schedule.operations[i].kind != "run") == copies
+            least / nominal
+            for least, nominal, one in zip(
+                self.least_ns, predicted, self.trial.schedule.operations, strict=True
+            )
+            if (one.kind != "run") == copies
         ]
 
     def host_ns(self) -> list[int]:
@@ -99,8 +121,9 @@ def table(found: Sequence[Case]) -> str:
             case.memory,
             str(len(case.trial.schedule.operations)),
             format_time(case.trial.predicted_ns),
-            format_time(case.trial.executions[0].measured_ns),
+            format_time(case.undisturbed_ns),
             f"{case.error:+.1%}",
+            format_time(case.trial.executions[0].measured_ns),
             format_time(case.trial.measured_ns),
             " / ".join(f"{value:.2f}" for value in statistics.quantiles(case.ratios(copies=False), n=4)),
             format_time(round(statistics.median(case.host_ns()))),
@@ -115,10 +138,11 @@ def table(found: Sequence[Case]) -> str:
         "memory",
         "operations",
         "predicted",
-        "measured, fastest",
+        "from the least times of operations",
         "error",
+        "fastest iteration",
         "median",
-        "fastest / predicted of runs, quartiles",
+        "least / predicted of runs, quartiles",
         "host, an operation",
         "same bits",
     )
@@ -135,7 +159,7 @@ def summary(found: Sequence[Case]) -> str:
     mappings = [one.mapping_ns for one in paged if one.mapping_ns]
 
     lines = [
-        f"Error of the fastest iteration, {len(found)} schedules: median {at(errors, 0.5):.1%}, "
+        f"Error of the iteration from the least times, {len(found)} schedules: median {at(errors, 0.5):.1%}, "
         f"90 % of them within {at(errors, 0.9):.1%}, worst {errors[-1]:.1%}.",
         *(
             _spread(word, [r for case in found for r in case.ratios(copies=word == "copy")])
@@ -155,10 +179,10 @@ def summary(found: Sequence[Case]) -> str:
 def _spread(word: str, ratios: Sequence[float]) -> str:
     """How far the operations of a kind are from the prediction."""
     if not ratios:
-        return f"Fastest over predicted of a {word}: there is none."
+        return f"Least over predicted time of a {word}: there is none."
     ordered, errors = sorted(ratios), sorted(abs(ratio - 1) for ratio in ratios)
     return (
-        f"Fastest over predicted of a {word}, {len(ratios)} of them: 10 % under {at(ordered, 0.1):.2f}, "
+        f"Least over predicted time of a {word}, {len(ratios)} of them: 10 % under {at(ordered, 0.1):.2f}, "
         f"median {at(ordered, 0.5):.2f}, 10 % above {at(ordered, 0.9):.2f}; "
         f"median error {at(errors, 0.5):.1%}."
     )
@@ -174,12 +198,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m pebbler.benchmark.execution", description=__doc__)
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the table into")
     parser.add_argument("--repeat", type=int, metavar="N", default=25, help="executions; default: 25")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the schedule with the most copies")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw a schedule with copies")
     options = parser.parse_args(arguments)
     found = list(cases(options.repeat))
     publish(table(found), options.write, BEGIN, END)
     if options.picture is not None:
-        trial = max(found, key=Case.copies).trial
+        trial = min((case for case in found if case.has_copies), key=lambda case: case.disturbance).trial
         write_atomically(options.picture, picture(replace(trial, executions=trial.executions[:1])))
 
 

@@ -91,7 +91,7 @@ def picture(trial: Trial) -> bytes:
         trial.instance,
         {"predicted": trial.schedule, "measured": trial.measured()},
         f"{trial.instance.name} by {trial.schedule.method} on {trial.backend} ({trial.device}): one round",
-        f"measured: the median, number of executions: {len(trial.executions)}; memory by residences",
+        f"measured: {_shown(trial)}; memory by residences",
     )
 
 
@@ -137,6 +137,11 @@ def _lines(trial: Trial) -> Iterator[tuple[str, str]]:
     yield "numbers", f"loss {trial.loss:.6g}; {_numbers(trial)}"
     if "notes" in instance.meta:
         yield "note", BATCH_NORM_NOTE
+
+
+def _shown(trial: Trial) -> str:
+    count = len(trial.executions)
+    return "one execution" if count == 1 else f"the median of {count} executions"
 
 
 def _numbers(trial: Trial) -> str:

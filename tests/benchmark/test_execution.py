@@ -15,9 +15,9 @@ def test_predicted_and_measured_stand_side_by_side(monkeypatch: pytest.MonkeyPat
     lines = execution.table(found).splitlines()
     assert len([line for line in lines if line.startswith("| lenet (2) | 64MiB")]) == len(found)
     assert [line.split(",")[0] for line in lines[-5:]] == [
-        "- Error of the fastest iteration",
-        "- Fastest over predicted of a run",
-        "- Fastest over predicted of a copy",
+        "- Error of the iteration from the least times",
+        "- Least over predicted time of a run",
+        "- Least over predicted time of a copy",
         "- Host time of an operation",
         "- Mapping pages",
     ]

@@ -136,7 +136,7 @@ struct Memory {
 
 std::atomic<int> sticky{0};
 std::atomic<unsigned long long> unpinned{0}, launches{0}, copies{0};
-std::atomic<long long> failing_launch{-1}, failing_copy{-1}, failing_allocation{-1};
+std::atomic<long long> failing_launch{-1}, failing_copy{-1};
 std::atomic<size_t> longest_delay_us{0}, seed{0};
 
 struct Done {
@@ -343,7 +343,6 @@ CUresult cuMemAlloc(CUdeviceptr *p, size_t n) {
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard l(memory.m);
   size_t address, at, size = rounded(n, PAGE);
-  if (failing_allocation >= 0 && failing_allocation-- == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!memory.create(size, &at)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!memory.addresses.take(rounded(size + 1, LARGE_PAGE), SPACE, LARGE_PAGE, &address)) abort();
   memory.map(address, size, at);
@@ -615,14 +614,13 @@ void fakecuda_configure(size_t capacity, size_t delay_us, size_t new_seed) {
   seed = new_seed;
   streams_made = 0;
 }
-// The n-th launch, copy or allocation from now on fails; negative: none.
-void fakecuda_fail(long long launch, long long copy_, long long allocation) {
+// The n-th launch or copy from now on fails; negative: none.
+void fakecuda_fail(long long launch, long long copy_) {
   failing_launch = launch < 0 ? -1 : (long long)launches + launch;
   failing_copy = copy_ < 0 ? -1 : (long long)copies + copy_;
-  failing_allocation = allocation;
 }
 // Forget a failure, as a new process would.
-void fakecuda_recover(void) { finish_all(); sticky = 0; fakecuda_fail(-1, -1, -1); }
+void fakecuda_recover(void) { finish_all(); sticky = 0; fakecuda_fail(-1, -1); }
 unsigned long long fakecuda_unpinned_copies(void) { return unpinned; }
 unsigned long long fakecuda_bytes_in_use(void) { std::lock_guard l(memory.m); return memory.physical.total(); }
 unsigned long long fakecuda_streams(void) { Lock l(streams_m); return streams.size() - 1; }

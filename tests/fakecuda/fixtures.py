@@ -33,7 +33,7 @@ class FakeCuda:
         # A library that is loaded already is found by its name, wherever it came from.
         self._driver = ctypes.CDLL(str(folder / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
         self._driver.fakecuda_configure.argtypes = [ctypes.c_size_t] * 3
-        self._driver.fakecuda_fail.argtypes = [ctypes.c_longlong] * 3
+        self._driver.fakecuda_fail.argtypes = [ctypes.c_longlong] * 2
         for name in ("unpinned_copies", "bytes_in_use", "streams"):
             getattr(self._driver, f"fakecuda_{name}").restype = ctypes.c_ulonglong
 
@@ -41,9 +41,9 @@ class FakeCuda:
         """Bound the memory, and let every job begin after a random delay."""
         self._driver.fakecuda_configure(capacity, delay_us, seed)
 
-    def fail(self, *, launch: int = -1, copy: int = -1, allocation: int = -1) -> None:
-        """Let the n-th launch, copy or allocation from now on fail."""
-        self._driver.fakecuda_fail(launch, copy, allocation)
+    def fail(self, *, launch: int = -1, copy: int = -1) -> None:
+        """Let the n-th launch or copy from now on fail."""
+        self._driver.fakecuda_fail(launch, copy)
 
     def recover(self) -> None:
         """Forget a failure, as a new process would."""
@@ -76,9 +76,10 @@ def load_fake_cuda(cache: Path) -> FakeCuda:
 
 
 @pytest.fixture(scope="session")
-def _loaded_fake_cuda(pytestconfig: pytest.Config) -> FakeCuda:
+def _loaded_fake_cuda(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> FakeCuda:
+    cache = getattr(pytestconfig, "cache", None)  # None with -p no:cacheprovider
     try:
-        return load_fake_cuda(pytestconfig.cache.mkdir("fakecuda"))
+        return load_fake_cuda(cache.mkdir("fakecuda") if cache else tmp_path_factory.mktemp("fakecuda"))
     except MissingError as error:
         if os.environ.get("PEBBLER_CUDA_TESTS") == "required":
             raise

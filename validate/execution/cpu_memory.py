@@ -18,6 +18,8 @@ from .device import DeviceError
 
 _PROT_NONE, _PROT_READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_FIXED = 0x10
+_MAP_NOW = getattr(mmap, "MAP_POPULATE", 0)
+"""Look all of the system's smaller pages up when mapping, not one by one when a kernel first touches them."""
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -29,7 +31,8 @@ def array_at(address: int, shape: tuple[int, ...], dtype: Any = np.float32) -> N
 
 def available_bytes() -> int:
     """Memory that this process may still take: of the machine, or of its control group if that is less."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
+    free = os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemAvailable:"):
             free = int(line.split()[1]) * 1024
@@ -91,7 +94,7 @@ class Memory:
         for begin, end in pairwise(breaks):
             if pages[end - 1] >= self._page_count:
                 raise PebblerError(f"page {pages[end - 1]} is not among the {self._page_count} of the pool")
-            flags = mmap.MAP_SHARED | _MAP_FIXED
+            flags = mmap.MAP_SHARED | _MAP_FIXED | _MAP_NOW
             length, offset = (end - begin) * size, pages[begin] * size
             self._mmap(address + begin * size, length, _PROT_READ_WRITE, flags, self._pages, offset)
 

@@ -421,4 +421,5 @@ def _failing(driver: Any, asked: int | None = None, what: str = "device memory")
         size = "" if asked is None else f" for {format_size(asked)} of {what}"
         raise DeviceError(f"the GPU has not enough memory{size}; give a smaller budget") from None
     except driver.Error as error:
-        raise DeviceError(f"the GPU has failed: {' '.join(str(error).split())}") from None
+        said = " ".join(str(error).split())
+        raise DeviceError(f"the GPU has failed, here or in other work under way: {said}") from None

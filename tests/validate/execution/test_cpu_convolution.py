@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.network import NetworkBuilder
 from pebbler.instances.taskgraph import task_graph
-from pebbler.validate.execution.cpu_convolution import Convolution, winograd_matrices
+from pebbler.validate.execution.cpu_convolution import Convolution
 from pebbler.validate.execution.cpu_scratch import Scratch
+from pebbler.validate.execution.cpu_transforms import winograd_matrices
 from pebbler.validate.execution.kernel import Kernel, kernels_of
 
 # channels, height, width, outputs, kernel, stride, padding, groups, images

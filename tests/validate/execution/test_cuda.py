@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from pebbler import Workload, solve
+from pebbler.heuristics.program import ProgramBuilder
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
 from pebbler.instances.transforms import split_parts, with_engines, with_inputs_on_clock, with_mask
@@ -31,7 +32,7 @@ from pebbler.validate.execution.plan import plan
 from pebbler.validate.execution.rebuild import rebuild
 from pebbler.validate.execution.trial import identical
 from pebbler.validate.execution.unlimited import unlimited
-from pebbler.validate.schedule import Schedule
+from pebbler.validate.schedule import MemoryModel, Schedule
 
 from ...fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda  # noqa: F401
 
@@ -68,7 +69,7 @@ def without_budget(chosen: tuple[str, int, str, str, str, int]) -> Execution:
 CASES = [
     (LENET, 8, "1.0xMmin", "modnn", "contiguous", 8),
     (LENET, 16, "1.02xMmin", "vdnn-all-m", "contiguous", 8),
-    (LENET, 128, "1.2xMmin", "flow", "paged", 128),
+    (LENET, 128, "1.2xMmin", "modnn", "paged", 128),
     (QUICK, 8, "1.0xMmin", "flow", "contiguous", 8),
     (QUICK, 8, "1.2xMmin", "vdnn-all-m", "contiguous", 8),
     (QUICK, 16, "1.2xMmin", "vdnn-dyn", "contiguous", 8),
@@ -112,8 +113,8 @@ VARIANTS: dict[str, Callable[[], tuple[Instance, str, str]]] = {
     "one copy engine": lambda: (with_engines(quick(4), "single"), "vdnn-all-m", "contiguous"),
     "signs": lambda: (with_mask(quick(4)), "vdnn-all-m", "contiguous"),
     "inputs on the clock": lambda: (with_inputs_on_clock(quick(4)), "vdnn-all-m", "contiguous"),
-    "parts": lambda: (split_parts(quick(64), 2 * 2**20), "modnn", "contiguous"),
-    "parts in pages": lambda: (split_parts(quick(64), 2 * 2**20), "vdnn-all-m", "paged"),
+    "parts": lambda: (split_parts(lenet(128), 2 * 2**20), "modnn", "contiguous"),
+    "parts in pages": lambda: (split_parts(lenet(128), 2 * 2**20), "modnn", "paged"),
     "weights as blocks": lambda: (quick(4, weights_as_blocks=True), "modnn", "contiguous"),
 }
 
@@ -122,6 +123,10 @@ def quick(batch: int, *, weights_as_blocks: bool = False) -> Instance:
     """CIFAR10_quick, two rounds."""
     workload = Workload(QUICK, batch=2 * batch, device="k40", weights_as_blocks=weights_as_blocks)
     return workload.instance("1.2xMmin", batch, rounds=2)
+
+
+def lenet(batch: int) -> Instance:
+    return Workload(LENET, batch=batch, device="k40").instance("1.2xMmin")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -134,6 +139,27 @@ def test_variants_of_the_problem_run_and_are_written_as_scripts(
     schedule = solve(instance, method=method, memory=memory).schedule  # type: ignore[arg-type]
     assert schedule is not None
     fake_cuda.configure(delay_us=300, seed=2)
+    found = execute(instance, schedule, CudaBackend(), poison=True)
+    assert identical(found, execute(*unlimited(instance, schedule), CudaBackend()))
+    assert run_script(instance, schedule, tmp_path)[1] == f"gradients {checksum(found)}"
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_blocks_are_moved_inside_the_device(
+    fake_cuda: FakeCuda,  # noqa: F811
+    memory: MemoryModel,
+    tmp_path: Path,
+) -> None:
+    instance = Workload(LENET, 2, "k40").instance("64MiB")
+    builder = ProgramBuilder(instance, memory=memory)
+    for k, task in enumerate(instance.tasks):
+        builder.run(k, 0)
+        builder.release_dead(k)
+        for d in filter(builder.is_resident, task.outputs):
+            builder.move(d)
+    schedule = builder.finish("restless")
+    assert sum(operation.kind == "move" for operation in schedule.operations) > 5
+    fake_cuda.configure(delay_us=300, seed=3)
     found = execute(instance, schedule, CudaBackend(), poison=True)
     assert identical(found, execute(*unlimited(instance, schedule), CudaBackend()))
     assert run_script(instance, schedule, tmp_path)[1] == f"gradients {checksum(found)}"
@@ -211,7 +237,10 @@ def test_a_failing_operation_is_named_and_nothing_hangs(fake_cuda: FakeCuda, fau
     instance, schedule = case(*MOVING)
     backend = CudaBackend()
     fake_cuda.fail(**{fault: 12})
-    with pytest.raises(DeviceError, match=r"the GPU has failed: .*(launch failure|ECC error)"):
+    with pytest.raises(
+        DeviceError,
+        match=r"the GPU has failed, .*(launch failure|ECC error)",
+    ):
         execute(instance, schedule, backend)
     assert fake_cuda.bytes_in_use() == 0
     fake_cuda.recover()

@@ -266,6 +266,30 @@ def test_every_layer_of_the_convolutional_zoo_has_kernels() -> None:
         backend.close()
 
 
+@pytest.mark.parametrize(
+    ("network", "batch"),
+    [
+        ("alexnet_caffe", 256),
+        ("googlenet_bvlc", 32),
+        ("vgg16", 256),
+        ("resnet50", 32),
+        ("unet", 2),
+        ("fcn", 8),
+    ],
+)
+def test_every_algorithm_of_the_cost_model_runs_in_its_workspace(network: str, batch: int) -> None:
+    instance = Workload(network, batch, "V100").round(batch, 1)
+    rebuilt = rebuild(instance)
+    backend = CpuBackend()
+    names = set()
+    for k, task in enumerate(instance.tasks):
+        for a, algorithm in enumerate(task.algorithms):
+            backend.prepare(rebuilt.kernel(instance, k, a))
+            names.add(algorithm.name)
+    backend.close()
+    assert {"implicit-gemm", "algo-0", "gemm", "kernel"} <= names
+
+
 def test_other_layers_are_refused() -> None:
     with pytest.raises(PebblerError, match=r"layer 'wte': there are no kernels for 'embedding'"):
         kernels_of(task_graph(find_network("gpt2:layers=1,tokens=8"), 1), 1)
