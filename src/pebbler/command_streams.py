@@ -10,10 +10,9 @@ from .instances.errors import PebblerError
 from .options import Parser, add_command, name_list, positive, print_json, refuse_options, require_place
 
 if TYPE_CHECKING:
-    from .instances.caffe import Direction
+    from .instances.caffe import ConvLayer, Direction
     from .instances.kernels import LayerKernels
     from .solver.stream_count import StreamCount
-    from .validate.execution.layer_streams import Measured
 
 _MODELS = ("as-printed", "as-printed-repaired", "as-implemented", "corrected")
 _SAMPLES = 64
@@ -79,7 +78,9 @@ def _streams(arguments: argparse.Namespace) -> int:
     device = find_device(arguments.device)
     if arguments.measure is None and arguments.repeat is not None:
         raise PebblerError("--repeat is for timed passes; give numbers of streams as --measure, too")
-    name, buffer, conv, measured = arguments.layer_or_file, None, None, None
+    name, buffer = arguments.layer_or_file, None
+    layer: ConvLayer | None = None
+    measured: dict[str, Any] | None = None
     direction: Direction = getattr(arguments, "pass") or "forward"
     if name.endswith(".json") or Path(name).exists():
         refuse_options(arguments, name, ("pass",))
@@ -88,8 +89,8 @@ def _streams(arguments: argparse.Namespace) -> int:
         kernels, samples = read_kernels(name), arguments.batch or _SAMPLES
     else:
         layer = find_layer(name, arguments.batch)
-        conv, buffer = layer.conv, layer.buffer_bytes
-        kernels, samples = caffe_kernels(device, conv, direction), conv.batch
+        kernels = caffe_kernels(device, layer.conv, direction)
+        samples, buffer = layer.conv.batch, layer.buffer_bytes
     count = count_streams(kernels, device, arguments.model, solver=arguments.solver)
     gains = speedups(kernels, device, samples)
     one = streams_ns(kernels, device, samples, 1)
@@ -114,27 +115,19 @@ def _streams(arguments: argparse.Namespace) -> int:
         "buffer_bytes": buffer,
         "solver": count.solver,
     }
-    if conv is not None and arguments.measure is not None:
-        from .validate.execution.cuda import CudaBackend
-        from .validate.execution.layer_streams import measure
+    if layer is not None and arguments.measure is not None:
+        from .benchmark.stream_report import measured_layer, told
 
         repeat = arguments.repeat or _PASSES
-        measured = measure(CudaBackend, conv, direction, arguments.measure, repeat=repeat)
-        answer["measured"] = {
-            "device": measured.device,
-            "stand_in": measured.is_stand_in,
-            "times_ns": measured.times_ns,
-            "predicted_ns": {s: streams_ns(kernels, device, samples, s) for s in measured.times_ns},
-            "launch_ns": measured.launch_ns,
-            "identical_to_one_stream": measured.identical,
-        }
+        measured = measured_layer(layer, direction, device, arguments.measure, repeat=repeat)
+        answer["measured"] = measured
     if arguments.json:
         print_json(answer)
     else:
         print(_text(kernels, count, answer, samples))
         if measured is not None:
-            print("\n" + _measured_text(measured, answer))
-    return 0 if measured is None or measured.identical else 1
+            print("\n" + told(measured, device.name))
+    return 0 if measured is None or measured["identical_to_one_stream"] else 1
 
 
 def _text(kernels: LayerKernels, count: StreamCount, answer: dict[str, Any], samples: int) -> str:
@@ -189,38 +182,5 @@ def _text(kernels: LayerKernels, count: StreamCount, answer: dict[str, Any], sam
             format_table(("streams", "predicted", "speed-up", "buffers", ""), speeds, "rrrrl"),
             "",
             "limits:   predicted by simulation, not measured; see docs/papers-glp4nn.md",
-        )
-    )
-
-
-def _measured_text(measured: Measured, answer: dict[str, Any]) -> str:
-    """Measured times beside the predicted ones."""
-    from .benchmark.table import format_table
-    from .instances.units import format_time
-
-    predicted, times = answer["measured"]["predicted_ns"], measured.times_ns
-    header = ("streams", "predicted", "speed-up", "measured", "speed-up")
-    rows = [
-        (
-            str(streams),
-            format_time(predicted[streams]),
-            f"{predicted[1] / predicted[streams]:.2f}",
-            format_time(times[streams]),
-            f"{times[1] / times[streams]:.2f}",
-        )
-        for streams in sorted(times)
-    ]
-    told = measured.device
-    if measured.is_stand_in:
-        told += "; no GPU: its times say nothing, its numbers are right or wrong"
-    bits = "the same bits as on one stream" if measured.identical else "WRONG: not the bits of one stream"
-    return "\n".join(
-        (
-            format_table(header, rows, "rrrrr"),
-            "",
-            f"predicted: for {answer['device']}, by simulation",
-            f"measured:  on {told}",
-            f"host:      {format_time(measured.launch_ns)} a launch",
-            f"results:   {bits}",
         )
     )

@@ -192,6 +192,6 @@ def test_too_little_memory_is_one_sentence_and_leaves_nothing(fake_cuda: FakeCud
 
 def test_a_failing_launch_is_named_and_leaves_nothing(fake_cuda: FakeCuda) -> None:  # noqa: F811
     fake_cuda.fail(launch=20)
-    with pytest.raises(DeviceError, match=r"the GPU has failed: .*launch failure"):
+    with pytest.raises(DeviceError, match=r"the GPU has failed, .*launch failure"):
         measure(CudaBackend, PADDED, "forward", [2])
     assert fake_cuda.bytes_in_use() == 0
