@@ -419,7 +419,7 @@ def _failing(driver: Any, asked: int | None = None, what: str = "device memory")
         yield
     except driver.MemoryError:
         size = "" if asked is None else f" for {format_size(asked)} of {what}"
-        raise DeviceError(f"the GPU has not enough memory{size}; give a smaller budget") from None
+        raise DeviceError(f"the GPU has not enough memory{size}; give a smaller budget or batch") from None
     except driver.Error as error:
         said = " ".join(str(error).split())
         raise DeviceError(f"the GPU has failed, here or in other work under way: {said}") from None

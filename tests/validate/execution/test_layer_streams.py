@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -175,6 +178,15 @@ def test_other_bits_are_told(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatc
     whole = StreamedLayer.run
     monkeypatch.setattr(StreamedLayer, "run", lambda self, streams: whole(self, streams, omit=("join",)))
     assert not measure(CudaBackend, PADDED, "backward", [4], repeat=1).identical
+
+
+def test_an_interrupt_gives_everything_back(fake_cuda: FakeCuda) -> None:  # noqa: F811
+    fake_cuda.configure(delay_us=20_000, seed=1)
+    stopper = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    stopper.start()
+    with pytest.raises(KeyboardInterrupt):
+        measure(CudaBackend, PADDED, "backward", [2], repeat=1000)
+    assert fake_cuda.bytes_in_use() == 0
 
 
 @pytest.mark.parametrize("streams", [0, 33])
