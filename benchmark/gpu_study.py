@@ -1,4 +1,4 @@
-"""What only a GPU can tell, in one go: profiles, kernels, layers on streams, schedules that run, torch beside.
+"""What only a GPU can tell, in one go: profiles, kernels, streams, schedules that run, and torch beside.
 
 ``python -m pebbler.benchmark.gpu_study`` on a machine with the GPU and the solvers does it all. Where the
 GPU's machine has no solvers: ``--stages profile,kernels,streams`` there, ``--stages solve`` elsewhere on the
