@@ -1,9 +1,10 @@
-"""Everything that only a GPU can tell, in one go: profiles, kernels, schedules that run, and torch beside.
+"""What only a GPU can tell, in one go: profiles, kernels, streams, schedules that run, and torch beside.
 
 ``python -m pebbler.benchmark.gpu_study`` on a machine with the GPU and the solvers does it all. Where the
-GPU's machine has no solvers: ``--stages profile,kernels`` there, ``--stages solve`` elsewhere on the same
-folder, and ``--stages run,torch`` there again. Every result is a file of its own in the folder, written as
-soon as it is known; what the folder has is not done again. ``--stages page`` puts the table into docs/gpu.md.
+GPU's machine has no solvers: ``--stages profile,kernels,streams`` there, ``--stages solve`` elsewhere on the
+same folder, and ``--stages run,torch`` there again. Every result is a file of its own in the folder, written
+as soon as it is known; what the folder has is not done again. ``--stages page`` puts the tables into
+docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from __future__ import annotations
 import argparse
 import logging
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from msgspec import json
 
+from ..instances.caffe import TABLE_5, Direction, find_layer
+from ..instances.devices import find_device
 from ..instances.errors import PebblerError
 from ..instances.files import read_instance, write_atomically, write_instance
 from ..instances.memory import parse_budget
@@ -33,8 +36,12 @@ from .page import markdown, publish
 NETWORKS = (("alexnet", 128), ("vgg16", 128), ("resnet50", 128))
 BUDGETS = ("80%", "60%", "40%", "1.1xMmin")
 METHODS = ("vdnn-all-p", "vdnn-dyn", "modnn", "flow")
-STAGES = ("profile", "kernels", "solve", "run", "torch", "page")
+STAGES = ("profile", "kernels", "streams", "solve", "run", "torch", "page")
+LAYERS = tuple(layer.name for layer in TABLE_5)
+COUNTS = (1, 2, 4, 8, 16, 32)
+"""Streams that a layer's samples run on."""
 _SOLVE_SECONDS = 60.0
+_PASSES: tuple[Direction, ...] = ("forward", "backward")
 
 _log = logging.getLogger(__name__)
 
@@ -48,11 +55,13 @@ class Study:
     budgets: Sequence[str] = BUDGETS
     methods: Sequence[str] = METHODS
     repeat: int = 5
+    layers: Sequence[str] = LAYERS
+    device: str = "h200"
 
     def path(self, *words: object) -> Path:
         """Return the file of a result: its words, with what a file name cannot have replaced."""
         name = "-".join(str(word) for word in words)
-        return self.folder / name.translate(str.maketrans(":=,%", "----"))
+        return self.folder / name.translate(str.maketrans(":=,%/", "-----"))
 
 
 def measure_profiles(study: Study) -> None:
@@ -84,6 +93,20 @@ def record(study: Study) -> None:
         finally:
             backend.close()
         write_atomically(path, json.format(json.encode(found)))
+
+
+def run_streams(study: Study) -> None:
+    """Run layers sample by sample on several numbers of streams: GLP4NN's question, measured."""
+    from .stream_report import measured_layer
+
+    device = find_device(study.device)
+    for name in study.layers:
+        layer = find_layer(name)
+        for direction in _PASSES:
+            path = study.path(name, direction, "streams.json")
+            if not path.exists():
+                found = measured_layer(layer, direction, device, COUNTS, repeat=study.repeat)
+                write_atomically(path, json.format(json.encode({"predicted_for": device.name} | found)))
 
 
 def solve_all(study: Study) -> None:
@@ -142,13 +165,37 @@ def run_torch(study: Study) -> None:
                     write_atomically(path, json.format(json.encode(found)))
 
 
-def table(study: Study) -> str:
+def tables(study: Study) -> str:
     """Return what has been measured, as Markdown; a line says so when nothing has."""
     rows = [row for network, batch in study.networks for row in _rows(study, network, batch)]
-    if not rows:
-        return "Nothing has been measured yet.\n"
     header = ["network", "budget", "method", "predicted", "measured", "peak", "same bits", "energy"]
-    return markdown(header, rows)
+    found = [markdown(header, rows)] if rows else []
+    rows = [row for name in study.layers for row in _streams_rows(study, name)]
+    header = [
+        "layer",
+        "pass",
+        "GPU",
+        "one stream",
+        *(f"{count} streams" for count in COUNTS[1:]),
+        "same bits",
+    ]
+    found += [f"Layers on streams, measured (predicted):\n\n{markdown(header, rows)}"] if rows else []
+    return "\n".join(found) or "Nothing has been measured yet.\n"
+
+
+def _streams_rows(study: Study, name: str) -> Iterator[list[str]]:
+    """Time of a layer on one stream, and speed-ups, for every pass that has been measured."""
+    for direction in _PASSES:
+        path = study.path(name, direction, "streams.json")
+        if not path.exists():
+            continue
+        found = json.decode(path.read_bytes())
+        times, predicted = found["times_ns"], found["predicted_ns"]
+        cells = [f"{found['device']} ({found['predicted_for']})"]
+        cells += [f"{format_time(times['1'])} ({format_time(predicted['1'])})"]
+        for count in map(str, COUNTS[1:]):
+            cells.append(f"{times['1'] / times[count]:.2f} ({predicted['1'] / predicted[count]:.2f})")
+        yield [name, direction, *cells, "yes" if found["identical_to_one_stream"] else "no"]
 
 
 def _rows(study: Study, network: str, batch: int) -> list[list[str]]:
@@ -183,6 +230,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--networks", default="", metavar="NAME/BATCH,...", help="default: the study's")
     parser.add_argument("--budgets", default="", metavar="SIZE,...", help="default: the study's")
     parser.add_argument("--methods", default="", metavar="M,...", help="default: the study's")
+    parser.add_argument("--layers", default="", metavar="LAYER,...", help="default: GLP4NN's Table 5")
+    parser.add_argument(
+        "--device", default="h200", metavar="NAME", help="predicted beside layers on streams; default: h200"
+    )
     chosen = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     study = Study(
@@ -190,14 +241,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         [_network(one) for one in chosen.networks.split(",") if one] or NETWORKS,
         [one for one in chosen.budgets.split(",") if one] or BUDGETS,
         [one for one in chosen.methods.split(",") if one] or METHODS,
+        layers=[one for one in chosen.layers.split(",") if one] or LAYERS,
+        device=chosen.device,
     )
     stages: dict[str, Callable[[Study], Any]] = {
         "profile": measure_profiles,
         "kernels": record,
+        "streams": run_streams,
         "solve": solve_all,
         "run": run_all,
         "torch": run_torch,
-        "page": lambda done: publish(table(done), chosen.page, "<!-- begin gpu -->\n", "<!-- end of gpu -->"),
+        "page": lambda done: publish(
+            tables(done), chosen.page, "<!-- begin gpu -->\n", "<!-- end of gpu -->"
+        ),
     }
     study.folder.mkdir(parents=True, exist_ok=True)
     for stage in chosen.stages.split(","):

@@ -14,6 +14,7 @@ from pebbler import Workload, solve
 from pebbler.cli import main
 from pebbler.instances import extras
 from pebbler.instances.files import write_instance
+from pebbler.validate.execution.layer_streams import StreamedLayer
 from pebbler.validate.schedule import Schedule, write_schedule
 
 from .fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda  # noqa: F401
@@ -100,6 +101,44 @@ def test_run_on_cuda(fake_cuda: FakeCuda, files: tuple[Path, Path]) -> None:  # 
     assert told["device"] == "Fake CUDA device (host memory)"
     assert told["identical_to_unbudgeted"] is True
     assert told["measured_ns"] > 0
+
+
+def test_streams_measured_beside_predicted(
+    fake_cuda: FakeCuda,  # noqa: ARG001, F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["streams", "siamese/conv1", "--batch", "6", "--pass", "backward", "--measure", "3,2"]
+    assert main([*command, "--repeat", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    measured = told["measured"]
+    assert (measured["device"], measured["stand_in"]) == ("Fake CUDA device (host memory)", True)
+    assert measured["identical_to_one_stream"] is True
+    assert list(measured["times_ns"]) == list(measured["predicted_ns"]) == ["1", "3", "2"]
+    assert measured["predicted_ns"]["1"] == told["one_stream_ns"]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "no GPU: its times say nothing" in text
+    assert "the same bits as on one stream" in text
+
+
+def test_other_bits_on_more_streams_are_exit_status_1(
+    fake_cuda: FakeCuda,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fake_cuda.configure(delay_us=2000, seed=2)
+    whole = StreamedLayer.run
+    monkeypatch.setattr(StreamedLayer, "run", lambda self, streams: whole(self, streams, omit=("join",)))
+    assert main(["streams", "siamese/conv1", "--batch", "6", "--measure", "3", "--repeat", "1"]) == 1
+    assert "WRONG: not the bits of one stream" in capsys.readouterr().out
+
+
+def test_streams_without_pycuda_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    said = refused(capsys, "streams", "siamese/conv1", "--batch", "6", "--measure", "2")
+    assert "pycuda is not installed; install it with pip install 'pebbler[cuda]'" in said
 
 
 def test_cuda_without_pycuda_says_what_to_install(

@@ -6,15 +6,19 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .options import Parser, add_command, positive, print_json, refuse_options, require_place
+from .instances.errors import PebblerError
+from .options import Parser, add_command, name_list, positive, print_json, refuse_options, require_place
 
 if TYPE_CHECKING:
+    from .instances.caffe import ConvLayer, Direction
     from .instances.kernels import LayerKernels
     from .solver.stream_count import StreamCount
 
 _MODELS = ("as-printed", "as-printed-repaired", "as-implemented", "corrected")
 _SAMPLES = 64
 """Samples of the batch where a file of kernels does not say how many there are."""
+_PASSES = 5
+"""Timed passes for every number of streams."""
 
 
 def add_streams(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -43,6 +47,23 @@ def add_streams(commands: argparse._SubParsersAction[Parser]) -> None:
     command.add_argument(
         "--picture", type=Path, metavar="PNG", help="draw time against the number of streams"
     )
+    command.add_argument(
+        "--measure",
+        type=_counts,
+        metavar="S,S,...",
+        help="run a layer on so many streams of this machine's GPU, measured beside predicted: 1,2,4,8",
+    )
+    command.add_argument(
+        "--repeat", type=positive, metavar="N", help=f"timed passes for --measure; default: {_PASSES}"
+    )
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """Read numbers of streams."""
+    counts = tuple(positive(number) for number in name_list(text))
+    if not counts:
+        raise argparse.ArgumentTypeError("it names no number of streams, such as 1,2,4,8")
+    return counts
 
 
 def _streams(arguments: argparse.Namespace) -> int:
@@ -55,13 +76,20 @@ def _streams(arguments: argparse.Namespace) -> int:
     if arguments.picture is not None:
         require_place(arguments.picture)
     device = find_device(arguments.device)
+    if arguments.measure is None and arguments.repeat is not None:
+        raise PebblerError("--repeat is for timed passes; give numbers of streams as --measure, too")
     name, buffer = arguments.layer_or_file, None
+    layer: ConvLayer | None = None
+    measured: dict[str, Any] | None = None
+    direction: Direction = getattr(arguments, "pass") or "forward"
     if name.endswith(".json") or Path(name).exists():
         refuse_options(arguments, name, ("pass",))
+        if arguments.measure is not None:
+            raise PebblerError(f"{name} has kernels but no shapes to run; give --measure a layer instead")
         kernels, samples = read_kernels(name), arguments.batch or _SAMPLES
     else:
         layer = find_layer(name, arguments.batch)
-        kernels = caffe_kernels(device, layer.conv, getattr(arguments, "pass") or "forward")
+        kernels = caffe_kernels(device, layer.conv, direction)
         samples, buffer = layer.conv.batch, layer.buffer_bytes
     count = count_streams(kernels, device, arguments.model, solver=arguments.solver)
     gains = speedups(kernels, device, samples)
@@ -87,11 +115,19 @@ def _streams(arguments: argparse.Namespace) -> int:
         "buffer_bytes": buffer,
         "solver": count.solver,
     }
+    if layer is not None and arguments.measure is not None:
+        from .benchmark.stream_report import measured_layer, told
+
+        repeat = arguments.repeat or _PASSES
+        measured = measured_layer(layer, direction, device, arguments.measure, repeat=repeat)
+        answer["measured"] = measured
     if arguments.json:
         print_json(answer)
     else:
         print(_text(kernels, count, answer, samples))
-    return 0
+        if measured is not None:
+            print("\n" + told(measured, device.name))
+    return 0 if measured is None or measured["identical_to_one_stream"] else 1
 
 
 def _text(kernels: LayerKernels, count: StreamCount, answer: dict[str, Any], samples: int) -> str:

@@ -92,6 +92,20 @@ def test_what_the_folder_has_is_not_done_again(
     assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
+def test_layers_run_on_streams(fake_cuda: FakeCuda, tmp_path: Path) -> None:  # noqa: ARG001, F811
+    page = tmp_path / "gpu.md"
+    page.write_text("before\n<!-- begin gpu -->\n<!-- end of gpu -->\nafter\n", encoding="utf-8")
+    places = ["--out", str(tmp_path / "gpu"), "--page", str(page), "--stages", "streams,page"]
+    main(["--layers", "siamese/conv1", "--device", "p100", *places])
+    found = json.decode((tmp_path / "gpu" / "siamese-conv1-backward-streams.json").read_bytes())
+    assert (found["predicted_for"], found["identical_to_one_stream"]) == ("P100", True)
+    rows = [line.split(" | ") for line in page.read_text(encoding="utf-8").splitlines() if "siamese" in line]
+    assert [row[1] for row in rows] == ["forward", "backward"]
+    for row in rows:
+        assert row[2] == "Fake CUDA device (host memory) (P100)"
+        assert (len(row), row[-1]) == (10, "yes |")
+
+
 def test_an_unknown_stage_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["--stages", "magic", "--out", str(tmp_path)])

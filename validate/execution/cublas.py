@@ -1,4 +1,4 @@
-"""cuBLAS: matrix products in single precision, for fully connected layers."""
+"""cuBLAS: matrix products in single precision."""
 
 from __future__ import annotations
 

@@ -21,8 +21,6 @@ from ...instances.units import format_size
 from .cublas import Cublas
 from .cuda_calls import (
     ALGORITHMS,
-    BLOCK,
-    Call,
     Convolution,
     First,
     Operand,
@@ -64,6 +62,12 @@ class CudaEvent:
             elapsed_ms: float = self._origin.time_till(self.raw)
         return round(elapsed_ms * 1e6)
 
+    def since_ns(self, earlier: CudaEvent) -> int:
+        """Time since another event, both of which have come; more precise than two times on the one clock."""
+        with _failing(self._driver):
+            elapsed_ms: float = earlier.raw.time_till(self.raw)
+        return round(elapsed_ms * 1e6)
+
 
 class CudaStream:
     """A stream of the backend."""
@@ -103,7 +107,7 @@ class CudaStream:
             self._driver.memset_d8_async(target, 0xFF, bytes, self.raw)
 
     def launch(self, launch: CudaLaunch, addresses: Mapping[str, int], first: int) -> None:
-        """Make the calls of a task, which must be on the compute stream."""
+        """Make the calls of a task, which have been bound to this stream."""
         with _failing(self._driver):
             for call in launch:
                 call(addresses, first)
@@ -130,7 +134,7 @@ class CudaBackend:
         self._closing = contextlib.ExitStack()
         self._host: list[tuple[int, NDArray[np.uint8]]] = []
         self._cudnn: Cudnn | None = None
-        self._cublas: Cublas | None = None
+        self._cublas: dict[CudaStream, Cublas] = {}
         self._functions: dict[str, Any] = {}
         self._module: Any = None
         with _failing(self.driver):
@@ -229,7 +233,10 @@ class CudaBackend:
     def prepare(self, kernel: Kernel) -> CudaLaunch:
         """Bind the calls of a task; a convolution's workspace must do for its algorithm."""
         with _failing(self.driver):
-            return [self._bind(kernel, call) for call in calls_of(kernel)]
+            return [
+                self._bind_convolution(kernel, call) if isinstance(call, Convolution) else self.bind(call)
+                for call in calls_of(kernel)
+            ]
 
     def is_deterministic(self, kernel: Kernel) -> bool:
         """Return what cuDNN says of a convolution; everything else is deterministic."""
@@ -245,7 +252,7 @@ class CudaBackend:
             "driver": f"{number // 1000}.{number % 1000 // 10}",
             "PyCUDA": ".".join(map(str, _pycuda_version())),
             "cuDNN": self._get_cudnn().version,
-            "cuBLAS": self._get_cublas().version,
+            "cuBLAS": self._get_cublas(self._compute).version,
         }
 
     def energy_j(self) -> float | None:
@@ -288,11 +295,15 @@ class CudaBackend:
             self._closing.callback(self._cudnn.close)
         return self._cudnn
 
-    def _get_cublas(self) -> Cublas:
-        if self._cublas is None:
-            self._cublas = Cublas(self._compute.raw.handle)
-            self._closing.callback(self._cublas.close)
-        return self._cublas
+    def _get_cublas(self, stream: CudaStream) -> Cublas:
+        """Return the handle of a stream; with one each, no stream changes the bits of another.
+
+        That is cuBLAS's promise (cuBLAS Library, "Results Reproducibility").
+        """
+        if stream not in self._cublas:
+            self._cublas[stream] = Cublas(stream.raw.handle)
+            self._closing.callback(self._cublas[stream].close)
+        return self._cublas[stream]
 
     def _describe(self, convolution: Convolution) -> Described:
         described = self._get_cudnn().describe(convolution)
@@ -309,25 +320,24 @@ class CudaBackend:
             self._functions[name] = function
         return self._functions[name]
 
-    def _bind(self, kernel: Kernel, call: Call) -> Callable[[Mapping[str, int], int], None]:
-        if isinstance(call, Own):
-            return self.bind_own(call)
-        if isinstance(call, Convolution):
-            return self._bind_convolution(kernel, call)
-        return self._bind_product(call)
+    def bind(
+        self, call: Own | Product, stream: CudaStream | None = None
+    ) -> Callable[[Mapping[str, int], int], None]:
+        """Bind a call to a stream, by default the one for compute."""
+        stream = self._compute if stream is None else stream
+        return self._bind_own(call, stream) if isinstance(call, Own) else self._bind_product(call, stream)
 
-    def bind_own(self, call: Own) -> Callable[[Mapping[str, int], int], None]:
-        """Bind a launch of a kernel of our own."""
-        function, grid, block, stream = (
+    def _bind_own(self, call: Own, stream: CudaStream) -> Callable[[Mapping[str, int], int], None]:
+        function, grid, block, raw = (
             self._function(call.name),
             (call.blocks, 1),
-            (BLOCK, 1, 1),
-            self._compute.raw,
+            (call.threads, 1, 1),
+            stream.raw,
         )
 
         def launch(addresses: Mapping[str, int], first: int) -> None:
             values = [_value(argument, addresses, first) for argument in call.arguments]
-            function.prepared_async_call(grid, block, stream, *values)
+            function.prepared_async_call(grid, block, raw, *values)
 
         return launch
 
@@ -351,8 +361,8 @@ class CudaBackend:
 
         return launch
 
-    def _bind_product(self, call: Product) -> Callable[[Mapping[str, int], int], None]:
-        cublas = self._get_cublas()
+    def _bind_product(self, call: Product, stream: CudaStream) -> Callable[[Mapping[str, int], int], None]:
+        cublas = self._get_cublas(stream)
 
         def launch(addresses: Mapping[str, int], first: int) -> None:
             a, b, result = (_value(operand, addresses, first) for operand in call.operands)
@@ -409,7 +419,7 @@ def _failing(driver: Any, asked: int | None = None, what: str = "device memory")
         yield
     except driver.MemoryError:
         size = "" if asked is None else f" for {format_size(asked)} of {what}"
-        raise DeviceError(f"the GPU has not enough memory{size}; give a smaller budget") from None
+        raise DeviceError(f"the GPU has not enough memory{size}; give a smaller budget or batch") from None
     except driver.Error as error:
         said = " ".join(str(error).split())
         raise DeviceError(f"the GPU has failed, here or in other work under way: {said}") from None

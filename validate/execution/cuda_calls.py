@@ -80,11 +80,12 @@ Argument = Operand | First | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A launch of a kernel of our own, by name, on a number of blocks."""
+    """A launch of a kernel of our own, by name, on a number of blocks; a task's have `BLOCK` threads."""
 
     name: str
     blocks: int
     arguments: tuple[Argument, ...]
+    threads: int = BLOCK
 
 
 @dataclass(frozen=True, slots=True)

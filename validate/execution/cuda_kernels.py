@@ -53,7 +53,7 @@ def launch_ns(backend: CudaBackend) -> int:
     """Time that the host takes to launch a small kernel, on average."""
     stream = backend.stream("compute")
     address = backend.allocate(4)
-    launch = [backend.bind_own(Own("relu_backward", 1, (address, address, 1)))]
+    launch = [backend.bind(Own("relu_backward", 1, (address, address, 1)))]
     stream.launch(launch, {}, 0)
     stream.record().synchronize()
     begin = time.perf_counter_ns()

@@ -167,6 +167,48 @@ KERNEL(avgpool_backward, const float *dy, float *dx, int height, int width, int 
   }
 }
 
+// --- lowering, sample by sample as in Caffe ---------------------------------------------------------------------------
+// One image as a matrix: a row for every channel and tap of the window, a column for every position of the output; 0 beyond
+// the border. n = channels x positions.
+KERNEL(im2col, const float *x, float *lowered, int height, int width, int rows, int columns, int kernel_h, int kernel_w,
+       int stride, int pad, long n) {
+  EACH(o, n) {
+    long positions = (long)rows * columns, c = o / positions, p = o % positions;
+    int top = p / columns * stride - pad, left = p % columns * stride - pad;
+    const float *plane = x + c * height * width;
+    float *to = lowered + c * kernel_h * kernel_w * positions + p;
+    for (int i = top; i < top + kernel_h; ++i)
+      for (int j = left; j < left + kernel_w; ++j, to += positions)
+        *to = i >= 0 && i < height && j >= 0 && j < width ? plane[i * width + j] : 0;
+  }
+}
+
+// The transpose: each x collects from the windows that hold it. n = channels x height x width.
+KERNEL(col2im, const float *lowered, float *dx, int height, int width, int rows, int columns, int kernel_h, int kernel_w,
+       int stride, int pad, long n) {
+  EACH(o, n) {
+    int j = o % width, i = o / width % height;
+    long positions = (long)rows * columns;
+    const float *from = lowered + o / ((long)height * width) * kernel_h * kernel_w * positions;
+    float sum = 0;
+    for (int h = first_window(i, kernel_h, stride, pad); h < end_window(i, stride, pad, rows); ++h)
+      for (int v = first_window(j, kernel_w, stride, pad); v < end_window(j, stride, pad, columns); ++v) {
+        int tap = (i + pad - h * stride) * kernel_w + (j + pad - v * stride);
+        sum += from[tap * positions + (long)h * columns + v];
+      }
+    dx[o] = sum;
+  }
+}
+
+// sum = the first of `count` arrays of n values, plus the second, and so on; they begin `stride` values apart.
+KERNEL(sum_parts, const float *parts, float *sum, int count, long stride, long n) {
+  EACH(i, n) {
+    float total = parts[i];
+    for (int k = 1; k < count; ++k) total += parts[k * stride + i];
+    sum[i] = total;
+  }
+}
+
 // --- normalisation ----------------------------------------------------------------------------------------------------
 // k + alpha / size * (sum of x^2 over the `size` channels around c).
 DEVICE float lrn_scale(const float *x, int c, int channels, int positions, int size, float alpha, float k) {
