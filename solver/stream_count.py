@@ -11,6 +11,7 @@ from ..instances.devices import Device
 from ..instances.errors import PebblerError
 from ..instances.execution import execution_limits
 from ..instances.kernels import LayerKernels
+from .interrupts import solve_interruptibly
 from .linear import GAP, list_linear_solvers, solve_linear
 from .streams import ModelName, StreamModel, stream_model
 
@@ -160,7 +161,9 @@ def best_by_cp_sat(model: StreamModel) -> int:
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.max_time_in_seconds = _TIME_LIMIT
-    status = solver.solve(program)
+    status, interrupted = solve_interruptibly(solver, program)
+    if interrupted:
+        raise KeyboardInterrupt
     if status != cp_model.OPTIMAL:
         raise PebblerError(f"CP-SAT has no optimum of the stream model: {solver.status_name(status)}")
     return model.gained([solver.value(launch) for launch in launches])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from itertools import product
 from typing import Any
 
@@ -201,3 +202,9 @@ def test_a_block_that_does_not_fit_is_refused_by_every_model() -> None:
     for name in MODELS:
         with pytest.raises(PebblerError, match="needs 60000 bytes of shared memory"):
             stream_model(name, LayerKernels(**large), limits)
+
+
+def test_ctrl_c_works_after_cp_sat_has_searched(conv1: LayerKernels) -> None:
+    best_by_cp_sat(stream_model("corrected", conv1, execution_limits(find_device("K40"))))
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
