@@ -31,7 +31,7 @@ so many tasks as `_WORK` says."""
 
 _WORK = 5_000_000
 
-_ROUND = 50
+_ROUND = 100
 """Programs per decision in a round."""
 
 _CHUNK = 100_000
