@@ -22,7 +22,7 @@ from .regions import Groups, alone, build_in_regions, largest_first
 CAFFE_WORKSPACE = 8 * 2**20
 """Bytes that Caffe lets cuDNN have for a convolution.
 
-Source: a comment on Caffe2's own limit ("Earlier in the days Caffe sets the default cudnn workspace to 8MB").
+Source: the comment on its own limit in Caffe2, which names the one that Caffe had.
 """
 
 BARRIER = Fraction(305, 10_000)

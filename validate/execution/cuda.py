@@ -153,6 +153,7 @@ class CudaBackend:
             with _failing(self.driver):
                 self.origin = self.driver.Event()
                 self.origin.record(self._compute.raw)
+                self.origin.synchronize()  # other streams may be read before this one has run
         except BaseException:
             self.close()
             raise
