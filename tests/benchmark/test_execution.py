@@ -14,7 +14,8 @@ def test_predicted_and_measured_stand_side_by_side(monkeypatch: pytest.MonkeyPat
     assert all(case.trial.identical for case in found)
     lines = execution.table(found).splitlines()
     assert len([line for line in lines if line.startswith("| lenet (2) | 64MiB")]) == len(found)
-    assert [line.split(",")[0] for line in lines[-5:]] == [
+    assert [line.split(",")[0].split(":")[0] for line in lines[-6:]] == [
+        "- Error of the median iteration",
         "- Error of the iteration from the least times",
         "- Least over predicted time of a run",
         "- Least over predicted time of a copy",
