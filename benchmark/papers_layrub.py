@@ -28,6 +28,7 @@ from ..instances.zoo import find_network
 from ..solver.solve import Result, solve
 from .page import markdown, publish
 from .plan import planned
+from .rules import METHODS
 
 MIB = 2**20
 K40M = 11580 * MIB
@@ -83,18 +84,6 @@ TABLE_7 = {
     "wrn28_10": (128, 1376, -8.64),
 }
 """Normal batch, extreme batch, and by how many percent an epoch changes with it."""
-
-RULES = (
-    *STRATEGIES,
-    "caffe-rule",
-    "tensorflow-rule",
-    "mxnet-rule",
-    "geeps-rule",
-    "save-on-cpu-rule",
-    "memonger-rule",
-    "superneurons-rule",
-    "knapsack-rule",
-)
 
 
 @cache
@@ -235,7 +224,7 @@ def depth_table() -> str:
     for network, (titan, k40) in TABLE_6.items():
         model = layrub_resident(find_network(network)) / MIB
         peaks = [result(network, 32, name).peak_bytes or 0 for name in ("layrub-hybrid", "memonger-rule")]
-        refuse = [f"`{name}`" for name in RULES if result(network, 32, name, K40M).schedule is None]
+        refuse = [f"`{name}`" for name in METHODS if result(network, 32, name, K40M).schedule is None]
         rows.append(
             (
                 network,
@@ -301,7 +290,7 @@ def _largest(fits: Callable[[int], bool], start: int) -> int:
 def systems_table() -> str:
     """Total memory and time of the systems, where memory is unlimited."""
     rows = []
-    names = (*RULES[2:-2], "vdnn-all-m", "vdnn-all-p")
+    names = (*METHODS[2:-2], "vdnn-all-m", "vdnn-all-p")
     for network, batch in KNOWN:
         base = caffe_ns(network, batch)
         cells = []
@@ -334,7 +323,7 @@ def speed_table() -> str:
     """Processor seconds of each rule on the deepest network, the least of three runs."""
     rows = []
     for graph in ("paper", "executable"):
-        for name in RULES:
+        for name in METHODS:
             changed = _instance("resnet1517", 32, name, K40M, graph)
             seconds, told = min(_timed(changed, name) for _ in range(3))
             rows.append((f"`{name}`", graph, str(len(changed.tasks)), f"{seconds:.2f}", told))

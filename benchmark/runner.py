@@ -144,7 +144,7 @@ def perform(job: Job, versions: dict[str, str], ended: Event | None = None) -> M
             f"a worker has {package_versions()} where the sweep has {versions}; install the same everywhere"
         )
     if {*SEARCH_RULES} & {*find_method(job.setting.method).rules}:
-        _warm()
+        warm_up()
     began = time.monotonic()
     measured = _measured(job, ended or Event())
     return Made(measured, time.monotonic() - began, origin())
@@ -188,7 +188,7 @@ def _answer(future: Future[Made], lost: tuple[type[Exception], ...]) -> Made:
 
 
 @cache
-def _warm() -> None:
+def warm_up() -> None:
     """Have the search compiled, once in a worker, so that no run spends its time on it."""
     with Child() as child:
         child.start(_compile, wall_limit=_WARM_SECONDS)

@@ -6,17 +6,10 @@ Runs that a file has are not repeated, so a benchmark of hours can be stopped at
 from __future__ import annotations
 
 import logging
-import os
-import platform
-import resource
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +17,7 @@ import msgspec
 
 from ..heuristics.methods import Limits, find_method
 from ..heuristics.search import LocalSearch
-from ..instances.files import encode, read_document, write_document
+from ..instances.files import checksum, read_document, write_document
 from ..instances.instance import Instance
 from ..instances.units import format_time
 from ..instances.workload import Workload
@@ -33,6 +26,8 @@ from ..solver.child import Child, ChildEnded
 from ..solver.solve import Status, solve
 from ..validate.check import check
 from ..validate.schedule import MemoryModel
+from .machine import origin, peak_rss_bytes
+from .runner import warm_up
 
 METHOD = "flow"
 _START = "modnn"
@@ -40,11 +35,6 @@ _START = "modnn"
 
 _GRACE = 120.0
 """Seconds over its time limit after which a run is killed: building, checking and ending are not limited."""
-
-_WARM_SECONDS = 300.0
-"""Seconds that the first run may spend on compiling, before anything is measured."""
-
-_PACKAGES = ("pebbler", "msgspec", "numba", "numpy", "ortools")
 
 _log = logging.getLogger(__name__)
 
@@ -213,12 +203,9 @@ def make_runs(jobs: Iterable[Job], path: Path, *, again: bool = False) -> None:
     if not wanted:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    origin = _origin()
-    with Child() as child:
-        child.start(_compile, wall_limit=_WARM_SECONDS)
-        child.result()
+    warm_up()
     for i, job in enumerate(wanted, start=1):
-        run = _made(job, origin)
+        run = _made(job)
         kept = [other for other in read_runs(path) if other.key != run.key]
         write_document(Runs(runs=(*kept, run)), path)
         _log.info("%d of %d: %s, %s memory: %s", i, len(wanted), run.cell, run.memory, _told(run))
@@ -234,14 +221,12 @@ def measure(job: Job) -> Found:
     """
     instance = job.cell.instance()
     solved = _relaxed(instance, job) if job.memory == "divisible" else _solved(instance, job)
-    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    unit = 1 if sys.platform == "darwin" else 1024
     return Found(
-        instance_sha256=sha256(encode(instance)).hexdigest(),
+        instance_sha256=checksum(instance),
         tasks=len(instance.tasks),
         budget_bytes=instance.budget_bytes,
         ideal_ns=compute_bound(instance).lower_bound_ns,
-        peak_rss_bytes=sum(peaks) * unit,
+        peak_rss_bytes=peak_rss_bytes(),
         **solved,
     )
 
@@ -288,7 +273,7 @@ def _relaxed(instance: Instance, job: Job) -> dict[str, Any]:
     }
 
 
-def _made(job: Job, origin: dict[str, Any]) -> Run:
+def _made(job: Job) -> Run:
     """Make a run in another process; whatever ends that costs this run only."""
     found, failure = None, None
     with Child() as child:
@@ -312,50 +297,14 @@ def _made(job: Job, origin: dict[str, Any]) -> Run:
         found=found,
         failure=failure,
         date=datetime.now(UTC).date().isoformat(),
-        **origin,
+        **asdict(origin()),
     )
-
-
-def _compile() -> None:
-    """Have the search compiled, so that no run spends its time on it."""
-    instance = Workload("vgg16", 1, "K40").instance("1.5xMmin")
-    LocalSearch(instance, "contiguous").run(work=1)
 
 
 def _told(run: Run) -> str:
     if run.found is None or run.found.makespan_ns is None or run.gap is None:
         return run.failure or "no schedule"
     return f"{format_time(run.found.makespan_ns)}, gap {run.gap:.2%} ({run.found.bound_by})"
-
-
-def _origin() -> dict[str, Any]:
-    """Machine and versions."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    return {
-        "machine": f"{_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB",
-        "python": platform.python_version(),
-        "packages": {name: version(name) for name in _PACKAGES},
-        "revision": _revision(),
-    }
-
-
-def _processor() -> str:
-    """Model of the processor, where the system tells it."""
-    file = Path("/proc/cpuinfo")
-    if file.exists():
-        for line in file.read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def _revision() -> str | None:
-    """Revision of the working folder, ``-dirty`` where files differ from it; None without version control."""
-    try:
-        command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def origins(runs: Iterable[Run]) -> str:
