@@ -56,7 +56,7 @@ class LocalSearch:
     Raises
     ------
     Refusal
-        For recomputable tasks; for parts of tensors in contiguous memory.
+        For recomputable tasks; for parts in contiguous memory that tasks or copies tell apart.
     """
 
     def __init__(
@@ -64,8 +64,6 @@ class LocalSearch:
     ) -> None:
         if any(task.recomputable for task in instance.tasks):
             raise Refusal("local search: recomputation is not modelled yet")
-        if memory == "contiguous" and any(block.tensor is not None for block in instance.blocks):
-            raise Refusal("local search: parts of tensors are placed in paged memory only")
         for d, block in enumerate(instance.blocks):
             if block.finally_ == "host" and block.offload_ns is None and instance.writers[d]:
                 raise Refusal(f"block '{block.name}' must end on the host, and its offload_ns is null")

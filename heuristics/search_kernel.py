@@ -7,6 +7,10 @@ contiguous memory an allocator gives addresses as the program is issued, and cle
 the device where the bytes are free but no hole is large enough; elsewhere bytes count, those that are free
 earliest first.
 
+Where tensors are in parts, a suffix of the parts leaves: the last part first, and the last comes back last.
+In contiguous memory what is there of a tensor is thus one range, which moves as a whole, and a part that
+comes back follows it; what is in its way is moved.
+
 Local search is late acceptance (Burke and Bykov, EJOR 2017): a move changes what is evicted, the order of
 copies, an algorithm, when a prefetch may come, or where something lies; evictions are repaired at once where
 live blocks exceed the pool. It is taken when the program becomes no longer than it is, or than it was some
@@ -61,11 +65,11 @@ to wait for memory that is free earlier, so that the program can only be faster 
 
 
 # columns of a problem's arrays
-BYTES, OFFLOAD_NS, PREFETCH_NS, MOVE_NS, DUE = range(5)
+BYTES, OFFLOAD_NS, PREFETCH_NS, MOVE_NS, DUE, LEAD, BEGIN, FOLLOWING, SPAN = range(9)
 FIXED, ALGORITHMS, INPUTS, UPDATES, OUTPUTS, DEAD, STARTING, WRITTEN = range(8)
 DURATION, WORKSPACE = range(2)
-BLOCK, AFTER, UNTIL, VERSION, FORCED = range(5)
-WRITER, DUE_ANYHOW = range(1, 3)
+BLOCK, AFTER, UNTIL, VERSION, FORCED, NEXT_PART, PART_BEFORE, FIRST_PART = range(8)
+WRITER, DUE_ANYHOW, LEAVES_NEXT, LEAVES_FIRST = range(1, 5)
 
 
 class Problem(NamedTuple):
@@ -77,13 +81,17 @@ class Problem(NamedTuple):
         Number of tasks; bytes of the pool; whether there is one copy engine; whether addresses count.
     moves, sides
         Whether blocks may be moved inside the device; whether the search changes which holes they take.
+    parts
+        Whether some blocks are parts of tensors.
     private
         Per block, where it has a small place of its own beyond the pool, or -1; its bytes are then 0.
     initial
         Blocks that start on the device unless a gap says otherwise.
     blocks
         Per block: bytes; times of its copies, -1 where there are none; the version that the host must end up
-        with, or -1.
+        with, or -1. For parts whose places depend on each other: the first part of the tensor, where in the
+        tensor the block begins, the part that follows or -1, and the bytes of the tensor; for every other
+        block, itself, 0, -1, and its bytes.
     tasks
         Per task: bytes of its blocks and of others that cannot leave; where its algorithms begin; where its
         lists begin in `lists`, which end where those of the next task begin: the blocks that it reads or
@@ -93,9 +101,11 @@ class Problem(NamedTuple):
         Per task and algorithm: duration and workspace.
     gaps
         Per gap: its block; the tasks before and after; the version that must be offloaded first, or -1;
-        whether the block is never on the device then.
+        whether the block is never on the device then; the gaps of the next part of the tensor and of the one
+        before, or -1, and that of the first.
     versions
-        Per version of a block: the block, who writes it, and whether it must be offloaded anyhow.
+        Per version of a block: the block, who writes it, whether it must be offloaded anyhow; the version of
+        the part that leaves next, or -1, and that of the part that leaves first.
     lists
         The lists of the tasks.
     """
@@ -106,6 +116,7 @@ class Problem(NamedTuple):
     contiguous: bool
     moves: bool
     sides: bool
+    parts: bool
     private: Integers
     initial: Integers
     blocks: Integers
@@ -300,12 +311,17 @@ def _take(pool: _Pool, contiguous: bool, at: int, size: int) -> None:
 
 
 class _State(NamedTuple):
-    """The program so far. `clock`: when compute, offloads and prefetches are free; steps logged."""
+    """The program so far.
+
+    `clock`: when compute, offloads and prefetches are free; steps logged. `extent`: bytes that are there of a
+    block, or of the tensor whose first part it is.
+    """
 
     pool: _Pool
     clock: Integers
     address: Integers
     resident: Integers
+    extent: Integers
     arrival: Integers
     used: Integers
     released: Integers
@@ -334,17 +350,34 @@ def _before(rising: Integers, value: int) -> int:
 
 
 @njit(cache=True)
-def _clear(problem: Problem, state: _State, size: int) -> int:
+def _move(problem: Problem, state: _State, d: int, target: int) -> None:
+    """Move a block to a free range of the device."""
+    pool, need = state.pool, problem.blocks[d, BYTES]
+    time = _free_at(pool, target, need, _NOTHING)
+    _take(pool, problem.contiguous, target, need)
+    start = max(max(state.clock[0], state.used[d]), max(time, state.arrival[d]))
+    end = start + problem.blocks[d, MOVE_NS]
+    state.clock[0] = end
+    _free(pool, problem.contiguous, state.address[d], need, end)
+    state.address[d] = target
+    state.arrival[d] = end
+    state.used[d] = end
+    _record(state, MOVE, d, _NOTHING, target)
+
+
+@njit(cache=True)
+def _clear(problem: Problem, state: _State, size: int, only: int) -> int:
     """Move blocks so that `size` bytes are free in one range, at the least cost; its address, or -1.
 
-    Ranges that begin or end where a block or a hole does are tried, the cheapest first; what lies in one goes
-    elsewhere, the largest first, each into the smallest hole that takes it.
+    Ranges that begin or end where a block or a hole does are tried, the cheapest first, or the one at address
+    `only` unless that is negative; what lies in one goes elsewhere, the largest first, each into the smallest
+    hole that takes it.
     """
     pool = state.pool
     there = np.empty(len(problem.blocks), np.int64)
     residents = 0
     for d in range(len(problem.blocks)):  # by address
-        if state.resident[d] and problem.blocks[d, BYTES]:
+        if state.extent[d]:
             i = residents
             while i > 0 and state.address[there[i - 1]] > state.address[d]:
                 there[i] = there[i - 1]
@@ -361,8 +394,12 @@ def _clear(problem: Problem, state: _State, size: int) -> int:
     costs = np.zeros(residents + 1, np.int64)
     for i in range(residents):
         at_of[i] = state.address[there[i]]
-        move = problem.blocks[there[i], MOVE_NS]
-        costs[i + 1] = costs[i] + (move if move >= 0 else NEVER // (residents + 1))
+        costs[i + 1] = costs[i]
+        d = there[i]
+        while d >= 0 and state.resident[d]:
+            move = problem.blocks[d, MOVE_NS]
+            costs[i + 1] += move if move >= 0 else NEVER // (len(problem.blocks) + 1)
+            d = problem.blocks[d, FOLLOWING]
     edges = np.empty(2 * (n + residents), np.int64)
     m = 0
     for i in range(n):
@@ -370,8 +407,10 @@ def _clear(problem: Problem, state: _State, size: int) -> int:
         m += 2
     for i in range(residents):
         d = there[i]
-        edges[m], edges[m + 1] = state.address[d], state.address[d] + problem.blocks[d, BYTES] - size
+        edges[m], edges[m + 1] = state.address[d], state.address[d] + state.extent[d] - size
         m += 2
+    if only >= 0:
+        edges[0], m = only, 1
     price = np.empty(m, np.int64)
     for e in range(m):
         at = edges[e]
@@ -379,7 +418,7 @@ def _clear(problem: Problem, state: _State, size: int) -> int:
             price[e] = NEVER
             continue
         first = _before(at_of, at + 1)
-        if first > 0 and at_of[first - 1] + problem.blocks[there[first - 1], BYTES] > at:
+        if first > 0 and at_of[first - 1] + state.extent[there[first - 1]] > at:
             first -= 1
         price[e] = costs[_before(at_of, at + size)] - costs[first]
     best_at, count = -1, 0
@@ -392,12 +431,12 @@ def _clear(problem: Problem, state: _State, size: int) -> int:
         for i in range(1, m):
             if price[i] < price[e]:
                 e = i
-        if price[e] >= NEVER // (residents + 1):
+        if price[e] >= NEVER // (len(problem.blocks) + 1):
             break
         price[e] = NEVER
         at = edges[e]
         first = _before(at_of, at + 1)
-        if first > 0 and at_of[first - 1] + problem.blocks[there[first - 1], BYTES] > at:
+        if first > 0 and at_of[first - 1] + state.extent[there[first - 1]] > at:
             first -= 1
         count = _before(at_of, at + size) - first
         for i in range(count):
@@ -421,16 +460,18 @@ def _clear(problem: Problem, state: _State, size: int) -> int:
                     holes += 1
         for i in range(1, count):  # the largest first
             d, j = moved[i], i
-            while j > 0 and problem.blocks[moved[j - 1], BYTES] < problem.blocks[d, BYTES]:
+            while j > 0 and state.extent[moved[j - 1]] < state.extent[d]:
                 moved[j] = moved[j - 1]
                 j -= 1
             moved[j] = d
         fits = True
         for i in range(count):
-            need = problem.blocks[moved[i], BYTES]
+            need = state.extent[moved[i]]
+            last = problem.capacity - problem.blocks[moved[i], SPAN]
             tightest = -1
             for h in range(holes):
-                if hole_size[h] >= need and (tightest < 0 or hole_size[h] < hole_size[tightest]):
+                fitting_hole = hole_size[h] >= need and hole_start[h] <= last
+                if fitting_hole and (tightest < 0 or hole_size[h] < hole_size[tightest]):
                     tightest = h
             if tightest < 0:
                 fits = False
@@ -444,37 +485,76 @@ def _clear(problem: Problem, state: _State, size: int) -> int:
     if best_at < 0:
         return -1
     for i in range(count):
-        d, target = moved[i], to[i]
-        need = problem.blocks[d, BYTES]
-        time = _free_at(pool, target, need, _NOTHING)
-        _take(pool, problem.contiguous, target, need)
-        start = max(max(state.clock[0], state.used[d]), max(time, state.arrival[d]))
-        end = start + problem.blocks[d, MOVE_NS]
-        state.clock[0] = end
-        _free(pool, problem.contiguous, state.address[d], need, end)
-        state.address[d] = target
-        state.arrival[d] = end
-        state.used[d] = end
-        _record(state, MOVE, d, _NOTHING, target)
+        d = moved[i]
+        while d >= 0 and state.resident[d]:
+            _move(problem, state, d, to[i] + problem.blocks[d, BEGIN])
+            d = problem.blocks[d, FOLLOWING]
     return best_at
 
 
 @njit(cache=True)
-def _place(problem: Problem, state: _State, size: int, side: int, ready: int, clear: int) -> tuple[int, int]:
-    """Take room for `size` bytes, after moves if it must be; address and time, the latter `NEVER` if none."""
-    at, time = _find(state.pool, problem.contiguous, size, side, ready)
+def _spot(problem: Problem, state: _State, d: int, side: int, ready: int) -> tuple[int, int]:
+    """Address and time of the best place for a block that comes; a time of `NEVER` where there is none.
+
+    A part follows what is there of its tensor. The first to come takes a hole that has room for all of it.
+    """
+    lead, size = problem.blocks[d, LEAD], problem.blocks[d, BYTES]
+    if problem.blocks[lead, FOLLOWING] < 0:
+        return _find(state.pool, problem.contiguous, size, side, ready)
+    if state.extent[lead]:
+        at = state.address[lead] + problem.blocks[d, BEGIN]
+        return at, _free_in_full(state.pool, at, size)
+    at, time = _find(state.pool, problem.contiguous, problem.blocks[d, SPAN], side, ready)
+    if time == NEVER:
+        return at, time
+    at += problem.blocks[d, BEGIN]
+    return at, _free_at(state.pool, at, size, _NOTHING)
+
+
+@njit(cache=True)
+def _free_in_full(pool: _Pool, at: int, size: int) -> int:
+    """Time from which on a range is free; `NEVER` where something lies in it."""
+    time, end = 0, at
+    for i in range(pool.ends[1]):
+        if pool.start[i] >= at + size:
+            break
+        if pool.start[i] + pool.size[i] > end:
+            if pool.start[i] > end:
+                return NEVER
+            time = max(time, pool.time[i])
+            end = pool.start[i] + pool.size[i]
+    return time if end >= at + size else NEVER
+
+
+@njit(cache=True)
+def _put(problem: Problem, state: _State, d: int, side: int, ready: int, clear: int) -> int:
+    """Place a block that comes, after moves if it must be; time of the place, `NEVER` if there is none."""
+    at, time = _spot(problem, state, d, side, ready)
+    size, lead = problem.blocks[d, BYTES], problem.blocks[d, LEAD]
     if time == NEVER and clear and problem.moves:
-        at = _clear(problem, state, size)
+        only = state.address[lead] + problem.blocks[d, BEGIN] if state.extent[lead] else -1
+        rest = (
+            problem.blocks[d, SPAN] - problem.blocks[d, BEGIN]
+            if state.extent[lead]
+            else problem.blocks[d, SPAN]
+        )
+        at = _clear(problem, state, rest, only)
         if at >= 0:
             time = _free_at(state.pool, at, size, _NOTHING)
-    if time != NEVER and size > 0:
+    if time == NEVER:
+        return time
+    if size:
         _take(state.pool, problem.contiguous, at, size)
-    return at, time
+    state.address[d], state.resident[d] = at, 1
+    state.extent[lead] = problem.blocks[d, BEGIN] + size
+    return time
 
 
 @njit(cache=True)
 def _release(problem: Problem, state: _State, d: int) -> None:
     state.resident[d] = 0
+    lead = problem.blocks[d, LEAD]
+    state.extent[lead] = min(state.extent[lead], problem.blocks[d, BEGIN])
     state.released[d] = state.used[d]
     if problem.blocks[d, BYTES]:
         _free(state.pool, problem.contiguous, state.address[d], problem.blocks[d, BYTES], state.used[d])
@@ -484,7 +564,7 @@ def _release(problem: Problem, state: _State, d: int) -> None:
 @njit(cache=True)
 def _prefetch(problem: Problem, state: _State, g: int, side: int, ready: int) -> bool:
     d = problem.gaps[g, BLOCK]
-    at, time = _place(problem, state, problem.blocks[d, BYTES], side, ready, _ANYHOW)
+    time = _put(problem, state, d, side, ready, _ANYHOW)
     if time == NEVER:
         return False
     start = max(max(state.clock[2], time), state.released[d])
@@ -492,9 +572,8 @@ def _prefetch(problem: Problem, state: _State, g: int, side: int, ready: int) ->
     state.clock[2] = end
     if problem.single:
         state.clock[1] = end
-    state.address[d], state.resident[d] = at, 1
     state.arrival[d], state.used[d] = end, end
-    _record(state, PREFETCH, d, _NOTHING, at)
+    _record(state, PREFETCH, d, _NOTHING, state.address[d])
     return True
 
 
@@ -633,6 +712,7 @@ def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Inte
         np.zeros(blocks, np.int64),
         np.zeros(blocks, np.int64),
         np.zeros(blocks, np.int64),
+        np.zeros(blocks, np.int64),
         log,
     )
     needed = problem.versions[:, DUE_ANYHOW].copy()
@@ -653,11 +733,9 @@ def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Inte
             absent[problem.gaps[g, BLOCK]] = g
     for d in problem.initial:
         if absent[d] < 0:
-            at, time = _place(problem, state, problem.blocks[d, BYTES], decisions.side[d], _NOTHING, _NOTHING)
-            if time == NEVER:
+            if _put(problem, state, d, decisions.side[d], _NOTHING, _NOTHING) == NEVER:
                 return IMPOSSIBLE + tasks, 0
-            state.address[d], state.resident[d] = at, 1
-            _record(state, PLACE, d, _NOTHING, at)
+            _record(state, PLACE, d, _NOTHING, state.address[d])
 
     for k in range(tasks + 1):
         # prefetches that come before task k
@@ -692,13 +770,7 @@ def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Inte
                     if start_of_run < 0:
                         start_of_run = _start_of(problem, decisions, state, k, algorithm[k], copying)
                     free_at = max(state.clock[2], state.released[d])
-                    at, time = _find(
-                        pool,
-                        problem.contiguous,
-                        problem.blocks[d, BYTES],
-                        decisions.side[blocks + g],
-                        free_at,
-                    )
+                    _, time = _spot(problem, state, d, decisions.side[blocks + g], free_at)
                     if time == NEVER or max(free_at, time) > start_of_run:
                         break
                 forced = g
@@ -724,18 +796,17 @@ def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Inte
         start = ready
         for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
             d = problem.lists[i]
-            at, time = _place(problem, state, problem.blocks[d, BYTES], decisions.side[d], ready, _ANYHOW)
+            time = _put(problem, state, d, decisions.side[d], ready, _ANYHOW)
             if time == NEVER:
                 return IMPOSSIBLE + tasks - k, 0
             start = max(start, time)
-            state.address[d], state.resident[d] = at, 1
             state.used[d] = 0
         a = algorithm[k]
         first = problem.tasks[k, ALGORITHMS]
         scratch, scratch_at = problem.algorithms[first + a, WORKSPACE], -1
         if scratch:
             side = decisions.side[blocks + gaps + k]
-            at, time = _place(problem, state, scratch, side, ready, _NOTHING)
+            at, time = _find(pool, problem.contiguous, scratch, side, ready)
             if time == NEVER:
                 largest, length = 0, 0
                 for i in range(pool.ends[1]):
@@ -747,8 +818,9 @@ def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Inte
                     return IMPOSSIBLE + tasks - k, 0
                 scratch = problem.algorithms[first + a, WORKSPACE]
                 if scratch:
-                    at, time = _place(problem, state, scratch, side, ready, _NOTHING)
+                    at, time = _find(pool, problem.contiguous, scratch, side, ready)
             if scratch:
+                _take(pool, problem.contiguous, at, scratch)
                 start, scratch_at = max(start, time), at
         for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
             start = max(start, state.arrival[problem.lists[i]])  # moved, perhaps
@@ -840,7 +912,9 @@ def _start_of(
         return start
     for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
         d = problem.lists[i]
-        _, time = _find(state.pool, problem.contiguous, problem.blocks[d, BYTES], decisions.side[d], start)
+        if problem.blocks[d, LEAD] != d:
+            continue
+        _, time = _find(state.pool, problem.contiguous, problem.blocks[d, SPAN], decisions.side[d], start)
         if time != NEVER:
             start = max(start, time)
     if scratch:
@@ -920,7 +994,7 @@ def repair(problem: Problem, decisions: Decisions, random: NDArray[np.uint64], k
     """Evict where live blocks exceed the pool, but not gap `kept`; whether it was possible.
 
     Of the gaps over the task, one with a long stay to come is taken; `noise` is the number of random ones to
-    choose from, 0 for all.
+    choose from, 0 for all. Of the parts of a tensor, the last that is there comes first.
     """
     tasks, gaps = problem.length, len(problem.gaps)
     gone = np.zeros(gaps, np.int64)
@@ -932,7 +1006,9 @@ def repair(problem: Problem, decisions: Decisions, random: NDArray[np.uint64], k
             continue
         count = 0
         for g in range(gaps):
-            if g != kept and not gone[g] and problem.gaps[g, AFTER] < k < problem.gaps[g, UNTIL]:
+            following = problem.gaps[g, NEXT_PART]
+            last = following < 0 or gone[following]
+            if last and g != kept and not gone[g] and problem.gaps[g, AFTER] < k < problem.gaps[g, UNTIL]:
                 over[count] = g
                 count += 1
         while excess > 0:
@@ -944,8 +1020,12 @@ def repair(problem: Problem, decisions: Decisions, random: NDArray[np.uint64], k
                 if pick < 0 or problem.gaps[over[j], UNTIL] > problem.gaps[over[pick], UNTIL]:
                     pick = j
             g = over[pick]
-            over[pick] = over[count - 1]
-            count -= 1
+            before = problem.gaps[g, PART_BEFORE]
+            if before >= 0 and before != kept and not gone[before]:
+                over[pick] = before
+            else:
+                over[pick] = over[count - 1]
+                count -= 1
             decisions.evicted[g] = 1
             gone[g] = 1
             size = problem.blocks[problem.gaps[g, BLOCK], BYTES]
@@ -978,6 +1058,58 @@ def _shift(order: Integers, random: NDArray[np.uint64]) -> None:
 
 
 @njit(cache=True)
+def _shift_parts(order: Integers, first: Integers, following: Integers, random: NDArray[np.uint64]) -> None:
+    """Shift one element of an order, or all parts of its tensor, which are then side by side."""
+    if len(order) == 0:
+        return
+    if _draw(random, 2):
+        _shift(order, random)
+        arrange(order, first, following)
+        return
+    count = len(order)
+    old = order.copy()
+    i = _draw(random, count)
+    group = first[old[i]]
+    size = 0
+    for element in old:
+        size += first[element] == group
+    distance = size
+    while distance < count and _draw(random, 2):
+        distance *= 2
+    j = i + _draw(random, distance + 1) if _draw(random, 2) else i - _draw(random, distance + 1)
+    j = min(max(j, 0), count - size)
+    others = 0
+    for element in old:
+        if first[element] != group:
+            order[others if others < j else others + size] = element
+            others += 1
+    element = group
+    while element >= 0:
+        order[j] = element
+        element = following[element]
+        j += 1
+
+
+@njit(cache=True)
+def arrange(order: Integers, first: Integers, following: Integers) -> None:
+    """Give the places of each tensor's parts in an order to these in turn, whichever were there."""
+    turn = np.full(len(order), -1, np.int64)
+    for i in range(len(order)):
+        group = first[order[i]]
+        element = group if turn[group] < 0 else turn[group]
+        order[i] = element
+        turn[group] = following[element]
+
+
+@njit(cache=True)
+def _keep(problem: Problem, decisions: Decisions, g: int) -> None:
+    """Do not evict a gap, nor the parts before it."""
+    while g >= 0:
+        decisions.evicted[g] = 0
+        g = problem.gaps[g, PART_BEFORE]
+
+
+@njit(cache=True)
 def _near_stall(search: Search, problem: Problem) -> int:
     """Return a task, one with a long stall before it more often than not."""
     tasks = problem.length
@@ -1004,9 +1136,12 @@ def _change(problem: Problem, search: Search) -> bool:
                     break
                 g = _draw(random, gaps)
         if trial.evicted[g]:
-            trial.evicted[g] = 0
+            _keep(problem, trial, g)
             return repair(problem, trial, random, g, 1 + _draw(random, 4))
-        trial.evicted[g] = 1
+        h = g
+        while h >= 0:  # and the parts that follow
+            trial.evicted[h] = 1
+            h = problem.gaps[h, NEXT_PART]
         if _draw(random, 2):  # and keep another in its place
             for _ in range(20):
                 h = _draw(random, gaps)
@@ -1016,14 +1151,22 @@ def _change(problem: Problem, search: Search) -> bool:
                     and problem.gaps[h, AFTER] < problem.gaps[g, UNTIL]
                     and problem.gaps[h, UNTIL] > problem.gaps[g, AFTER]
                 ):
-                    trial.evicted[h] = 0
+                    _keep(problem, trial, h)
                     return repair(problem, trial, random, h, 1 + _draw(random, 4))
         return True
     if dice < 50:
-        _shift(trial.offloads, random)
+        if not problem.parts:
+            _shift(trial.offloads, random)
+        else:
+            first, following = problem.versions[:, LEAVES_FIRST], problem.versions[:, LEAVES_NEXT]
+            _shift_parts(trial.offloads, first, following, random)
         return True
     if dice < 60 and gaps:
-        _shift(trial.prefetches, random)
+        if not problem.parts:
+            _shift(trial.prefetches, random)
+        else:
+            first, following = problem.gaps[:, FIRST_PART], problem.gaps[:, NEXT_PART]
+            _shift_parts(trial.prefetches, first, following, random)
         return True
     if dice < 65 and gaps:
         g = _draw(random, gaps)

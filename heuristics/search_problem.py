@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +12,22 @@ from ..instances.memory import least_budget
 from ..instances.units import ceil_to
 from ..validate.schedule import PAGE_BYTES, MemoryModel, Schedule
 from .gaps import Gap, Guide, gaps_of, stays_of
+from .parts import chains, require_alike, tensors_of
 from .program import ProgramBuilder
 from .search_kernel import (
     AFTER,
     ALGORITHMS,
     BLOCK,
     EARLY_HIGH,
+    FIRST_PART,
     FIXED,
     FORCED,
+    LEAVES_FIRST,
+    LEAVES_NEXT,
     LOW,
     MOVE,
     NEVER,
+    NEXT_PART,
     OFFLOAD,
     PLACE,
     PREFETCH,
@@ -33,6 +38,7 @@ from .search_kernel import (
     WRITER,
     Decisions,
     Problem,
+    arrange,
 )
 
 Integers = NDArray[np.int64]
@@ -52,6 +58,11 @@ def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, s
     moves, sides
         Whether blocks may be moved inside the device, and whether the search changes which holes they take;
         in contiguous memory.
+
+    Raises
+    ------
+    Refusal
+        For parts in contiguous memory that tasks or copies tell apart.
     """
     unit = {"contiguous": instance.alignment_bytes, "paged": PAGE_BYTES, "divisible": 1}[memory]
     tasks, blocks = instance.tasks, instance.blocks
@@ -95,20 +106,25 @@ def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, s
     written: list[list[int]] = [[] for _ in tasks]
     for (_, writer), v in versions.items():
         written[writer].append(v)
+    places = _places_in_tensors(instance, size, memory == "contiguous")
+    gap_chains, version_chains = _chains(instance, gaps, list(versions))
     dead = [
         [d for d in task.blocks if instance.uses[d][-1] == k and blocks[d].finally_ != "device"]
         for k, task in enumerate(tasks)
     ]
     initial = [
         d
-        for d, b in enumerate(blocks)
-        if b.initially == "device" and (instance.uses[d] or b.finally_ == "device")
+        for d in sorted(range(len(blocks)), key=lambda d: (places[d][0], places[d][1]))
+        if blocks[d].initially == "device" and (instance.uses[d] or blocks[d].finally_ == "device")
     ]
     table, lists = _lists(
         [
-            [[*task.inputs, *task.updates] for task in tasks],
+            [sorted((*task.inputs, *task.updates), key=lambda d: places[d][1]) for task in tasks],
             [task.updates for task in tasks],
-            [sorted(task.outputs, key=lambda d: (-size[d], d)) for task in tasks],
+            [
+                sorted(task.outputs, key=lambda d: (-places[d][3], places[d][0], places[d][1]))
+                for task in tasks
+            ],
             dead,
             starting,
             written,
@@ -125,6 +141,7 @@ def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, s
         contiguous=memory == "contiguous",
         moves=moves and memory == "contiguous",
         sides=sides and memory == "contiguous",
+        parts=any(block.tensor is not None for block in blocks),
         private=private,
         initial=np.array(initial, dtype=np.int64),
         blocks=_table(
@@ -133,21 +150,28 @@ def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, s
                     size[d],
                     *(-1 if ns is None else ns for ns in (b.offload_ns, b.prefetch_ns, b.move_ns)),
                     due[d],
+                    *places[d],
                 )
                 for d, b in enumerate(blocks)
             ],
-            5,
+            9,
         ),
         tasks=table,
         algorithms=_table(algorithms, 2),
         gaps=_table(
             [
-                (d, after, last, version, after == -1 and blocks[d].initially == "host")
-                for (d, after), last, version in zip(keys, until, version_of, strict=True)
+                (d, after, last, version, after == -1 and blocks[d].initially == "host", *chain)
+                for (d, after), last, version, chain in zip(keys, until, version_of, gap_chains, strict=True)
+            ],
+            8,
+        ),
+        versions=_table(
+            [
+                (d, w, due[d] == v, *chain)
+                for v, ((d, w), chain) in enumerate(zip(versions, version_chains, strict=True))
             ],
             5,
         ),
-        versions=_table([(d, w, due[d] == v) for v, (d, w) in enumerate(versions)], 3),
         lists=lists,
     )
 
@@ -160,12 +184,49 @@ def _make_private(instance: Instance, capacity: int, size: list[int], private: I
     spare = min(capacity // _SHARE, (instance.budget_bytes - least_budget(instance)) // 4)
     end = capacity
     for d in sorted(range(len(size)), key=lambda d: (size[d], d)):
+        if instance.blocks[d].tensor is not None:
+            continue
         if end - size[d] < capacity - spare:
             break
         end -= size[d]
         private[d] = end
         size[d] = 0
     return end
+
+
+def _places_in_tensors(
+    instance: Instance, size: list[int], together: bool
+) -> list[tuple[int, int, int, int]]:
+    """Per block: the first part of its tensor, where it begins, the part that follows, the tensor's bytes.
+
+    Every block is a tensor of its own unless parts have to lie together.
+    """
+    places = [(d, 0, -1, size[d]) for d in range(len(size))]
+    for parts in tensors_of(instance) if together else ():
+        require_alike(instance, parts)
+        span = (instance.blocks[parts[-1]].begin or 0) + size[parts[-1]]
+        for d, following in zip(parts, [*parts[1:], -1], strict=True):
+            places[d] = parts[0], instance.blocks[d].begin or 0, following, span
+    return places
+
+
+def _chains(
+    instance: Instance, gaps: Mapping[Gap, int], versions: Sequence[tuple[int, int]]
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
+    """Chains of parts of a tensor: per gap the next, the one before and the first; per version two of them.
+
+    A version is followed by that of the part before, which leaves after it.
+    """
+    tensor = [block.tensor for block in instance.blocks]
+    begin = [block.begin or 0 for block in instance.blocks]
+    first, following, before = chains(
+        [tensor[d] and (tensor[d], after, until) for (d, after), until in gaps.items()],
+        [begin[d] for d, _ in gaps],
+    )
+    leader, leaves_next, _ = chains(
+        [tensor[d] and (tensor[d], writer) for d, writer in versions], [-begin[d] for d, _ in versions]
+    )
+    return list(zip(following, before, first, strict=True)), list(zip(leaves_next, leader, strict=True))
 
 
 def decisions_of(instance: Instance, problem: Problem, guide: Guide) -> Decisions:
@@ -179,6 +240,7 @@ def decisions_of(instance: Instance, problem: Problem, guide: Guide) -> Decision
     out = [v for gap in guide.leaving if gap in index and (v := int(problem.gaps[index[gap], VERSION])) >= 0]
     evicted = np.zeros(len(keys), dtype=np.int64)
     evicted[back] = 1
+    _evict_suffixes(problem, evicted)
     decisions = Decisions(
         evicted=evicted,
         offloads=_ordered(problem.versions[:, WRITER], problem.versions[:, BLOCK], out),
@@ -187,8 +249,27 @@ def decisions_of(instance: Instance, problem: Problem, guide: Guide) -> Decision
         algorithm=np.array(guide.algorithms, dtype=np.int64),
         side=np.zeros(len(instance.blocks) + len(keys) + len(instance.tasks), dtype=np.int64),
     )
+    _arrange(problem, decisions)
     choose_sides(problem, decisions)
     return decisions
+
+
+def _evict_suffixes(problem: Problem, evicted: Integers) -> None:
+    """Of each tensor in each gap, let as many of the last parts leave as parts are evicted."""
+    following, first = problem.gaps[:, NEXT_PART], problem.gaps[:, FIRST_PART]
+    count = np.bincount(first, evicted, minlength=len(evicted)).astype(np.int64)
+    length = np.bincount(first, minlength=len(evicted))
+    for g in np.unique(first):
+        stays = int(length[g] - count[g])
+        while g >= 0:
+            evicted[g] = stays <= 0
+            stays, g = stays - 1, following[g]
+
+
+def _arrange(problem: Problem, decisions: Decisions) -> None:
+    """Let the parts of a tensor leave the last one first, and come back in their order."""
+    arrange(decisions.offloads, problem.versions[:, LEAVES_FIRST], problem.versions[:, LEAVES_NEXT])
+    arrange(decisions.prefetches, problem.gaps[:, FIRST_PART], problem.gaps[:, NEXT_PART])
 
 
 def _ordered(rank: Integers, block: Integers, first: Sequence[int]) -> Integers:
@@ -252,6 +333,7 @@ def decisions_from(instance: Instance, problem: Problem, schedule: Schedule) -> 
                 evicted.append((d, after))
     decisions = decisions_of(instance, problem, Guide(evicted, [], algorithms))
     decisions.offloads[:] = _ordered(problem.versions[:, WRITER], problem.versions[:, BLOCK], offloads)
+    _arrange(problem, decisions)
     return decisions
 
 

@@ -1,0 +1,71 @@
+"""Tensors in parts: which blocks belong together, and in which order they leave and come back.
+
+Equal parts of a tensor that are used alike are interchangeable, so that only suffixes need to leave: the last
+part first, which comes back last.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+
+from ..instances.instance import Instance
+from ..instances.units import ceil_to
+from .methods import Refusal
+
+
+def tensors_of(instance: Instance) -> list[list[int]]:
+    """Return the blocks of every tensor that is in parts, by where they begin in it."""
+    tensors: dict[str, list[int]] = defaultdict(list)
+    for d, block in enumerate(instance.blocks):
+        if block.tensor is not None:
+            tensors[block.tensor].append(d)
+    return [sorted(parts, key=lambda d: instance.blocks[d].begin or 0) for parts in tensors.values()]
+
+
+def require_alike(instance: Instance, parts: Sequence[int]) -> None:
+    """Refuse parts of a tensor that leave bytes between them, or that tasks or copies tell apart.
+
+    Raises
+    ------
+    Refusal
+        With the tensor.
+    """
+    blocks = [instance.blocks[d] for d in parts]
+    kinds = {
+        (
+            *(instance.uses[d], instance.writers[d], b.initially, b.finally_),
+            *(b.offload_ns is None, b.prefetch_ns is None, b.move_ns is None),
+        )
+        for d, b in zip(parts, blocks, strict=True)
+    }
+    begins = [b.begin or 0 for b in blocks]
+    ends = [
+        begin + ceil_to(b.bytes, instance.alignment_bytes) for begin, b in zip(begins, blocks, strict=True)
+    ]
+    if len(kinds) > 1 or begins != [0, *ends[:-1]]:
+        raise Refusal(
+            f"local search: the parts of '{blocks[0].tensor}' differ in their uses or copies, or do not "
+            "follow each other; such parts are placed in paged memory only"
+        )
+
+
+def chains(keys: Sequence[Hashable], rank: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+    """Chain what has the same key, by rank; a key of None stands alone.
+
+    Returns
+    -------
+    tuple of list of int
+        Per element: the first of its chain, and what follows and what comes before it, or -1.
+    """
+    first, following, before = list(range(len(keys))), [-1] * len(keys), [-1] * len(keys)
+    latest: dict[Hashable, int] = {}
+    for i in sorted(range(len(keys)), key=lambda i: rank[i]):
+        if keys[i] is None:
+            continue
+        if keys[i] in latest:
+            before[i] = latest[keys[i]]
+            following[before[i]] = i
+            first[i] = first[before[i]]
+        latest[keys[i]] = i
+    return first, following, before
