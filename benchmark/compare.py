@@ -12,6 +12,7 @@ from ..heuristics.methods import OnBetter, Transform, find_method, list_methods
 from ..instances.errors import BudgetError, PebblerError
 from ..instances.instance import Instance
 from ..instances.memory import ideal_ns, least_budget, require_budget
+from ..instances.transforms import in_parts
 from ..instances.units import format_size, format_time
 from ..instances.workload import Workload
 from ..solver.bounds import Bound, best_bound
@@ -603,7 +604,7 @@ def _cells(row: Row, *, exactly: bool) -> tuple[str, ...]:
 
 def _variant(instance: Instance) -> str:
     """``parts``, ``mask`` or ``recompute``, whichever transform came last; ``whole`` without any of them."""
-    if any(block.tensor is not None for block in instance.blocks):
+    if in_parts(instance):
         return "parts"
     words = reversed(instance.meta.get("transforms", ()))
     return next((word for word in words if word in ("mask", "recompute")), "whole")

@@ -10,8 +10,36 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 
 from ..instances.instance import Instance
+from ..instances.transforms import PAGE, in_parts, split_parts
 from ..instances.units import ceil_to
+from .gaps import gaps_of
 from .methods import Refusal
+
+_MOST = 256
+"""Parts that a search moves with ease; twice as many as there are tensors where that is more."""
+
+
+def with_parts(instance: Instance) -> Instance:
+    """Return the instance with the tensors in parts that are worth it.
+
+    These are the ones that can be away for a while. All parts are about the same size, the least with which
+    there are not too many: so the largest tensors are cut into the most. It does not depend on the budget. An
+    instance that is in parts already stays as it is.
+
+    Raises
+    ------
+    PebblerError
+        As `split_parts`.
+    """
+    if in_parts(instance):
+        return instance
+    away = {d for d, _ in gaps_of(instance)}
+    sizes = [instance.blocks[d].bytes for d in away]
+    most = max(_MOST, 2 * len(away))
+    size = PAGE
+    while sum(-(-total // size) for total in sizes) > most:
+        size += max(size // 8 // PAGE, 1) * PAGE
+    return split_parts(instance, size, away)
 
 
 def tensors_of(instance: Instance) -> list[list[int]]:

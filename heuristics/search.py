@@ -104,9 +104,12 @@ class LocalSearch:
 
     @property
     def round(self) -> int:
-        """Tasks to simulate between looks at other things: some programs for each decision."""
+        """Tasks to simulate between looks at other things: some programs for each decision.
+
+        Fewer where tensors are in parts, which take longer.
+        """
         decisions = sum(len(part) for part in self._search.best)
-        return min(_ROUND * decisions * len(self.instance.tasks), _WORK // 2)
+        return min(_ROUND * decisions * len(self.instance.tasks), _WORK // (8 if self._problem.parts else 2))
 
     def offer(self, start: Schedule | Guide) -> None:
         """Set off from the decisions of a schedule, or from some that need not fit."""

@@ -6,7 +6,7 @@ tensors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -134,11 +134,28 @@ def with_algorithms(instance: Instance, word: str, tasks: tuple[Task, ...]) -> I
     return _changed(instance, word, tasks=tasks)
 
 
-def split_parts(instance: Instance, size: int) -> Instance:
+def in_parts(instance: Instance) -> bool:
+    """Whether tensors were split into parts, even if none was large enough."""
+    words = instance.meta.get("transforms", ())
+    return any(block.tensor is not None for block in instance.blocks) or any(
+        word.startswith("parts=") for word in words
+    )
+
+
+def split_parts(instance: Instance, size: int, blocks_to_split: Container[int] | None = None) -> Instance:
     """Return the instance with every larger tensor in parts of at most `size` bytes.
 
     Parts are blocks: they are offloaded, prefetched and released one by one. Those of one tensor are equal,
     but for the last, and begin at multiples of 2 MiB. Their copies together take as long as the tensor's.
+
+    Parameters
+    ----------
+    instance
+        One whose tensors are whole.
+    size
+        Bytes of a part at most.
+    blocks_to_split
+        Which blocks to split; default: all that are larger.
 
     Raises
     ------
@@ -155,8 +172,9 @@ def split_parts(instance: Instance, size: int) -> Instance:
         )
     blocks: list[Block] = []
     parts: list[range] = []
-    for block in instance.blocks:
-        pieces = _parts(block, size // PAGE * PAGE)
+    for d, block in enumerate(instance.blocks):
+        chosen = blocks_to_split is None or d in blocks_to_split
+        pieces = _parts(block, size // PAGE * PAGE) if chosen else [block]
         parts.append(range(len(blocks), len(blocks) + len(pieces)))
         blocks.extend(pieces)
 

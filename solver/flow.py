@@ -17,12 +17,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..heuristics.gaps import Gap
 from ..instances.instance import Algorithm, Instance
 from ..instances.memory import footprint, live_bytes
 from ..validate.certificate import certify
@@ -43,7 +44,7 @@ _PRICE_BITS = 52
 """Of the largest price of a certificate: figures of files are exact in a double."""
 
 
-class _Gap(NamedTuple):
+class _Stay(NamedTuple):
     """A stay between clusters of uses, by the instants (first to last) at which its block may be absent.
 
     `must_load` marks a block that starts on the host only.
@@ -60,16 +61,16 @@ class _Version:
 
     `ready` is the first instant at which bytes of it can be out, None where the host has a copy from the
     start; `must_leave` that the host must end up with it; a copy time of None that it never moves that way.
-    `names` says which gaps of which block these are, if it is one block.
+    `names` says for each gap which blocks' gaps it stands for.
     """
 
     bytes: int
     offload_ns: Fraction | None
     prefetch_ns: Fraction | None
     ready: int | None
-    gaps: tuple[_Gap, ...]
+    gaps: tuple[_Stay, ...]
     must_leave: bool
-    names: tuple[tuple[int, int], ...] = ()
+    names: tuple[tuple[Gap, ...], ...]
 
 
 class GapColumns(NamedTuple):
@@ -85,14 +86,6 @@ class GapColumns(NamedTuple):
     ready: int
     out: NDArray[np.int64]
 
-    def leaves_at(self, values: NDArray[np.float64]) -> int:
-        """Instant by which, in a solution, all of it is out."""
-        return self.ready + int((values[self.out] < 0.999 * values[self.out].max(initial=0.0)).sum())
-
-    def returns_at(self, values: NDArray[np.float64]) -> int:
-        """Instant by which, in a solution, all of it is back."""
-        return self.first + int((values[self.back] > 0.001 * values[self.back].max(initial=0.0)).sum())
-
 
 @dataclass(frozen=True, slots=True)
 class FlowModel:
@@ -107,7 +100,7 @@ class FlowModel:
     choices
         Per checkpoint, the columns of its algorithms, with their indices.
     gaps
-        Per gap (block, and the task after which it begins), its columns; only where evictions are whole.
+        Per gap its columns, or per set of gaps that the checkpoints cannot tell apart.
     checkpoints
         Tasks, in increasing order.
     memory_rows, engine_rows
@@ -118,7 +111,7 @@ class FlowModel:
     nanoseconds: float
     bytes: float
     choices: dict[int, dict[int, int]]
-    gaps: dict[tuple[int, int], GapColumns]
+    gaps: dict[tuple[Gap, ...], GapColumns]
     checkpoints: tuple[int, ...]
     memory_rows: NDArray[np.int64]
     engine_rows: tuple[NDArray[np.int64], ...]
@@ -151,8 +144,12 @@ def flow_bound(
     result = solve_linear(
         model.linear, solver=solver, time_limit=time_limit, workers=workers, seed=seed, log=log
     )
-    name = {"none": "flow-lp", "algorithms": "flow-partial", "all": "flow-milp"}[integrality]
-    return proven(instance, result, model, f"{name}-{solver}")
+    return proven(instance, result, model, bound_name(integrality, solver))
+
+
+def bound_name(integrality: Integrality, solver: str) -> str:
+    """Name of a bound by the model and who solved it."""
+    return f"{ {'none': 'flow-lp', 'algorithms': 'flow-partial', 'all': 'flow-milp'}[integrality] }-{solver}"
 
 
 def proven(instance: Instance, result: LinearResult, model: FlowModel, name: str) -> Bound | None:
@@ -266,7 +263,7 @@ def flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Inte
     builder.entries(out, delta, -1.0)
     if not single:
         builder.entries(back, delta, -1.0)
-    gaps: dict[tuple[int, int], GapColumns] = {}
+    gaps: dict[tuple[Gap, ...], GapColumns] = {}
     for version in versions:
         columns = _add_version(builder, version, units, memory, out, back, whole=integrality == "all")
         gaps.update(zip(version.names, columns, strict=False))
@@ -345,12 +342,12 @@ def _versions(instance: Instance, positions: NDArray[np.int64]) -> list[_Version
     versions = []
     for d, block in enumerate(instance.blocks):
         writers = instance.writers[d]
-        gaps: dict[int, list[_Gap]] = defaultdict(list)
-        names: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        gaps: dict[int, list[_Stay]] = defaultdict(list)
+        names: dict[int, list[tuple[Gap, ...]]] = defaultdict(list)
         for after, first, last in _stays(instance, d, positions):
             must_load = after == -1 and block.initially == "host"
-            gaps[bisect_right(writers, after)].append(_Gap(first, last, must_load))
-            names[bisect_right(writers, after)].append((d, after))
+            gaps[bisect_right(writers, after)].append(_Stay(first, last, must_load))
+            names[bisect_right(writers, after)].append(((d, after),))
         final = len(writers) if block.finally_ == "host" else 0
         for written in sorted({*gaps, *([final] if final else [])}):
             versions.append(
@@ -381,6 +378,7 @@ def _merged(versions: list[_Version]) -> list[_Version]:
             group[0].ready,
             group[0].gaps,
             group[0].must_leave,
+            tuple(tuple(chain.from_iterable(same)) for same in zip(*(v.names for v in group), strict=True)),
         )
         for group in groups.values()
         for total in [sum(v.bytes for v in group)]

@@ -6,24 +6,27 @@ takes, and FLOW gets the tasks as checkpoints before which the best schedule sta
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ..heuristics.choices import by_speed
-from ..heuristics.gaps import Guide
 from ..heuristics.local_search import RULES as SEARCH_RULES
 from ..heuristics.methods import Answer, Limits, Refusal, find_method, register
+from ..heuristics.parts import with_parts
+from ..instances.errors import PebblerError
 from ..instances.instance import Instance
+from ..instances.transforms import in_parts
 from ..instances.units import format_time
 from ..validate.schedule import Schedule
 from .bounds import best_bound, compute_bound
-from .flow import FlowModel, flow_model, hot_checkpoints, proven
-from .linear import LinearResult, takes_whole_columns
+from .flow import FlowModel, bound_name, flow_model, hot_checkpoints, proven
+from .flow_decode import guide_of
+from .linear import LinearResult
 from .linear_worker import LinearWorker
-from .refine import Stage, stages
+from .refine import Stage, finest_integrality, stages
 
 if TYPE_CHECKING:
     from ..heuristics.search import LocalSearch
@@ -50,11 +53,14 @@ _FIRST_METHOD = "modnn"
 _log = logging.getLogger(__name__)
 
 
+_ALL_RULES = (*_RULES, *SEARCH_RULES)
+
+
 @register(
     "flow",
     "FLOW (MILP) for the bound, local search for the schedule, each led by the other",
     "this project",
-    rules=(*_RULES, *SEARCH_RULES),
+    rules=_ALL_RULES,
 )
 def flow(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW on more and more checkpoints, and search for schedules meanwhile.
@@ -71,6 +77,36 @@ def flow(instance: Instance, limits: Limits) -> Answer:
     if any(task.recomputable for task in instance.tasks):
         raise Refusal("flow: recomputation is not modelled yet")
     return _Run(instance, limits).answer()
+
+
+@register(
+    "flow-parts",
+    "flow where tensors are in parts, which leave and come back one by one",
+    "this project",
+    shown="named",
+    transform=with_parts,
+    rules=_ALL_RULES,
+)
+def flow_parts(instance: Instance, limits: Limits) -> Answer:
+    """Do what `flow` does, on an instance in parts.
+
+    Raises
+    ------
+    PebblerError
+        Where the tensors are whole.
+    Refusal
+        As `flow`.
+    """
+    if not in_parts(instance):
+        raise PebblerError(
+            f"{instance.name}: its tensors are whole, and flow-parts schedules parts; "
+            "make the file with pebbler instance --parts, or take flow"
+        )
+    answer = flow(instance, limits)
+    schedule = answer.schedule
+    return dataclasses.replace(
+        answer, schedule=None if schedule is None else replace(schedule, method="flow-parts")
+    )
 
 
 class _Run:
@@ -96,8 +132,8 @@ class _Run:
         try:
             with LinearWorker(self.limits.solver) as worker:
                 self._start()
-                whole = takes_whole_columns(self.limits.solver)
-                for stage in stages(len(self.instance.tasks), self.deadline, whole=whole):
+                whole = finest_integrality(self.instance, self.limits.solver)
+                for stage in stages(len(self.instance.tasks), self.deadline, whole):
                     if self._met() or self._late():
                         break
                     self._solve(worker, stage)
@@ -167,7 +203,7 @@ class _Run:
             self._take(stage, model, result)
             self._tell()
         _log.info("flow: %d checkpoints, %s: %s", len(checkpoints), stage.integrality, self)
-        if self.limits.workers == 1:
+        if self.limits.workers == 1 and stage.integrality != "none":
             self._search()
 
     def _result(self, worker: LinearWorker) -> LinearResult:
@@ -179,20 +215,11 @@ class _Run:
             return worker.result()
 
     def _take(self, stage: Stage, model: FlowModel, result: LinearResult) -> None:
-        name = "flow-lp" if stage.integrality == "none" else "flow-milp"
-        found = proven(self.instance, result, model, f"{name}-{self.limits.solver}")
+        found = proven(self.instance, result, model, bound_name(stage.integrality, self.limits.solver))
         if found is not None:
             self.bound = self.bound.raised(found)
-        values = result.values
-        if values is None or stage.integrality == "none" or self.search is None:
-            return
-        evicted = {gap: columns for gap, columns in model.gaps.items() if values[columns.absent].max() > 0.5}
-        algorithms = [by_speed(task)[0] for task in self.instance.tasks]
-        for k, columns in model.choices.items():
-            algorithms[k] = max(columns, key=lambda a: float(values[columns[a]]))
-        returning = sorted(evicted, key=lambda gap: evicted[gap].returns_at(values))
-        leaving = sorted(evicted, key=lambda gap: evicted[gap].leaves_at(values))
-        self.search.offer(Guide(returning, leaving, algorithms))
+        if result.values is not None and stage.integrality != "none" and self.search is not None:
+            self.search.offer(guide_of(self.instance, model, result.values))
 
     def _checkpoints(self, count: int) -> list[int]:
         """Hot checkpoints, and the tasks before which the best schedule stalls the most."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..instances.instance import Instance
+from ..instances.transforms import in_parts
 from .bounds import Bound, best_bound
 from .flow import Integrality, flow_bound, hot_checkpoints
 from .linear import require_linear_solver, takes_whole_columns
@@ -36,12 +37,23 @@ class Stage:
     time_limit: float
 
 
-def stages(tasks: int, deadline: float, *, whole: bool = True) -> Iterator[Stage]:
+def finest_integrality(instance: Instance, solver: str) -> Integrality:
+    """What can be whole in models of an instance.
+
+    Parts of tensors approximate evictions of any size, which are then left continuous.
+    """
+    if not takes_whole_columns(solver):
+        return "none"
+    return "algorithms" if in_parts(instance) else "all"
+
+
+def stages(tasks: int, deadline: float, whole: Integrality = "all") -> Iterator[Stage]:
     """Models from coarse to fine, so that the bound rises as much as the time allows.
 
     Whole models on more and more checkpoints come first: solved to the end, one says more than a finer one
     that is cut short. Where there are many tasks, LPs follow, as fine as the time allows. The last is the
-    whole model that then comes, with all the time left.
+    whole model that then comes, with all the time left. Otherwise each
+    comes after its LP, which takes little time and whose dual values become a certificate.
 
     Parameters
     ----------
@@ -50,26 +62,35 @@ def stages(tasks: int, deadline: float, *, whole: bool = True) -> Iterator[Stage
     deadline
         When to end, as `time.monotonic` tells it. The time between stages is taken for that of the models.
     whole
-        Whether there are whole models.
+        What is whole in the models other than LPs; ``none``: there are only LPs.
     """
 
     def left() -> float:
         return max(deadline - time.monotonic(), 0.0)
 
-    large = tasks > _LARGE
+    large, linear = tasks > _LARGE, whole == "none"
     share = _COARSE_SHARE if large else _SHARE
     count = min(_FIRST, tasks)
-    while whole and count < tasks and left() > 0:
+
+    def more() -> int:
+        return min(2 * count if whole == "algorithms" else count * 4 // 3, tasks)
+
+    def solved_whole(share: float) -> Iterator[Stage]:
+        if not large:
+            yield Stage(count, "none", share * left())
+        yield Stage(count, whole, share * left())
+
+    while not linear and count < tasks and left() > 0:
         began = time.monotonic()
-        yield Stage(count, "all", share * left())
-        count = min(count * 4 // 3, tasks)
+        yield from solved_whole(share)
+        count = more()
         if (time.monotonic() - began) * _GROWTH > share * left():
             break
-    if large or not whole:
+    if large or linear:
         finest = count = min(2 * _FIRST, tasks)
         while left() > 0:
             began = time.monotonic()
-            yield Stage(count, "none", left() if count == tasks and not whole else _SHARE * left())
+            yield Stage(count, "none", left() if count == tasks and linear else _SHARE * left())
             if (time.monotonic() - began) * _WORTH > left():
                 break
             finest = count
@@ -77,11 +98,11 @@ def stages(tasks: int, deadline: float, *, whole: bool = True) -> Iterator[Stage
                 break
             count = min(2 * count, tasks)
         count = finest
-    while whole and left() > 0:
-        yield Stage(count, "all", left())
+    while not linear and left() > 0:
+        yield from solved_whole(1.0)
         if count == tasks:
             break
-        count = min(count * 4 // 3, tasks)
+        count = more()
 
 
 def refine_bound(
@@ -128,21 +149,19 @@ def refine_bound(
         on_better(best)
     if any(task.recomputable for task in instance.tasks):
         return best
-    for stage in stages(len(instance.tasks), deadline, whole=takes_whole_columns(solver)):
-        linear_first = stage.integrality != "none" and stage.count <= _LARGE
-        for integrality in ("none", stage.integrality) if linear_first else (stage.integrality,):
-            found = flow_bound(
-                instance,
-                hot_checkpoints(instance, stage.count),
-                integrality=integrality,
-                solver=solver,
-                time_limit=stage.time_limit,
-                workers=workers,
-                seed=seed,
-                log=log,
-            )
-            known = best
-            best = best if found is None else best.raised(found)
-            if best.lower_bound_ns > known.lower_bound_ns and on_better is not None:
-                on_better(best)
+    for stage in stages(len(instance.tasks), deadline, finest_integrality(instance, solver)):
+        found = flow_bound(
+            instance,
+            hot_checkpoints(instance, stage.count),
+            integrality=stage.integrality,
+            solver=solver,
+            time_limit=stage.time_limit,
+            workers=workers,
+            seed=seed,
+            log=log,
+        )
+        known = best
+        best = best if found is None else best.raised(found)
+        if best.lower_bound_ns > known.lower_bound_ns and on_better is not None:
+            on_better(best)
     return best

@@ -16,7 +16,7 @@ from pebbler.instances.files import write_instance
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, best_bound, compute_bound
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.refine import refine_bound, stages
+from pebbler.solver.refine import Stage, refine_bound, stages
 
 
 def test_bounds_only_rise_and_stay_under_schedules() -> None:
@@ -68,20 +68,29 @@ def test_the_command_line_says_who_proved_it(tmp_path: Path, capsys: pytest.Capt
     assert exact["lower_bound_ns"] < refined["certified_lower_bound_ns"] < refined["lower_bound_ns"]
 
 
+def named(stage: Stage) -> tuple[int, str]:
+    return stage.count, stage.integrality
+
+
 def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
     whole = list(islice(stages(300, time.monotonic() + 1000), 20))
-    assert [(stage.count, stage.integrality) for stage in whole] == [
+    assert list(map(named, whole)) == [
         *((count, "all") for count in (16, 21, 28, 37, 49, 65, 86, 114, 152, 202, 269)),
         *((count, "none") for count in (32, 64, 128, 256, 300)),
         (300, "all"),
     ]
     assert all(0 < stage.time_limit <= 1000 for stage in whole)
     assert whole[-1].time_limit > 900
-    assert [stage.count for stage in stages(40, time.monotonic() + 1000)] == [16, 21, 28, 37, 40]
-    assert [stage.count for stage in stages(10, time.monotonic() + 1000)] == [10]
-    linear = list(stages(40, time.monotonic() + 1000, whole=False))
-    assert [(stage.count, stage.integrality) for stage in linear] == [
-        (32, "none"),
-        (40, "none"),
+    assert list(map(named, stages(40, time.monotonic() + 1000))) == [
+        (count, how) for count in (16, 21, 28, 37, 40) for how in ("none", "all")
     ]
+    assert list(map(named, stages(10, time.monotonic() + 1000))) == [(10, "none"), (10, "all")]
+    linear = list(stages(40, time.monotonic() + 1000, "none"))
+    assert list(map(named, linear)) == [(32, "none"), (40, "none")]
     assert list(stages(300, time.monotonic())) == []
+
+
+def test_models_of_parts_grow_faster_for_they_take_less_time() -> None:
+    assert list(map(named, stages(40, time.monotonic() + 1000, "algorithms"))) == [
+        (count, how) for count in (16, 32, 40) for how in ("none", "algorithms")
+    ]

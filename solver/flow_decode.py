@@ -1,0 +1,64 @@
+"""From a solution of FLOW to what a search sets off from: what leaves, in which orders, and algorithms."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..heuristics.choices import by_speed
+from ..heuristics.gaps import Gap, Guide
+from ..instances.instance import Instance
+from .flow import FlowModel, GapColumns
+
+_LEAST = 0.05
+"""Share of a block from which on it leaves where evictions are not whole."""
+
+
+class _Eviction(NamedTuple):
+    """A gap that is evicted, with the instants by which its block is back and out."""
+
+    gap: Gap
+    returns_at: int
+    leaves_at: int
+
+
+def guide_of(instance: Instance, model: FlowModel, values: NDArray[np.float64]) -> Guide:
+    """Decode a solution in which at least the choice of algorithms is whole.
+
+    Where columns stand for the gaps of several blocks, such as the parts of a tensor, so many of these leave
+    as make up the bytes that are absent, the last ones first; the last to leave is the first to come back.
+    """
+    evictions = [
+        eviction
+        for gaps, columns in model.gaps.items()
+        for eviction in _evictions(instance, model, gaps, columns, values)
+    ]
+    algorithms = [by_speed(task)[0] for task in instance.tasks]
+    for k, columns in model.choices.items():
+        algorithms[k] = max(columns, key=lambda a: float(values[columns[a]]))
+    returning = sorted(evictions, key=lambda eviction: eviction.returns_at)
+    leaving = sorted(evictions, key=lambda eviction: eviction.leaves_at)
+    return Guide([one.gap for one in returning], [one.gap for one in leaving], algorithms)
+
+
+def _evictions(
+    instance: Instance,
+    model: FlowModel,
+    gaps: tuple[Gap, ...],
+    columns: GapColumns,
+    values: NDArray[np.float64],
+) -> list[_Eviction]:
+    sizes = [instance.blocks[d].bytes / model.bytes for d, _ in gaps]
+    absent = float(values[columns.absent].max(initial=0.0)) * sum(sizes)
+    evictions = []
+    gone = 0.0
+    for gap, size in zip(reversed(gaps), reversed(sizes), strict=True):
+        if absent - gone < _LEAST * size:
+            break
+        back = columns.first + int((values[columns.back] > gone + 0.001 * size).sum())
+        gone += size
+        out = columns.ready + int((values[columns.out] < min(gone, absent) - 0.001 * size).sum())
+        evictions.append(_Eviction(gap, back, out))
+    return evictions
