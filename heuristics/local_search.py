@@ -9,6 +9,7 @@ import msgspec
 
 from ..instances.instance import Instance
 from .methods import Answer, Limits, Refusal, find_method, register
+from .parts import with_parts
 
 _FIRST_METHOD = "modnn"
 """Whose schedule the search starts from where none is given."""
@@ -65,3 +66,28 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     if best is None:
         raise Refusal(f"local-search: found no places for all blocks{reason}")
     return Answer(msgspec.structs.replace(best, method="local-search"), stopped_by)
+
+
+@register(
+    "furthest-parts",
+    "what is needed last leaves first, in parts, where live blocks exceed the pool",
+    "Belady (IBM Systems Journal, 1966), on parts: this project",
+    shown="named",
+    transform=with_parts,
+)
+def furthest_parts(instance: Instance, limits: Limits) -> Answer:
+    """Take the rule with which the search begins, and do not search.
+
+    Evictions are just enough for the bytes of the live blocks; copies follow the order of writers and uses.
+
+    Raises
+    ------
+    Refusal
+        Where there are no places for that, or for what the search does not model.
+    """
+    from .search import LocalSearch  # with it comes Numba
+
+    schedule = LocalSearch(instance, limits.memory, limits.seed).schedule("furthest-parts")
+    if schedule is None:
+        raise Refusal("furthest-parts: found no places for all blocks")
+    return Answer(schedule)

@@ -16,6 +16,7 @@ from . import sub_batch
 from .choices import by_speed, leanest
 from .methods import Answer, Limits, Refusal, register
 from .offload_search import evict, find_scheme
+from .parts import with_parts
 from .program import OutOfMemoryError, ProgramBuilder
 
 
@@ -89,6 +90,18 @@ def modnn_algorithms(instance: Instance, limits: Limits) -> Answer:
 def modnn_sub_batch(instance: Instance, limits: Limits) -> Answer:
     """No transfers and no selection: what is left of moDNN is the sub-batch that the planner chose."""
     return _answer(instance, limits, "modnn-sub-batch", Techniques(transfers=False, algorithms=False))
+
+
+@register(
+    "modnn-parts",
+    "moDNN where tensors are in parts, which leave and come back one by one",
+    "moDNN (TPDS 2019), on parts: this project",
+    shown="named",
+    transform=with_parts,
+)
+def modnn_parts(instance: Instance, limits: Limits) -> Answer:
+    """Algorithm 1 with all techniques, to which a part of a tensor is a block like any other."""
+    return _answer(instance, limits, "modnn-parts", Techniques())
 
 
 def _answer(instance: Instance, limits: Limits, name: str, techniques: Techniques) -> Answer:

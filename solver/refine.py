@@ -52,8 +52,8 @@ def stages(tasks: int, deadline: float, whole: Integrality = "all") -> Iterator[
 
     Whole models on more and more checkpoints come first: solved to the end, one says more than a finer one
     that is cut short. Where there are many tasks, LPs follow, as fine as the time allows. The last is the
-    whole model that then comes, with all the time left. Otherwise each
-    comes after its LP, which takes little time and whose dual values become a certificate.
+    whole model that then comes, with all the time left. Where there are few tasks, each comes after its LP,
+    which takes little time and whose dual values become a certificate.
 
     Parameters
     ----------
@@ -119,8 +119,8 @@ def refine_bound(
 
     After the compute and single-peak bounds, which are exact, FLOW takes over on more and more checkpoints,
     as `stages` orders them, until the time is up or every task is a checkpoint. Bounds of linear models are
-    certified; those of whole models are the solver's word, and the linear model is solved before a small one
-    for the best certificate. An instance with recomputable tasks keeps the compute bound.
+    certified; those of whole models are the solver's word. An instance with recomputable tasks keeps the
+    compute bound.
 
     Parameters
     ----------
