@@ -16,8 +16,26 @@ from ..validate.schedule import MemoryModel, Schedule
 from .choices import by_speed
 from .gaps import Guide
 from .methods import Refusal
-from .search_kernel import IMPOSSIBLE, NEVER, Decisions, Search, improve, repair, set_off, simulate
-from .search_problem import choose_sides, decisions_from, decisions_of, log_for, problem_of, program_of
+from .search_kernel import (
+    IMPOSSIBLE,
+    NEVER,
+    VERSION,
+    Decisions,
+    Search,
+    improve,
+    repair,
+    set_off,
+    simulate,
+)
+from .search_problem import (
+    choose_sides,
+    decisions_from,
+    decisions_of,
+    gap_keys,
+    log_for,
+    problem_of,
+    program_of,
+)
 
 _HISTORIES = (20, 60, 200, 600)
 """Lengths of the history of late acceptance, in turn: longer ones take longer and settle lower."""
@@ -98,6 +116,11 @@ class LocalSearch:
         return None if best >= IMPOSSIBLE else best
 
     @property
+    def cost(self) -> int:
+        """Makespan of the best program; from `IMPOSSIBLE` on: the sooner it runs out of memory, the greater."""
+        return int(self._search.counts[2])
+
+    @property
     def done(self) -> bool:
         """Whether it has searched for long without a better program."""
         calm = int(self._search.counts[0]) - self._best_at
@@ -140,6 +163,18 @@ class LocalSearch:
             return None
         _, steps = simulate(self._problem, self._search.best, self._log, self._search.stalls[1])
         return program_of(self.instance, self._problem, self.memory, self._log[:steps]).finish(method)
+
+    def guide(self) -> Guide:
+        """What the best program decided: its evictions, the order of its copies, its algorithms."""
+        best, problem = self._search.best, self._problem
+        keys = gap_keys(problem)
+        returning = [g for g in best.prefetches if best.evicted[g]]
+        turn = np.argsort(best.offloads)
+        leaving = sorted(
+            (g for g in returning if problem.gaps[g, VERSION] >= 0),
+            key=lambda g: turn[problem.gaps[g, VERSION]],
+        )
+        return Guide([keys[g] for g in returning], [keys[g] for g in leaving], best.algorithm.tolist())
 
     def stalls(self) -> list[int]:
         """Tasks before which compute waits in the best program, the longest wait first."""
