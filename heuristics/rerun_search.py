@@ -122,14 +122,17 @@ class RerunSearch:
 
     # --- what is tried ----------------------------------------------------------------------------
 
-    def offer(self, start: Schedule) -> None:
-        """Set off from what a schedule runs again, and from its transfers."""
-        plan = useful(self.instance, plan_of(start))
-        self.offer_plan(plan if self._may(plan) else frozenset(), None)
+    def offer(self, start: Schedule | Guide) -> None:
+        """Set off from what a schedule runs again; or from no second runs, and a guide to transfers."""
+        if isinstance(start, Schedule):
+            plan = useful(self.instance, plan_of(start))
+            self.offer_plan(plan if self._may(plan) else frozenset(), None)
+        else:
+            self.offer_plan(frozenset(), start)
 
     def offer_plan(self, plan: Plan, guide: Guide | None) -> None:
-        """Set off from a plan, and from a guide to the transfers of the instance that it unrolls to."""
-        self._take(self._point(useful(self.instance, plan), guide))
+        """Set off from second runs that are of use, and a guide to transfers where they are tasks."""
+        self._take(self._point(plan, guide))
 
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
         """Search on until so many tasks have been simulated, or some seconds have passed."""

@@ -117,7 +117,7 @@ class LocalSearch:
 
     @property
     def cost(self) -> int:
-        """Makespan of the best program; from `IMPOSSIBLE` on: the sooner it runs out of memory, the greater."""
+        """Makespan of the best program; from `IMPOSSIBLE` on, the sooner memory runs out, the greater."""
         return int(self._search.counts[2])
 
     @property

@@ -21,11 +21,14 @@ from ..instances.units import format_time
 from ..validate.schedule import Schedule
 from .bounds import best_bound, compute_bound
 from .flow import FlowModel, flow_model, hot_checkpoints, proven
-from .linear import LinearResult, takes_whole_columns
+from .linear import LinearModel, LinearResult, takes_whole_columns
 from .linear_worker import LinearWorker
 from .refine import Stage, stages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..heuristics.rerun_search import RerunSearch
     from ..heuristics.search import LocalSearch
 
 _SECONDS = 20.0
@@ -40,7 +43,7 @@ _GRACE = 2.0
 _CLOSE = 2.5e-6
 """What a solver's gap tolerance and the safety margin of a bound leave between a schedule and its proof."""
 
-_RULES = ("refinement", "hot-checkpoints", "single-peak", "local-search")
+RULES = ("refinement", "hot-checkpoints", "single-peak", "local-search")
 """What the method can leave out: checkpoints where the schedule stalls; those where memory is tight (they are
 spread evenly then); the single-peak bound; the search from decoded solutions and rules."""
 
@@ -54,7 +57,7 @@ _log = logging.getLogger(__name__)
     "flow",
     "FLOW (MILP) for the bound, local search for the schedule, each led by the other",
     "this project",
-    rules=(*_RULES, *SEARCH_RULES),
+    rules=(*RULES, *SEARCH_RULES),
 )
 def flow(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW on more and more checkpoints, and search for schedules meanwhile.
@@ -70,11 +73,22 @@ def flow(instance: Instance, limits: Limits) -> Answer:
     """
     if any(task.recomputable for task in instance.tasks):
         raise Refusal("flow: recomputation is not modelled yet")
-    return _Run(instance, limits).answer()
+    return FlowRun(instance, limits).answer()
 
 
-class _Run:
-    """One call of the method."""
+class FlowRun:
+    """One call of the method.
+
+    Attributes
+    ----------
+    name
+        Of the method.
+    rules
+        Those whose schedules the search starts from.
+    """
+
+    name = "flow"
+    rules: tuple[str, ...] = (_FIRST_METHOD,)
 
     def __init__(self, instance: Instance, limits: Limits) -> None:
         self.instance, self.limits = instance, limits
@@ -118,7 +132,7 @@ class _Run:
             self.bound.certificate,
         )
 
-    def _new_search(self) -> LocalSearch | None:
+    def _new_search(self) -> LocalSearch | RerunSearch | None:
         from ..heuristics.search import LocalSearch  # with it comes Numba
 
         limits = self.limits
@@ -131,26 +145,30 @@ class _Run:
 
     def _start(self) -> None:
         """Start the search from the warm start and from a rule's schedule."""
-        try:
-            ruled = find_method(_FIRST_METHOD).call(self.instance, self.limits).schedule
-            if ruled is not None and (self.best is None or ruled.makespan_ns < self.best.makespan_ns):
-                self.best = ruled
-        except Refusal as refusal:
-            self.reason = str(refusal)
+        found = [] if self.limits.warm_start is None else [self.limits.warm_start]
+        for rule in self.rules:
+            try:
+                ruled = find_method(rule).call(self.instance, self.limits).schedule
+            except Refusal as refusal:
+                self.reason = str(refusal)
+                continue
+            if ruled is not None:
+                found.append(ruled)
+                if self.best is None or ruled.makespan_ns < self.best.makespan_ns:
+                    self.best = ruled
         if self.search is None:
             return
         self._tell()
-        for start in (self.limits.warm_start, self.best):
-            if start is not None:
-                self.search.offer(start)
+        for start in found:
+            self.search.offer(start)
         self._search()
 
     def _solve(self, worker: LinearWorker, stage: Stage) -> None:
         """Solve a model, for its bound and for what it decides."""
         checkpoints = self._checkpoints(stage.count)
-        model = flow_model(self.instance, checkpoints, stage.integrality)
+        linear, take = self._model(checkpoints, stage)
         worker.start(
-            model.linear,
+            linear,
             time_limit=stage.time_limit,
             workers=self.limits.workers,
             seed=self.limits.seed,
@@ -164,9 +182,9 @@ class _Run:
         if not self._met():
             result = self._result(worker)
             self.cut = self.cut or result.status not in ("optimal", "infeasible")
-            self._take(stage, model, result)
+            take(result)
             self._tell()
-        _log.info("flow: %d checkpoints, %s: %s", len(checkpoints), stage.integrality, self)
+        _log.info("%s: %d checkpoints, %s: %s", self.name, len(checkpoints), stage.integrality, self)
         if self.limits.workers == 1:
             self._search()
 
@@ -177,6 +195,13 @@ class _Run:
         except TimeoutError:
             worker.stop()
             return worker.result()
+
+    def _model(
+        self, checkpoints: list[int], stage: Stage
+    ) -> tuple[LinearModel, Callable[[LinearResult], None]]:
+        """A model, and what is to be done with its result."""
+        model = flow_model(self.instance, checkpoints, stage.integrality)
+        return model.linear, lambda result: self._take(stage, model, result)
 
     def _take(self, stage: Stage, model: FlowModel, result: LinearResult) -> None:
         name = "flow-lp" if stage.integrality == "none" else "flow-milp"
@@ -228,10 +253,10 @@ class _Run:
         return time.monotonic() >= self.deadline
 
     def _schedule(self) -> Schedule | None:
-        found = None if self.search is None else self.search.schedule("flow")
+        found = None if self.search is None else self.search.schedule(self.name)
         if found is not None and (self.best is None or found.makespan_ns < self.best.makespan_ns):
             return found
-        return None if self.best is None else replace(self.best, method="flow")
+        return None if self.best is None else replace(self.best, method=self.name)
 
     def __str__(self) -> str:
         makespan = self._makespan_ns()
