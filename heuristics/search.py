@@ -87,6 +87,9 @@ class LocalSearch:
         for d, block in enumerate(instance.blocks):
             if block.finally_ == "host" and block.offload_ns is None and instance.writers[d]:
                 raise Refusal(f"block '{block.name}' must end on the host, and its offload_ns is null")
+            needed = bool(instance.uses[d]) or block.finally_ == "device"
+            if block.initially == "host" and block.prefetch_ns is None and needed:
+                raise Refusal(f"block '{block.name}' is on the host only, and its prefetch_ns is null")
         self.instance, self.memory = instance, memory
         self._problem = problem_of(
             instance, memory, moves="moves" not in without, sides="places" not in without
