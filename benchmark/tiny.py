@@ -142,6 +142,19 @@ def twisted(seed: int) -> Instance:
     )
 
 
+def recomputing(seed: int) -> Instance:
+    """Return a tiny instance without parts, many of whose tasks may run again; half of them are `twisted`."""
+    rng = Random(seed)
+    instance = without_parts((tiny_instance, twisted)[seed % 2](seed))
+    tasks = tuple(
+        msgspec.structs.replace(
+            task, recomputable=bool(task.outputs) and not task.updates and rng.random() < 0.7
+        )
+        for task in instance.tasks
+    )
+    return msgspec.structs.replace(instance, tasks=tasks)
+
+
 def without_parts(instance: Instance) -> Instance:
     """Return the instance with every part of a tensor as a block of its own."""
     blocks = tuple(msgspec.structs.replace(block, tensor=None, begin=None) for block in instance.blocks)

@@ -16,8 +16,26 @@ from ..validate.schedule import MemoryModel, Schedule
 from .choices import by_speed
 from .gaps import Guide
 from .methods import Refusal
-from .search_kernel import IMPOSSIBLE, NEVER, Decisions, Search, improve, repair, set_off, simulate
-from .search_problem import choose_sides, decisions_from, decisions_of, log_for, problem_of, program_of
+from .search_kernel import (
+    IMPOSSIBLE,
+    NEVER,
+    VERSION,
+    Decisions,
+    Search,
+    improve,
+    repair,
+    set_off,
+    simulate,
+)
+from .search_problem import (
+    choose_sides,
+    decisions_from,
+    decisions_of,
+    gap_keys,
+    log_for,
+    problem_of,
+    program_of,
+)
 
 _HISTORIES = (20, 60, 200, 600)
 """Lengths of the history of late acceptance, in turn: longer ones take longer and settle lower."""
@@ -67,6 +85,9 @@ class LocalSearch:
         for d, block in enumerate(instance.blocks):
             if block.finally_ == "host" and block.offload_ns is None and instance.writers[d]:
                 raise Refusal(f"block '{block.name}' must end on the host, and its offload_ns is null")
+            needed = bool(instance.uses[d]) or block.finally_ == "device"
+            if block.initially == "host" and block.prefetch_ns is None and needed:
+                raise Refusal(f"block '{block.name}' is on the host only, and its prefetch_ns is null")
         self.instance, self.memory = instance, memory
         self._problem = problem_of(
             instance, memory, moves="moves" not in without, sides="places" not in without
@@ -94,6 +115,11 @@ class LocalSearch:
         """Makespan of the best program so far; None while there is none."""
         best = int(self._search.counts[2])
         return None if best >= IMPOSSIBLE else best
+
+    @property
+    def cost(self) -> int:
+        """Makespan of the best program; from `IMPOSSIBLE` on, the sooner memory runs out, the greater."""
+        return int(self._search.counts[2])
 
     @property
     def done(self) -> bool:
@@ -141,6 +167,18 @@ class LocalSearch:
             return None
         _, steps = simulate(self._problem, self._search.best, self._log, self._search.stalls[1])
         return program_of(self.instance, self._problem, self.memory, self._log[:steps]).finish(method)
+
+    def guide(self) -> Guide:
+        """What the best program decided: its evictions, the order of its copies, its algorithms."""
+        best, problem = self._search.best, self._problem
+        keys = gap_keys(problem)
+        returning = [g for g in best.prefetches if best.evicted[g]]
+        turn = np.argsort(best.offloads)
+        leaving = sorted(
+            (g for g in returning if problem.gaps[g, VERSION] >= 0),
+            key=lambda g: turn[problem.gaps[g, VERSION]],
+        )
+        return Guide([keys[g] for g in returning], [keys[g] for g in leaving], best.algorithm.tolist())
 
     def stalls(self) -> list[int]:
         """Tasks before which compute waits in the best program, the longest wait first."""

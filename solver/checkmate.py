@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ..heuristics.methods import Answer, Limits, Refusal, register
 from ..heuristics.placement import build
 from ..heuristics.program import ProgramBuilder
+from ..heuristics.reruns import stages_of
 from ..instances.buffers import Buffer
 from ..instances.instance import Instance
 from ..instances.memory import ideal_ns
@@ -67,7 +68,7 @@ def checkmate(instance: Instance, limits: Limits) -> Answer:
     _require_no_copies(instance)
     if not takes_whole_columns(limits.solver):
         raise Refusal(f"checkmate: solver '{limits.solver}' takes no whole variables")
-    stages = _stages(instance)
+    stages = stages_of(instance)
     if sum(map(len, stages)) > _MOST_STEPS:
         raise Refusal(f"checkmate: more than {_MOST_STEPS} runs to decide on; the instance is too large")
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
@@ -141,28 +142,6 @@ class StageModel:
     linear: LinearModel
     nanoseconds: float
     choices: dict[tuple[int, int], NDArray[np.int64]]
-
-
-def _stages(instance: Instance) -> list[list[int]]:
-    """Per stage, the tasks that may run in it, the first run last; a stage of second runs ends the round.
-
-    A task runs again only while all that it reads is in the version that it read, and no output of it has
-    been updated.
-    """
-    total = len(instance.tasks)
-    stages = []
-    for t in range(total + any(block.finally_ == "device" for block in instance.blocks)):
-        versions = [sum(w < t for w in writers) for writers in instance.writers]
-        again = [
-            k
-            for k, task in enumerate(instance.tasks[:t])
-            if task.recomputable
-            and not task.updates
-            and all(versions[d] == sum(w < k for w in instance.writers[d]) for d in task.inputs)
-            and all(versions[d] <= 1 for d in task.outputs)
-        ]
-        stages.append([*again, *([t] if t < total else [])])
-    return stages
 
 
 def stage_model(

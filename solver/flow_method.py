@@ -6,7 +6,6 @@ takes, and FLOW gets the tasks as checkpoints before which the best schedule sta
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -24,11 +23,14 @@ from ..validate.schedule import Schedule
 from .bounds import best_bound, compute_bound
 from .flow import FlowModel, bound_name, flow_model, hot_checkpoints, proven
 from .flow_decode import guide_of
-from .linear import LinearResult
+from .linear import LinearModel, LinearResult
 from .linear_worker import LinearWorker
 from .refine import Stage, finest_integrality, stages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..heuristics.rerun_search import RerunSearch
     from ..heuristics.search import LocalSearch
 
 _SECONDS = 20.0
@@ -43,7 +45,7 @@ _GRACE = 2.0
 _CLOSE = 2.5e-6
 """What a solver's gap tolerance and the safety margin of a bound leave between a schedule and its proof."""
 
-_RULES = ("refinement", "hot-checkpoints", "single-peak", "local-search")
+RULES = ("refinement", "hot-checkpoints", "single-peak", "local-search")
 """What the method can leave out: checkpoints where the schedule stalls; those where memory is tight (they are
 spread evenly then); the single-peak bound; the search from decoded solutions and rules."""
 
@@ -53,7 +55,7 @@ _FIRST_METHOD = "modnn"
 _log = logging.getLogger(__name__)
 
 
-_ALL_RULES = (*_RULES, *SEARCH_RULES)
+_ALL_RULES = (*RULES, *SEARCH_RULES)
 
 
 @register(
@@ -76,7 +78,7 @@ def flow(instance: Instance, limits: Limits) -> Answer:
     """
     if any(task.recomputable for task in instance.tasks):
         raise Refusal("flow: recomputation is not modelled yet")
-    return _Run(instance, limits).answer()
+    return FlowRun(instance, limits).answer()
 
 
 @register(
@@ -102,15 +104,22 @@ def flow_parts(instance: Instance, limits: Limits) -> Answer:
             f"{instance.name}: its tensors are whole, and flow-parts schedules parts; "
             "make the file with pebbler instance --parts, or take flow"
         )
-    answer = flow(instance, limits)
-    schedule = answer.schedule
-    return dataclasses.replace(
-        answer, schedule=None if schedule is None else replace(schedule, method="flow-parts")
-    )
+    return _PartsRun(instance, limits).answer()
 
 
-class _Run:
-    """One call of the method."""
+class FlowRun:
+    """One call of the method.
+
+    Attributes
+    ----------
+    name
+        Of the method.
+    rules
+        Those whose schedules the search starts from.
+    """
+
+    name = "flow"
+    rules: tuple[str, ...] = (_FIRST_METHOD,)
 
     def __init__(self, instance: Instance, limits: Limits) -> None:
         self.instance, self.limits = instance, limits
@@ -154,7 +163,7 @@ class _Run:
             self.bound.certificate,
         )
 
-    def _new_search(self) -> LocalSearch | None:
+    def _new_search(self) -> LocalSearch | RerunSearch | None:
         from ..heuristics.search import LocalSearch  # with it comes Numba
 
         limits = self.limits
@@ -167,26 +176,30 @@ class _Run:
 
     def _start(self) -> None:
         """Start the search from the warm start and from a rule's schedule."""
-        try:
-            ruled = find_method(_FIRST_METHOD).call(self.instance, self.limits).schedule
-            if ruled is not None and (self.best is None or ruled.makespan_ns < self.best.makespan_ns):
-                self.best = ruled
-        except Refusal as refusal:
-            self.reason = str(refusal)
+        found = [] if self.limits.warm_start is None else [self.limits.warm_start]
+        for rule in self.rules:
+            try:
+                ruled = find_method(rule).call(self.instance, self.limits).schedule
+            except Refusal as refusal:
+                self.reason = str(refusal)
+                continue
+            if ruled is not None:
+                found.append(ruled)
+                if self.best is None or ruled.makespan_ns < self.best.makespan_ns:
+                    self.best = ruled
         if self.search is None:
             return
         self._tell()
-        for start in (self.limits.warm_start, self.best):
-            if start is not None:
-                self.search.offer(start)
+        for start in found:
+            self.search.offer(start)
         self._search()
 
     def _solve(self, worker: LinearWorker, stage: Stage) -> None:
         """Solve a model, for its bound and for what it decides."""
         checkpoints = self._checkpoints(stage.count)
-        model = flow_model(self.instance, checkpoints, stage.integrality)
+        linear, take = self._model(checkpoints, stage)
         worker.start(
-            model.linear,
+            linear,
             time_limit=stage.time_limit,
             workers=self.limits.workers,
             seed=self.limits.seed,
@@ -200,9 +213,9 @@ class _Run:
         if not self._met():
             result = self._result(worker)
             self.cut = self.cut or result.status not in ("optimal", "infeasible")
-            self._take(stage, model, result)
+            take(result)
             self._tell()
-        _log.info("flow: %d checkpoints, %s: %s", len(checkpoints), stage.integrality, self)
+        _log.info("%s: %d checkpoints, %s: %s", self.name, len(checkpoints), stage.integrality, self)
         if self.limits.workers == 1 and stage.integrality != "none":
             self._search()
 
@@ -213,6 +226,13 @@ class _Run:
         except TimeoutError:
             worker.stop()
             return worker.result()
+
+    def _model(
+        self, checkpoints: list[int], stage: Stage
+    ) -> tuple[LinearModel, Callable[[LinearResult], None]]:
+        """A model, and what is to be done with its result."""
+        model = flow_model(self.instance, checkpoints, stage.integrality)
+        return model.linear, lambda result: self._take(stage, model, result)
 
     def _take(self, stage: Stage, model: FlowModel, result: LinearResult) -> None:
         found = proven(self.instance, result, model, bound_name(stage.integrality, self.limits.solver))
@@ -255,12 +275,18 @@ class _Run:
         return time.monotonic() >= self.deadline
 
     def _schedule(self) -> Schedule | None:
-        found = None if self.search is None else self.search.schedule("flow")
+        found = None if self.search is None else self.search.schedule(self.name)
         if found is not None and (self.best is None or found.makespan_ns < self.best.makespan_ns):
             return found
-        return None if self.best is None else replace(self.best, method="flow")
+        return None if self.best is None else replace(self.best, method=self.name)
 
     def __str__(self) -> str:
         makespan = self._makespan_ns()
         made = "no schedule yet" if makespan is None else format_time(makespan)
         return f"{made}, bound {format_time(self.bound.lower_bound_ns)} ({self.bound.bound_by})"
+
+
+class _PartsRun(FlowRun):
+    """The same where tensors are in parts."""
+
+    name = "flow-parts"

@@ -11,13 +11,14 @@ import pytest
 
 from pebbler.benchmark.checkpointing import chain_optimum, random_chain, training_chain
 from pebbler.benchmark.tiny import scaled, tiny_instance, without_copies
+from pebbler.heuristics.reruns import stages_of
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import least_budget, unlimited_peak, with_budget
 from pebbler.instances.readers import read_foreign
 from pebbler.instances.transforms import with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.checkmate import _stages, stage_model
+from pebbler.solver.checkmate import stage_model
 from pebbler.solver.linear import solve_linear
 from pebbler.solver.solve import Status, solve
 from pebbler.validate.schedule import PAGE_BYTES
@@ -56,7 +57,7 @@ def test_chains_match_the_dynamic_programme(count: int, activation: int, gradien
     for budget in range(least_budget(chain), unlimited_peak(chain) + 1):
         limited = with_budget(chain, budget)
         optimum = chain_optimum(forward, backward, activation, gradient, budget)
-        model = stage_model(limited, _stages(limited), "contiguous")
+        model = stage_model(limited, stages_of(limited), "contiguous")
         result = solve_linear(model.linear)
         if optimum == math.inf:
             assert result.status == "infeasible"
@@ -125,7 +126,7 @@ def test_what_is_in_use_later_decides_whether_versions_may_be_made_again() -> No
     instance = next(i for i in map(tiny_instance, range(200)) if any(task.updates for task in i.tasks))
     changed = without_copies(instance)
     update = next(k for k, task in enumerate(changed.tasks) if task.updates)
-    stages = _stages(changed)
+    stages = stages_of(changed)
     (writer,) = {k for k in changed.writers[changed.tasks[update].updates[0]] if k < update}
     assert all(writer not in steps for t, steps in enumerate(stages) if t > update)
     assert all(update not in steps for t, steps in enumerate(stages) if t != update)

@@ -1,0 +1,68 @@
+"""The method ``flow-recompute``: as ``flow``, with recomputation beside transfers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..heuristics.local_search import RULES as SEARCH_RULES
+from ..heuristics.methods import Answer, Limits, Refusal, register
+from ..heuristics.rematerialise import planned
+from ..instances.instance import Instance
+from .flow_method import RULES, FlowRun
+from .flow_recompute import RecomputeModel, decided, proven_with_reruns, recompute_model
+from .linear import LinearModel, LinearResult
+from .refine import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..heuristics.rerun_search import RerunSearch
+
+
+@register(
+    "flow-recompute",
+    "as flow, with recomputation beside transfers: forward tasks may run again",
+    "this project",
+    shown="named",
+    transform=planned,
+    rules=(*RULES, *SEARCH_RULES),
+)
+def flow_recompute(instance: Instance, limits: Limits) -> Answer:
+    """Solve FLOW with recomputation on more and more checkpoints, and search for schedules meanwhile.
+
+    It ends as `flow` does. Where no task may run again, it is `flow` with another model.
+    """
+    return _Run(instance, limits).answer()
+
+
+class _Run(FlowRun):
+    """One call of the method."""
+
+    name = "flow-recompute"
+    reruns: RerunSearch | None = None
+    rules = ("modnn", "memonger-rule", "superneurons-rule", "knapsack-rule")
+
+    def _new_search(self) -> RerunSearch | None:
+        from ..heuristics.rerun_search import RerunSearch  # with it comes Numba
+
+        limits = self.limits
+        rules = limits.without & set(SEARCH_RULES)
+        try:
+            self.reruns = RerunSearch(self.instance, limits.memory, limits.seed, rules)
+        except Refusal as refusal:
+            self.reason = str(refusal)
+        return self.reruns
+
+    def _model(
+        self, checkpoints: list[int], stage: Stage
+    ) -> tuple[LinearModel, Callable[[LinearResult], None]]:
+        model = recompute_model(self.instance, checkpoints, stage.integrality)
+        return model.linear, lambda result: self._decide(stage, model, result)
+
+    def _decide(self, stage: Stage, model: RecomputeModel, result: LinearResult) -> None:
+        """Take what the solver has proven, and lead the search by what its solution decides."""
+        found = proven_with_reruns(result, model, stage.integrality, self.limits.solver)
+        if found is not None:
+            self.bound = self.bound.raised(found)
+        if result.values is not None and stage.integrality == "all" and self.reruns is not None:
+            self.reruns.offer_plan(*decided(self.instance, model, result.values))
