@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 from itertools import accumulate, chain, islice, pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from ..instances.memory import footprint, live_bytes
 from ..validate.certificate import certify
 from ..validate.exact_bounds import Prices
 from .bounds import Bound, certified_bound
-from .linear import LinearModel, LinearResult, ModelBuilder, solve_linear
+from .linear import LinearModel, LinearOptions, LinearResult, ModelBuilder, solve_linear
 
 Integrality = Literal["none", "algorithms", "all"]
 """What must be whole: nothing (LP), the choice of algorithms, or that and the evictions (MILP)."""
@@ -37,7 +37,7 @@ Integrality = Literal["none", "algorithms", "all"]
 _RANGE = 1e4
 """What the compute time and the pool are scaled to, so that tolerances of solvers stay small beside them."""
 
-_SAFETY = 1e-6
+SAFETY = 1e-6
 """Relative amount by which a floating-point bound is lowered before it is used."""
 
 _PRICE_BITS = 52
@@ -73,6 +73,18 @@ class _Version:
     names: tuple[tuple[Gap, ...], ...]
 
 
+class Window(NamedTuple):
+    """A stretch of tasks and the least time that it takes.
+
+    From the end of the task before `first`, or the start of the program, to the end of task `until - 1`; in
+    nanoseconds.
+    """
+
+    first: int
+    until: int
+    least_ns: int
+
+
 class GapColumns(NamedTuple):
     """Columns of a gap, in the order of instants.
 
@@ -105,6 +117,8 @@ class FlowModel:
         Tasks, in increasing order.
     memory_rows, engine_rows
         The rows of memory, one an instant, and those of each copy engine, one an interval.
+    windowed
+        Whether it rests on what was proven of windows, too.
     """
 
     linear: LinearModel
@@ -115,6 +129,7 @@ class FlowModel:
     checkpoints: tuple[int, ...]
     memory_rows: NDArray[np.int64]
     engine_rows: tuple[NDArray[np.int64], ...]
+    windowed: bool
 
 
 def flow_bound(
@@ -123,12 +138,17 @@ def flow_bound(
     *,
     integrality: Integrality = "none",
     solver: str = "highs",
-    time_limit: float | None = None,
-    workers: int = 1,
-    seed: int = 0,
-    log: bool = False,
+    windows: Sequence[Window] = (),
+    **options: Unpack[LinearOptions],
 ) -> Bound | None:
     """Bound the makespan by FLOW on some checkpoints.
+
+    Parameters
+    ----------
+    instance, checkpoints, integrality, windows
+        As for `flow_model`.
+    solver, **options
+        As for `solve_linear`.
 
     Returns
     -------
@@ -140,10 +160,8 @@ def flow_bound(
     ValueError
         For an instance with recomputable tasks, which the model does not cover.
     """
-    model = flow_model(instance, checkpoints, integrality)
-    result = solve_linear(
-        model.linear, solver=solver, time_limit=time_limit, workers=workers, seed=seed, log=log
-    )
+    model = flow_model(instance, checkpoints, integrality, windows)
+    result = solve_linear(model.linear, solver=solver, **options)
     return proven(instance, result, model, bound_name(integrality, solver))
 
 
@@ -156,8 +174,8 @@ def proven(instance: Instance, result: LinearResult, model: FlowModel, name: str
     """Turn what a solver has proven on FLOW into a bound in nanoseconds; None where it has proven nothing.
 
     Dual values of a linear model are prices of memory and of the engines' time, from which a bound is worked
-    out in exact arithmetic, with its certificate. What rests on floating point alone is lowered by a relative
-    safety margin of 1e-6; it counts where it is higher.
+    out in exact arithmetic, with its certificate; windows have no part in it. What rests on floating point
+    alone is lowered by a relative safety margin of 1e-6; it counts where it is higher.
     """
     found = []
     if result.duals is not None and np.isfinite(result.duals).all():
@@ -165,8 +183,8 @@ def proven(instance: Instance, result: LinearResult, model: FlowModel, name: str
         certificate = certify(instance, "prices", name, checkpoints=model.checkpoints, prices=prices)
         found.append(certified_bound(certificate))
     if math.isfinite(result.bound):
-        word = math.ceil(result.bound * model.nanoseconds * (1 - _SAFETY))
-        found.append(Bound(word, name, certified=False))
+        word = math.ceil(result.bound * model.nanoseconds * (1 - SAFETY))
+        found.append(Bound(word, f"{name}+windows" if model.windowed else name, certified=False))
     return reduce(Bound.raised, found) if found else None
 
 
@@ -209,8 +227,22 @@ def hot_checkpoints(instance: Instance, count: int, share: float = 0.5) -> list[
     return sorted([*chosen, *islice(others, max(count - len(chosen), 0))])
 
 
-def flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Integrality) -> FlowModel:
+def flow_model(
+    instance: Instance,
+    checkpoints: Sequence[int],
+    integrality: Integrality,
+    windows: Sequence[Window] = (),
+) -> FlowModel:
     """Build FLOW on some checkpoints.
+
+    Parameters
+    ----------
+    instance, checkpoints
+        What to bound; where memory is accounted for.
+    integrality
+        What must be whole.
+    windows
+        Stretches of tasks of which more is known than the checkpoints say.
 
     Raises
     ------
@@ -220,28 +252,86 @@ def flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Inte
     if any(task.recomputable for task in instance.tasks):
         raise ValueError("FLOW does not cover recomputable tasks")
     positions = np.array(sorted(set(checkpoints)), dtype=np.int64)
+    whole = _Stretch(0, len(instance.tasks), range(len(instance.blocks)))
+    return _model(instance, positions, integrality, whole, least_times(instance), windows)
+
+
+def window_model(
+    instance: Instance,
+    first: int,
+    until: int,
+    integrality: Integrality,
+    before: Sequence[int],
+) -> FlowModel:
+    """Build FLOW for the least time of a stretch of tasks, whatever comes before and after it.
+
+    Every task of it is a checkpoint, and so is the one before it, at whose end the time begins. Copies before
+    and after cost nothing, so that blocks that it does not use leave the device if they can.
+
+    Parameters
+    ----------
+    instance, first, until, integrality
+        The stretch, from task `first` to task `until - 1`, and what must be whole.
+    before
+        What `least_times` says.
+    """
+    positions = np.arange(max(first - 1, 0), until, dtype=np.int64)
+    used = {d for k in positions for d in instance.tasks[k].blocks}
+    fixed = {
+        d for d, block in enumerate(instance.blocks) if block.offload_ns is None or block.prefetch_ns is None
+    }
+    return _model(instance, positions, integrality, _Stretch(first, until, sorted(used | fixed)), before, ())
+
+
+def least_times(instance: Instance) -> list[int]:
+    """Sums of the least times of the tasks before each task, and of all; in nanoseconds."""
+    least = (min(a.duration_ns for a in _fitting(instance, k).values()) for k in range(len(instance.tasks)))
+    return [0, *accumulate(least)]
+
+
+class _Stretch(NamedTuple):
+    """Tasks whose time counts, from the first on, and the blocks that are looked at."""
+
+    first: int
+    until: int
+    blocks: Sequence[int]
+
+
+def _model(
+    instance: Instance,
+    positions: NDArray[np.int64],
+    integrality: Integrality,
+    stretch: _Stretch,
+    before: Sequence[int],
+    windows: Sequence[Window],
+) -> FlowModel:
+    """FLOW on some checkpoints for the time of a stretch."""
     count = len(positions)
     room = instance.pool_bytes
     builder = ModelBuilder()
-    fits = [_fitting(instance, k) for k in range(len(instance.tasks))]
-    before = [0, *accumulate(min(a.duration_ns for a in algorithms.values()) for algorithms in fits)]
-
-    units = max(before[-1], 1) / _RANGE, max(room, 1) / _RANGE
-    ns, size = units
+    fits = {int(k): _fitting(instance, int(k)) for k in positions}
+    timed = np.ones(2 * count + 1)
+    if stretch.first > 0:
+        timed[:2] = 0.0
+    if stretch.until < len(instance.tasks):
+        timed[-1] = 0.0
 
     # intervals: the tasks that are skipped between checkpoints take at least their least times
     starts = [0, *(int(k) + 1 for k in positions)]
     ends = [*(int(k) for k in positions), len(instance.tasks)]
+    skipped = np.array([before[end] - before[start] for start, end in zip(starts, ends, strict=True)])
     least = np.zeros(2 * count + 1)
-    least[0::2] = [(before[end] - before[start]) / ns for start, end in zip(starts, ends, strict=True)]
-    delta = builder.columns(2 * count + 1, lower=least, cost=1.0)
+    least[0::2] = skipped * timed[0::2]
+    units = max(before[stretch.until] - before[stretch.first], 1) / _RANGE, max(room, 1) / _RANGE
+    ns, size = units
+    delta = builder.columns(2 * count + 1, lower=least / ns, cost=timed)
 
     # memory at both instants of each checkpoint, and the choice of its algorithm
-    versions = _versions(instance, positions)
+    versions = _versions(instance, positions, stretch.blocks)
     if integrality != "all":
         versions = _merged(versions)
     capacity = np.repeat([float(room - footprint(instance, int(k))) for k in positions], 2)
-    staying = _staying_bytes(instance, positions)
+    staying = _staying_bytes(instance, positions, stretch.blocks)
     memory = builder.rows(2 * count, upper=(capacity - staying) / size)
     whole = integrality != "none"
     choices: dict[int, dict[int, int]] = {}
@@ -267,8 +357,51 @@ def flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Inte
     for version in versions:
         columns = _add_version(builder, version, units, memory, out, back, whole=integrality == "all")
         gaps.update(zip(version.names, columns, strict=False))
+    if windows:
+        _add_windows(builder, windows, stretch.first, positions, delta, np.array(before) / ns, ns)
     engines = (out,) if single else (out, back)
-    return FlowModel(builder.build(), ns, size, choices, gaps, tuple(positions.tolist()), memory, engines)
+    checkpoints = tuple(positions.tolist())
+    return FlowModel(builder.build(), ns, size, choices, gaps, checkpoints, memory, engines, bool(windows))
+
+
+def _add_windows(
+    builder: ModelBuilder,
+    windows: Sequence[Window],
+    first: int,
+    positions: NDArray[np.int64],
+    delta: NDArray[np.int64],
+    before: NDArray[np.float64],
+    ns: float,
+) -> None:
+    """Columns for the ends of tasks, which the intervals and the windows keep apart; `before` in units."""
+    marks = {
+        first,
+        *(positions[positions >= first] + 1).tolist(),
+        *(end for window in windows for end in window[:2]),
+    }
+    ends = np.array(sorted(marks), dtype=np.int64)
+    at = builder.columns(len(ends))
+    column = dict(zip(ends.tolist(), at.tolist(), strict=True))
+    apart = builder.rows(len(ends) - 1, lower=np.diff(before[ends]))
+    builder.entries(apart, at[1:], 1.0)
+    builder.entries(apart, at[:-1], -1.0)
+    reached = column[first]
+    for i, k in enumerate(positions.tolist()):
+        if k < first:
+            continue
+        interval = builder.rows(1, lower=0.0, upper=0.0)
+        builder.entries(
+            interval, [column[k + 1], reached, *delta[2 * i : 2 * i + 2]], [1.0, -1.0, -1.0, -1.0]
+        )
+        last = int(ends[np.searchsorted(ends, k, "right") - 1])
+        run = builder.rows(1, lower=before[k] - before[last])
+        builder.entries(run, [column[k + 1], column[last], delta[2 * i + 1]], [1.0, -1.0, -1.0])
+        reached = column[k + 1]
+    if at[-1] != reached:
+        builder.entries(builder.rows(1, upper=0.0), [at[-1], reached, delta[-1]], [1.0, -1.0, -1.0])
+    rows = builder.rows(len(windows), lower=[window.least_ns / ns for window in windows])
+    builder.entries(rows, [column[window.until] for window in windows], 1.0)
+    builder.entries(rows, [column[window.first] for window in windows], -1.0)
 
 
 def _fitting(instance: Instance, k: int) -> dict[int, Algorithm]:
@@ -337,11 +470,11 @@ def _add_version(
     return gaps
 
 
-def _versions(instance: Instance, positions: NDArray[np.int64]) -> list[_Version]:
+def _versions(instance: Instance, positions: NDArray[np.int64], blocks: Sequence[int]) -> list[_Version]:
     """Versions that can leave the device, or must, with the gaps that have an instant inside."""
     versions = []
-    for d, block in enumerate(instance.blocks):
-        writers = instance.writers[d]
+    for d in blocks:
+        block, writers = instance.blocks[d], instance.writers[d]
         gaps: dict[int, list[_Stay]] = defaultdict(list)
         names: dict[int, list[tuple[Gap, ...]]] = defaultdict(list)
         for after, first, last in _stays(instance, d, positions):
@@ -408,10 +541,12 @@ def _stays(instance: Instance, d: int, positions: NDArray[np.int64]) -> Iterator
             yield after, 2 * first, 2 * last + 1
 
 
-def _staying_bytes(instance: Instance, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+def _staying_bytes(
+    instance: Instance, positions: NDArray[np.int64], blocks: Sequence[int]
+) -> NDArray[np.float64]:
     """Per instant, the bytes of the blocks between uses: they take memory unless they are absent."""
     bytes_at = np.zeros(2 * len(positions))
-    for d, block in enumerate(instance.blocks):
+    for d in blocks:
         for _, first, last in _stays(instance, d, positions):
-            bytes_at[first : last + 1] += block.bytes
+            bytes_at[first : last + 1] += instance.blocks[d].bytes
     return bytes_at

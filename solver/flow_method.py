@@ -25,7 +25,8 @@ from .flow import FlowModel, bound_name, flow_model, hot_checkpoints, proven
 from .flow_decode import guide_of
 from .linear import LinearModel, LinearResult
 from .linear_worker import LinearWorker
-from .refine import Stage, finest_integrality, stages
+from .refine import Stage, Tiling, finest_integrality, stages
+from .windows import Windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 _SECONDS = 20.0
 """Time limit where none is given."""
 
-_WAIT = 0.2
-"""Seconds that it runs between looks at a model, where it does."""
+_GLANCE = 20_000
+"""Tasks that the search simulates between looks at a model."""
 
 _GRACE = 2.0
 """Seconds after the time limit that a solver gets to say what it has proven."""
@@ -45,9 +46,9 @@ _GRACE = 2.0
 _CLOSE = 2.5e-6
 """What a solver's gap tolerance and the safety margin of a bound leave between a schedule and its proof."""
 
-RULES = ("refinement", "hot-checkpoints", "single-peak", "local-search")
+RULES = ("refinement", "hot-checkpoints", "single-peak", "windows", "local-search")
 """What the method can leave out: checkpoints where the schedule stalls; those where memory is tight (they are
-spread evenly then); the single-peak bound; the search from decoded solutions and rules."""
+spread evenly then); the single-peak bound; windows; the search from decoded solutions and rules."""
 
 _FIRST_METHOD = "modnn"
 """The rule whose schedule the search starts from."""
@@ -76,8 +77,7 @@ def flow(instance: Instance, limits: Limits) -> Answer:
     Refusal
         For recomputable tasks.
     """
-    if any(task.recomputable for task in instance.tasks):
-        raise Refusal("flow: recomputation is not modelled yet")
+    _require_single_runs(instance)
     return FlowRun(instance, limits).answer()
 
 
@@ -104,7 +104,13 @@ def flow_parts(instance: Instance, limits: Limits) -> Answer:
             f"{instance.name}: its tensors are whole, and flow-parts schedules parts; "
             "make the file with pebbler instance --parts, or take flow"
         )
+    _require_single_runs(instance)
     return _PartsRun(instance, limits).answer()
+
+
+def _require_single_runs(instance: Instance) -> None:
+    if any(task.recomputable for task in instance.tasks):
+        raise Refusal("recomputation is not modelled here; take flow-recompute")
 
 
 class FlowRun:
@@ -130,6 +136,7 @@ class FlowRun:
         self.reason = "no schedule was found"
         self.cut = False
         self.told: tuple[int | None, int] | None = None
+        self.windows = None if "windows" in limits.without else self._new_windows()
         self.search = self._new_search()
         # from here on, for the search may have had to be compiled
         seconds = _SECONDS if limits.time_limit is None else limits.time_limit
@@ -145,7 +152,10 @@ class FlowRun:
                 for stage in stages(len(self.instance.tasks), self.deadline, whole):
                     if self._met() or self._late():
                         break
-                    self._solve(worker, stage)
+                    if isinstance(stage, Tiling):
+                        self._tile(worker, stage)
+                    else:
+                        self._solve(worker, stage)
             while self.search is not None and self.searches and not (self._met() or self._late()):
                 if self.search.done and self.limits.time_limit is None:
                     break
@@ -174,6 +184,9 @@ class FlowRun:
             self.reason = str(refusal)
             return None
 
+    def _new_windows(self) -> Windows | None:
+        return Windows(self.instance, finest_integrality(self.instance, self.limits.solver))
+
     def _start(self) -> None:
         """Start the search from the warm start and from a rule's schedule."""
         found = [] if self.limits.warm_start is None else [self.limits.warm_start]
@@ -198,9 +211,29 @@ class FlowRun:
         """Solve a model, for its bound and for what it decides."""
         checkpoints = self._checkpoints(stage.count)
         linear, take = self._model(checkpoints, stage)
+        result = self._solved(worker, linear, stage.time_limit)
+        if result is not None:
+            self.cut = self.cut or result.status not in ("optimal", "infeasible")
+            take(result)
+            self._tell()
+        _log.info("%s: %d checkpoints, %s: %s", self.name, len(checkpoints), stage.integrality, self)
+        if self.limits.workers == 1 and stage.integrality != "none":
+            self._search()
+
+    def _tile(self, worker: LinearWorker, stage: Tiling) -> None:
+        """Solve windows, for the models after them."""
+        if self.windows is None:
+            return
+        self.windows.prove(
+            stage.length, stage.time_limit, lambda model, seconds: self._solved(worker, model, seconds)
+        )
+        _log.info("%s: windows of %d tasks: %d known", self.name, stage.length, len(self.windows.known))
+
+    def _solved(self, worker: LinearWorker, linear: LinearModel, seconds: float) -> LinearResult | None:
+        """Solve a model while the search goes on; None where that made it needless."""
         worker.start(
             linear,
-            time_limit=stage.time_limit,
+            time_limit=seconds,
             workers=self.limits.workers,
             seed=self.limits.seed,
             log=self.limits.log,
@@ -208,16 +241,9 @@ class FlowRun:
         while self.limits.workers > 1 and self.search is not None and self.searches and not worker.done():
             if self._met() or self._late():
                 break
-            self.search.run(_WAIT)
+            self.search.run(work=_GLANCE)
             self._tell()
-        if not self._met():
-            result = self._result(worker)
-            self.cut = self.cut or result.status not in ("optimal", "infeasible")
-            take(result)
-            self._tell()
-        _log.info("%s: %d checkpoints, %s: %s", self.name, len(checkpoints), stage.integrality, self)
-        if self.limits.workers == 1 and stage.integrality != "none":
-            self._search()
+        return None if self._met() else self._result(worker)
 
     def _result(self, worker: LinearWorker) -> LinearResult:
         """What the solver said; a solver that goes on after the time limit is stopped."""
@@ -231,7 +257,8 @@ class FlowRun:
         self, checkpoints: list[int], stage: Stage
     ) -> tuple[LinearModel, Callable[[LinearResult], None]]:
         """A model, and what is to be done with its result."""
-        model = flow_model(self.instance, checkpoints, stage.integrality)
+        windows = self.windows.known if stage.windowed and self.windows is not None else ()
+        model = flow_model(self.instance, checkpoints, stage.integrality, windows)
         return model.linear, lambda result: self._take(stage, model, result)
 
     def _take(self, stage: Stage, model: FlowModel, result: LinearResult) -> None:

@@ -53,6 +53,9 @@ class _Run(FlowRun):
             self.reason = str(refusal)
         return self.reruns
 
+    def _new_windows(self) -> None:
+        return None  # they rest on runs that are not repeated
+
     def _model(
         self, checkpoints: list[int], stage: Stage
     ) -> tuple[LinearModel, Callable[[LinearResult], None]]:

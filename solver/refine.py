@@ -9,14 +9,18 @@ from dataclasses import dataclass
 from ..instances.instance import Instance
 from ..instances.transforms import in_parts
 from .bounds import Bound, best_bound
-from .flow import Integrality, flow_bound, hot_checkpoints
-from .linear import require_linear_solver, takes_whole_columns
+from .flow import Integrality, bound_name, flow_model, hot_checkpoints, proven
+from .linear import LinearModel, LinearResult, require_linear_solver, solve_linear, takes_whole_columns
+from .windows import Windows
 
 _FIRST = 16
 """Checkpoints of the coarsest model."""
 
 _LARGE = 100
 """Tasks above which LPs come before large whole models: one of those may not even finish its relaxation."""
+
+_WINDOW = 12
+"""Tasks of a short window: some layers, whose model is solved in some tenths of a second."""
 
 _GROWTH = 3.0
 """A whole model with a third more checkpoints takes about this many times as long."""
@@ -30,10 +34,22 @@ _WORTH = 8
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A model to solve: on how many checkpoints, what is whole in it, and for how many seconds at most."""
+    """A model to solve: on how many checkpoints, what is whole in it, and for how many seconds at most.
+
+    `windowed` says whether it takes what is known of windows.
+    """
 
     count: int
     integrality: Integrality
+    time_limit: float
+    windowed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Windows to solve: of how many tasks each, and for how many seconds at most, all of them."""
+
+    length: int
     time_limit: float
 
 
@@ -47,13 +63,15 @@ def finest_integrality(instance: Instance, solver: str) -> Integrality:
     return "algorithms" if in_parts(instance) else "all"
 
 
-def stages(tasks: int, deadline: float, whole: Integrality = "all") -> Iterator[Stage]:
+def stages(tasks: int, deadline: float, whole: Integrality = "all") -> Iterator[Stage | Tiling]:
     """Models from coarse to fine, so that the bound rises as much as the time allows.
 
     Whole models on more and more checkpoints come first: solved to the end, one says more than a finer one
     that is cut short. Where there are many tasks, LPs follow, as fine as the time allows. The last is the
     whole model that then comes, with all the time left. Where there are few tasks, each comes after its LP,
-    which takes little time and whose dual values become a certificate.
+    which takes little time and whose dual values become a certificate. Short windows, which take seconds,
+    come before all models, longer ones before the finest; whole models take what is known of them, and of the
+    LPs of many tasks the last.
 
     Parameters
     ----------
@@ -78,14 +96,18 @@ def stages(tasks: int, deadline: float, whole: Integrality = "all") -> Iterator[
     def solved_whole(share: float) -> Iterator[Stage]:
         if not large:
             yield Stage(count, "none", share * left())
-        yield Stage(count, whole, share * left())
+        yield Stage(count, whole, share * left(), windowed=True)
 
+    if not linear and tasks > 2 * _WINDOW and left() > 0:
+        yield Tiling(_WINDOW, _SHARE * left())
     while not linear and count < tasks and left() > 0:
         began = time.monotonic()
         yield from solved_whole(share)
         count = more()
         if (time.monotonic() - began) * _GROWTH > share * left():
             break
+    if not linear and tasks > 4 * _WINDOW and left() > 0:
+        yield Tiling(2 * _WINDOW, _SHARE * left())
     if large or linear:
         finest = count = min(2 * _FIRST, tasks)
         while left() > 0:
@@ -98,6 +120,8 @@ def stages(tasks: int, deadline: float, whole: Integrality = "all") -> Iterator[
                 break
             count = min(2 * count, tasks)
         count = finest
+        if not linear and left() > 0:
+            yield Stage(count, "none", _SHARE * left(), windowed=True)
     while not linear and left() > 0:
         yield from solved_whole(1.0)
         if count == tasks:
@@ -149,17 +173,21 @@ def refine_bound(
         on_better(best)
     if any(task.recomputable for task in instance.tasks):
         return best
-    for stage in stages(len(instance.tasks), deadline, finest_integrality(instance, solver)):
-        found = flow_bound(
-            instance,
-            hot_checkpoints(instance, stage.count),
-            integrality=stage.integrality,
-            solver=solver,
-            time_limit=stage.time_limit,
-            workers=workers,
-            seed=seed,
-            log=log,
-        )
+    whole = finest_integrality(instance, solver)
+    windows = Windows(instance, whole)
+
+    def solve(model: LinearModel, seconds: float) -> LinearResult:
+        return solve_linear(model, solver=solver, time_limit=seconds, workers=workers, seed=seed, log=log)
+
+    for stage in stages(len(instance.tasks), deadline, whole):
+        if isinstance(stage, Tiling):
+            windows.prove(stage.length, stage.time_limit, solve)
+            continue
+        checkpoints = hot_checkpoints(instance, stage.count)
+        known_windows = windows.known if stage.windowed else ()
+        model = flow_model(instance, checkpoints, stage.integrality, known_windows)
+        result = solve(model.linear, stage.time_limit)
+        found = proven(instance, result, model, bound_name(stage.integrality, solver))
         known = best
         best = best if found is None else best.raised(found)
         if best.lower_bound_ns > known.lower_bound_ns and on_better is not None:

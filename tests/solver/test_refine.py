@@ -16,7 +16,7 @@ from pebbler.instances.files import write_instance
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, best_bound, compute_bound
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.refine import Stage, refine_bound, stages
+from pebbler.solver.refine import Stage, Tiling, refine_bound, stages
 
 
 def test_bounds_only_rise_and_stay_under_schedules() -> None:
@@ -27,7 +27,7 @@ def test_bounds_only_rise_and_stay_under_schedules() -> None:
     assert values == sorted(set(values))
     assert best == seen[-1]
     assert seen[0] == best_bound(instance)
-    assert best.bound_by == "flow-milp-highs"
+    assert best.bound_by == "flow-milp-highs+windows"
     assert not best.certified
     assert best.certificate is not None
     assert best.certificate.bound_by == "flow-lp-highs"
@@ -68,23 +68,29 @@ def test_the_command_line_says_who_proved_it(tmp_path: Path, capsys: pytest.Capt
     assert exact["lower_bound_ns"] < refined["certified_lower_bound_ns"] < refined["lower_bound_ns"]
 
 
-def named(stage: Stage) -> tuple[int, str]:
-    return stage.count, stage.integrality
+def named(stage: Stage | Tiling) -> tuple[int, str]:
+    if isinstance(stage, Tiling):
+        return stage.length, "windows"
+    return stage.count, f"{stage.integrality}+windows" if stage.windowed else stage.integrality
 
 
 def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
     whole = list(islice(stages(300, time.monotonic() + 1000), 20))
     assert list(map(named, whole)) == [
-        *((count, "all") for count in (16, 21, 28, 37, 49, 65, 86, 114, 152, 202, 269)),
+        (12, "windows"),
+        *((count, "all+windows") for count in (16, 21, 28, 37, 49, 65, 86, 114, 152, 202, 269)),
+        (24, "windows"),
         *((count, "none") for count in (32, 64, 128, 256, 300)),
-        (300, "all"),
+        (300, "none+windows"),
+        (300, "all+windows"),
     ]
     assert all(0 < stage.time_limit <= 1000 for stage in whole)
     assert whole[-1].time_limit > 900
     assert list(map(named, stages(40, time.monotonic() + 1000))) == [
-        (count, how) for count in (16, 21, 28, 37, 40) for how in ("none", "all")
+        (12, "windows"),
+        *((count, how) for count in (16, 21, 28, 37, 40) for how in ("none", "all+windows")),
     ]
-    assert list(map(named, stages(10, time.monotonic() + 1000))) == [(10, "none"), (10, "all")]
+    assert list(map(named, stages(10, time.monotonic() + 1000))) == [(10, "none"), (10, "all+windows")]
     linear = list(stages(40, time.monotonic() + 1000, "none"))
     assert list(map(named, linear)) == [(32, "none"), (40, "none")]
     assert list(stages(300, time.monotonic())) == []
@@ -92,5 +98,6 @@ def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
 
 def test_models_of_parts_grow_faster_for_they_take_less_time() -> None:
     assert list(map(named, stages(40, time.monotonic() + 1000, "algorithms"))) == [
-        (count, how) for count in (16, 32, 40) for how in ("none", "algorithms")
+        (12, "windows"),
+        *((count, how) for count in (16, 32, 40) for how in ("none", "algorithms+windows")),
     ]

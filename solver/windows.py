@@ -1,0 +1,92 @@
+"""Windows: the least time of stretches of tasks, each by itself, as rows for FLOW on all of them.
+
+Checkpoints are few where tasks are many, and between them FLOW sees neither memory nor evictions. But what
+holds a deep network up is local: a layer waits for room, and the next one waits for the same. FLOW with every
+task of a stretch as a checkpoint, and with all copies before and after it for nothing, bounds the time that
+the stretch takes in every schedule; stretches of repeated layers have the same model, which is solved once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable
+
+from ..instances.instance import Instance
+from ..instances.memory import live_bytes
+from .flow import SAFETY, Integrality, Window, least_times, window_model
+from .linear import LinearModel, LinearResult
+
+_SHARE = 0.25
+"""Of the time for all windows of a length, what one may take: a hard one leaves time to the others."""
+
+
+class Windows:
+    """What is known of the stretches of an instance.
+
+    Parameters
+    ----------
+    instance
+        Without recomputable tasks.
+    integrality
+        What is whole in the models.
+
+    Attributes
+    ----------
+    known
+        Stretches that take longer than the least times of their tasks.
+    """
+
+    def __init__(self, instance: Instance, integrality: Integrality) -> None:
+        self.known: list[Window] = []
+        self._instance, self._integrality = instance, integrality
+        self._before = least_times(instance)
+        self._least: dict[bytes, int] = {}
+        fastest = (min(task.algorithms, key=lambda a: a.duration_ns) for task in instance.tasks)
+        needs = zip(live_bytes(instance), fastest, strict=True)
+        self._tight = [live + a.workspace_bytes > instance.pool_bytes for live, a in needs]
+
+    def prove(
+        self, length: int, seconds: float, solve: Callable[[LinearModel, float], LinearResult | None]
+    ) -> None:
+        """Cut the tasks into stretches, and bound the time of each in which not everything fits anyway.
+
+        Parameters
+        ----------
+        length
+            Tasks of a stretch.
+        seconds
+            Time for all of them. What is not proven by then stays unknown.
+        solve
+            Solves a model within some seconds; returns None to end early.
+        """
+        deadline = time.monotonic() + seconds
+        total = len(self._instance.tasks)
+        for first in range(0, total, length):
+            until = min(first + length, total)
+            if not any(self._tight[max(first - 1, 0) : until]):
+                continue
+            model = window_model(self._instance, first, until, self._integrality, self._before)
+            key = _digest(model.linear)
+            left = deadline - time.monotonic()
+            if key not in self._least and left > 0:
+                result = solve(model.linear, min(left, _SHARE * seconds))
+                if result is None:
+                    return
+                least = max(result.bound * model.nanoseconds * (1 - SAFETY), 0.0)
+                self._least[key] = math.ceil(least) if math.isfinite(least) else 0
+            least_ns = self._least.get(key, 0)
+            if least_ns > self._before[until] - self._before[first]:
+                self.known.append(Window(first, until, least_ns))
+
+
+def _digest(model: LinearModel) -> bytes:
+    arrays = (
+        model.cost, model.lower, model.upper, model.integer, model.rows, model.columns, model.values,
+        model.row_lower, model.row_upper,
+    )  # fmt: skip
+    seen = hashlib.sha256()
+    for array in arrays:
+        seen.update(array.tobytes())
+    return seen.digest()

@@ -1,0 +1,128 @@
+"""Windows against the times of optimal schedules, and in FLOW."""
+
+from __future__ import annotations
+
+import pytest
+
+from pebbler.benchmark.tiny import tiny_instance
+from pebbler.instances.instance import Instance
+from pebbler.instances.workload import Workload
+from pebbler.solver.brute_force import brute_force
+from pebbler.solver.flow import Window, flow_bound, hot_checkpoints
+from pebbler.solver.linear import LinearModel, LinearResult, solve_linear
+from pebbler.solver.windows import Windows
+from pebbler.validate.schedule import Schedule
+from pebbler.validate.simulate import simulate
+
+
+def solved(model: LinearModel, seconds: float) -> LinearResult:
+    return solve_linear(model, time_limit=seconds)
+
+
+def windows_of(instance: Instance, *lengths: int) -> list[Window]:
+    windows = Windows(instance, "all")
+    for length in lengths:
+        windows.prove(length, 60.0, solved)
+    return windows.known
+
+
+def ends_of_tasks(instance: Instance, schedule: Schedule) -> list[int]:
+    """The end of each task's run, after a zero."""
+    _, ends = simulate(instance, schedule)
+    runs = [(op.task, end) for op, end in zip(schedule.operations, ends, strict=True) if op.task is not None]
+    return [0, *(end for _, end in sorted(runs))]
+
+
+@pytest.mark.parametrize("first", range(0, 120, 40))
+def test_no_schedule_passes_a_window_faster(first: int) -> None:
+    windows = waits = 0
+    for seed in range(first, first + 40):
+        instance = tiny_instance(seed)
+        if any(task.recomputable for task in instance.tasks):
+            continue
+        every = [w for length in (1, 2, 3, len(instance.tasks)) for w in windows_of(instance, length)]
+        windows += len(every)
+        for memory in ("divisible", "contiguous"):
+            schedule = brute_force(instance, memory)  # type: ignore[arg-type]
+            if schedule is None:
+                continue
+            ends = ends_of_tasks(instance, schedule)
+            for window in every:
+                took = ends[window.until] - ends[window.first]
+                if window.until == len(instance.tasks):
+                    took = schedule.makespan_ns - ends[window.first]
+                assert window.least_ns <= took, (seed, window)
+                waits += 1
+            few = range(0, len(instance.tasks), 3)
+            plain = flow_bound(instance, few, integrality="all")
+            with_windows = flow_bound(instance, few, integrality="all", windows=every)
+            assert plain is not None
+            assert with_windows is not None
+            assert plain.lower_bound_ns <= with_windows.lower_bound_ns <= schedule.makespan_ns
+    assert windows > 20
+    assert waits > 40
+
+
+def test_the_longest_window_is_flow_on_every_task() -> None:
+    compared = 0
+    for seed in range(40):
+        instance = tiny_instance(seed)
+        if any(task.recomputable for task in instance.tasks):
+            continue
+        total = len(instance.tasks)
+        whole = flow_bound(instance, range(total), integrality="all")
+        assert whole is not None
+        for window in windows_of(instance, total):
+            assert window.least_ns == whole.lower_bound_ns
+            compared += 1
+    assert compared > 5
+
+
+def test_repeated_layers_are_solved_once_and_say_more_than_few_checkpoints() -> None:
+    instance = Workload("vgg:groups=30-30-2-2-2", 32, "v100").instance("1.05xMmin")
+    calls: list[float] = []
+
+    def counted(model: LinearModel, seconds: float) -> LinearResult:
+        calls.append(seconds)
+        return solved(model, seconds)
+
+    windows = Windows(instance, "all")
+    windows.prove(12, 60.0, counted)
+    assert len(calls) < len(instance.tasks) / 12
+    assert all(0 < seconds <= 15.0 for seconds in calls)
+    few = hot_checkpoints(instance, 16)
+    plain = flow_bound(instance, few)
+    better = flow_bound(instance, few, windows=windows.known)
+    assert plain is not None
+    assert better is not None
+    assert better.lower_bound_ns > 1.05 * plain.lower_bound_ns
+    assert (plain.bound_by, better.bound_by) == ("flow-lp-highs", "flow-lp-highs+windows")
+    assert plain.certified
+    assert not better.certified
+    assert better.certificate is not None
+    assert better.certified_ns <= plain.lower_bound_ns
+
+
+def test_what_has_no_time_or_is_stopped_stays_unknown() -> None:
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    windows = Windows(instance, "all")
+    windows.prove(12, 0.0, solved)
+    assert windows.known == []
+    calls = []
+
+    def stopped(model: LinearModel, seconds: float) -> LinearResult | None:
+        calls.append(seconds)
+        return solved(model, seconds) if len(calls) == 1 else None
+
+    windows.prove(12, 60.0, stopped)
+    assert len(calls) == 2
+    assert len(windows.known) <= 1
+
+
+def test_where_everything_fits_nothing_is_solved() -> None:
+    instance = Workload("alexnet", 16, "v100").instance("100%")
+
+    def refused(model: LinearModel, seconds: float) -> LinearResult:  # noqa: ARG001
+        pytest.fail("there is nothing to solve")
+
+    Windows(instance, "all").prove(12, 60.0, refused)
