@@ -72,12 +72,19 @@ class _Version:
     must_leave: bool
     names: tuple[tuple[Gap, ...], ...]
 
+    @property
+    def stays_once(self) -> bool:
+        """Whether it is offloaded and prefetched around one gap, if at all."""
+        copied = self.ready is not None and self.offload_ns is not None and self.prefetch_ns is not None
+        return copied and not self.must_leave and len(self.gaps) == 1 and not self.gaps[0].must_load
+
 
 class GapColumns(NamedTuple):
     """Columns of a gap, in the order of instants.
 
-    From instant `first` on, `absent` says whether the block is absent, and `back` how much of it has still to
-    come back; from `ready` on, `out` how much of its version is out.
+    From instant `first` on, `absent` says which share of it is absent, and `back` how much has still to come
+    back; from `ready` on, `out` how much of its version is out. Both are in units of `unit` bytes of the
+    model.
     """
 
     first: int
@@ -85,6 +92,7 @@ class GapColumns(NamedTuple):
     back: NDArray[np.int64]
     ready: int
     out: NDArray[np.int64]
+    unit: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +273,8 @@ def flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Inte
         builder.entries(back, delta, -1.0)
     gaps: dict[tuple[Gap, ...], GapColumns] = {}
     for version in versions:
-        columns = _add_version(builder, version, units, memory, out, back, whole=integrality == "all")
+        add = _add_stay if integrality != "all" and version.stays_once else _add_version
+        columns = add(builder, version, units, memory, out, back, whole=integrality == "all")
         gaps.update(zip(version.names, columns, strict=False))
     engines = (out,) if single else (out, back)
     return FlowModel(builder.build(), ns, size, choices, gaps, tuple(positions.tolist()), memory, engines)
@@ -314,7 +323,7 @@ def _add_version(
         r = builder.columns(len(instants), upper=size)
         x = builder.columns(len(instants), upper=possible.astype(float), integer=whole)
         q = np.array(list(offloaded.values()), dtype=np.int64)
-        gaps.append(GapColumns(gap.first, x, r, version.ready or 0, q))
+        gaps.append(GapColumns(gap.first, x, r, version.ready or 0, q, 1.0))
         falling = builder.rows(len(r) - 1, lower=0.0)
         builder.entries(falling, r[:-1], 1.0)
         builder.entries(falling, r[1:], -1.0)
@@ -335,6 +344,41 @@ def _add_version(
             builder.entries(back[gap.first], load, rate)
             builder.entries(back[gap.first], r[0], -rate)
     return gaps
+
+
+def _add_stay(
+    builder: ModelBuilder,
+    version: _Version,
+    units: tuple[float, float],
+    memory: NDArray[np.int64],
+    out: NDArray[np.int64],
+    back: NDArray[np.int64],
+    *,
+    whole: bool,
+) -> list[GapColumns]:
+    """Columns and rows of a version with one gap, where nothing is whole: fewer, for the same bound.
+
+    What is absent rises by what goes out in an interval, and falls by what comes back. Copies that are not
+    used do not count, and bytes that come back in vain and are dropped again count as absent meanwhile.
+    """
+    assert not whole
+    (gap,) = version.gaps
+    ns, size = units[0], version.bytes / units[1]
+    ready = version.ready or 0
+    absent = builder.columns(gap.last - gap.first + 1, upper=1.0)
+    leaving = builder.columns(max(gap.last - ready + 1, 0), upper=1.0)
+    instants = np.arange(gap.first, gap.last + 1)
+    coming = builder.columns(len(instants), upper=1.0)  # in the interval after each instant
+    balance = builder.rows(len(instants) + 1, lower=0.0, upper=0.0)
+    builder.entries(balance[:-1], absent, 1.0)
+    builder.entries(balance[1:], absent, -1.0)
+    builder.entries(balance[1:], coming, 1.0)
+    row = np.maximum(np.arange(ready, gap.last + 1) - gap.first, 0)
+    builder.entries(balance[row], leaving, -1.0)
+    builder.entries(memory[instants], absent, -size)
+    builder.entries(out[np.arange(ready, gap.last + 1)], leaving, float(version.offload_ns or 0) / ns)
+    builder.entries(back[instants + 1], coming, float(version.prefetch_ns or 0) / ns)
+    return [GapColumns(gap.first, absent, absent, gap.first, absent, size)]
 
 
 def _versions(instance: Instance, positions: NDArray[np.int64]) -> list[_Version]:
