@@ -271,6 +271,8 @@ def flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Inte
     builder.entries(out, delta, -1.0)
     if not single:
         builder.entries(back, delta, -1.0)
+    load = _first_loads_ns(instance, positions)
+    builder.entries(back[:1], builder.columns(1, lower=1.0, upper=1.0), load / ns)
     gaps: dict[tuple[Gap, ...], GapColumns] = {}
     for version in versions:
         add = _add_stay if integrality != "all" and version.stays_once else _add_version
@@ -450,6 +452,18 @@ def _stays(instance: Instance, d: int, positions: NDArray[np.int64]) -> Iterator
         last = int(np.searchsorted(positions, until, "left")) - 1
         if first <= last:
             yield after, 2 * first, 2 * last + 1
+
+
+def _first_loads_ns(instance: Instance, positions: NDArray[np.int64]) -> int:
+    """Time of the prefetches that come before the first checkpoint whatever is decided.
+
+    They are of blocks that are on the host only, and are used before it or by it.
+    """
+    return sum(
+        block.prefetch_ns or 0
+        for d, block in enumerate(instance.blocks)
+        if block.initially == "host" and instance.uses[d] and instance.uses[d][0] <= positions[0]
+    )
 
 
 def _staying_bytes(instance: Instance, positions: NDArray[np.int64]) -> NDArray[np.float64]:
