@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ..heuristics.methods import Limits, Refusal, list_methods
+from ..heuristics.parts import with_parts
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
+from ..instances.transforms import in_parts
 from ..solver.bounds import compute_bound, single_peak_bound
 from ..solver.brute_force import brute_force
 from ..solver.cp_sat import solve_divisible
@@ -23,7 +25,7 @@ from ..solver.flow import Integrality, flow_bound
 from ..validate.check import check
 from ..validate.schedule import PAGE_BYTES, MemoryModel, Schedule
 from .page import publish, row
-from .tiny import plain, scaled, tiny_instance, twisted, without_parts
+from .tiny import plain, scaled, tiny_instance, twisted
 
 COUNT = 600
 BEGIN, END = "<!-- begin chain -->\n", "<!-- end chain -->\n"
@@ -75,13 +77,13 @@ class Link(NamedTuple):
 
 
 def chain_instance(seed: int) -> Instance:
-    """Return one of a mix of tiny instances, without parts.
+    """Return one of a mix of tiny instances, with tensors in parts where the draw has them.
 
     One in six has recomputable tasks where the draw has them; half have places at the end, null times and
     operations that take no time.
     """
     make = (tiny_instance, plain, plain, twisted, twisted, twisted)[seed % 6]
-    return without_parts(make(seed))
+    return make(seed)
 
 
 def page_sized(instance: Instance) -> Instance:
@@ -189,9 +191,10 @@ def _bounds(instance: Instance) -> dict[str, float]:
 
 
 def _answers(instance: Instance, memory: Literal["contiguous", "paged"]) -> Iterator[tuple[str, float]]:
-    """What every method but exhaustive search finds, and what it proves."""
+    """What every method finds and proves, but for exhaustive search and methods of parts on whole tensors."""
     for method in list_methods():
-        if method.name == "brute-force":
+        of_parts = method.transform is with_parts
+        if method.name == "brute-force" or (of_parts and not in_parts(instance)):
             continue
         try:
             answer = method.call(instance, Limits(memory=memory))
@@ -245,6 +248,7 @@ def _features(instances: Sequence[Instance]) -> str:
     tasks = [instance.tasks for instance in instances]
     counts = {
         "one copy engine": sum(instance.engines == "single" for instance in instances),
+        "tensors in parts": sum(any(block.tensor is not None for block in some) for some in blocks),
         "updates in place": sum(any(task.updates for task in some) for some in tasks),
         "recomputable tasks": sum(any(task.recomputable for task in some) for some in tasks),
         "workspaces": sum(any(a.workspace_bytes for task in some for a in task.algorithms) for some in tasks),

@@ -324,7 +324,7 @@ class Sweep:
     def _draw(self) -> None:
         from .frontier_plot import frontier_picture
 
-        write_atomically(self.path("png"), frontier_picture(self.frontier()))
+        write_atomically(self.path("png"), frontier_picture([self.frontier()]))
 
     def _asked(self) -> Frontier:
         unlimited = with_budget(self.instance, 0)

@@ -135,7 +135,7 @@ class LocalSearch:
         Fewer where tensors are in parts, which take longer.
         """
         decisions = sum(len(part) for part in self._search.best)
-        return min(_ROUND * decisions * len(self.instance.tasks), _WORK // (8 if self._problem.parts else 2))
+        return min(_ROUND * decisions * len(self.instance.tasks), _WORK // (32 if self._problem.parts else 2))
 
     def offer(self, start: Schedule | Guide) -> None:
         """Set off from the decisions of a schedule, or from some that need not fit."""

@@ -72,6 +72,12 @@ class _Version:
     must_leave: bool
     names: tuple[tuple[Gap, ...], ...]
 
+    @property
+    def stays_once(self) -> bool:
+        """Whether it is offloaded and prefetched around one gap, if at all."""
+        copied = self.ready is not None and self.offload_ns is not None and self.prefetch_ns is not None
+        return copied and not self.must_leave and len(self.gaps) == 1 and not self.gaps[0].must_load
+
 
 class Window(NamedTuple):
     """A stretch of tasks and the least time that it takes.
@@ -88,8 +94,9 @@ class Window(NamedTuple):
 class GapColumns(NamedTuple):
     """Columns of a gap, in the order of instants.
 
-    From instant `first` on, `absent` says whether the block is absent, and `back` how much of it has still to
-    come back; from `ready` on, `out` how much of its version is out.
+    From instant `first` on, `absent` says which share of it is absent, and `back` how much has still to come
+    back; from `ready` on, `out` how much of its version is out. Both are in units of `unit` bytes of the
+    model.
     """
 
     first: int
@@ -97,6 +104,7 @@ class GapColumns(NamedTuple):
     back: NDArray[np.int64]
     ready: int
     out: NDArray[np.int64]
+    unit: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,9 +361,12 @@ def _model(
     builder.entries(out, delta, -1.0)
     if not single:
         builder.entries(back, delta, -1.0)
+    load = _first_loads_ns(instance, positions) if stretch.first == 0 else 0
+    builder.entries(back[:1], builder.columns(1, lower=1.0, upper=1.0), load / ns)
     gaps: dict[tuple[Gap, ...], GapColumns] = {}
     for version in versions:
-        columns = _add_version(builder, version, units, memory, out, back, whole=integrality == "all")
+        add = _add_stay if integrality != "all" and version.stays_once else _add_version
+        columns = add(builder, version, units, memory, out, back, whole=integrality == "all")
         gaps.update(zip(version.names, columns, strict=False))
     if windows:
         _add_windows(builder, windows, stretch.first, positions, delta, np.array(before) / ns, ns)
@@ -447,7 +458,7 @@ def _add_version(
         r = builder.columns(len(instants), upper=size)
         x = builder.columns(len(instants), upper=possible.astype(float), integer=whole)
         q = np.array(list(offloaded.values()), dtype=np.int64)
-        gaps.append(GapColumns(gap.first, x, r, version.ready or 0, q))
+        gaps.append(GapColumns(gap.first, x, r, version.ready or 0, q, 1.0))
         falling = builder.rows(len(r) - 1, lower=0.0)
         builder.entries(falling, r[:-1], 1.0)
         builder.entries(falling, r[1:], -1.0)
@@ -468,6 +479,41 @@ def _add_version(
             builder.entries(back[gap.first], load, rate)
             builder.entries(back[gap.first], r[0], -rate)
     return gaps
+
+
+def _add_stay(
+    builder: ModelBuilder,
+    version: _Version,
+    units: tuple[float, float],
+    memory: NDArray[np.int64],
+    out: NDArray[np.int64],
+    back: NDArray[np.int64],
+    *,
+    whole: bool,
+) -> list[GapColumns]:
+    """Columns and rows of a version with one gap, where nothing is whole: fewer, for the same bound.
+
+    What is absent rises by what goes out in an interval, and falls by what comes back. Copies that are not
+    used do not count, and bytes that come back in vain and are dropped again count as absent meanwhile.
+    """
+    assert not whole
+    (gap,) = version.gaps
+    ns, size = units[0], version.bytes / units[1]
+    ready = version.ready or 0
+    absent = builder.columns(gap.last - gap.first + 1, upper=1.0)
+    leaving = builder.columns(max(gap.last - ready + 1, 0), upper=1.0)
+    instants = np.arange(gap.first, gap.last + 1)
+    coming = builder.columns(len(instants), upper=1.0)  # in the interval after each instant
+    balance = builder.rows(len(instants) + 1, lower=0.0, upper=0.0)
+    builder.entries(balance[:-1], absent, 1.0)
+    builder.entries(balance[1:], absent, -1.0)
+    builder.entries(balance[1:], coming, 1.0)
+    row = np.maximum(np.arange(ready, gap.last + 1) - gap.first, 0)
+    builder.entries(balance[row], leaving, -1.0)
+    builder.entries(memory[instants], absent, -size)
+    builder.entries(out[np.arange(ready, gap.last + 1)], leaving, float(version.offload_ns or 0) / ns)
+    builder.entries(back[instants + 1], coming, float(version.prefetch_ns or 0) / ns)
+    return [GapColumns(gap.first, absent, absent, gap.first, absent, size)]
 
 
 def _versions(instance: Instance, positions: NDArray[np.int64], blocks: Sequence[int]) -> list[_Version]:
@@ -539,6 +585,18 @@ def _stays(instance: Instance, d: int, positions: NDArray[np.int64]) -> Iterator
         last = int(np.searchsorted(positions, until, "left")) - 1
         if first <= last:
             yield after, 2 * first, 2 * last + 1
+
+
+def _first_loads_ns(instance: Instance, positions: NDArray[np.int64]) -> int:
+    """Time of the prefetches that come before the first checkpoint whatever is decided.
+
+    They are of blocks that are on the host only, and are used before it or by it.
+    """
+    return sum(
+        block.prefetch_ns or 0
+        for d, block in enumerate(instance.blocks)
+        if block.initially == "host" and instance.uses[d] and instance.uses[d][0] <= positions[0]
+    )
 
 
 def _staying_bytes(

@@ -51,14 +51,25 @@ def _evictions(
     values: NDArray[np.float64],
 ) -> list[_Eviction]:
     sizes = [instance.blocks[d].bytes / model.bytes for d, _ in gaps]
+    still, gone = values[columns.back] * columns.unit, values[columns.out] * columns.unit
     absent = float(values[columns.absent].max(initial=0.0)) * sum(sizes)
     evictions = []
-    gone = 0.0
+    so_far = 0.0
     for gap, size in zip(reversed(gaps), reversed(sizes), strict=True):
-        if absent - gone < _LEAST * size:
+        if absent - so_far < _LEAST * size:
             break
-        back = columns.first + int((values[columns.back] > gone + 0.001 * size).sum())
-        gone += size
-        out = columns.ready + int((values[columns.out] < min(gone, absent) - 0.001 * size).sum())
+        back = columns.first + _last(still > so_far + 0.001 * size) + 1
+        so_far += size
+        out = columns.ready + _first(gone >= min(so_far, absent) - 0.001 * size)
         evictions.append(_Eviction(gap, back, out))
     return evictions
+
+
+def _first(true: NDArray[np.bool_]) -> int:
+    """Where it is true for the first time; at its end, if it never is."""
+    return int(true.argmax()) if true.any() else len(true)
+
+
+def _last(true: NDArray[np.bool_]) -> int:
+    """Where it is true for the last time; before its beginning, if it never is."""
+    return int(true.nonzero()[0].max(initial=-1))

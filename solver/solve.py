@@ -92,7 +92,11 @@ class Result:
     def _rows(self) -> list[tuple[str, str]]:
         word = "certified" if self.certified else "the solver's word"
         bound = f"{format_time(self.lower_bound_ns)} ({self.bound_by}, {word})"
-        rows = [("method", self.method), ("status", f"{self.status} ({self.stopped_by})")]
+        ended = self.stopped_by
+        if self.status is Status.OPTIMAL:
+            proof = "proven in exact arithmetic" if self.certified else f"by the word of {self.bound_by}"
+            ended += f"; {proof}"
+        rows = [("method", self.method), ("status", f"{self.status} ({ended})")]
         if self.makespan_ns is not None and self.optimality_gap is not None:
             rows.append(("makespan", format_time(self.makespan_ns)))
             rows.append(("lower bound", bound))

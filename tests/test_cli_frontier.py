@@ -80,3 +80,17 @@ def test_wrong_usage_is_one_sentence_and_nothing_written(
     (line,) = captured.err.splitlines()
     assert words in line
     assert not Path("out").exists() or not list(Path("out").iterdir())
+
+
+def test_two_methods_on_two_variants_share_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["frontier", "alexnet", "--batch", "64", "--method", "modnn,modnn-parts", "--points", "3"]
+    assert main([*arguments, "-o", "out", "--json"]) == 0
+    whole, parts = json.loads(capsys.readouterr().out)["frontiers"]
+    assert (whole["instance"], parts["instance"]) == ("alexnet-b64", "alexnet-b64-parts")
+    assert whole["least_budget_bytes"] == parts["least_budget_bytes"]
+    assert Path("out/alexnet-b64.frontiers.png").read_bytes().startswith(b"\x89PNG")
+    for found, method in ((whole, "modnn"), (parts, "modnn-parts")):
+        assert json.loads(Path(f"out/{found['instance']}.{method}.frontier.json").read_text()) == found
+        name = f"out/{found['instance']}-{found['points'][0]['budget_bytes']}"
+        assert main(["check", f"{name}.instance.json", f"{name}.{method}.schedule.json"]) == 0
+        assert main(["check-bound", f"{name}.instance.json", f"{name}.{method}.certificate.json"]) == 0

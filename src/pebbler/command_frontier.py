@@ -34,7 +34,12 @@ def add_frontier(commands: argparse._SubParsersAction[Parser]) -> None:
         "network_or_file", nargs="?", metavar="NETWORK|FILE", help="a network or an instance file (.json)"
     )
     add_workload(command)
-    command.add_argument("--method", required=True, metavar="M", help="see pebbler methods")
+    command.add_argument(
+        "--method",
+        required=True,
+        metavar="M,...",
+        help="see pebbler methods; several over budgets: one after the other, and all in one picture",
+    )
     command.add_argument(
         "--over",
         choices=("budget", "batch"),
@@ -68,8 +73,12 @@ def _frontier(arguments: argparse.Namespace) -> int:
 
 
 def _over_budget(arguments: argparse.Namespace) -> int:
+    from .benchmark.export import file_name
     from .benchmark.frontier import Sweep
-    from .instances.files import read_instance
+    from .benchmark.frontier_plot import frontier_picture
+    from .benchmark.plan import planned
+    from .heuristics.methods import find_method
+    from .instances.files import read_instance, write_atomically
 
     refuse_options(arguments, "--over budget", ("overhead", "budget"))
     source = arguments.network_or_file
@@ -84,22 +93,28 @@ def _over_budget(arguments: argparse.Namespace) -> int:
                 f"a sub-batch of {size} leaves a smaller last round; give one that divides {workload.batch}"
             )
         instance = workload.instance(budget, size, rounds=rounds, check_budget=False)
-    sweep = Sweep(
-        instance,
-        arguments.method,
-        arguments.output,
-        time_limit=arguments.time_limit,
-        seed=arguments.seed,
-        workers=arguments.workers,
-        memory=arguments.memory,
-    )
-    found = sweep.run(arguments.points or 9, arguments.spacing or "adaptive")
+    methods = [find_method(name) for name in dict.fromkeys(arguments.method.split(","))]
+    frontiers = []
+    for method in methods:
+        sweep = Sweep(
+            planned(method, (instance,))[0],
+            method.name,
+            arguments.output,
+            time_limit=arguments.time_limit,
+            seed=arguments.seed,
+            workers=arguments.workers,
+            memory=arguments.memory,
+        )
+        frontiers.append(sweep.run(arguments.points or 9, arguments.spacing or "adaptive"))
+    if len(frontiers) > 1:
+        path = arguments.output / f"{file_name(instance)}.frontiers.png"
+        write_atomically(path, frontier_picture(frontiers))
     if arguments.json:
-        print_json(found)
+        print_json(frontiers[0] if len(frontiers) == 1 else {"frontiers": frontiers})
     else:
-        print(found)
-        print(f"files: {sweep.path('png').parent}")
-    return 0 if any(point.makespan_ns is not None for point in found.points) else 1
+        print(*frontiers, f"files: {arguments.output}", sep="\n" if len(frontiers) == 1 else "\n\n")
+    solved = [any(point.makespan_ns is not None for point in found.points) for found in frontiers]
+    return 0 if any(solved) else 1
 
 
 def _over_batch(arguments: argparse.Namespace) -> int:

@@ -40,7 +40,7 @@ def test_bounds_then_exhaustive_search_then_every_method_on_parts(first):
             shortest = contiguous.makespan_ns
             solved += 1
         for method in list_methods():
-            if method.name == "brute-force":
+            if method.name in ("brute-force", "flow-parts"):  # the latter is flow
                 continue
             try:
                 schedule = method.call(instance, Limits()).schedule

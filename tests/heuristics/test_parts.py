@@ -1,0 +1,216 @@
+"""Tensors in parts: which are split, how suffixes of them leave in a search, and where parts come back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import msgspec
+import numpy as np
+import pytest
+
+from pebbler.benchmark.tiny import tiny_instance
+from pebbler.heuristics.gaps import Guide, gaps_of
+from pebbler.heuristics.local_search import furthest_parts
+from pebbler.heuristics.methods import Limits, Refusal, find_method
+from pebbler.heuristics.modnn import modnn, modnn_parts
+from pebbler.heuristics.parts import chains, require_alike, tensors_of, with_parts
+from pebbler.heuristics.search import LocalSearch
+from pebbler.heuristics.search_kernel import HIGH, IMPOSSIBLE, LOW, arrange, simulate
+from pebbler.heuristics.search_problem import decisions_of, gap_keys, log_for, problem_of, program_of
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.memory import with_budget
+from pebbler.instances.transforms import PAGE, split_parts, with_engines, with_inputs_on_clock
+from pebbler.instances.workload import Workload
+from pebbler.validate.check import check
+from pebbler.validate.schedule import MemoryModel, Schedule
+
+VGG = Workload("vgg16", 256, "v100").instance("1.05xMmin")
+
+
+def test_what_can_be_away_is_split_the_largest_tensors_into_the_most_parts() -> None:
+    parts = with_parts(VGG)
+    away = {VGG.blocks[d].name for d, _ in gaps_of(VGG)}
+    split = {block.tensor for block in parts.blocks if block.tensor is not None}
+    assert split <= away
+    count = {name: sum(block.tensor == name for block in parts.blocks) for name in split}
+    sizes = {block.name: block.bytes for block in VGG.blocks}
+    assert sum(block.bytes for block in parts.blocks) == sum(sizes.values())
+    largest = max(split, key=lambda name: sizes[name])
+    assert count[largest] == max(count.values()) >= 10
+    pieces = {block.bytes for block in parts.blocks if block.tensor is not None}
+    assert max(pieces) <= max(b.bytes for b in parts.blocks if b.tensor == largest) + 2 * PAGE
+
+
+def test_parts_depend_on_no_budget_and_are_not_split_again() -> None:
+    parts = with_parts(VGG)
+    assert with_parts(with_budget(VGG, 2**40)) == with_budget(parts, 2**40)
+    assert with_parts(parts) is parts
+    small = with_parts(Workload("lenet", 2, "k40").instance("1GiB"))
+    assert all(block.tensor is None for block in small.blocks)
+
+
+def test_chains_have_the_elements_of_a_key_by_rank() -> None:
+    first, following, before = chains(["a", None, "a", "b", "a"], [3, 0, 1, 0, 2])
+    assert first == [2, 1, 2, 3, 2]
+    assert following == [-1, -1, 4, -1, 0]
+    assert before == [4, -1, -1, -1, 2]
+
+
+def test_parts_take_their_places_in_an_order_in_turn() -> None:
+    order = np.array([4, 3, 0, 1, 2])
+    first, following = np.array([2, 1, 2, 3, 2]), np.array([-1, -1, 4, -1, 0])
+    arrange(order, first, following)
+    assert order.tolist() == [2, 3, 4, 1, 0]
+
+
+def test_parts_that_differ_are_refused_where_they_must_lie_together() -> None:
+    instance = split_parts(VGG, 800 * 2**20)
+    tensor = tensors_of(instance)[0]
+    require_alike(instance, tensor)
+    blocks = list(instance.blocks)
+    blocks[tensor[1]] = msgspec.structs.replace(blocks[tensor[1]], offload_ns=None)
+    other = msgspec.structs.replace(instance, blocks=tuple(blocks))
+    with pytest.raises(Refusal, match="differ in their uses or copies"):
+        LocalSearch(other, "contiguous")
+    LocalSearch(other, "paged")
+
+
+def suffixes_only(instance: Instance, schedule: Schedule) -> bool:
+    """Whether what is there of every tensor is always its first parts."""
+    position = {d: i for parts in tensors_of(instance) for i, d in enumerate(parts)}
+    there: dict[str, set[int]] = defaultdict(set)
+    for operation in schedule.operations:
+        if operation.kind != "prefetch":
+            continue
+        block = instance.blocks[operation.block or 0]
+        if block.tensor is not None:
+            there[block.tensor].add(position[operation.block or 0])
+    counts = {instance.blocks[parts[0]].tensor or "": len(parts) for parts in tensors_of(instance)}
+    return all(max(found) == counts[tensor] - 1 for tensor, found in there.items())
+
+
+WIDE = Workload("vgg16", 256, "v100").instance("60%")
+INPUTS = {d for d, block in enumerate(WIDE.blocks) if block.initially == "device"}
+CASES = {
+    "vgg16": split_parts(WIDE, 400 * 2**20),
+    "resnet34": with_parts(Workload("resnet34", 256, "k40").instance("50%")),
+    "single": with_engines(split_parts(WIDE, 800 * 2**20), "single"),
+    "inputs": with_inputs_on_clock(split_parts(WIDE, 20 * 2**20, INPUTS)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("memory", ["paged", "contiguous", "divisible"])
+def test_random_suffixes_run_as_simulated(case: str, memory: MemoryModel) -> None:
+    instance = CASES[case]
+    problem = problem_of(instance, memory)
+    rng = np.random.default_rng(5)
+    log, stalls = log_for(problem), np.zeros(problem.length, dtype=np.int64)
+    keys = gap_keys(problem)
+    stays = dict.fromkeys((instance.blocks[d].tensor, a) for d, a in keys)
+    ran = moved = 0
+    for _ in range(25):
+        share = {key: rng.choice((0.0, 0.5, 1.0, 1.0)) for key in stays}
+        evicted = [(d, a) for d, a in keys if rng.random() < share[instance.blocks[d].tensor, a]]
+        algorithms = [int(rng.integers(len(task.algorithms))) for task in instance.tasks]
+        decisions = decisions_of(instance, problem, Guide(evicted, [], algorithms))
+        makespan, steps = simulate(problem, decisions, log, stalls)
+        if makespan >= IMPOSSIBLE:
+            continue
+        schedule = program_of(instance, problem, memory, log[:steps]).finish("random")
+        assert check(instance, schedule).reasons == ()
+        assert schedule.makespan_ns <= makespan
+        assert suffixes_only(instance, schedule)
+        ran += 1
+        moved += sum(operation.kind == "move" for operation in schedule.operations)
+    assert ran >= 3
+    assert moved == 0 or memory == "contiguous"
+
+
+def test_what_is_in_the_way_of_a_part_that_comes_back_is_moved() -> None:
+    """T leaves half of its bytes free; Z comes to lie there, and lies in T's way when T is whole again."""
+
+    def block(name: str, size: int, **more: object) -> Block:
+        return Block(name=name, bytes=size, **{"offload_ns": None, "prefetch_ns": None, "move_ns": 1, **more})  # type: ignore[arg-type]
+
+    def part(name: str, begin: int) -> Block:
+        return block(name, 4, offload_ns=4, prefetch_ns=4, tensor="T", begin=begin)
+
+    def task(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Task:
+        plain = Algorithm(name="plain", duration_ns=10, workspace_bytes=0)
+        return Task(name=name, inputs=inputs, outputs=outputs, algorithms=(plain,))
+
+    instance = Instance(
+        name="in-the-way",
+        engines="duplex",
+        budget_bytes=12,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=(part("T[0]", 0), part("T[1]", 4), block("Y", 4), block("Z", 4)),
+        tasks=(
+            task("makes T", (), (0, 1)),
+            task("makes Y", (), (2,)),
+            task("makes Z from Y", (2,), (3,)),
+            task("reads Z", (3,), ()),
+            task("reads T", (0, 1, 3), ()),
+        ),
+    )
+    problem = problem_of(instance, "contiguous")
+    guide = Guide([(1, 0)], [(1, 0)], [0] * 5)
+    decisions = decisions_of(instance, problem, guide)
+    decisions.side[:] = LOW
+    decisions.side[2] = HIGH  # Y, so that Z takes what T left
+    log, stalls = log_for(problem), np.zeros(problem.length, dtype=np.int64)
+    makespan, steps = simulate(problem, decisions, log, stalls)
+    assert makespan < IMPOSSIBLE
+    schedule = program_of(instance, problem, "contiguous", log[:steps]).finish("by hand")
+    assert check(instance, schedule).reasons == ()
+    moves = [operation.block for operation in schedule.operations if operation.kind == "move"]
+    assert moves == [3]
+
+
+@pytest.mark.parametrize("memory", ["paged", "contiguous"])
+def test_parts_beat_whole_tensors(memory: MemoryModel) -> None:
+    found = {}
+    for name, instance in (("whole", VGG), ("parts", with_parts(VGG))):
+        search = LocalSearch(instance, memory)
+        start = find_method("modnn").call(instance, Limits(memory=memory)).schedule  # type: ignore[arg-type]
+        assert start is not None
+        search.offer(start)
+        search.run(work=300_000)
+        schedule = search.schedule("local-search")
+        assert schedule is not None
+        assert check(instance, schedule).reasons == ()
+        found[name] = schedule.makespan_ns
+    assert found["parts"] < 0.95 * found["whole"]
+
+
+def test_greedy_rules_on_parts_are_checked_and_no_longer_than_on_whole_tensors() -> None:
+    parts = with_parts(VGG)
+    limits = Limits(memory="paged")
+    makespans = {}
+    for method in (modnn, modnn_parts, furthest_parts):
+        instance = VGG if method is modnn else parts
+        schedule = method(instance, limits).schedule
+        assert schedule is not None
+        assert check(instance, schedule).reasons == ()
+        makespans[schedule.method] = schedule.makespan_ns
+    assert makespans["furthest-parts"] < makespans["modnn-parts"] < makespans["modnn"]
+
+
+def test_tiny_tensors_in_two_parts_lie_together() -> None:
+    tried = 0
+    for seed in range(60):
+        instance = tiny_instance(seed)
+        if not any(block.tensor for block in instance.blocks) or any(t.recomputable for t in instance.tasks):
+            continue
+        try:
+            search = LocalSearch(instance, "contiguous")
+        except Refusal:
+            continue
+        search.run(work=5000)
+        schedule = search.schedule("local-search")
+        if schedule is not None:
+            assert check(instance, schedule).reasons == ()
+            tried += 1
+    assert tried >= 5
