@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..instances.instance import Instance
 from .bounds import Bound, best_bound
 from .flow import Integrality, flow_bound, hot_checkpoints
+from .flow_recompute import recompute_bound
 from .linear import require_linear_solver, takes_whole_columns
 
 _FIRST = 16
@@ -99,7 +100,7 @@ def refine_bound(
     After the compute and single-peak bounds, which are exact, FLOW takes over on more and more checkpoints,
     as `stages` orders them, until the time is up or every task is a checkpoint. Bounds of linear models are
     certified; those of whole models are the solver's word, and the linear model is solved before a small one
-    for the best certificate. An instance with recomputable tasks keeps the compute bound.
+    for the best certificate. With recomputable tasks it is FLOW with recomputation: the solver's word.
 
     Parameters
     ----------
@@ -126,12 +127,12 @@ def refine_bound(
     best = best_bound(instance)
     if on_better is not None:
         on_better(best)
-    if any(task.recomputable for task in instance.tasks):
-        return best
+    again = any(task.recomputable for task in instance.tasks)
+    bound = recompute_bound if again else flow_bound
     for stage in stages(len(instance.tasks), deadline, whole=takes_whole_columns(solver)):
-        linear_first = stage.integrality != "none" and stage.count <= _LARGE
+        linear_first = not again and stage.integrality != "none" and stage.count <= _LARGE
         for integrality in ("none", stage.integrality) if linear_first else (stage.integrality,):
-            found = flow_bound(
+            found = bound(
                 instance,
                 hot_checkpoints(instance, stage.count),
                 integrality=integrality,
