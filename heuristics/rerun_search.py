@@ -21,7 +21,6 @@ import numpy as np
 from ..instances.instance import Instance
 from ..instances.memory import footprint, stuck_bytes
 from ..validate.schedule import MemoryModel, Schedule
-from .choices import by_speed
 from .gaps import Guide, stays_of
 from .reruns import Plan, Run, Unrolled, plan_of, rolled_up, stages_of, unrolled, useful
 from .search import LocalSearch
@@ -29,8 +28,14 @@ from .search import LocalSearch
 _HISTORY = 20
 """Plans that late acceptance remembers."""
 
-_EFFORT = 150
+_EFFORT = 25
 """Programs that a plan is judged by."""
+
+_ROUND = 1_000_000
+"""Tasks in a round."""
+
+_POLISH = 20
+"""Plans for which the best one is searched on at a time."""
 
 _PATIENCE = 20
 """The search is done when so many plans for each task that may run again have brought nothing."""
@@ -107,7 +112,7 @@ class RerunSearch:
     @property
     def round(self) -> int:
         """Tasks to simulate between looks at other things."""
-        return self._best.search.round
+        return _ROUND if self._candidates else self._best.search.round
 
     def schedule(self, method: str) -> Schedule | None:
         """Return the best program as a schedule; None while there is none."""
@@ -138,18 +143,17 @@ class RerunSearch:
         """Search on until so many tasks have been simulated, or some seconds have passed."""
         until = time.monotonic() + seconds
         goal = self._polished + self._explored + work
-        while self._polished + self._explored < goal and (left := until - time.monotonic()) > 0:
+        while not self.done and self._polished + self._explored < goal and time.monotonic() < until:
             polishes = self._polished <= self._explored or not self._candidates
             if polishes and not self._best.search.done:
-                self._polish(left, goal)
-            elif self._candidates:
-                self._step()
+                self._polish(until - time.monotonic(), goal)
             else:
-                break
+                self._step()
 
     def _polish(self, seconds: float, goal: int) -> None:
         search = self._best.search
-        before, work = search.cost, min(search.round, goal - self._polished - self._explored)
+        share = _POLISH * _EFFORT * len(self._best.again.runs)
+        before, work = search.cost, min(share, goal - self._polished - self._explored)
         search.run(seconds, work)
         self._polished += work
         if search.cost < before:
@@ -165,7 +169,7 @@ class RerunSearch:
         if plan == self._current.plan:
             self._explored += len(self._current.again.runs)
             return
-        point = self._point(plan, self._guide(self._current, plan))
+        point = self._point(plan, self._current)
         turn = self._tried % _HISTORY
         if point.cost <= self._current.cost or point.cost <= self._history[turn]:
             self._take(point)
@@ -187,21 +191,19 @@ class RerunSearch:
                 break
             self._take(point)
 
-    def _point(self, plan: Plan, guide: Guide | None) -> _Point:
-        """A plan after a short search."""
+    def _point(self, plan: Plan, start: _Point | Guide | None) -> _Point:
+        """A plan after a short search, from the transfers of another plan, from a guide, or from none."""
         again = unrolled(self.instance, plan)
         search = LocalSearch(again.instance, self.memory, self._seed, self._without)
-        if guide is not None:
-            search.offer(guide)
+        if isinstance(start, _Point):
+            search.offer(start.again.translated(start.search.guide(), again))
+        elif start is not None:
+            search.offer(start)
         work = _EFFORT * len(again.runs)
         search.run(work=work)
         self._explored += work
         excess = 0 if search.makespan_ns is not None else _excess(again.instance)
         return _Point(plan, again, search, excess)
-
-    def _guide(self, point: _Point, plan: Plan) -> Guide:
-        """What a plan's transfers set off from: those of another."""
-        return point.again.translated(point.search.guide(), unrolled(self.instance, plan))
 
     def _may(self, plan: Plan) -> bool:
         return all(t < len(self._allowed) and k in self._allowed[t] for k, t in plan)
@@ -237,11 +239,19 @@ class RerunSearch:
             plan.add((k, near[self._draw(min(len(near), 8))]))
 
     def _bridge(self, plan: set[Run], point: _Point) -> None:
-        """Bridge a stay by a second run, with the runs before it that a draw says."""
+        """Bridge a stay by a second run, with the runs before it that a draw says.
+
+        More often than not, one over a task before which compute waits.
+        """
         again = point.again
+        late = point.search.stalls()
+        over = (
+            late[self._draw(len(late)) * self._draw(len(late)) // len(late)] if late and self._draw(4) else -1
+        )
         stays = [
             (k, t)
-            for copy, _, until in stays_of(again.instance)
+            for copy, after, until in stays_of(again.instance)
+            if over < 0 or after < over <= until
             for d in [again.copies[copy][0]]
             for t in [again.runs[until][1] if until < len(again.runs) else len(self.instance.tasks)]
             for k in [self._maker.get(d, -1)]
@@ -260,11 +270,6 @@ class RerunSearch:
 
     def _draw(self, below: int) -> int:
         return int(self._random.integers(below))
-
-
-def fastest(again: Unrolled) -> Guide:
-    """Nothing evicted, and the fastest algorithms."""
-    return Guide([], [], [by_speed(task)[0] for task in again.instance.tasks])
 
 
 def _excess(instance: Instance) -> int:

@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +36,7 @@ from .bounds import Bound, best_bound
 from .linear import LinearModel, LinearResult, ModelBuilder, takes_whole_columns
 from .linear_worker import LinearWorker
 from .packing import pack
+from .pebbling import Pebbling, Step, pebble
 
 _RANGE = 1e4
 """What the ideal time and the pool are scaled to, so that tolerances of solvers stay small beside them."""
@@ -42,6 +46,12 @@ _SAFETY = 1e-6
 
 _SHARE = 0.6
 """Share of the time limit that the search for a schedule may take; the bound gets the rest."""
+
+_SEARCH_SHARE = 0.7
+"""Share of the time limit that the search over states may take; the integer programs get the rest."""
+
+_MOST_STATES = 1_000_000
+"""After which that search gives up, too: each takes some hundred bytes."""
 
 _PACK_SECONDS = 10.0
 """Time limit of the search for addresses, where first fit finds none."""
@@ -73,19 +83,32 @@ def checkmate(instance: Instance, limits: Limits) -> Answer:
         raise Refusal(f"checkmate: more than {_MOST_STEPS} runs to decide on; the instance is too large")
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
     schedule, stopped_by, bound = None, "done", best_bound(instance)
+    alone = all(block.prefetch_ns is None for block in instance.blocks)
+    runs: list[_Run] | None = None
     try:
-        with LinearWorker(limits.solver) as worker:
-            model = stage_model(instance, stages, limits.memory)
-            result = _solved(worker, model.linear, limits, deadline, _SHARE)
-            if result.values is not None:
-                runs = _runs(instance, model, result.values)
+        found = _searched(instance, deadline)
+        if alone and found.lower_bound_ns == math.inf:
+            return Answer(None, "no program without copies fits", infeasible=True)
+        if alone:
+            bound = bound.raised(Bound(int(found.lower_bound_ns), "pebbling", certified=False))
+        if found.runs is not None:
+            runs = _runs(instance, found.runs)
+            with suppress(Refusal):  # by first fit: what the integer program finds may be placed more easily
+                schedule = build(instance, limits.memory, partial(_issue, runs=runs)).finish("checkmate")
+        if schedule is None:
+            with LinearWorker(limits.solver) as worker:
+                model = stage_model(instance, stages, limits.memory)
+                result = _solved(worker, model.linear, limits, deadline, _SHARE)
+                stopped_by = _ending(result)
+                if result.values is not None:
+                    runs = _runs(instance, _chosen(model, result.values))
+                if alone and found.runs is None:
+                    relaxed = stage_model(instance, stages, limits.memory, first_runs_only=True)
+                    proof = _solved(worker, relaxed.linear, limits, deadline, 1.0)
+                    bound = bound.raised(_bound(proof, relaxed, limits.solver))
+                    stopped_by = stopped_by if stopped_by != "done" else _ending(proof)
+            if runs is not None:
                 schedule = _placed(instance, runs, limits).finish("checkmate")
-            stopped_by = _ending(result)
-            if all(block.prefetch_ns is None for block in instance.blocks):
-                relaxed = stage_model(instance, stages, limits.memory, first_runs_only=True)
-                found = _solved(worker, relaxed.linear, limits, deadline, 1.0)
-                bound = bound.raised(_bound(found, relaxed, limits.solver))
-                stopped_by = stopped_by if stopped_by != "done" else _ending(found)
     except KeyboardInterrupt:
         stopped_by = "interrupted"
     return Answer(schedule, stopped_by, bound.lower_bound_ns, bound.bound_by, bound.certificate)
@@ -99,6 +122,12 @@ def _require_no_copies(instance: Instance) -> None:
             )
         if block.finally_ == "host" and instance.writers[d]:
             raise Refusal(f"checkmate: '{block.name}' must end on the host, and nothing is copied here")
+
+
+def _searched(instance: Instance, deadline: float) -> Pebbling:
+    """Search the states for a while, in bytes: with addresses a program of as many bytes may not fit."""
+    left = math.inf if deadline == math.inf else _SEARCH_SHARE * (deadline - time.monotonic())
+    return pebble(instance, deadline=time.monotonic() + left, most_states=_MOST_STATES)
 
 
 def _solved(
@@ -274,13 +303,17 @@ class _Run:
     released: tuple[int, ...]
 
 
-def _runs(instance: Instance, model: StageModel, values: NDArray[np.float64]) -> list[_Run]:
-    """Read a solution: what runs, in order; a block is let go that is written next, or not touched again."""
-    chosen = [
+def _chosen(model: StageModel, values: NDArray[np.float64]) -> list[Step]:
+    """Read a solution: what runs, in order."""
+    return [
         (k, int(np.argmax(values[columns])))
         for (_, k), columns in model.choices.items()
         if values[columns].max() > 0.5
     ]
+
+
+def _runs(instance: Instance, chosen: Sequence[Step]) -> list[_Run]:
+    """Say what is let go after each run: a block that is written next, or not touched again."""
     needed = {d for d, block in enumerate(instance.blocks) if block.finally_ == "device"}
     runs = []
     for k, algorithm in reversed(chosen):

@@ -27,7 +27,7 @@ from ..heuristics.gaps import Gap
 from ..instances.instance import Algorithm, Instance
 from ..instances.memory import footprint, live_bytes
 from ..validate.certificate import certify
-from ..validate.exact_bounds import Prices
+from ..validate.exact_bounds import Prices, least_times
 from .bounds import Bound, certified_bound
 from .linear import LinearModel, LinearOptions, LinearResult, ModelBuilder, solve_linear
 
@@ -261,7 +261,8 @@ def flow_model(
         raise ValueError("FLOW does not cover recomputable tasks")
     positions = np.array(sorted(set(checkpoints)), dtype=np.int64)
     whole = _Stretch(0, len(instance.tasks), range(len(instance.blocks)))
-    return _model(instance, positions, integrality, whole, least_times(instance), windows)
+    before = [0, *accumulate(least_times(instance))]
+    return _model(instance, positions, integrality, whole, before, windows)
 
 
 def window_model(
@@ -281,7 +282,7 @@ def window_model(
     instance, first, until, integrality
         The stretch, from task `first` to task `until - 1`, and what must be whole.
     before
-        What `least_times` says.
+        Sums of the least times of the tasks before each task, and of all; nanoseconds.
     """
     positions = np.arange(max(first - 1, 0), until, dtype=np.int64)
     used = {d for k in positions for d in instance.tasks[k].blocks}
@@ -289,12 +290,6 @@ def window_model(
         d for d, block in enumerate(instance.blocks) if block.offload_ns is None or block.prefetch_ns is None
     }
     return _model(instance, positions, integrality, _Stretch(first, until, sorted(used | fixed)), before, ())
-
-
-def least_times(instance: Instance) -> list[int]:
-    """Sums of the least times of the tasks before each task, and of all; in nanoseconds."""
-    least = (min(a.duration_ns for a in _fitting(instance, k).values()) for k in range(len(instance.tasks)))
-    return [0, *accumulate(least)]
 
 
 class _Stretch(NamedTuple):

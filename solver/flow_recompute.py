@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ from ..instances.memory import footprint
 from ..validate.exact_bounds import fitting, least_times
 from .bounds import Bound
 from .flow import Integrality
-from .linear import LinearModel, LinearResult, ModelBuilder, solve_linear
+from .linear import LinearModel, LinearOptions, LinearResult, ModelBuilder, solve_linear
 
 _RANGE = 1e4
 """What the compute time and the pool are scaled to, so that tolerances of solvers stay small beside them."""
@@ -92,12 +93,9 @@ def recompute_bound(
     *,
     integrality: Integrality = "none",
     solver: str = "highs",
-    time_limit: float | None = None,
-    workers: int = 1,
-    seed: int = 0,
-    log: bool = False,
+    **options: Unpack[LinearOptions],
 ) -> Bound | None:
-    """Bound the makespan by FLOW with recomputation on some checkpoints.
+    """Bound the makespan by FLOW with recomputation on some checkpoints; options are those of `solve_linear`.
 
     Returns
     -------
@@ -105,9 +103,7 @@ def recompute_bound(
         None when the solver gives no bound (a limit). It rests on floating point, and is not certified.
     """
     model = recompute_model(instance, checkpoints, integrality)
-    result = solve_linear(
-        model.linear, solver=solver, time_limit=time_limit, workers=workers, seed=seed, log=log
-    )
+    result = solve_linear(model.linear, solver=solver, **options)
     return proven_with_reruns(result, model, integrality, solver)
 
 

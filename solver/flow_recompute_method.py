@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ..heuristics.local_search import RULES as SEARCH_RULES
 from ..heuristics.methods import Answer, Limits, Refusal, register
 from ..heuristics.rematerialise import planned
 from ..instances.instance import Instance
+from .bounds import Bound
 from .flow_method import RULES, FlowRun
 from .flow_recompute import RecomputeModel, decided, proven_with_reruns, recompute_model
 from .linear import LinearModel, LinearResult
@@ -19,20 +22,40 @@ if TYPE_CHECKING:
     from ..heuristics.rerun_search import RerunSearch
 
 
+_TRANSFERS = "transfers"
+"""The rule to leave out for recomputation alone."""
+
+
 @register(
     "flow-recompute",
     "as flow, with recomputation beside transfers: forward tasks may run again",
     "this project",
     shown="named",
     transform=planned,
-    rules=(*RULES, *SEARCH_RULES),
+    rules=(*RULES, *SEARCH_RULES, _TRANSFERS),
 )
 def flow_recompute(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW with recomputation on more and more checkpoints, and search for schedules meanwhile.
 
-    It ends as `flow` does. Where no task may run again, it is `flow` with another model.
+    It ends as `flow` does. Where no task may run again, it is `flow` with another model. Without transfers
+    it copies only what must be copied, and proves nothing beyond the compute time.
     """
+    if _TRANSFERS in limits.without:
+        return _Alone(_staying(instance), limits).answer()
     return _Run(instance, limits).answer()
+
+
+def _staying(instance: Instance) -> Instance:
+    """The instance without the copies that it does not ask for."""
+    blocks = tuple(
+        replace(
+            block,
+            offload_ns=block.offload_ns if block.finally_ == "host" else None,
+            prefetch_ns=block.prefetch_ns if block.initially == "host" else None,
+        )
+        for block in instance.blocks
+    )
+    return replace(instance, blocks=blocks)
 
 
 class _Run(FlowRun):
@@ -66,6 +89,16 @@ class _Run(FlowRun):
         """Take what the solver has proven, and lead the search by what its solution decides."""
         found = proven_with_reruns(result, model, stage.integrality, self.limits.solver)
         if found is not None:
-            self.bound = self.bound.raised(found)
+            self._prove(found)
         if result.values is not None and stage.integrality == "all" and self.reruns is not None:
             self.reruns.offer_plan(*decided(self.instance, model, result.values))
+
+    def _prove(self, found: Bound) -> None:
+        self.bound = self.bound.raised(found)
+
+
+class _Alone(_Run):
+    """One call of the method without transfers: what it proves of them is not said of the instance."""
+
+    def _prove(self, found: Bound) -> None:
+        """Leave the bound as it is."""

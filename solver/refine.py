@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from ..instances.instance import Instance
 from ..instances.transforms import in_parts
 from .bounds import Bound, best_bound
-from .flow import Integrality, bound_name, flow_model, hot_checkpoints, proven
-from .linear import LinearModel, LinearResult, require_linear_solver, solve_linear, takes_whole_columns
+from .flow import Integrality, flow_bound, hot_checkpoints
+from .flow_recompute import recompute_bound
+from .linear import (
+    LinearModel,
+    LinearOptions,
+    LinearResult,
+    require_linear_solver,
+    solve_linear,
+    takes_whole_columns,
+)
 from .windows import Windows
 
 _FIRST = 16
@@ -143,8 +151,8 @@ def refine_bound(
 
     After the compute and single-peak bounds, which are exact, FLOW takes over on more and more checkpoints,
     as `stages` orders them, until the time is up or every task is a checkpoint. Bounds of linear models are
-    certified; those of whole models are the solver's word. An instance with recomputable tasks keeps the
-    compute bound.
+    certified; those of whole models are the solver's word. With recomputable tasks it is FLOW with
+    recomputation: the solver's word.
 
     Parameters
     ----------
@@ -171,25 +179,32 @@ def refine_bound(
     best = best_bound(instance)
     if on_better is not None:
         on_better(best)
-    if any(task.recomputable for task in instance.tasks):
-        return best
     whole = finest_integrality(instance, solver)
-    windows = Windows(instance, whole)
+    options = LinearOptions(workers=workers, seed=seed, log=log)
+    again = any(task.recomputable for task in instance.tasks)
+    windows = None if again else Windows(instance, whole)
 
     def solve(model: LinearModel, seconds: float) -> LinearResult:
-        return solve_linear(model, solver=solver, time_limit=seconds, workers=workers, seed=seed, log=log)
+        return solve_linear(model, solver=solver, **(options | LinearOptions(time_limit=seconds)))
 
     for stage in stages(len(instance.tasks), deadline, whole):
         if isinstance(stage, Tiling):
-            windows.prove(stage.length, stage.time_limit, solve)
+            if windows is not None:
+                windows.prove(stage.length, stage.time_limit, solve)
             continue
+        options["time_limit"] = stage.time_limit
         checkpoints = hot_checkpoints(instance, stage.count)
-        known_windows = windows.known if stage.windowed else ()
-        model = flow_model(instance, checkpoints, stage.integrality, known_windows)
-        result = solve(model.linear, stage.time_limit)
-        found = proven(instance, result, model, bound_name(stage.integrality, solver))
-        known = best
+        if windows is None:
+            found = recompute_bound(
+                instance, checkpoints, integrality=stage.integrality, solver=solver, **options
+            )
+        else:
+            known = windows.known if stage.windowed else ()
+            found = flow_bound(
+                instance, checkpoints, integrality=stage.integrality, solver=solver, windows=known, **options
+            )
+        before = best
         best = best if found is None else best.raised(found)
-        if best.lower_bound_ns > known.lower_bound_ns and on_better is not None:
+        if best.lower_bound_ns > before.lower_bound_ns and on_better is not None:
             on_better(best)
     return best

@@ -12,10 +12,12 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
+from itertools import accumulate
 
 from ..instances.instance import Instance
 from ..instances.memory import live_bytes
-from .flow import SAFETY, Integrality, Window, least_times, window_model
+from ..validate.exact_bounds import least_times
+from .flow import SAFETY, Integrality, Window, window_model
 from .linear import LinearModel, LinearResult
 
 _SHARE = 0.25
@@ -41,7 +43,7 @@ class Windows:
     def __init__(self, instance: Instance, integrality: Integrality) -> None:
         self.known: list[Window] = []
         self._instance, self._integrality = instance, integrality
-        self._before = least_times(instance)
+        self._before = [0, *accumulate(least_times(instance))]
         self._least: dict[bytes, int] = {}
         fastest = (min(task.algorithms, key=lambda a: a.duration_ns) for task in instance.tasks)
         needs = zip(live_bytes(instance), fastest, strict=True)

@@ -156,8 +156,8 @@ def test_a_solver_without_whole_columns_is_refused() -> None:
 
 
 def test_no_time_is_no_error() -> None:
-    forward, backward = random_chain(8, seed=8)
-    result = solve(with_budget(training_chain(forward, backward, 1, 1), 5), "checkmate", time_limit=0.0)
+    forward, backward = random_chain(19, seed=19)
+    result = solve(with_budget(training_chain(forward, backward, 1, 1), 6), "checkmate", time_limit=0.0)
     assert result.status in (Status.UNKNOWN, Status.FEASIBLE)
 
 

@@ -1,0 +1,177 @@
+"""FLOW with recomputation: its bounds against exhaustive search, its solutions, and the method."""
+
+from __future__ import annotations
+
+import pytest
+
+from pebbler.benchmark.tiny import plain, recomputing, twisted, without_parts
+from pebbler.heuristics.methods import Limits
+from pebbler.heuristics.rerun_search import RerunSearch
+from pebbler.heuristics.reruns import plan_of, stages_of, unrolled, useful
+from pebbler.instances.files import encode
+from pebbler.instances.instance import Instance
+from pebbler.instances.transforms import with_link, with_recomputation
+from pebbler.instances.workload import Workload
+from pebbler.solver.brute_force import brute_force
+from pebbler.solver.flow import Integrality, flow_bound
+from pebbler.solver.flow_recompute import decided, recompute_bound, recompute_model
+from pebbler.solver.flow_recompute_method import flow_recompute
+from pebbler.solver.linear import solve_linear
+from pebbler.solver.refine import refine_bound
+from pebbler.solver.solve import solve
+from pebbler.validate.check import check
+from pebbler.validate.execution.cpu import CpuBackend
+from pebbler.validate.execution.trial import attempt
+
+STATES = 5_000
+"""Of exhaustive search; where they are not enough, the instance is left out."""
+
+
+def optimum(instance: Instance) -> int | None:
+    """Makespan in divisible memory; None where there is no schedule."""
+    found = brute_force(instance, "divisible", most_states=STATES)
+    return None if found is None else found.makespan_ns
+
+
+@pytest.mark.parametrize("first", range(0, 45, 15))
+def test_every_choice_of_checkpoints_bounds_from_below(first: int) -> None:
+    """Whatever is whole; with all checkpoints, the whole model mostly meets the optimum."""
+    solved = met = 0
+    whole: Integrality
+    for instance in map(recomputing, range(first, first + 15)):
+        try:
+            best = optimum(instance)
+        except TimeoutError:
+            continue
+        tasks = len(instance.tasks)
+        for checkpoints in (range(tasks), range(0, tasks, 2), range(1, tasks, 3), [tasks // 2], []):
+            for whole in ("none", "algorithms", "all"):
+                bound = recompute_bound(instance, checkpoints, integrality=whole)
+                if best is None:
+                    continue
+                assert bound is not None
+                assert not bound.certified
+                assert bound.lower_bound_ns <= best
+                if len(checkpoints) == tasks and whole == "all":
+                    solved += 1
+                    met += bound.lower_bound_ns == best
+    assert solved >= 8
+    assert met >= 0.8 * solved
+
+
+def test_where_nothing_runs_again_it_proves_what_flow_does_or_more() -> None:
+    """More: FLOW leaves out what is loaded before the first task."""
+    compared = 0
+    for seed in range(20):
+        instance = without_parts((plain, twisted)[seed % 2](seed))
+        try:
+            best = optimum(instance)
+        except TimeoutError:
+            continue
+        everything = range(len(instance.tasks))
+        known = flow_bound(instance, everything, integrality="all")
+        bound = recompute_bound(instance, everything, integrality="all")
+        if best is None or known is None:
+            continue
+        assert bound is not None
+        assert known.lower_bound_ns <= bound.lower_bound_ns <= best
+        compared += 1
+    assert compared >= 10
+
+
+def test_a_second_run_beats_copies_that_take_long() -> None:
+    """The bound knows that it may, and is under the one for the instance in which nothing runs again."""
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    again = with_recomputation(instance)
+    few = range(0, len(instance.tasks), 6)
+    with_it, without = recompute_bound(again, few), recompute_bound(instance, few)
+    assert with_it is not None
+    assert without is not None
+    assert with_it.lower_bound_ns < 0.9 * without.lower_bound_ns
+
+
+def test_a_solution_decides_what_runs_again_and_what_is_copied() -> None:
+    """What it reads can be unrolled, and its gaps and algorithms are those of that instance."""
+    plans = 0
+    for seed in range(30):
+        instance = recomputing(seed)
+        every = range(len(instance.tasks))
+        for checkpoints in (every, every[::2]):
+            model = recompute_model(instance, checkpoints, "all")
+            values = solve_linear(model.linear).values
+            if values is None:
+                continue
+            plan, guide = decided(instance, model, values)
+            allowed = stages_of(instance)
+            assert all(k in allowed[t] for k, t in plan)
+            assert useful(instance, plan) == plan
+            again = unrolled(instance, plan)
+            assert len(guide.algorithms) == len(again.runs)
+            assert set(guide.leaving) == set(guide.returning)
+            plans += bool(plan)
+    assert plans >= 4
+
+
+@pytest.mark.parametrize("first", range(0, 30, 15))
+def test_the_method_is_between_its_bound_and_exhaustive_search(first: int) -> None:
+    solved = met = 0
+    for instance in map(recomputing, range(first, first + 15)):
+        try:
+            best = optimum(instance)
+        except TimeoutError:
+            continue
+        answer = flow_recompute(instance, Limits(time_limit=1.0))
+        if best is None:
+            assert answer.schedule is None
+            continue
+        assert answer.lower_bound_ns is not None
+        assert answer.lower_bound_ns <= best
+        if answer.schedule is not None:
+            assert check(instance, answer.schedule).reasons == ()
+            assert answer.schedule.makespan_ns >= best
+            solved += 1
+            met += answer.schedule.makespan_ns == best
+    assert solved >= 9
+    assert met >= 0.9 * solved
+
+
+def test_vgg16_is_faster_with_second_runs_than_any_schedule_without() -> None:
+    """Its schedule is under the proven bound of the instance in which every task runs once."""
+    instance = Workload("vgg16", 64, "v100").instance("1.2xMmin")
+    result = solve(with_recomputation(instance), "flow-recompute", time_limit=8)
+    alone = refine_bound(instance, 1.0)
+    assert result.makespan_ns is not None
+    assert result.lower_bound_ns <= result.makespan_ns < alone.lower_bound_ns
+    assert result.bound_by.startswith("flow-recompute-")
+
+
+def test_the_bound_of_the_command_covers_recomputation() -> None:
+    instance = with_recomputation(Workload("vgg16", 64, "v100").instance("1.05xMmin"))
+    bound = refine_bound(instance, 3.0)
+    assert bound.bound_by.startswith("flow-recompute-")
+    assert not bound.certified
+    assert bound.certificate is not None
+    assert bound.certificate.argument == "compute"
+
+
+def test_the_same_seed_gives_the_same_bytes() -> None:
+    instance = recomputing(4)
+    assert encode(solve(instance, "flow-recompute").schedule) == encode(
+        solve(instance, "flow-recompute").schedule
+    )
+
+
+def test_second_runs_and_copies_compute_the_same_bits() -> None:
+    """On the CPU, a schedule that has both gives the gradients of a run without a budget."""
+    instance = with_link(Workload("resnet56:depth=8", 2, "V100").instance("1.3xMmin"), "3GB")
+    instance = with_recomputation(instance)
+    search = RerunSearch(instance, "contiguous")
+    search.run(work=200_000)
+    schedule = search.schedule("search")
+    assert schedule is not None
+    assert plan_of(schedule)
+    assert any(operation.kind == "offload" for operation in schedule.operations)
+    assert check(instance, schedule).reasons == ()
+    trial = attempt(instance, schedule, CpuBackend, repeat=1)
+    assert trial.identical
+    assert trial.max_abs_error == 0
