@@ -69,16 +69,20 @@ class Evaluation:
 
 
 def evaluate(runs: Sequence[Run]) -> Evaluation:
-    """Set runs side by side.
+    """Set runs side by side; those in divisible memory, a relaxation, are no solutions and are left out.
 
     Raises
     ------
     PebblerError
         When there are none, or an iteration is shorter than a proven bound: one of the two is wrong.
     """
-    if not runs:
+    last = {
+        (run.about.problem_sha256, run.setting, run.seed): run
+        for run in runs
+        if run.setting.memory_model != "divisible"
+    }
+    if not last:
         raise PebblerError("there are no runs to report; make some with pebbler bench")
-    last = {(run.about.problem_sha256, run.setting, run.seed): run for run in runs}
     kept = tuple(last.values())
     bounds: dict[tuple[str, str], Bound] = {}
     for run in kept:

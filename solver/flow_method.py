@@ -19,7 +19,7 @@ from ..heuristics.methods import Answer, Limits, Refusal, find_method, register
 from ..instances.instance import Instance
 from ..instances.units import format_time
 from ..validate.schedule import Schedule
-from .bounds import best_bound, compute_bound
+from .bounds import best_bound
 from .flow import FlowModel, flow_model, hot_checkpoints, proven
 from .linear import LinearResult, takes_whole_columns
 from .linear_worker import LinearWorker
@@ -78,8 +78,7 @@ class _Run:
 
     def __init__(self, instance: Instance, limits: Limits) -> None:
         self.instance, self.limits = instance, limits
-        bound = compute_bound if "single-peak" in limits.without else best_bound
-        self.bound = bound(instance)
+        self.bound = best_bound(instance, limits.without)
         self.best = limits.incumbent
         self.searches = "local-search" not in limits.without
         self.reason = "no schedule was found"

@@ -98,6 +98,14 @@ def test_bounds_of_one_memory_model_say_nothing_of_another() -> None:
     assert list(evaluation.settings.values()) == ["a, contiguous", "a, paged"]
 
 
+def test_relaxations_are_no_solutions() -> None:
+    relaxed = made("p", "a", 105, 100, memory_model="divisible")
+    evaluation = evaluate([made("p", "a", 120, 110), relaxed])
+    assert [run.setting.memory_model for run in evaluation.runs] == ["contiguous"]
+    with pytest.raises(PebblerError, match="there are no runs to report"):
+        evaluate([relaxed])
+
+
 def test_schedule_that_contradicts_a_bound_is_refused() -> None:
     with pytest.raises(PebblerError, match="99 ns by a contradicts the compute bound of 100 ns"):
         evaluate([made("p", "a", 99, 90), made("p", "b", 120, 100)])
