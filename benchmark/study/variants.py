@@ -1,4 +1,4 @@
-"""Instances that a sweep cannot ask for by name: with decisions taken away, over other links, to be recomputed."""
+"""Instances that a sweep cannot ask for by name: decisions taken away, other links, tasks that may run again."""
 
 from __future__ import annotations
 
