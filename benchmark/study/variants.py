@@ -1,9 +1,10 @@
-"""Instances that a sweep cannot ask for by name: decisions taken away, other links, tasks that may run again."""
+"""Instances that no sweep can name: without some decisions, over other links, to be recomputed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,9 @@ from ...instances.instance import Instance
 from ...instances.memory import least_budget
 from ...instances.transforms import LINKS, with_link, with_recomputation
 from ...instances.workload import Workload
+
+LEAST_SHARE = 64
+"""The least sub-batch that is tried is this part of the batch."""
 
 ENDING = ".instance.json"
 DECISIONS, LINKED, REWORKED = "decisions", "links", "recompute"
@@ -46,6 +50,7 @@ class Case:
 CASES = (
     Case("vgg16", 256, "K40", "12GiB"),
     Case("vgg16", 256, "K40", "6GiB"),
+    Case("vgg16", 256, "K40", "1.75GiB"),
     Case("resnet34", 256, "K40", "4GiB"),
     Case("googlenet", 128, "V100", "2GiB"),
 )
@@ -78,10 +83,9 @@ class Freedom:
 def freedoms(batch: int) -> Iterator[Freedom]:
     """Yield every choice of what may be decided, at the batch and its halves."""
     sub_batch = batch
-    while sub_batch >= batch // 16 and batch % sub_batch == 0:
-        for transfers in (False, True):
-            for algorithms in (False, True):
-                yield Freedom(sub_batch, transfers, algorithms)
+    while LEAST_SHARE * sub_batch >= batch:
+        for transfers, algorithms in product((False, True), repeat=2):
+            yield Freedom(sub_batch, transfers, algorithms)
         if sub_batch % 2:
             return
         sub_batch //= 2
