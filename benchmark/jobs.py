@@ -81,8 +81,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     iteration_ns, stall_ns, peak_bytes, average_bytes, offloaded_bytes, prefetched_bytes, pinned_bytes
         Figures of the schedule; None without one.
     ideal_ns, lower_bound_ns, bound_by, certified
-        Time without a memory limit, and the best bound that is cheap or that the method proved; None where
-        the process ended before it could tell.
+        Time without a memory limit, and the best bound that is cheap or that the method proved, of what it
+        solved: a planner may have made other instances; None where the process ended before it could tell.
     sub_batch, rounds
         Of the schedule; the images of a round are None where the instance does not say.
     instances, schedules
@@ -224,7 +224,8 @@ def _compared(job: Job, trace: _Trace) -> Comparison:
 
 
 def _measured(job: Job, comparison: Comparison, trace: _Trace) -> Measured:
-    row, bound = comparison.rows[0], comparison.bound
+    row = comparison.rows[0]
+    bound = row.bound
     instances = tuple(map(encode, row.instances))
     sums = [sha256(data).hexdigest() for data in instances]
     schedules = tuple(

@@ -1,8 +1,8 @@
 """The study: its sweeps, and what the text and docs/study.md take from them and from the papers' pages.
 
 ``python -m pebbler.benchmark.study`` makes the runs that paper/data lacks, and writes paper/generated and
-docs/study.md. It can be stopped at any time, and goes on where it was. ``latexmk -pdf -cd paper/pebbler.tex``
-makes the PDF.
+docs/study.md. It can be stopped at any time, and goes on where it was. ``latexmk -pdf -cd -outdir=build
+paper/pebbler.tex`` makes the PDF.
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ from ..results import Run
 from . import plots
 from .variants import DECISIONS, LEAST_SHARE, LINKED, REWORKED, Case, freedoms, problem
 
-_WHERE = "Times are predicted by simulating the cost model."
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -59,18 +57,27 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
     order = sorted(budgets, key=_tightness)
     gaps = {name: evaluation.gaps(setting) for setting, name in evaluation.settings.items()}
     medians = {
-        name: {budget: median(found[key] for key in budgets[budget] if key in found) for budget in order}
+        name: {
+            budget: median(values)
+            for budget in order
+            if (values := [found[key] for key in budgets[budget] if key in found])
+        }
         for name, found in gaps.items()
     }
     rows = []
-    facts: dict[str, str] = {"problems": str(len(evaluation.problems)), "methods": str(len(gaps))}
+    tasks = [about.tasks for about in evaluation.problems.values()]
+    facts = {
+        "problems": str(len(evaluation.problems)),
+        "least-tasks": str(min(tasks)),
+        "most-tasks": str(max(tasks)),
+    }
     for name, found in gaps.items():
         values = sorted(found.values())
         solved = sum(map(math.isfinite, values))
         rows.append(
             (
                 name,
-                *(percent(medians[name][budget]) for budget in order),
+                *(percent(medians[name].get(budget)) for budget in order),
                 percent(median(values)),
                 percent(max([value for value in values if math.isfinite(value)], default=math.inf)),
                 f"{solved} of {len(values)}",
@@ -80,8 +87,8 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
             f"{name}/median": percent(median(values)),
             f"{name}/worst": rows[-1][-2],
             f"{name}/solved": str(solved),
-            f"{name}/tightest": percent(medians[name][order[-1]]),
-            f"{name}/loosest": percent(medians[name][order[0]]),
+            f"{name}/tightest": percent(medians[name].get(order[-1])),
+            f"{name}/loosest": percent(medians[name].get(order[0])),
         }
     header = ("method", *order, "all", "worst", "with a schedule")
     exhibit = Exhibit(
@@ -89,12 +96,11 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
         title="How far from optimal, by budget",
         caption="Median gap, (iteration - bound) / bound, from the best bound that any run of the problem "
         f"proved, for {len(evaluation.problems)} problems, by budget: a share of the peak without a limit, "
-        "or 1.05 times the least possible. No line and no schedule: half of the problems or more have none. "
-        f"{_WHERE}",
+        "or 1.05 times the least possible. No line and no schedule: half of the problems or more have none.",
         table=Table(header, tuple(rows)),
         data=Table(
             ("method", "budget", "median gap"),
-            tuple((name, budget, found[budget]) for name, found in medians.items() for budget in order),
+            tuple((name, budget, gap) for name, found in medians.items() for budget, gap in found.items()),
         ),
         size=(8.0, 4.2),
         draw=lambda figure: plots.draw_gaps_by_budget(figure, order, medians),
@@ -121,7 +127,7 @@ def decisions(runs: Sequence[Run], cases: Sequence[Case]) -> Finding:
     """Overhead over the ideal where only some of the three decisions may be taken."""
     found = {run.about.problem: run.found for run in runs}
     overheads: dict[str, dict[str, float]] = {}
-    rows: list[tuple[str, ...]] = []
+    columns: list[list[str]] = []
     facts: dict[str, str] = {}
     for case in cases:
         ideal = ideal_ns(case.workload.instance(0, check_budget=False))
@@ -145,8 +151,8 @@ def decisions(runs: Sequence[Run], cases: Sequence[Case]) -> Finding:
             cells.append(f"{percent(mine[label])}{gap}" if time is not None else "no schedule")
             facts[f"{case.name}/{label}"] = percent(mine[label])
         overheads[str(case)] = mine
-        rows.append((str(case), *cells))
-    labels = next(iter(overheads.values()))
+        columns.append(cells)
+    rows = zip(next(iter(overheads.values())), *columns, strict=True)
     exhibit = Exhibit(
         name="decisions",
         title="Which decision carries the gain",
@@ -155,8 +161,8 @@ def decisions(runs: Sequence[Run], cases: Sequence[Case]) -> Finding:
         "the bound of that restricted problem. Without a choice of algorithms every task has the one with "
         "the least workspace; without copies nothing leaves the device; without sub-batches the batch is one "
         f"round, with them the best of the batch and its halves down to a {LEAST_SHARE}th. Method: flow. "
-        f"A cross: no schedule. {_WHERE}",
-        table=Table(("case", *labels), tuple(rows)),
+        "A cross: no schedule.",
+        table=Table(("decisions", *overheads), tuple(rows)),
         data=Table(
             ("case", "decisions", "overhead"),
             tuple((case, word, value) for case, mine in overheads.items() for word, value in mine.items()),
@@ -208,8 +214,7 @@ def links(runs: Sequence[Run], cases: Sequence[Case]) -> Finding:
         title="Links, and recomputation in place of copies",
         caption="Iteration time over the ideal by link, with a copy engine for each direction: PCIe 3.0, 4.0 "
         "and 5.0 at 12.8, 25.6 and 51.2 GB/s, NVLink at 150 GB/s. memonger-rule and knapsack-rule compute "
-        "again and copy nothing; the others copy and compute nothing again; the bound is for those. "
-        f"{_WHERE}",
+        "again and copy nothing; the others copy and compute nothing again; the bound is for those.",
         table=Table(("case", "link", *methods, "bound of copying", "shorter"), tuple(rows)),
         data=Table(("case", "link", *methods, "bound of copying", "shorter"), tuple(rows)),
         size=(9.0, 6.0),

@@ -11,7 +11,7 @@ from .pages import Pages
 Verdict = Literal["reproduced", "in part", "missed", "shown", "calibrated", "left out"]
 """*Shown*: ours is there, but the text prints no number to hold it against."""
 
-_NO_GPU = "no GPU was measured: the cost model has no power; `run --backend cuda` records it by NVML"
+_NO_GPU = "no GPU was measured, and the cost model has no power; a run on a GPU records it by NVML"
 _ACCURACY = (
     "curves of accuracy need trained models; tested instead: schedules give the bits of the run without a "
     "budget"

@@ -44,7 +44,7 @@ def draw_decisions(figure: Figure, overheads: Mapping[str, Mapping[str, float]])
     axes.set_yscale("symlog", linthresh=0.01)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_xticks(range(len(overheads)), list(overheads), fontsize=8)
+    axes.set_xticks(range(len(overheads)), [case.replace("), ", ")\n") for case in overheads], fontsize=7)
     axes.set_ylabel("overhead over the ideal, predicted")
     finish(axes)
 

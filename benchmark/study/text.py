@@ -27,7 +27,8 @@ _MACRO = r"""\newcommand{\result}[1]{%
 RESULTS = "results.tex"
 """Every number of the text, by name: ``\\result{gaps/modnn/median}``."""
 
-_COLUMNS = "p{11mm}p{13mm}p{27mm}p{34mm}p{36mm}p{33mm}"
+_COLUMNS = "".join(rf">{{\raggedright\arraybackslash}}p{{{width}mm}}" for width in (13, 13, 26, 32, 34, 31))
+"""Of the inventory, whose cells are sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,12 @@ FACTS = {
     "execution/least": Fact("execution", pattern=r"from the least times: median ([\d.]+%)"),
     "execution/least-worst": Fact("execution", pattern=r"from the least times: .*worst ([\d.]+%)\."),
     "execution/copy": Fact("execution", pattern=r"time of a copy, .*median error ([\d.]+%)\."),
+    "modnn/single-image": Fact("papers-modnn", "mean", "time: sub-batch 1", "breakdown"),
+    "modnn/static": Fact("papers-modnn", "paper | vdnn-all-p", "moDNN faster by, mean", "speedups"),
+    "modnn/dynamic": Fact("papers-modnn", "paper | vdnn-plus", "moDNN faster by, mean", "speedups"),
+    "modnn/saving": Fact("papers-modnn", "mean of six", "saving", "memory"),
+    "layrub/hybrid": Fact("papers-layrub", "mean", "`layrub-hybrid`", "time"),
+    "layrub/at-speed": Fact("papers-layrub", "mean", "at the printed speed", "time"),
     "recomputation/met": Fact("recomputation", "39", "equal to the programme", "checkpointing"),
     "recomputation/number": Fact("recomputation", "39", "number", "checkpointing"),
     "ablations/nothing": Fact("ablations", "nothing", "median gap", "ablations"),
@@ -157,7 +164,7 @@ def write_text(
         contents[f"{exhibit.name}-table.tex"] = latex.table(
             exhibit.table.header,
             cells,
-            f"{exhibit.title}: the numbers behind the figure. {conditions(finding)}",
+            f"{exhibit.title}: the numbers behind the figure, predicted under its conditions.",
             exhibit.name,
         ).encode()
     for name, data in contents.items():
