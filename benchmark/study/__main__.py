@@ -21,10 +21,10 @@ from ..exhibits import performance_profile
 from ..results import Results, Run, read_latest
 from ..runner import make
 from ..sweep import Config, Grid, Sweep, jobs, read_config
-from .findings import Finding, decisions, gaps_by_budget, links, with_bounds
+from .findings import Finding, decisions, gaps_by_budget, links, side_by_side, with_bounds
 from .inventory import rows, tally
 from .pages import Pages
-from .text import FACTS, LATER, write_page, write_text
+from .text import FACTS, LATER, told_later, write_page, write_text
 from .variants import CASES, DECISIONS, LINK_CASES, LINKED, Case, write_instances
 
 SWEEPS = ("gaps", DECISIONS, LINKED)
@@ -99,17 +99,27 @@ def run(what: Plan, at_once: int) -> None:
             make(wanted, results, ThreadPoolExecutor(at_once))
 
 
-def findings(what: Plan, grid: Path) -> list[Finding]:
-    """Return what the sweeps say; a results file of the core grid adds the bounds that it has proven."""
+def findings(what: Plan, docs: Path) -> list[Finding]:
+    """Return what the sweeps say, and those of other work where there are any.
+
+    The results file of the core grid adds the bounds that it has proven.
+    """
     made = {name: read_latest(what.data(name)) for name in SWEEPS}
+    grid = docs / "data" / core_grid.DATA.name
     others: list[Run] = read_latest(grid) if grid.exists() else []
     gaps = with_bounds(made["gaps"], others)
     profile = performance_profile(gaps)
+    later = {"parts": what.data("parts"), "together": docs / "data" / "recomputation.sqlite"}
     return [
         gaps_by_budget(gaps),
         Finding(profile, gaps.runs, {}),
         decisions(made[DECISIONS], what.cases),
         links(made[LINKED], what.link_cases),
+        *(
+            side_by_side(name, LATER[name].title, read_latest(path))
+            for name, path in later.items()
+            if path.exists()
+        ),
     ]
 
 
@@ -120,19 +130,16 @@ def facts(pages: Pages, found: Sequence[Finding], verdicts: dict[str, int]) -> d
         **{name: fact.read(pages) for name, fact in FACTS.items()},
         **{f"inventory/{verdict}": str(count) for verdict, count in verdicts.items()},
         "inventory/all": str(sum(verdicts.values())),
-        **{
-            f"later/{name}": f"See docs/{page}.md for what came of it." if pages.has(page) else without
-            for name, (page, without) in LATER.items()
-        },
+        **{f"later/{name}": told for name, told in told_later(pages).items()},
     }
 
 
 def write(what: Plan, pages: Pages, page: Path | None) -> tuple[Path, ...]:
     """Write what the text takes, and put the tables into a page unless it is None."""
-    found = findings(what, pages.folder / "data" / core_grid.DATA.name)
+    found = findings(what, pages.folder)
     table = rows(pages)
     if page is not None:
-        write_page(page, found, table)
+        write_page(page, found, table, told_later(pages))
     return write_text(what.folder / "generated", found, facts(pages, found, tally(table)), table)
 
 

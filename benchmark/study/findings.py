@@ -223,6 +223,52 @@ def links(runs: Sequence[Run], cases: Sequence[Case]) -> Finding:
     return Finding(exhibit, runs, facts | _count(rows))
 
 
+# --- what other kinds of schedules buy ---------------------------------------------------------------------
+
+
+def side_by_side(name: str, title: str, runs: Sequence[Run]) -> Finding:
+    """Overhead over the ideal of every setting on every problem, where each plans on instances of its own.
+
+    Their bounds are of different instances, so that none stands here. The first setting is what the others
+    are held against.
+    """
+    overheads: dict[str, dict[str, float]] = {}
+    for run in runs:
+        ideal = run.found.ideal_ns
+        over = math.inf if ideal is None else _time(run) / ideal - 1
+        overheads.setdefault(run.about.problem, {})[_label(run)] = over
+    labels = list(dict.fromkeys(label for found in overheads.values() for label in found))
+    facts = {"problems": str(len(overheads))}
+    for label in labels[1:]:
+        gains = [
+            1 - (1 + found[label]) / (1 + found[labels[0]])
+            for found in overheads.values()
+            if math.isfinite(found.get(label, math.inf)) and math.isfinite(found.get(labels[0], math.inf))
+        ]
+        facts |= (
+            {f"{label}/gain": percent(median(gains)), f"{label}/most": percent(max(gains))} if gains else {}
+        )
+    values = [[found.get(label) for label in labels] for found in overheads.values()]
+    exhibit = Exhibit(
+        name=name,
+        title=title,
+        caption="How much longer than the ideal an iteration is. A cross: no schedule.",
+        table=Table(
+            ("problem", *labels),
+            tuple((key, *map(percent, row)) for key, row in zip(overheads, values, strict=True)),
+        ),
+        data=Table(("problem", *labels), tuple((k, *row) for k, row in zip(overheads, values, strict=True))),
+        size=(9.0, 4.2),
+        draw=lambda figure: plots.draw_decisions(figure, overheads),
+    )
+    return Finding(exhibit, runs, facts)
+
+
+def _label(run: Run) -> str:
+    without = run.setting.without
+    return f"{run.setting.method} without {', '.join(without)}" if without else run.setting.method
+
+
 def _verdict(by_copies: float, by_rule: float, bound: int) -> str:
     """Say which of the two is shorter; recomputation is so for certain when no copying can be as short."""
     if by_rule < bound:

@@ -35,18 +35,26 @@ def draw_decisions(figure: Figure, overheads: Mapping[str, Mapping[str, float]])
     width = 0.8 / max(len(words), 1)
     for i, (word, style) in enumerate(zip(words, styles(), strict=False)):
         places = [group - 0.4 + (i + 0.5) * width for group in range(len(overheads))]
-        values = [found[word] for found in overheads.values()]
+        values = [found.get(word, math.nan) for found in overheads.values()]
         heights = [value if math.isfinite(value) else 0.0 for value in values]
         axes.bar(places, heights, width=width, color=style["color"], label=word)
         for place, value in zip(places, values, strict=True):
-            if not math.isfinite(value):
+            if math.isinf(value):
                 axes.text(place, 0.002, "x", ha="center", va="bottom", fontsize=8)
     axes.set_yscale("symlog", linthresh=0.01)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_xticks(range(len(overheads)), [case.replace("), ", ")\n") for case in overheads], fontsize=7)
+    axes.set_xticks(range(len(overheads)), [_in_two_lines(case) for case in overheads], fontsize=7)
     axes.set_ylabel("overhead over the ideal, predicted")
     finish(axes)
+
+
+def _in_two_lines(case: str) -> str:
+    """Break the name of a case before its device: ``vgg16 (64), K40, 6GiB`` or ``vgg16/64/K40/6GiB``."""
+    if ")" in case:
+        return case.replace("), ", ")\n")
+    network, batch, *rest = case.split("/")
+    return f"{network}/{batch}\n{'/'.join(rest)}"
 
 
 def draw_links(figure: Figure, links: Sequence[str], panels: Mapping[str, Mapping[str, list[float]]]) -> None:

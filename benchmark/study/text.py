@@ -97,18 +97,31 @@ FACTS = {
 }
 """What the text takes from pages."""
 
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Work that goes on beside the study: what it is about, and the page that will tell of it."""
+
+    title: str
+    page: str
+
+
 LATER = {
-    "parts": (
-        "parts",
-        "What splitting tensors into parts buys was not part of this study: no data is committed.",
-    ),
-    "together": (
-        "baselines",
-        "Recomputation and offloading in one schedule were not part of this study: no data is committed.",
-    ),
-    "gpus": ("several-gpus", "Several GPUs were not part of this study: no data is committed."),
+    "parts": Later("Tensors in parts", "parts"),
+    "together": Later("Recomputation together with offloading", "baselines"),
+    "gpus": Later("Training on several GPUs", "several-gpus"),
 }
-"""Pages of work that goes on beside the study, and what the text says where one is missing."""
+"""By the name that it has in the text, which says so where nothing is there."""
+
+
+def told_later(pages: Pages) -> dict[str, str]:
+    """Say of each of these where it is told, or that it is nowhere."""
+    return {
+        name: f"docs/{later.page}.md tells what came of it."
+        if pages.has(later.page)
+        else f"{later.title} was no part of this study: no data is committed."
+        for name, later in LATER.items()
+    }
 
 
 def conditions(finding: Finding) -> str:
@@ -172,14 +185,18 @@ def write_text(
     return tuple(folder / name for name in contents)
 
 
-def write_page(page: Path, findings: Sequence[Finding], rows: Sequence[Sequence[str]]) -> None:
-    """Put the inventory and the tables of all exhibits between the marks of a page."""
-    publish(markdown(HEADER, rows), page, "<!-- begin inventory -->\n", "<!-- end inventory -->\n")
+def write_page(
+    page: Path, findings: Sequence[Finding], rows: Sequence[Sequence[str]], later: Mapping[str, str]
+) -> None:
+    """Put the inventory, the tables of all exhibits, and what is said where one is missing, into a page."""
+    contents = {"inventory": markdown(HEADER, rows), **{name: f"{told}\n" for name, told in later.items()}}
     for finding in findings:
         exhibit = finding.exhibit
         cells = [[str(cell) for cell in row] for row in exhibit.table.rows]
-        told = f"{exhibit.caption}\n\n{markdown(exhibit.table.header, cells)}\n{conditions(finding)}\n"
-        publish(told, page, f"<!-- begin {exhibit.name} -->\n", f"<!-- end {exhibit.name} -->\n")
+        table = markdown(exhibit.table.header, cells)
+        contents[exhibit.name] = f"{exhibit.caption}\n\n{table}\n{conditions(finding)}\n"
+    for name, content in contents.items():
+        publish(content, page, f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n")
 
 
 def _picture(finding: Finding) -> bytes:

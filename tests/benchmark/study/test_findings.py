@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
+from matplotlib.figure import Figure
+from msgspec.structs import replace
 
 from pebbler.benchmark.jobs import Found, Setting
 from pebbler.benchmark.machine import Origin
 from pebbler.benchmark.problems import About
 from pebbler.benchmark.results import Run
-from pebbler.benchmark.study.findings import decisions, gaps_by_budget, links, with_bounds
+from pebbler.benchmark.study.findings import decisions, gaps_by_budget, links, side_by_side, with_bounds
 from pebbler.benchmark.study.variants import (
     DECISIONS,
     LINKED,
@@ -113,6 +115,23 @@ def test_recomputation_is_proven_shorter_only_below_the_bound_of_copying(
     assert [row[-1] for row in finding.exhibit.table.rows] == [shorter] * len(LINKS)
     assert finding.facts["cells"] == str(len(LINKS))
     assert finding.facts["proven"] == str(len(LINKS) * (shorter == "recomputation (proven)"))
+
+
+def test_other_kinds_of_schedules_stand_beside_the_first_setting() -> None:
+    runs = [
+        made("net/8/K40/50%", "flow", 150, 100),
+        made("net/8/K40/50%", "flow-parts", 120, 90),
+        made("net/8/K40/30%", "flow", 200, 100),
+        made("net/8/K40/30%", "flow-parts", None, 90),
+    ]
+    runs = [replace(run, found=replace(run.found, ideal_ns=100)) for run in runs]
+    finding = side_by_side("parts", "Tensors in parts", runs)
+    assert finding.exhibit.table.rows == (
+        ("net/8/K40/50%", "50.00%", "20.00%"),
+        ("net/8/K40/30%", "100.00%", "no schedule"),
+    )
+    assert finding.facts == {"problems": "2", "flow-parts/gain": "20.00%", "flow-parts/most": "20.00%"}
+    finding.exhibit.draw(Figure())
 
 
 # --- instances --------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pebbler.benchmark.results import read_latest
 from pebbler.benchmark.study.__main__ import SWEEPS, facts, findings, main, plan
 from pebbler.benchmark.study.inventory import inventory, rows, tally
 from pebbler.benchmark.study.pages import Pages
-from pebbler.benchmark.study.text import inventory_table, results, write_page
+from pebbler.benchmark.study.text import LATER, inventory_table, results, told_later, write_page
 from pebbler.benchmark.sweep import jobs
 
 
@@ -38,8 +38,9 @@ def quick(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_quick_study_makes_all_that_the_committed_one_has(quick: Path, root: Path) -> None:
     committed = {path.name for path in (root / "paper" / "generated").iterdir()}
-    assert {path.name for path in (quick / "generated").iterdir()} == committed
-    for name in committed:
+    made = {path.name for path in (quick / "generated").iterdir()}
+    assert {name for name in committed ^ made if not name.startswith(tuple(LATER))} == set()
+    for name in made:
         assert (quick / "generated" / name).stat().st_size > 100
     assert (quick / "generated" / "gaps.pdf").read_bytes().startswith(b"%PDF")
 
@@ -61,7 +62,7 @@ def test_quick_study_has_nothing_left_to_do(quick: Path, root: Path) -> None:
 def test_committed_numbers_and_page_are_of_the_committed_data(
     root: Path, pages: Pages, tmp_path: Path
 ) -> None:
-    found = findings(plan(root / "paper"), root / "docs" / "data" / "core-grid.sqlite")
+    found = findings(plan(root / "paper"), root / "docs")
     table = rows(pages)
     told = facts(pages, found, tally(table))
     generated = root / "paper" / "generated"
@@ -69,7 +70,7 @@ def test_committed_numbers_and_page_are_of_the_committed_data(
     assert (generated / "inventory.tex").read_text("utf-8") == inventory_table(table)
     page = tmp_path / "study.md"
     page.write_bytes((root / "docs" / "study.md").read_bytes())
-    write_page(page, found, table)
+    write_page(page, found, table, told_later(pages))
     assert page.read_bytes() == (root / "docs" / "study.md").read_bytes()
 
 
