@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from ...instances.errors import PebblerError
 from .. import core_grid, papers_glp4nn, papers_layrub, papers_modnn, papers_vdnn, papers_vdnn_layers
 from ..exhibits import performance_profile
 from ..results import Results, Run, read_latest
@@ -157,7 +158,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--no-runs", action="store_true", help="only write what there are runs for")
     parser.add_argument("--papers", action="store_true", help="compute the pages on the papers anew, first")
     options = parser.parse_args(arguments)
+    if options.jobs < 1:
+        parser.error(f"--jobs is {options.jobs}; give 1 or more")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    try:
+        _study(options)
+    except PebblerError as error:
+        parser.error(str(error))
+
+
+def _study(options: argparse.Namespace) -> None:
     pages = Pages(options.docs)
     if options.papers:
         for name, computed in PAPERS.items():

@@ -95,8 +95,9 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
         name="gaps",
         title="How far from optimal, by budget",
         caption="Median gap, (iteration - bound) / bound, from the best bound that any run of the problem "
-        f"proved, for {len(evaluation.problems)} problems, by budget: a share of the peak without a limit, "
-        "or 1.05 times the least possible. No line and no schedule: half of the problems or more have none.",
+        f"proved, here or in the core grid, for {len(evaluation.problems)} problems, by budget: a share of "
+        "the peak without a limit, or 1.05 times the least possible. No line and no schedule: half of the "
+        "problems or more have none.",
         table=Table(header, tuple(rows)),
         data=Table(
             ("method", "budget", "median gap"),

@@ -59,6 +59,32 @@ def test_quick_study_has_nothing_left_to_do(quick: Path, root: Path) -> None:
     assert {path: path.read_bytes() for path in quick.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--folder", "nowhere"], "gaps.toml cannot be read"),
+        (["--jobs", "0"], "give 1 or more"),
+        (["--no-runs", "--quick", "empty"], "gaps.sqlite cannot be read"),
+        (["--no-runs", "--docs", "nowhere", "--quick", "QUICK"], "nowhere/papers-vdnn.md cannot be read"),
+    ],
+)
+def test_wrong_use_is_told_in_a_sentence(
+    arguments: list[str],
+    message: str,
+    quick: Path,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "paper").symlink_to(root / "paper")
+    with pytest.raises(SystemExit, match="2"):
+        main([str(quick) if word == "QUICK" else word for word in arguments])
+    assert message in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} <= {"paper"}
+
+
 def test_committed_numbers_and_page_are_of_the_committed_data(
     root: Path, pages: Pages, tmp_path: Path
 ) -> None:
