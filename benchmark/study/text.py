@@ -80,6 +80,16 @@ FACTS = {
     "execution/least": Fact("execution", pattern=r"from the least times: median ([\d.]+%)"),
     "execution/least-worst": Fact("execution", pattern=r"from the least times: .*worst ([\d.]+%)\."),
     "execution/copy": Fact("execution", pattern=r"time of a copy, .*median error ([\d.]+%)\."),
+    **{
+        f"sub-batch/{name}": Fact(
+            "sub-batches", f"1.5GiB (1.50 GiB) | {row}", "above the bound", "sub-batches"
+        )
+        for name, row in {
+            "rule": "modnn | eq. 8 (TPDS)",
+            "search": "modnn | search",
+            "flow": "flow | search",
+        }.items()
+    },
     "modnn/single-image": Fact("papers-modnn", "mean", "time: sub-batch 1", "breakdown"),
     "modnn/static": Fact("papers-modnn", "paper | vdnn-all-p", "moDNN faster by, mean", "speedups"),
     "modnn/dynamic": Fact("papers-modnn", "paper | vdnn-plus", "moDNN faster by, mean", "speedups"),
@@ -119,7 +129,7 @@ def told_later(pages: Pages) -> dict[str, str]:
     return {
         name: f"docs/{later.page}.md tells what came of it."
         if pages.has(later.page)
-        else f"{later.title} was no part of this study: no data is committed."
+        else f"{later.title}: not part of this study, no data is committed."
         for name, later in LATER.items()
     }
 
