@@ -11,7 +11,7 @@ import argparse
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,7 @@ from ..exhibits import performance_profile
 from ..results import Results, Run, read_latest
 from ..runner import make
 from ..sweep import Config, Grid, Sweep, jobs, read_config
-from .findings import Finding, decisions, gaps_by_budget, links, side_by_side, with_bounds
+from .findings import PLANNERS, Finding, decisions, gaps_by_budget, links, side_by_side, with_bounds
 from .inventory import rows, tally
 from .pages import Pages
 from .text import FACTS, LATER, told_later, write_page, write_text
@@ -110,6 +110,9 @@ def findings(what: Plan, docs: Path) -> list[Finding]:
     others: list[Run] = read_latest(grid) if grid.exists() else []
     gaps = with_bounds(made["gaps"], others)
     profile = performance_profile(gaps)
+    profile = replace(
+        profile, caption=f"{profile.caption} Layrub's methods and those that compute again: {PLANNERS}"
+    )
     later = {"parts": what.data("parts"), "together": docs / "data" / "recomputation.sqlite"}
     return [
         gaps_by_budget(gaps),

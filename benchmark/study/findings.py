@@ -10,11 +10,17 @@ from statistics import median
 
 from ...instances.memory import ideal_ns
 from ...instances.transforms import LINKS
-from ..evaluation import Evaluation, evaluate
+from ..evaluation import Evaluation, evaluate, solved
 from ..exhibits import Exhibit, Table, percent
 from ..results import Run
 from . import plots
 from .variants import DECISIONS, LEAST_SHARE, LINKED, REWORKED, Case, freedoms, problem
+
+PLANNERS = (
+    "planned on an instance of its own, with Layrub's mask or with tasks that may run again, and held "
+    "against a bound for that."
+)
+"""Said of methods that do not schedule what the others do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,10 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
         budgets.setdefault(_budget(about.problem), []).append(key)
     order = sorted(budgets, key=_tightness)
     gaps = {name: evaluation.gaps(setting) for setting, name in evaluation.settings.items()}
+    planners = {
+        evaluation.settings[run.setting] for run in evaluation.runs if solved(run) != run.about.problem_sha256
+    }
+    shown = {name: f"{name} *" if name in planners else name for name in gaps}
     medians = {
         name: {
             budget: median(values)
@@ -73,20 +83,20 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
     }
     for name, found in gaps.items():
         values = sorted(found.values())
-        solved = sum(map(math.isfinite, values))
+        ended = sum(map(math.isfinite, values))
         rows.append(
             (
-                name,
+                shown[name],
                 *(percent(medians[name].get(budget)) for budget in order),
                 percent(median(values)),
                 percent(max([value for value in values if math.isfinite(value)], default=math.inf)),
-                f"{solved} of {len(values)}",
+                f"{ended} of {len(values)}",
             )
         )
         facts |= {
             f"{name}/median": percent(median(values)),
             f"{name}/worst": rows[-1][-2],
-            f"{name}/solved": str(solved),
+            f"{name}/solved": str(ended),
             f"{name}/tightest": percent(medians[name].get(order[-1])),
             f"{name}/loosest": percent(medians[name].get(order[0])),
         }
@@ -97,14 +107,16 @@ def gaps_by_budget(evaluation: Evaluation) -> Finding:
         caption="Median gap, (iteration - bound) / bound, from the best bound that any run of the problem "
         f"proved, here or in the core grid, for {len(evaluation.problems)} problems, by budget: a share of "
         "the peak without a limit, or 1.05 times the least possible. No line and no schedule: half of the "
-        "problems or more have none.",
+        f"problems or more have none.{f' *: {PLANNERS}' if planners else ''}",
         table=Table(header, tuple(rows)),
         data=Table(
             ("method", "budget", "median gap"),
             tuple((name, budget, gap) for name, found in medians.items() for budget, gap in found.items()),
         ),
         size=(8.0, 4.2),
-        draw=lambda figure: plots.draw_gaps_by_budget(figure, order, medians),
+        draw=lambda figure: plots.draw_gaps_by_budget(
+            figure, order, {shown[name]: found for name, found in medians.items()}
+        ),
     )
     return Finding(exhibit, evaluation.runs, facts)
 

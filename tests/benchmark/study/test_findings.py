@@ -64,6 +64,16 @@ def test_gaps_are_by_budget_and_from_the_best_bound_of_any_file() -> None:
     assert finding.facts["problems"] == "3"
 
 
+def test_planner_is_marked_and_has_its_own_bound() -> None:
+    runs = [made("net/8/K40/50%", "rule", 120, 100), made("net/8/K40/50%", "planner", 90, 80)]
+    runs[1] = replace(runs[1], found=replace(runs[1].found, instances=("another",)))
+    finding = gaps_by_budget(with_bounds(runs, []))
+    rows = {row[0]: row[1] for row in finding.exhibit.table.rows}
+    assert rows == {"rule": "20.00%", "planner *": "12.50%"}
+    assert finding.facts["planner/median"] == "12.50%"
+    assert "an instance of its own" in finding.exhibit.caption
+
+
 def test_method_without_schedules_has_no_gap() -> None:
     runs = [made("net/8/K40/50%", "rule", None, 100, "unknown"), made("net/8/K40/50%", "search", 100, 100)]
     finding = gaps_by_budget(with_bounds(runs, []))
