@@ -8,74 +8,77 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
 from ..heuristics.methods import find_method
 from ..instances.units import format_time
+from ..instances.workload import Workload
+from . import core_grid
+from .core_grid import METHOD, by_seconds, failure
+from .exhibits import percent
+from .jobs import Job
 from .page import markdown, publish
-from .runs import METHOD, Cell, Job, Run, make_runs, origins, read_runs
+from .problems import WorkloadProblem
+from .results import Run, origins, read_latest
+from .runner import make_in_turn
 
 CELLS = (
-    Cell("vgg16", 256, "V100", "1.05xMmin"),
-    Cell("vgg16", 64, "K40", "1.05xMmin"),
-    Cell("resnet34", 256, "K40", "50%"),
-    Cell("resnet34", 256, "V100", "1.05xMmin"),
-    Cell("vgg:groups=2-24-64-4-4", 128, "V100", "30%"),
-    Cell("resnet152", 256, "V100", "50%"),
+    WorkloadProblem(Workload("vgg16", 256, "V100"), "1.05xMmin"),
+    WorkloadProblem(Workload("vgg16", 64, "K40"), "1.05xMmin"),
+    WorkloadProblem(Workload("resnet34", 256, "K40"), "50%"),
+    WorkloadProblem(Workload("resnet34", 256, "V100"), "1.05xMmin"),
+    WorkloadProblem(Workload("vgg:groups=2-24-64-4-4", 128, "V100"), "30%"),
+    WorkloadProblem(Workload("resnet152", 256, "V100"), "50%"),
 )
 """Small to middle-sized ones of the core grid, where schedules or bounds are not easy."""
 
-DATA = Path("docs/data/ablations.json")
+DATA = Path("docs/data/ablations.sqlite")
 BEGIN, END = "<!-- begin ablations -->\n", "<!-- end ablations -->\n"
 
 
-def jobs(cells: Sequence[Cell], seconds: float) -> Iterator[Job]:
+def jobs(cells: Sequence[WorkloadProblem], seconds: float) -> Iterator[Job]:
     """Yield the runs of some cells in contiguous memory: with every rule, then without each."""
-    for cell in cells:
-        for without in ((), *((rule,) for rule in find_method(METHOD).rules)):
-            yield Job(cell, "contiguous", seconds, without=without)
+    left_out = ((), *((rule,) for rule in find_method(METHOD).rules))
+    return core_grid.jobs(cells, [core_grid.setting("contiguous", seconds, without) for without in left_out])
 
 
 def report(runs: Sequence[Run]) -> str:
     """Return the tables as Markdown: for each time limit the rules, and the runs of each cell."""
-    text = origins(runs)
-    for seconds in sorted({run.seconds for run in runs}):
-        some = [run for run in runs if run.seconds == seconds]
+    text = "".join(f"- {origin}.\n" for origin in origins(runs))
+    for seconds, some in by_seconds(runs).items():
         text += f"\n## {seconds:g} s a run\n\n{_summary(some)}\n{_table(some)}"
     return text
 
 
 def _summary(runs: Sequence[Run]) -> str:
     rows = []
-    for without in dict.fromkeys(run.without for run in runs):
-        some = [run for run in runs if run.without == without]
-        gaps = [math.inf if run.gap is None else run.gap for run in some]
-        rows.append((_left_out(without), str(len(some)), _percent(median(gaps)), _percent(max(gaps))))
+    for without in dict.fromkeys(run.setting.without for run in runs):
+        gaps = [run.found.gap for run in runs if run.setting.without == without]
+        rows.append((_left_out(without), str(len(gaps)), percent(median(gaps)), percent(max(gaps))))
     return markdown(("without", "cells", "median gap", "worst gap"), rows)
 
 
 def _table(runs: Sequence[Run]) -> str:
-    whole = {run.cell: run.found for run in runs if not run.without}
+    whole = {run.about.problem: run.found for run in runs if not run.setting.without}
     rows = []
-    for run in sorted(runs, key=lambda run: run.cell):
-        if run.found is None:
-            rows.append((run.cell, _left_out(run.without), run.failure or "", "", ""))
+    for run in sorted(runs, key=lambda run: run.about.problem):
+        found, cell, left_out = run.found, run.about.problem, _left_out(run.setting.without)
+        if found.lower_bound_ns is None:
+            rows.append((cell, left_out, failure(run) or "", "", ""))
             continue
-        reference = whole.get(run.cell)
-        makespan = run.found.makespan_ns
+        reference = whole.get(cell)
         rows.append(
             (
-                run.cell,
-                _left_out(run.without),
+                cell,
+                left_out,
                 "no schedule"
-                if makespan is None
-                else _beside(makespan, None if reference is None else reference.makespan_ns),
-                _beside(run.found.lower_bound_ns, None if reference is None else reference.lower_bound_ns)
-                + f" {run.found.bound_by}",
-                "" if run.gap is None else _percent(run.gap),
+                if found.iteration_ns is None
+                else _beside(found.iteration_ns, None if reference is None else reference.iteration_ns),
+                _beside(found.lower_bound_ns, None if reference is None else reference.lower_bound_ns)
+                + f" {found.bound_by}",
+                percent(found.gap),
             )
         )
     return markdown(("cell", "without", "makespan", "bound", "gap"), rows)
@@ -93,10 +96,6 @@ def _left_out(without: Sequence[str]) -> str:
     return ", ".join(without) or "nothing"
 
 
-def _percent(gap: float) -> str:
-    return "no schedule" if math.isinf(gap) else f"{gap:.2%}"
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs that are missing, and put the tables into a page or print them."""
     parser = argparse.ArgumentParser(prog="python -m pebbler.benchmark.ablations", description=__doc__)
@@ -106,8 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the tables into")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    make_runs(jobs(CELLS, options.seconds), options.data, again=options.again)
-    publish(report(read_runs(options.data)), options.write, BEGIN, END)
+    make_in_turn(list(jobs(CELLS, options.seconds)), options.data, again=options.again)
+    publish(report(read_latest(options.data)), options.write, BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def report(results: Results) -> str:
     evaluation = evaluate(results.runs())
     table = gap_table(evaluation).table
     rows = [[str(cell) for cell in row] for row in table.rows]
-    return f"{markdown(table.header, rows)}\n{origins(evaluation.runs)}.\n"
+    return f"{markdown(table.header, rows)}\n{'; '.join(origins(evaluation.runs))}.\n"
 
 
 def shown(config: Path) -> str:

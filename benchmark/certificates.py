@@ -17,19 +17,20 @@ from pathlib import Path
 from ..instances.files import encode
 from ..instances.instance import Instance
 from ..instances.units import format_size, format_time
+from ..instances.workload import Workload
 from ..solver.bounds import Bound, best_bound
 from ..solver.flow import flow_model, hot_checkpoints, proven
 from ..solver.linear import solve_linear
 from ..validate.certificate import Certificate, check_certificate
 from .page import markdown, publish
-from .runs import Cell
+from .problems import WorkloadProblem
 
 CELLS = (
-    Cell("vgg16", 256, "K40", "1.05xMmin"),
-    Cell("vgg16", 64, "V100", "1.05xMmin"),
-    Cell("resnet152", 64, "V100", "1.05xMmin"),
-    Cell("vgg416", 32, "V100", "1.05xMmin"),
-    Cell("resnet1517", 32, "V100", "1.05xMmin"),
+    WorkloadProblem(Workload("vgg16", 256, "K40"), "1.05xMmin"),
+    WorkloadProblem(Workload("vgg16", 64, "V100"), "1.05xMmin"),
+    WorkloadProblem(Workload("resnet152", 64, "V100"), "1.05xMmin"),
+    WorkloadProblem(Workload("vgg416", 32, "V100"), "1.05xMmin"),
+    WorkloadProblem(Workload("resnet1517", 32, "V100"), "1.05xMmin"),
 )
 CHECKPOINTS = (16, 64, 256)
 BEGIN, END = "<!-- begin certificates -->\n", "<!-- end certificates -->\n"
@@ -96,11 +97,11 @@ def measure(instance: Instance, count: int) -> Point | None:
     )
 
 
-def table(cells: Sequence[Cell], counts: Sequence[int]) -> str:
+def table(cells: Sequence[WorkloadProblem], counts: Sequence[int]) -> str:
     """The measurements as Markdown."""
     rows: list[tuple[str, ...]] = []
     for cell in cells:
-        instance = cell.instance()
+        (instance,) = cell.instances()
         exact = best_bound(instance)
         name = f"{cell.name}, {len(instance.tasks)} tasks"
         rows.append((name, exact.bound_by, "", format_time(exact.lower_bound_ns), *[""] * 5))

@@ -304,7 +304,7 @@ def compare(
         Rules that the methods leave out.
     refine
         Whether to spend the time limit on the bound, too; otherwise it is the best of those that are cheap
-        and those that the methods prove.
+        and not left out, and those that the methods prove.
     on_better
         As `solve` takes it: told of better schedules and bounds of a round.
 
@@ -322,7 +322,7 @@ def compare(
     for instance in rounds:
         require_budget(instance)
     known = {
-        instance.name: best_bound(instance)
+        instance.name: best_bound(instance, without)
         if time_limit is None or not refine
         else refine_bound(instance, time_limit, seed=seed, workers=workers)
         for instance in rounds

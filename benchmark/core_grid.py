@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,8 +19,12 @@ from ..instances.memory import least_budget, parse_budget
 from ..instances.units import format_size, format_time
 from ..instances.workload import Workload
 from ..validate.schedule import MemoryModel
+from .exhibits import percent
+from .jobs import GRACE, Job, Setting
 from .page import markdown, publish
-from .runs import Cell, Job, Run, make_runs, origins, read_runs
+from .problems import WorkloadProblem, about
+from .results import Run, origins, read_latest
+from .runner import make_in_turn
 
 NETWORKS = (
     ("vgg16", 256),
@@ -38,9 +42,10 @@ DEVICES = ("K40", "V100")
 PERCENTAGES = ("75%", "50%", "30%", "20%")
 """Budgets, of the peak without a limit; those under the least budget are left out."""
 
+METHOD = "flow"
 LEAST = "1.05xMmin"
 MODELS: tuple[MemoryModel, ...] = ("contiguous", "paged", "divisible")
-DATA = Path("docs/data/core-grid.json")
+DATA = Path("docs/data/core-grid.sqlite")
 BEGIN, END = "<!-- begin core-grid -->\n", "<!-- end core-grid -->\n"
 
 _HARDEST = 8
@@ -74,15 +79,35 @@ TARGETS: dict[MemoryModel, Target] = {
 }
 
 
-def cells() -> Iterator[Cell]:
+def cells() -> Iterator[WorkloadProblem]:
     """Yield the cells of the grid, the small networks first."""
     for network, batch in NETWORKS:
         for device in DEVICES:
-            instance = Workload(network, batch, device).instance(0, check_budget=False)
+            workload = Workload(network, batch, device)
+            instance = workload.instance(0, check_budget=False)
             least = least_budget(instance)
             for budget in (*PERCENTAGES, LEAST):
                 if parse_budget(budget, instance) >= least:
-                    yield Cell(network, batch, device, budget)
+                    yield WorkloadProblem(workload, budget)
+
+
+def setting(memory: MemoryModel, seconds: float, without: tuple[str, ...] = ()) -> Setting:
+    """Return what a cell is solved with; in divisible memory, a relaxation, it is searched only."""
+    return Setting(
+        method="local-search" if memory == "divisible" else METHOD,
+        memory_model=memory,
+        time_limit=seconds,
+        wall_limit=seconds + GRACE,
+        workers=2,
+        without=without,
+    )
+
+
+def jobs(cells: Iterable[WorkloadProblem], settings: Sequence[Setting]) -> Iterator[Job]:
+    """Yield the runs of some cells, cell by cell."""
+    for cell in cells:
+        told = about(cell, cell.instances())
+        yield from (Job(cell, told, one) for one in settings)
 
 
 def blame(run: Run, runs: Sequence[Run]) -> str:
@@ -96,34 +121,31 @@ def blame(run: Run, runs: Sequence[Run]) -> str:
         ``bound and schedule`` where only both do; ``addresses`` where a schedule in another memory model and
         the best bound do; else ``open``.
     """
-    limit = TARGETS[run.memory].most
-    if run.found is None or run.found.makespan_ns is None:
+    memory = run.setting.memory_model
+    limit = TARGETS[memory].most
+    makespan, proven = run.found.iteration_ns, run.found.lower_bound_ns
+    if makespan is None or proven is None:
         return "no schedule"
-    if _within(run.found.makespan_ns, run.found.lower_bound_ns, limit):
+    if _within(makespan, proven, limit):
         return ""
     peers = [
-        (other.memory, other.found)
+        (other.setting.memory_model, other.found)
         for other in (run, *runs)
-        if other.found is not None
-        and other.cell == run.cell
-        and other.found.instance_sha256 == run.found.instance_sha256
+        if other.about.problem_sha256 == run.about.problem_sha256
     ]
-    bound = max(found.lower_bound_ns for _, found in peers)
-    made = [(memory, found.makespan_ns) for memory, found in peers if found.makespan_ns is not None]
-    best = min(makespan for memory, makespan in made if memory == run.memory)
+    bound = max(found.lower_bound_ns for _, found in peers if found.lower_bound_ns is not None)
+    made = [(model, found.iteration_ns) for model, found in peers if found.iteration_ns is not None]
+    best = min(reached for model, reached in made if model == memory)
     alone = [
         what
-        for what, makespan, proven in (
-            ("bound", run.found.makespan_ns, bound),
-            ("schedule", best, run.found.lower_bound_ns),
-        )
+        for what, makespan, proven in (("bound", makespan, bound), ("schedule", best, proven))
         if _within(makespan, proven, limit)
     ]
     if alone:
         return " or ".join(alone)
     if _within(best, bound, limit):
         return "bound and schedule"
-    return "addresses" if _within(min(makespan for _, makespan in made), bound, limit) else "open"
+    return "addresses" if _within(min(reached for _, reached in made), bound, limit) else "open"
 
 
 def _within(makespan: int, bound: int, limit: float) -> bool:
@@ -134,19 +156,18 @@ def hardest(runs: Sequence[Run]) -> list[str]:
     """Return the cells whose gaps are the greatest multiples of their targets, the worst first."""
     excess: dict[str, float] = {}
     for run in runs:
-        if run.memory in TARGETS:
-            times = _gap(run) / TARGETS[run.memory].most
-            excess[run.cell] = max(times, excess.get(run.cell, 0.0))
+        cell, memory = run.about.problem, run.setting.memory_model
+        if memory in TARGETS:
+            excess[cell] = max(run.found.gap / TARGETS[memory].most, excess.get(cell, 0.0))
     return sorted(excess, key=lambda cell: -excess[cell])[:_HARDEST]
 
 
 def report(runs: Sequence[Run]) -> str:
     """Return the tables as Markdown: for each time limit a summary and the cells."""
-    text = origins(runs)
-    for seconds in sorted({run.seconds for run in runs}):
-        some = [run for run in runs if run.seconds == seconds]
+    text = "".join(f"- {origin}.\n" for origin in origins(runs))
+    for seconds, some in by_seconds(runs).items():
         text += f"\n## {seconds:g} s a cell\n\n{_summary(some, long=seconds >= _LONG)}\n"
-        peak = max((run.found.peak_rss_bytes for run in some if run.found is not None), default=0)
+        peak = max(run.found.peak_rss_bytes or 0 for run in some)
         text += f"Memory: at most {format_size(peak)}, target {_verdict(peak, _MOST_BYTES, '4 GB')}.\n\n"
         if seconds < _LONG:
             names = hardest(some)
@@ -155,10 +176,18 @@ def report(runs: Sequence[Run]) -> str:
     return text
 
 
+def by_seconds(runs: Iterable[Run]) -> dict[float, list[Run]]:
+    """Return runs by their time limits, the shortest first."""
+    found: dict[float, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.setting.time_limit or 0.0):
+        found.setdefault(run.setting.time_limit or 0.0, []).append(run)
+    return found
+
+
 def _summary(runs: Sequence[Run], *, long: bool) -> str:
     rows = []
     for memory, target in TARGETS.items():
-        gaps = sorted(_gap(run) for run in runs if run.memory == memory)
+        gaps = sorted(run.found.gap for run in runs if run.setting.memory_model == memory)
         if not gaps:
             continue
         most = target.long if long else target.most
@@ -173,7 +202,7 @@ def _summary(runs: Sequence[Run], *, long: bool) -> str:
                 str(len(gaps)),
                 str(sum(gap <= most for gap in gaps)),
                 *(
-                    _percent(gap) if limit is None else f"{_percent(gap)}, {_verdict(gap, limit)}"
+                    percent(gap) if limit is None else f"{percent(gap)}, {_verdict(gap, limit)}"
                     for gap, limit in ranks
                 ),
             )
@@ -183,27 +212,29 @@ def _summary(runs: Sequence[Run], *, long: bool) -> str:
 
 def _cells_table(some: Sequence[Run], runs: Sequence[Run]) -> str:
     rows = []
-    for cell in dict.fromkeys(run.cell for run in some):
-        found = {run.memory: run for run in some if run.cell == cell}
-        made = [run.found for run in found.values() if run.found is not None]
-        best = max(made, key=lambda one: one.lower_bound_ns, default=None)
-        least = min((one.makespan_ns for one in made if one.makespan_ns is not None), default=None)
-        failures = {f"{memory}: {run.failure}" for memory, run in found.items() if run.failure is not None}
+    for cell in dict.fromkeys(run.about.problem for run in some):
+        found = {run.setting.memory_model: run for run in some if run.about.problem == cell}
+        told = next(iter(found.values())).about
+        bounds = [
+            (run.found.lower_bound_ns, run.found.bound_by)
+            for run in found.values()
+            if run.found.lower_bound_ns is not None
+        ]
+        bound, bound_by = max(bounds, key=lambda one: one[0], default=(None, None))
+        times = [run.found.iteration_ns for run in found.values() if run.found.iteration_ns is not None]
+        failures = {f"{memory}: {why}" for memory, run in found.items() if (why := failure(run)) is not None}
         misses = [
             f"{memory}: {why}"
             for memory in TARGETS
             if memory in found and (why := blame(found[memory], runs)) not in ("", "no schedule")
         ]
-        relaxed = ""
-        if best is not None and least is not None:
-            relaxed = _percent((least - best.lower_bound_ns) / best.lower_bound_ns)
         rows.append(
             (
                 cell,
-                "" if best is None else str(best.tasks),
-                "" if best is None else f"{format_time(best.lower_bound_ns)} ({best.bound_by})",
-                *(_percent(_gap(found[m])) if m in found else "" for m in TARGETS),
-                relaxed,
+                str(told.tasks),
+                "" if bound is None else f"{format_time(bound)} ({bound_by})",
+                *(percent(found[m].found.gap) if m in found else "" for m in TARGETS),
+                "" if bound is None or not times else percent((min(times) - bound) / bound),
                 "; ".join([*misses, *sorted(failures)]),
             )
         )
@@ -211,9 +242,9 @@ def _cells_table(some: Sequence[Run], runs: Sequence[Run]) -> str:
     return markdown(header, rows)
 
 
-def _gap(run: Run) -> float:
-    """Gap of a run; infinite without a schedule."""
-    return math.inf if run.gap is None else run.gap
+def failure(run: Run) -> str | None:
+    """Return what ended a run before it could tell anything, if something did."""
+    return run.found.stopped_by if run.found.lower_bound_ns is None or run.found.status == "error" else None
 
 
 def _rank(ordered: Sequence[float], share: float) -> float:
@@ -222,11 +253,7 @@ def _rank(ordered: Sequence[float], share: float) -> float:
 
 
 def _verdict(value: float, limit: float, told: str | None = None) -> str:
-    return f"{'met' if value <= limit else 'missed'}: {told or _percent(limit)}"
-
-
-def _percent(gap: float) -> str:
-    return "no schedule" if math.isinf(gap) else f"{gap:.2%}"
+    return f"{'met' if value <= limit else 'missed'}: {told or percent(limit)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -254,9 +281,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = [cell for cell in cells() if any(fnmatchcase(cell.name, pattern) for pattern in patterns)]
     if not chosen and options.cells != "none":
         parser.error(f"no cell matches '{options.cells}'")
-    jobs = [Job(cell, model, options.seconds) for cell in chosen for model in models]
-    make_runs(jobs, options.data, again=options.again)
-    publish(report(read_runs(options.data)), options.write, BEGIN, END)
+    if chosen:
+        settings = [setting(model, options.seconds) for model in models]
+        make_in_turn(list(jobs(chosen, settings)), options.data, again=options.again)
+    publish(report(read_latest(options.data)), options.write, BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,13 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+def pdf(figure: Figure) -> bytes:
+    """Return a picture as PDF."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    return buffer.getvalue()
+
+
 def svg(figure: Figure) -> bytes:
     """Return a picture as SVG, which needs no fonts."""
     buffer = BytesIO()

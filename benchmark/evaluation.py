@@ -11,8 +11,8 @@ from statistics import median_low
 from ..instances.errors import PebblerError
 from ..instances.units import format_size
 from ..solver.bounds import Bound
-from .jobs import Setting
-from .problems import About
+from .jobs import GRACE, Setting
+from .problems import About, own_sha256
 from .results import Run
 
 
@@ -29,7 +29,7 @@ class Evaluation:
     problems
         By checksum, in the order in which they were first run.
     bounds
-        The best lower bound on an iteration, by problem and memory model, of all that runs have proven.
+        The best lower bound on an iteration that runs have proven, by what was solved and memory model.
     """
 
     runs: tuple[Run, ...]
@@ -38,8 +38,8 @@ class Evaluation:
     bounds: dict[tuple[str, str], Bound]
 
     def bound(self, run: Run) -> Bound | None:
-        """Return the best bound known for a run's problem; None where no run could tell one."""
-        return self.bounds.get((run.about.problem_sha256, run.setting.memory_model))
+        """Return the best bound known for what a run solved; None where no run could tell one."""
+        return self.bounds.get((solved(run), run.setting.memory_model))
 
     def gap(self, run: Run, iteration_ns: int | None = None) -> float:
         """Gap of a run, or of an iteration time that it had reached; infinite without a schedule."""
@@ -69,20 +69,24 @@ class Evaluation:
 
 
 def evaluate(runs: Sequence[Run]) -> Evaluation:
-    """Set runs side by side.
+    """Set runs side by side; those in divisible memory, a relaxation, are no solutions and are left out.
 
     Raises
     ------
     PebblerError
         When there are none, or an iteration is shorter than a proven bound: one of the two is wrong.
     """
-    if not runs:
+    last = {
+        (run.about.problem_sha256, run.setting, run.seed): run
+        for run in runs
+        if run.setting.memory_model != "divisible"
+    }
+    if not last:
         raise PebblerError("there are no runs to report; make some with pebbler bench")
-    last = {(run.about.problem_sha256, run.setting, run.seed): run for run in runs}
     kept = tuple(last.values())
     bounds: dict[tuple[str, str], Bound] = {}
     for run in kept:
-        found, key = run.found, (run.about.problem_sha256, run.setting.memory_model)
+        found, key = run.found, (solved(run), run.setting.memory_model)
         if found.lower_bound_ns is None:
             continue
         if key not in bounds or found.lower_bound_ns > bounds[key].lower_bound_ns:
@@ -102,6 +106,18 @@ def evaluate(runs: Sequence[Run]) -> Evaluation:
                 f"{bound.bound_by} bound of {bound.lower_bound_ns} ns; one of them is wrong"
             )
     return evaluation
+
+
+def solved(run: Run) -> str:
+    """Return a checksum of what a run solved: of its problem, unless the method planned on other instances.
+
+    Where the method chooses the sub-batch, the word of the method comes with it, since the bound over all
+    sub-batches is for the instances that it makes of them.
+    """
+    about, sums = run.about, run.found.instances
+    if about.rounds_of == "auto":
+        return f"{about.problem_sha256} {run.setting.method}"
+    return own_sha256(sums) if sums else about.problem_sha256
 
 
 def _medians(values: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -127,10 +143,11 @@ def _words(setting: Setting) -> dict[str, str]:
         return "no limit" if seconds is None else f"{seconds:g} s"
 
     size = setting.memory_limit_bytes
+    usual = None if setting.time_limit is None else setting.time_limit + GRACE
     return {
         "memory_model": setting.memory_model,
         "time_limit": limit(setting.time_limit),
-        "wall_limit": f"wall {limit(setting.wall_limit)}",
+        "wall_limit": "" if setting.wall_limit == usual else f"wall {limit(setting.wall_limit)}",
         "memory_limit_bytes": "any memory" if size is None else f"in {format_size(size)}",
         "workers": f"{setting.workers} workers",
         "without": f"without {' '.join(setting.without)}" if setting.without else "",

@@ -44,7 +44,7 @@ def draw_gaps(figure: Figure, gaps: Mapping[str, Sequence[float]]) -> None:
         boxprops={"facecolor": "#A6D3EE"},
         medianprops={"color": "black"},
     )
-    _gap_axis(boxes, "x")
+    gap_axis(boxes, "x")
     boxes.set_xlabel("gap from the best bound")
     boxes.set_xlim(left=0)
     boxes.set_yticks(list(places), list(gaps))
@@ -99,7 +99,7 @@ def draw_profile(figure: Figure, ratios: Mapping[str, Sequence[float]], problems
     axes = figure.subplots()
     most = max([some[-1] for some in ratios.values() if some], default=1.0)
     end = max(1.02, 1 + 1.1 * (most - 1))
-    for (name, some), style in zip(ratios.items(), _styles(), strict=False):
+    for (name, some), style in zip(ratios.items(), styles(), strict=False):
         xs = [1.0, *some, end]
         ys = [sum(one <= 1.0 for one in some), *range(1, len(some) + 1), len(some)]
         axes.step(xs, [y / max(problems, 1) for y in ys], where="post", label=name, **style)
@@ -108,33 +108,33 @@ def draw_profile(figure: Figure, ratios: Mapping[str, Sequence[float]], problems
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_xlabel("iteration time, as a multiple of the shortest")
     axes.set_ylabel("share of problems")
-    _finish(axes)
+    finish(axes)
 
 
 def draw_cactus(figure: Figure, seconds: Mapping[str, Sequence[float]]) -> None:
     """Draw how many runs were done after how long, a line a setting."""
     axes = figure.subplots()
-    for (name, some), style in zip(seconds.items(), _styles(), strict=False):
+    for (name, some), style in zip(seconds.items(), styles(), strict=False):
         axes.plot([max(one, 1e-4) for one in some], range(1, len(some) + 1), label=name, marker=".", **style)
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("solve time (s), measured")
     axes.set_ylabel("runs")
-    _finish(axes)
+    finish(axes)
 
 
 def draw_anytime(figure: Figure, grid: Sequence[float], curves: Mapping[str, Sequence[float]]) -> None:
     """Draw the median gap over time, a line a setting."""
     axes = figure.subplots()
-    for (name, gaps), style in zip(curves.items(), _styles(), strict=False):
+    for (name, gaps), style in zip(curves.items(), styles(), strict=False):
         shown = [gap if math.isfinite(gap) else math.nan for gap in gaps]
         axes.step(grid, shown, where="post", label=name, **style)
     axes.set_xscale("log")
-    _gap_axis(axes, "y")
+    gap_axis(axes, "y")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("time since the run began (s), measured")
     axes.set_ylabel("median gap from the best bound")
-    _finish(axes)
+    finish(axes)
 
 
 def draw_against_budget(
@@ -144,10 +144,10 @@ def draw_against_budget(
     axes = figure.subplots()
     unit, scale = time_unit(max([ns for found in curves.values() for ns in found.values()], default=1))
     size_name, size = size_unit(budgets[-1])
-    styles = _styles()
+    chosen = styles()
     for name, found in curves.items():
         proven = name.startswith("lower bound")
-        style = {"color": "black", "linestyle": ":"} if proven else next(styles)
+        style = {"color": "black", "linestyle": ":"} if proven else next(chosen)
         times = [found[budget] / scale if budget in found else math.nan for budget in budgets]
         axes.plot([budget / size for budget in budgets], times, marker="o", markersize=4, label=name, **style)
     if ideal is not None:
@@ -155,7 +155,7 @@ def draw_against_budget(
     axes.set_ylim(bottom=0)
     axes.set_xlabel(f"budget ({size_name})")
     axes.set_ylabel(f"iteration time ({unit}), predicted")
-    _finish(axes)
+    finish(axes)
 
 
 def draw_win_loss(
@@ -178,7 +178,7 @@ def draw_win_loss(
     axes.set_ylabel("shorter iteration with this one ...")
 
 
-def _styles() -> Iterator[dict[str, Any]]:
+def styles() -> Iterator[dict[str, Any]]:
     """Yield styles of lines: no two the same for long, and the later thinner, so that those under it show."""
     for i in count():
         yield {
@@ -188,7 +188,7 @@ def _styles() -> Iterator[dict[str, Any]]:
         }
 
 
-def _gap_axis(axes: Axes, which: str) -> None:
+def gap_axis(axes: Axes, which: str) -> None:
     """Scale an axis for gaps, of which some are 0 and some are large."""
     if which == "x":
         axes.set_xscale("symlog", linthresh=_LINEAR)
@@ -202,7 +202,8 @@ def _percent(value: float, _: int | None = None) -> str:
     return f"{100 * value:g} %"
 
 
-def _finish(axes: Axes) -> None:
+def finish(axes: Axes) -> None:
+    """Add what all pictures have: a grid, and a legend beside it."""
     axes.grid(color="#dddddd")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

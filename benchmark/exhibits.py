@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from ..instances.units import format_size, format_time
 from . import exhibit_plots as plots
-from .evaluation import Evaluation
+from .evaluation import Evaluation, solved
 from .jobs import Setting
 from .results import Run
 from .significance import holm, signed_rank
@@ -272,7 +272,7 @@ def _against_budget(evaluation: Evaluation, name: str, runs: Sequence[Run]) -> E
         mine = [run for run in runs if run.setting == setting]
         for run in mine:
             bound = evaluation.bound(run)
-            if bound is not None:
+            if bound is not None and solved(run) == run.about.problem_sha256:
                 bounds.setdefault(setting.memory_model, {})[run.about.budget_bytes] = bound.lower_bound_ns
         if mine:
             times = evaluation.times(setting)

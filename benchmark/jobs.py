@@ -6,16 +6,22 @@ import math
 import time
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Literal
 
 import msgspec
 
 from ..instances.errors import PebblerError
 from ..instances.files import encode
+from ..instances.memory import ideal_ns
 from ..instances.units import format_size
+from ..solver.bounds import best_bound
+from ..validate.schedule import MemoryModel
 from .compare import Comparison, Row, compare, compare_auto
 from .machine import limit_memory, package_versions, peak_rss_bytes
 from .problems import About, Problem, WorkloadProblem, problem_sha256
+from .relaxation import search_relaxed
+
+GRACE = 120.0
+"""Seconds over its time limit after which a run is killed: building, checking and ending are not limited."""
 
 Point = tuple[float, int | None, int | None]
 """Seconds since the run began, and the best iteration time and bound from then on, in nanoseconds.
@@ -31,7 +37,7 @@ class Setting:
     Attributes
     ----------
     method, memory_model, workers, without
-        As `solve` takes them.
+        As `solve` takes them; in divisible memory, a relaxation, ``local-search`` alone.
     time_limit
         Seconds for the method; None: until it is done.
     wall_limit
@@ -41,7 +47,7 @@ class Setting:
     """
 
     method: str
-    memory_model: Literal["contiguous", "paged"] = "contiguous"
+    memory_model: MemoryModel = "contiguous"
     time_limit: float | None = None
     wall_limit: float | None = None
     memory_limit_bytes: int | None = None
@@ -75,8 +81,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     iteration_ns, stall_ns, peak_bytes, average_bytes, offloaded_bytes, prefetched_bytes, pinned_bytes
         Figures of the schedule; None without one.
     ideal_ns, lower_bound_ns, bound_by, certified
-        Time without a memory limit, and the best bound that is cheap or that the method proved; None where
-        the process ended before it could tell.
+        Time without a memory limit, and the best bound that is cheap or that the method proved, of what it
+        solved: a planner may have made other instances; None where the process ended before it could tell.
     sub_batch, rounds
         Of the schedule; the images of a round are None where the instance does not say.
     instances, schedules
@@ -146,9 +152,34 @@ def measure(job: Job) -> Measured:
         raise PebblerError(
             f"{job.problem.name} is another instance here; install the same versions on all machines"
         )
+    if setting.memory_model == "divisible":
+        return _relaxed(job)
     trace = _Trace()
     comparison = _compared(job, trace)
     return _measured(job, comparison, trace)
+
+
+def _relaxed(job: Job) -> Measured:
+    """Search a relaxation of a problem of one instance; there is a time, but no schedule to show."""
+    (instance,), setting = job.problem.instances(), job.setting
+    assert setting.method == "local-search"
+    bound = best_bound(instance)
+    relaxed = search_relaxed(instance, setting.time_limit, seed=job.seed, without=setting.without)
+    found = Found(
+        status="unknown" if relaxed.makespan_ns is None else "feasible",
+        stopped_by=relaxed.stopped_by,
+        iteration_ns=None if relaxed.makespan_ns is None else instance.rounds * relaxed.makespan_ns,
+        ideal_ns=instance.rounds * ideal_ns(instance),
+        lower_bound_ns=instance.rounds * bound.lower_bound_ns,
+        bound_by=bound.bound_by,
+        certified=bound.certified,
+        sub_batch=instance.meta.get("sub_batch"),
+        rounds=instance.rounds,
+        instances=(job.about.problem_sha256,),
+        solve_seconds=relaxed.seconds,
+        peak_rss_bytes=peak_rss_bytes(),
+    )
+    return Measured(found, (encode(instance),))
 
 
 class _Trace:
@@ -168,6 +199,7 @@ class _Trace:
 
 def _compared(job: Job, trace: _Trace) -> Comparison:
     setting, problem = job.setting, job.problem
+    assert setting.memory_model != "divisible"
     if isinstance(problem, WorkloadProblem) and problem.sub_batch == "auto":
         return compare_auto(
             problem.workload,
@@ -192,7 +224,8 @@ def _compared(job: Job, trace: _Trace) -> Comparison:
 
 
 def _measured(job: Job, comparison: Comparison, trace: _Trace) -> Measured:
-    row, bound = comparison.rows[0], comparison.bound
+    row = comparison.rows[0]
+    bound = row.bound
     instances = tuple(map(encode, row.instances))
     sums = [sha256(data).hexdigest() for data in instances]
     schedules = tuple(

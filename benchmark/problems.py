@@ -143,9 +143,12 @@ def about(problem: Problem, instances: Sequence[Instance]) -> About:
 def problem_sha256(problem: Problem, instances: Sequence[Instance]) -> str:
     """Return the checksum of a problem."""
     sums = list(map(checksum, instances))
-    if len(sums) == 1 and not is_free(problem):
-        return sums[0]
-    return sha256(" ".join([*sums, *(["auto"] if is_free(problem) else [])]).encode()).hexdigest()
+    return own_sha256([*sums, "auto"]) if is_free(problem) else own_sha256(sums)
+
+
+def own_sha256(sums: Sequence[str]) -> str:
+    """Return the checksum of an iteration, by those of its instances: of a single one it is that."""
+    return sums[0] if len(sums) == 1 else sha256(" ".join(sums).encode()).hexdigest()
 
 
 def _without_budget(instance: Instance) -> Instance:

@@ -64,7 +64,7 @@ def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Wr
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PebblerError(f"{folder} cannot be made: {error.strerror or error}") from None
-    conditions = f"Iteration times: {MODEL_LIMITS}. From {origins(evaluation.runs)}."
+    conditions = f"Iteration times: {MODEL_LIMITS}. From {'; '.join(origins(evaluation.runs))}."
     shown: list[tuple[Exhibit, bytes]] = []
     contents: dict[str, bytes] = {"runs.csv": _csv(runs)}
     for exhibit in exhibits(evaluation):

@@ -206,8 +206,17 @@ def _run(row: Iterable[Any]) -> Run:
     return msgspec.convert(values | parts, Run, strict=False)
 
 
-def origins(runs: Iterable[Run]) -> str:
-    """Tell in a sentence where and when runs were made."""
+def read_latest(path: Path) -> list[Run]:
+    """Return the runs of a results file, of each measurement the last one, whatever code it was made with.
+
+    A measurement is a problem by name, a setting and a seed.
+    """
+    with Results(path) as results:
+        return list({(run.about.problem, run.setting, run.seed): run for run in results.runs()}.values())
+
+
+def origins(runs: Iterable[Run]) -> list[str]:
+    """Tell where and when runs were made, in a text for each machine, version and revision."""
     found: dict[str, list[str]] = {}
     for run in runs:
         origin = run.origin
@@ -216,7 +225,7 @@ def origins(runs: Iterable[Run]) -> str:
         found.setdefault(f"{origin.machine}; Python {origin.python}, {packages}{revision}", []).append(
             run.date
         )
-    return "; ".join(
+    return [
         f"{len(dates)} runs, {' to '.join(sorted({min(dates), max(dates)}))}: {text}"
         for text, dates in found.items()
-    )
+    ]

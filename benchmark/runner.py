@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecu
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from threading import Event
 
 from ..heuristics.local_search import RULES as SEARCH_RULES
@@ -55,6 +56,7 @@ def make(
     *,
     lost: tuple[type[Exception], ...] = (),
     retry: bool = False,
+    again: bool = False,
 ) -> Tally:
     """Make the runs that the results lack, and enter each as soon as it is made.
 
@@ -72,13 +74,15 @@ def make(
         What the executor raises for a run that no worker survived: such a run has failed.
     retry
         Whether to make the runs that failed again.
+    again
+        Whether to make all again; new runs take the place of the old ones.
 
     Raises
     ------
     PebblerError
         When a worker has other versions of the packages than this process.
     """
-    known = results.fingerprints(failed=not retry)
+    known = set() if again else results.fingerprints(failed=not retry)
     wanted = [job for job in jobs if job.fingerprint not in known]
     _log.info("%d of %d runs are made already", len(jobs) - len(wanted), len(jobs))
     ended = Event() if isinstance(executor, ThreadPoolExecutor) else None
@@ -108,6 +112,16 @@ def make(
             future.cancel()
         executor.shutdown()
     return Tally(len(jobs) - len(wanted), len(wanted), failed)
+
+
+def make_in_turn(jobs: Sequence[Job], path: Path, *, again: bool = False) -> Tally:
+    """Make the runs that a results file lacks one after the other, as `make` does.
+
+    The file is made with its folder unless it is there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Results(path, write=True) as results:
+        return make(jobs, results, ThreadPoolExecutor(1), again=again)
 
 
 def warn_of_crowding(jobs: Sequence[Job], at_once: int) -> None:

@@ -19,11 +19,8 @@ from ..instances.suites import find_suite, members
 from ..instances.taskgraph import Graph
 from ..instances.units import parse_size, parse_time
 from ..instances.workload import Workload
-from .jobs import Job, Setting
+from .jobs import GRACE, Job, Setting
 from .problems import FileProblem, Problem, SuiteProblem, WorkloadProblem, about, is_free
-
-_GRACE = 120.0
-"""Seconds over its time limit after which a run is killed: building, checking and ending are not limited."""
 
 _log = logging.getLogger(__name__)
 
@@ -148,7 +145,7 @@ def settings(sweep: Sweep) -> Iterator[Setting]:
             method=method,
             memory_model=memory,
             time_limit=limit,
-            wall_limit=limit + _GRACE if wall_limit is None and limit is not None else wall_limit,
+            wall_limit=limit + GRACE if wall_limit is None and limit is not None else wall_limit,
             memory_limit_bytes=memory_limit,
             workers=sweep.workers,
             without=without,

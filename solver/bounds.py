@@ -5,6 +5,7 @@ The arguments are those of `validate.exact_bounds`; here is what finds the posit
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -75,10 +76,13 @@ def certified_bound(certificate: Certificate) -> Bound:
     return Bound(certificate.lower_bound_ns, certificate.bound_by, certified=True, certificate=certificate)
 
 
-def best_bound(instance: Instance) -> Bound:
-    """Return the better of the compute bound and, without recomputable tasks, the single-peak bound."""
+def best_bound(instance: Instance, without: Collection[str] = ()) -> Bound:
+    """Return the better of the compute bound and, without recomputable tasks, the single-peak bound.
+
+    That one is left out where `without`, rules that a method leaves out, has ``single-peak``.
+    """
     bounds = [compute_bound(instance)]
-    if not any(task.recomputable for task in instance.tasks):
+    if "single-peak" not in without and not any(task.recomputable for task in instance.tasks):
         bounds.append(single_peak_bound(instance))
     return max(bounds, key=lambda bound: bound.lower_bound_ns)
 

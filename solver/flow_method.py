@@ -20,7 +20,7 @@ from ..instances.instance import Instance
 from ..instances.transforms import in_parts
 from ..instances.units import format_time
 from ..validate.schedule import Schedule
-from .bounds import best_bound, compute_bound
+from .bounds import best_bound
 from .flow import FlowModel, bound_name, flow_model, hot_checkpoints, proven
 from .flow_decode import guide_of
 from .linear import LinearModel, LinearResult
@@ -129,8 +129,7 @@ class FlowRun:
 
     def __init__(self, instance: Instance, limits: Limits) -> None:
         self.instance, self.limits = instance, limits
-        bound = compute_bound if "single-peak" in limits.without else best_bound
-        self.bound = bound(instance)
+        self.bound = best_bound(instance, limits.without)
         self.best = limits.incumbent
         self.searches = "local-search" not in limits.without
         self.reason = "no schedule was found"

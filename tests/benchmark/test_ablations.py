@@ -9,7 +9,7 @@ import pytest
 from pebbler.benchmark import ablations
 from pebbler.benchmark.ablations import BEGIN, CELLS, END, jobs, report
 from pebbler.benchmark.core_grid import cells
-from pebbler.benchmark.runs import read_runs
+from pebbler.benchmark.results import read_latest
 from pebbler.heuristics.methods import find_method
 
 
@@ -18,22 +18,22 @@ def test_cells_are_of_the_core_grid() -> None:
 
 
 def test_each_rule_is_left_out_once() -> None:
-    found = [job.without for job in jobs(CELLS[:2], 1.0)]
+    found = [job.setting.without for job in jobs(CELLS[:2], 1.0)]
     assert found[: len(found) // 2] == [(), *((rule,) for rule in find_method("flow").rules)]
     assert found[len(found) // 2 :] == found[: len(found) // 2]
     assert ("single-peak",) in found
 
 
 def test_page_shows_what_a_rule_buys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page, data = tmp_path / "page.md", tmp_path / "runs.json"
+    page, data = tmp_path / "page.md", tmp_path / "runs.sqlite"
     page.write_text(f"before\n{BEGIN}old\n{END}after\n")
-    some = [job for job in jobs(CELLS[:1], 1.0) if job.without in ((), ("single-peak",), ("places",))]
+    some = [job for job in jobs(CELLS[:1], 1.0) if job.setting.without in ((), ("single-peak",), ("places",))]
     monkeypatch.setattr(ablations, "jobs", lambda *_: some)
     ablations.main(["--seconds", "1", "--data", str(data), "--write", str(page)])
-    runs = {run.without: run.found for run in read_runs(data)}
+    runs = {run.setting.without: run.found for run in read_latest(data)}
     whole, bare = runs[()], runs["single-peak",]
-    assert whole is not None
-    assert bare is not None
+    assert whole.lower_bound_ns is not None
+    assert bare.lower_bound_ns is not None
     assert bare.lower_bound_ns <= whole.lower_bound_ns
     text = page.read_text()
     assert text.startswith(f"before\n{BEGIN}- 3 runs, ")
@@ -45,4 +45,4 @@ def test_page_shows_what_a_rule_buys(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_committed_page_is_of_the_committed_runs(pytestconfig: pytest.Config) -> None:
     folder = pytestconfig.rootpath / "docs"
     tables = (folder / "ablations.md").read_text("utf-8").split(BEGIN)[1].split(END)[0]
-    assert tables == report(read_runs(folder / "data" / "ablations.json"))
+    assert tables == report(read_latest(folder / "data" / "ablations.sqlite"))

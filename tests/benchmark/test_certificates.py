@@ -7,7 +7,7 @@ import pytest
 
 from pebbler.benchmark import certificates
 from pebbler.benchmark.certificates import BEGIN, END, main, measure, table
-from pebbler.benchmark.runs import Cell
+from pebbler.benchmark.problems import WorkloadProblem
 from pebbler.instances.workload import Workload
 
 
@@ -22,12 +22,13 @@ def test_exactness_loses_next_to_nothing() -> None:
 
 def test_a_program_that_does_not_end_has_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "LIMIT", 0.0)
-    text = table([Cell("vgg16", 64, "V100", "1.05xMmin")], [64])
+    text = table([WorkloadProblem(Workload("vgg16", 64, "V100"), "1.05xMmin")], [64])
     assert "LP, 64 checkpoints | none in 0 s" in text
 
 
 def test_the_table_goes_into_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificates, "CELLS", (Cell("alexnet", 64, "K40", "1.05xMmin"),))
+    cells = (WorkloadProblem(Workload("alexnet", 64, "K40"), "1.05xMmin"),)
+    monkeypatch.setattr(certificates, "CELLS", cells)
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}{END}after\n", encoding="utf-8")
     main(["--write", str(page), "--most", "16"])

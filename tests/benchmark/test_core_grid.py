@@ -2,57 +2,79 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from pebbler.benchmark import core_grid, runs
-from pebbler.benchmark.core_grid import BEGIN, END, blame, cells, hardest, report
-from pebbler.benchmark.runs import Cell, Found, Job, Run, Runs, make_runs, read_runs
+from pebbler.benchmark import core_grid, runner
+from pebbler.benchmark.core_grid import BEGIN, END, blame, cells, hardest, jobs, report, setting
+from pebbler.benchmark.jobs import Found, Job
+from pebbler.benchmark.machine import Origin
+from pebbler.benchmark.problems import About, WorkloadProblem
+from pebbler.benchmark.results import Run, read_latest
+from pebbler.benchmark.runner import Tally, make_in_turn
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.files import encode, write_atomically
 from pebbler.instances.memory import ideal_ns
+from pebbler.instances.workload import Workload
 from pebbler.validate.schedule import MemoryModel
 
-SMALL = Cell("alexnet", 64, "K40", "1.25xMmin")
+SMALL = WorkloadProblem(Workload("alexnet", 64, "K40"), "1.25xMmin")
+
+ABOUT = About(
+    problem="net/1/K40/50%",
+    problem_sha256="0" * 64,
+    family_sha256="f" * 64,
+    network="net",
+    batch=1,
+    device="K40",
+    graph="executable",
+    rounds_of="1",
+    engines="duplex",
+    tasks=10,
+    budget_bytes=100,
+)
 
 
-def run(makespan: int | None, bound: int, memory: MemoryModel = "paged", seconds: float = 60.0) -> Run:
+def run(
+    makespan: int | None,
+    bound: int,
+    memory: MemoryModel = "paged",
+    seconds: float = 60.0,
+    cell: str = ABOUT.problem,
+    instance: str = ABOUT.problem_sha256,
+) -> Run:
     found = Found(
-        instance_sha256="0" * 64,
-        tasks=10,
-        budget_bytes=100,
-        ideal_ns=90,
-        makespan_ns=makespan,
+        status="unknown" if makespan is None else "feasible",
+        stopped_by="time limit",
+        iteration_ns=makespan,
         lower_bound_ns=bound,
         bound_by="compute",
         certified=True,
-        status="unknown" if makespan is None else "feasible",
-        stopped_by="time limit",
-        solve_seconds=seconds,
         peak_rss_bytes=300_000_000,
     )
     return Run(
-        cell="net/1/K40/50%",
-        memory=memory,
-        seconds=seconds,
+        fingerprint=f"{cell} {memory} {seconds}",
+        about=dataclasses.replace(ABOUT, problem=cell, problem_sha256=instance),
         seed=0,
-        workers=2,
+        setting=setting(memory, seconds),
         found=found,
+        wall_seconds=None,
         date="2026-01-02",
-        machine="a machine",
-        python="3.11.7",
-        packages={"pebbler": "0.1.0"},
-        revision=None,
+        origin=Origin("a machine", "3.11.7", {"pebbler": "0.1.0"}, None),
     )
+
+
+def short(*memories: MemoryModel) -> list[Job]:
+    return list(jobs([SMALL], [setting(memory, 0.5) for memory in memories]))
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with a short run of a small cell in each memory model."""
-    path = tmp_path_factory.mktemp("grid") / "new" / "runs.json"
-    make_runs([Job(SMALL, memory, 0.5) for memory in core_grid.MODELS], path)
+    path = tmp_path_factory.mktemp("grid") / "new" / "runs.sqlite"
+    make_in_turn(short(*core_grid.MODELS), path)
     return path
 
 
@@ -68,60 +90,40 @@ def test_cells_are_all_that_can_be_solved() -> None:
 
 
 def test_runs_are_what_the_methods_find(file: Path) -> None:
-    found = {one.memory: one.found for one in read_runs(file)}
-    instance = SMALL.instance()
+    found = {one.setting.memory_model: one for one in read_latest(file)}
+    (instance,) = SMALL.instances()
     assert list(found) == list(core_grid.MODELS)
-    for one in found.values():
-        assert one is not None
-        assert one.makespan_ns is not None
-        assert ideal_ns(instance) <= one.ideal_ns <= one.lower_bound_ns <= one.makespan_ns
-        assert one.tasks == len(instance.tasks)
-        assert 20e6 < one.peak_rss_bytes < 4e9
+    for memory, one in found.items():
+        assert one.found.iteration_ns is not None
+        assert one.found.lower_bound_ns is not None
+        assert ideal_ns(instance) == one.found.ideal_ns
+        assert ideal_ns(instance) <= one.found.lower_bound_ns <= one.found.iteration_ns
+        assert one.about.tasks == len(instance.tasks)
+        assert 20e6 < (one.found.peak_rss_bytes or 0) < 4e9
+        assert bool(one.found.schedules) == (memory != "divisible")
 
 
 def test_runs_that_the_file_has_are_not_repeated(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = file.read_bytes()
-    monkeypatch.setattr(runs, "_made", lambda *_: pytest.fail("it was repeated"))
-    make_runs([Job(SMALL, "paged", 0.5)], file)
+    monkeypatch.setattr(runner, "perform", lambda *_: pytest.fail("it was repeated"))
+    assert make_in_turn(short("paged"), file) == Tally(kept=1, made=0, failed=0)
     assert file.read_bytes() == before
 
 
 def test_a_run_that_is_repeated_takes_the_old_ones_place(file: Path) -> None:
-    old = {one.memory: one for one in read_runs(file)}
-    make_runs([Job(SMALL, "paged", 0.5)], file, again=True)
-    new = {one.memory: one for one in read_runs(file)}
-    assert len(read_runs(file)) == len(new) == len(old)
+    old = {one.setting.memory_model: one for one in read_latest(file)}
+    make_in_turn(short("paged"), file, again=True)
+    new = {one.setting.memory_model: one for one in read_latest(file)}
+    assert len(read_latest(file)) == len(new) == len(old)
     assert new["contiguous"] == old["contiguous"]
     assert new["paged"] != old["paged"]
 
 
-def test_a_run_that_is_killed_costs_itself_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "runs.json"
-    with monkeypatch.context() as patch:
-        patch.setattr(runs, "_GRACE", -4.9)
-        make_runs([Job(SMALL, "paged", 5.0)], path)
-    make_runs([Job(SMALL, "paged", 5.0), Job(SMALL, "paged", 0.5)], path)
-    killed, made = read_runs(path)
-    assert killed.found is None
-    assert killed.failure == "the run's process failed: it was killed after 0 s"
-    assert killed.gap is None
-    assert made.found is not None
-
-
-def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
-    make_runs([Job(SMALL, "paged", 0.5, without=("haste",)), Job(SMALL, "paged", 0.5)], tmp_path / "r.json")
-    failed, made = read_runs(tmp_path / "r.json")
-    assert failed.found is None
-    assert "no rule 'haste'" in (failed.failure or "")
-    assert made.found is not None
-    assert made.failure is None
-
-
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "runs.json"
-    path.write_text('{"format": "pebbler/instance/1"}')
-    with pytest.raises(PebblerError, match="is not a file of runs"):
-        read_runs(path)
+    path = tmp_path / "runs.sqlite"
+    path.write_text('{"format": "pebbler/runs/1"}')
+    with pytest.raises(PebblerError, match="cannot be used as a results file"):
+        read_latest(path)
 
 
 @pytest.mark.parametrize(
@@ -147,11 +149,8 @@ def test_blame_falls_on_nothing_where_the_target_is_met() -> None:
     assert blame(run(None, 1000), []) == "no schedule"
 
 
-def test_runs_of_another_instance_or_cell_say_nothing() -> None:
-    better = run(1001, 1000)
-    assert better.found is not None
-    stale = replace(better, found=replace(better.found, instance_sha256="1" * 64))
-    assert blame(run(1200, 1000), [stale, replace(better, cell="net/2/K40/50%")]) == "open"
+def test_runs_of_another_instance_say_nothing() -> None:
+    assert blame(run(1200, 1000), [run(1001, 1000, instance="1" * 64)]) == "open"
 
 
 def test_hardest_are_the_greatest_multiples_of_targets() -> None:
@@ -162,17 +161,17 @@ def test_hardest_are_the_greatest_multiples_of_targets() -> None:
         ("c", "paged", None),
         ("d", "divisible", 1900),
     ]
-    found = [replace(run(makespan, 1000, memory), cell=name) for name, memory, makespan in gaps]
+    found = [run(makespan, 1000, memory, cell=name) for name, memory, makespan in gaps]
     assert hardest(found) == ["c", "b", "a"]
 
 
 def test_summary_says_what_is_met() -> None:
     gaps = [0] * 8 + [1] * 10 + [30, 31]
-    some = [replace(run(1000 + gap, 1000), cell=f"net/{i}/K40/50%") for i, gap in enumerate(gaps)]
+    some = [run(1000 + gap, 1000, cell=f"net/{i}/K40/50%") for i, gap in enumerate(gaps)]
     text = report(some)
     assert "| paged | 20 | 18 | 0.10%, met: 0.10% | 0.10%, met: 1.00% | 3.10%, missed: 3.00% |" in text
     assert "target met: 4 GB" in text
-    long = report([replace(one, seconds=600.0) for one in some])
+    long = report([replace(one, setting=setting("paged", 600.0)) for one in some])
     assert "| paged | 20 | 18 | 0.10% | 0.10%, met: 1.00% | 3.10%, missed: 1.00% |" in long
 
 
@@ -194,17 +193,18 @@ def test_page_gets_the_tables(file: Path, tmp_path: Path) -> None:
 def test_committed_page_is_of_the_committed_runs(pytestconfig: pytest.Config) -> None:
     folder = pytestconfig.rootpath / "docs"
     tables = (folder / "core-grid.md").read_text("utf-8").split(BEGIN)[1].split(END)[0]
-    assert tables == report(read_runs(folder / "data" / "core-grid.json"))
+    assert tables == report(read_latest(folder / "data" / "core-grid.sqlite"))
 
 
 @pytest.mark.parametrize("arguments", [["--cells", "nonesuch*"], ["--memory", "paged,other"]])
 def test_unknown_names_are_refused(arguments: list[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
-        core_grid.main([*arguments, "--data", str(tmp_path / "runs.json")])
-    assert not (tmp_path / "runs.json").exists()
+        core_grid.main([*arguments, "--data", str(tmp_path / "runs.sqlite")])
+    assert not (tmp_path / "runs.sqlite").exists()
 
 
-def test_last_run_of_a_measurement_counts(tmp_path: Path) -> None:
-    path = tmp_path / "runs.json"
-    write_atomically(path, encode(Runs(runs=(run(1200, 1000), run(1300, 1000)))))
-    assert [one.found and one.found.makespan_ns for one in read_runs(path)] == [1300]
+def test_runs_that_failed_say_why() -> None:
+    failed = run(None, 1000)
+    failed = replace(failed, found=Found(status="error", stopped_by="the process failed"))
+    text = report([failed, run(1010, 1000, "contiguous")])
+    assert "| 10 | 1.000 us (compute) | 1.00% | no schedule | 1.00% | paged: the process failed |" in text

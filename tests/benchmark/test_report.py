@@ -98,6 +98,23 @@ def test_bounds_of_one_memory_model_say_nothing_of_another() -> None:
     assert list(evaluation.settings.values()) == ["a, contiguous", "a, paged"]
 
 
+def test_relaxations_are_no_solutions() -> None:
+    relaxed = made("p", "a", 105, 100, memory_model="divisible")
+    evaluation = evaluate([made("p", "a", 120, 110), relaxed])
+    assert [run.setting.memory_model for run in evaluation.runs] == ["contiguous"]
+    with pytest.raises(PebblerError, match="there are no runs to report"):
+        evaluate([relaxed])
+
+
+def test_bounds_of_a_problem_say_nothing_of_what_a_planner_made_of_it() -> None:
+    planned = made("p", "b", 90, 80, instances=("other",))
+    evaluation = evaluate([made("p", "a", 120, 100, instances=("p",)), planned])
+    assert [evaluation.gap(run) for run in evaluation.runs] == [0.2, 0.125]
+    auto = [made("p", method, time, time) for method, time in (("a", 100), ("b", 90))]
+    auto = [replace(run, about=dataclasses.replace(run.about, rounds_of="auto")) for run in auto]
+    assert [evaluate(auto).gap(run) for run in auto] == [0, 0]
+
+
 def test_schedule_that_contradicts_a_bound_is_refused() -> None:
     with pytest.raises(PebblerError, match="99 ns by a contradicts the compute bound of 100 ns"):
         evaluate([made("p", "a", 99, 90), made("p", "b", 120, 100)])
@@ -115,6 +132,15 @@ def test_settings_are_named_by_what_they_do_not_share() -> None:
         made("p", "a", 120, 100, time_limit=10.0, without=("x", "y")),
     ]
     assert list(evaluate(runs).settings.values()) == ["a, 1 s", "a, 10 s", "a, 10 s, without x y"]
+
+
+def test_wall_limit_that_follows_from_the_time_limit_is_not_told() -> None:
+    runs = [made("p", "a", 120, 100), made("p", "b", 120, 100, time_limit=10.0)]
+    runs = [
+        replace(run, setting=dataclasses.replace(run.setting, wall_limit=wall))
+        for run, wall in zip(runs, (None, 130.0), strict=True)
+    ]
+    assert list(evaluate(runs).settings.values()) == ["a, no limit", "b, 10 s"]
 
 
 def test_seeds_of_a_problem_count_as_their_median() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pebbler.benchmark.results import COLUMNS, Results, Run, origins
+from pebbler.benchmark.results import COLUMNS, Results, Run, origins, read_latest
 from pebbler.instances.errors import PebblerError
 
 from .sweeps import swept
@@ -121,7 +121,19 @@ def test_empty_file_becomes_one_of_results_only_when_written(tmp_path: Path) -> 
 
 def test_origins_tell_machines_and_dates_apart(runs: list[Run]) -> None:
     other = replace(runs[1], date="2031-02-03", origin=dataclasses.replace(runs[1].origin, revision="abc"))
-    text = origins([runs[0], other, replace(other, date="2031-02-01")])
-    assert text.startswith(f"1 runs, {runs[0].date}: {runs[0].origin.machine}; Python ")
-    assert "; 2 runs, 2031-02-01 to 2031-02-03: " in text
-    assert text.endswith(", revision abc")
+    first, second = origins([runs[0], other, replace(other, date="2031-02-01")])
+    assert first.startswith(f"1 runs, {runs[0].date}: {runs[0].origin.machine}; Python ")
+    assert second.startswith("2 runs, 2031-02-01 to 2031-02-03: ")
+    assert second.endswith(", revision abc")
+
+
+def test_last_run_of_a_measurement_counts_whatever_code_made_it(runs: list[Run], tmp_path: Path) -> None:
+    path = tmp_path / "twice.sqlite"
+    again = replace(runs[0], fingerprint="of newer packages", date="2031-02-03")
+    with Results(path, write=True) as results:
+        for run in (*runs, again):
+            results.add(run)
+    latest = read_latest(path)
+    assert len(latest) == len(runs)
+    assert again in latest
+    assert runs[0] not in latest

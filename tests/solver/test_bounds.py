@@ -234,6 +234,7 @@ def test_recomputation_breaks_the_argument() -> None:
 def test_the_best_bound_says_whose_it_is() -> None:
     assert best_bound(one_gap(4)) == Bound(27, "single-peak", certified=True)
     assert best_bound(one_gap(0)) == Bound(15, "compute", certified=True)
+    assert best_bound(one_gap(4), ["single-peak"]) == Bound(15, "compute", certified=True)
 
 
 def test_gap() -> None:
