@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
+from typing import Annotated
+
+import msgspec
 
 from .errors import PebblerError
 
 LARGEST = 2**53
 """Greatest figure in a file: every integer up to it is exact in a double, whatever language reads it."""
+
+Positive = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 
 _SIZES = {
     "": 1,

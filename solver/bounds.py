@@ -6,6 +6,7 @@ The arguments are those of `validate.exact_bounds`; here is what finds the posit
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from ..instances.instance import Instance
 from ..validate.certificate import Certificate, certify
 from ..validate.exact_bounds import EvictableStay, SinglePeak, least_times
+from .gradient_bounds import gradient_bound_ns
 
 _EXACT = 8
 """At how many of the most promising positions the single-peak bound is worked out exactly."""
@@ -76,11 +78,13 @@ def certified_bound(certificate: Certificate) -> Bound:
 
 
 def best_bound(instance: Instance) -> Bound:
-    """Return the better of the compute bound and, without recomputable tasks, the single-peak bound."""
+    """Return the best of the compute bound, that of gradients and, if no task may run again, of a peak."""
     bounds = [compute_bound(instance)]
+    if instance.gpus > 1:
+        bounds.append(Bound(gradient_bound_ns(instance), "gradients", certified=True))
     if not any(task.recomputable for task in instance.tasks):
         bounds.append(single_peak_bound(instance))
-    return max(bounds, key=lambda bound: bound.lower_bound_ns)
+    return reduce(Bound.raised, bounds)
 
 
 def compute_bound(instance: Instance) -> Bound:

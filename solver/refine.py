@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from ..instances.instance import Instance
 from .bounds import Bound, best_bound
+from .cluster_flow import cluster_flow_bound
 from .flow import Integrality, flow_bound, hot_checkpoints
 from .linear import require_linear_solver, takes_whole_columns
 
@@ -128,10 +131,11 @@ def refine_bound(
         on_better(best)
     if any(task.recomputable for task in instance.tasks):
         return best
+    bound_by_flow = flow_bound if instance.cluster is UNSET else cluster_flow_bound
     for stage in stages(len(instance.tasks), deadline, whole=takes_whole_columns(solver)):
         linear_first = stage.integrality != "none" and stage.count <= _LARGE
         for integrality in ("none", stage.integrality) if linear_first else (stage.integrality,):
-            found = flow_bound(
+            found = bound_by_flow(
                 instance,
                 hot_checkpoints(instance, stage.count),
                 integrality=integrality,
