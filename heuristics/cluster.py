@@ -199,7 +199,8 @@ class _Loom:
     def _simulated(self, lines: _Lines, in_turn: bool) -> tuple[Schedule, list[_Span]] | None:
         """Return the schedule of all GPUs, and when the first node's first to last of each step do it.
 
-        `in_turn`: GPUs of a node send a gradient one after the other, not at the same time. None where streams would wait for each other in a circle.
+        None where streams would wait for each other in a circle. With `in_turn`, GPUs of a node send a
+        gradient one after the other.
         """
         order = self._order(lines)
         if order is None:
