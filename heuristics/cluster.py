@@ -22,7 +22,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from ..instances.cluster import SECOND, Cluster
+from ..instances.cluster import Cluster
 from ..instances.instance import Instance
 from ..validate.cluster_program import cluster_of, one_gpu
 from ..validate.cluster_simulate import simulate_cluster
@@ -57,7 +57,7 @@ def _shared_ns(cluster: Cluster, size: int, alone: int | None) -> int | None:
     """Time of a copy while all GPUs of a node copy as much; null and 0 stay what they are."""
     if not alone:
         return alone
-    return max(alone, -(-size * cluster.node_gpus * SECOND // cluster.bus_bytes_per_second))
+    return max(alone, cluster.passing_ns(size, alone, cluster.node_gpus))
 
 
 def spread(instance: Instance, method: Method, limits: Limits) -> Answer:

@@ -7,6 +7,10 @@ section 6; Layrub, TACO 2018, section 5.6).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
 import msgspec
 
 from .errors import FormatError
@@ -14,6 +18,17 @@ from .units import Natural, Positive
 
 SECOND = 10**9
 """Nanoseconds of a second."""
+
+
+CORE_BYTES_PER_SECOND = 4 * 10**9
+"""Bytes of gradients that a core adds in a second.
+
+An assumption: about 12e9 bytes a second of memory traffic, which one core of a Xeon E5-2630 v4 reaches; it
+reads two numbers and writes one.
+"""
+
+HOST_BYTES_PER_SECOND = 10 * 10**9
+"""The most that all cores add: 2.5 times as much, for moDNN found 2 to 3 (TPDS 2019, section 7.5)."""
 
 
 class Gradient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,6 +101,28 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.nodes > 1 and self.nvlink_bytes_per_second is not None:
             raise FormatError("cluster: a ring of NVLinks does not reach over nodes; leave one of them out")
 
+    def naive_ns(self, gradients: Sequence[Gradient], *, staged: bool = False) -> int:
+        """Time that adding up takes at the end: one GPU gathers gradients, and sends weights to the others.
+
+        That is moDNN's baseline (TPDS 2019, sections 6.1 and 7.5). Its link to the bus is what limits the one
+        GPU; what it computes is not counted.
+
+        Parameters
+        ----------
+        gradients
+            All of the iteration.
+        staged
+            Every copy goes to the host first, as with two calls of ``cudaMemcpy``, and what the others copy
+            shares the bus; else copies go from GPU to GPU.
+        """
+        others = self.gpus - 1
+        passed = -(-others * sum(g.bytes for g in gradients) * SECOND // self.bus_bytes_per_second)
+        out, into = sum(g.offload_ns for g in gradients), sum(g.prefetch_ns for g in gradients)
+        through = max(others * max(out, into), passed)
+        if not staged:
+            return 2 * through
+        return max(out, passed) + max(others * into, passed) + out + max(into, passed) if others else 0
+
     @property
     def node_gpus(self) -> int:
         """GPUs of a node."""
@@ -95,6 +132,21 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def joins_on_host(self) -> bool:
         """Whether gradients go through the host, and not over NVLink."""
         return self.nvlink_bytes_per_second is None
+
+    def load(self, size: int, alone_ns: int) -> Fraction:
+        """Bytes that a copy puts on the bus, of its size and time with the bus to itself.
+
+        Times are rounded to whole nanoseconds; what rounding down saves does not count as load, so that a bus
+        as fast as the link holds up no copy that is alone.
+        """
+        passed = Fraction(self.bus_bytes_per_second * alone_ns, SECOND)
+        rounded = passed < size <= passed + Fraction(self.bus_bytes_per_second, SECOND)
+        return passed if rounded else Fraction(size)
+
+    def passing_ns(self, size: int, alone_ns: int, copies: int = 1) -> int:
+        """Time in which the bus passes copies, at least; none where a copy takes no time."""
+        load = copies * self.load(size, alone_ns) if alone_ns else 0
+        return math.ceil(load * SECOND / self.bus_bytes_per_second)
 
     def accumulate_ns(self, gradient: Gradient) -> int:
         """Time in which a node's cores add one GPU's gradient to the weights."""

@@ -7,10 +7,64 @@ from dataclasses import replace
 
 import msgspec
 
-from .cluster import Cluster, Gradient
+from .cluster import CORE_BYTES_PER_SECOND, HOST_BYTES_PER_SECOND, SECOND, Cluster, Gradient
+from .devices import find_device
 from .errors import PebblerError
 from .instance import Instance
+from .memory import ideal_ns
 from .workload import BATCH_NORM_NOTE, Workload
+
+
+def several_gpus(
+    workload: Workload,
+    gpus: int,
+    *,
+    nodes: int = 1,
+    bus: int | None = None,
+    cores: int = 1,
+    network: int | None = None,
+    nvlink: int | None = None,
+) -> Cluster:
+    """Return a cluster of GPUs of a workload's device, without gradients.
+
+    Parameters
+    ----------
+    workload
+        Its device, or its profile, says what a link to the host takes.
+    gpus, nodes
+        Their numbers.
+    bus, network, nvlink
+        Bytes a second; by default the bus passes what one GPU's link takes, and there is no NVLink.
+    cores
+        Of a node, to add up gradients.
+
+    Raises
+    ------
+    PebblerError
+        When the numbers do not fit each other.
+    """
+    if bus is None:
+        bus = _link_rate(workload)
+    return Cluster(
+        gpus=gpus,
+        nodes=nodes,
+        bus_bytes_per_second=bus,
+        cores=cores,
+        core_bytes_per_second=CORE_BYTES_PER_SECOND,
+        host_bytes_per_second=HOST_BYTES_PER_SECOND,
+        network_bytes_per_second=network,
+        nvlink_bytes_per_second=nvlink,
+    )
+
+
+def _link_rate(workload: Workload) -> int:
+    """Bytes a second of a GPU's slower link."""
+    if workload.profile is None:
+        device = find_device(workload.device)
+        return int(min(device.offload_bandwidth, device.prefetch_bandwidth))
+    sample = 2**30
+    times = workload.profile.copy_ns(sample, "offload"), workload.profile.copy_ns(sample, "prefetch")
+    return sample * SECOND // max(times)
 
 
 def portion(workload: Workload, gpus: int) -> Workload:
@@ -54,12 +108,13 @@ def cluster_instances(
         When the network, the device, the portions, the sub-batch or the budget is wrong.
     """
     share = portion(workload, cluster.gpus)
+    whole = workload.round(workload.batch, 1)
     instances: list[Instance] = []
     for size, rounds, is_last in _rounds(share, share.batch if sub_batch is None else sub_batch):
         limit = instances[0].budget_bytes if instances else budget
         instance = share.instance(limit, size, rounds=rounds)
         gradients = gradients_of(share, size) if is_last else ()
-        meta = {**instance.meta, "batch": workload.batch, "gpus": cluster.gpus}
+        meta = {**instance.meta, "batch": workload.batch, "one_gpu_ideal_ns": ideal_ns(whole)}
         if share.described().has_batch_norm and size < workload.batch:
             meta["notes"] = BATCH_NORM_NOTE
         instances.append(

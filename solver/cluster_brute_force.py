@@ -280,24 +280,23 @@ class _Machine:
             there = (gpu.resident & ~self._arriving(gpu) & ~written & ~gpu.host) >> d & 1
             wanted = block.finally_ == "host" or self._is_wanted(gpu, d)
             if there and wanted and block.offload_ns is not None:
-                yield _Busy("offload", d, 0, Fraction(block.bytes)), gpu
+                yield self._copy("offload", d), gpu
         for g, gradient in enumerate(self.gradients):
             done = gpu.following - (run is not None)
             if gradient.produced_by < done and not gpu.sent >> g & 1:
-                yield _Busy("send", g, 0, Fraction(gradient.bytes)), gpu._replace(sent=gpu.sent | 1 << g)
+                yield self._copy("send", g), gpu._replace(sent=gpu.sent | 1 << g)
 
     def _fetches(self, gpu: _Gpu, state: _State) -> Iterator[tuple[_Busy, _Gpu]]:
         for d, block in enumerate(self.instance.blocks):
             away = gpu.host >> d & 1 and not gpu.resident >> d & 1
             if block.prefetch_ns is not None and away and self._is_wanted(gpu, d):
                 for resident in self._rooms(gpu, gpu.resident | 1 << d, 1 << d, 0):
-                    yield _Busy("prefetch", d, 0, Fraction(block.bytes)), gpu._replace(resident=resident)
+                    yield self._copy("prefetch", d), gpu._replace(resident=resident)
         done = gpu.following - (gpu.streams[0] is not None)
         for g, gradient in enumerate(self.gradients):
             ready = max((gradient.produced_by, *gradient.used_by)) < done
             if ready and not gpu.returned >> g & 1 and all(other.added >> g & 1 for other in state.gpus):
-                left = Fraction(gradient.bytes)
-                yield _Busy("return", g, 0, left), gpu._replace(returned=gpu.returned | 1 << g)
+                yield self._copy("return", g), gpu._replace(returned=gpu.returned | 1 << g)
 
     def _adds(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
         """Let the host's cores, if they are idle, add a gradient that has arrived."""
@@ -362,15 +361,22 @@ class _Machine:
 
     # --- time -------------------------------------------------------------------------------------
 
+    def _alone(self, kind: Kind, item: int) -> tuple[int, int]:
+        """Bytes of a copy, and its time with the bus to itself."""
+        if kind in ("send", "return"):
+            gradient = self.gradients[item]
+            return gradient.bytes, gradient.offload_ns if kind == "send" else gradient.prefetch_ns
+        block = self.instance.blocks[item]
+        return block.bytes, (block.offload_ns if kind == "offload" else block.prefetch_ns) or 0
+
+    def _copy(self, kind: Kind, item: int) -> _Busy:
+        """Start a copy, with what it puts on the bus."""
+        return _Busy(kind, item, 0, self.cluster.load(*self._alone(kind, item)))
+
     def _link(self, busy: _Busy) -> Fraction | None:
         """Bytes that a copy's link takes in a nanosecond; None where it takes no time."""
-        if busy.kind in ("send", "return"):
-            gradient = self.gradients[busy.item]
-            size, time = gradient.bytes, gradient.offload_ns if busy.kind == "send" else gradient.prefetch_ns
-        else:
-            block = self.instance.blocks[busy.item]
-            size, time = block.bytes, (block.offload_ns if busy.kind == "offload" else block.prefetch_ns) or 0
-        return Fraction(size, time) if time else None
+        size, time = self._alone(busy.kind, busy.item)
+        return self.cluster.load(size, time) / time if time else None
 
     def _passing(self, state: _State) -> tuple[None, _State, int]:
         """Let time pass until something ends."""

@@ -79,7 +79,7 @@ def _on_bus_alone(instance: Instance) -> Instance:
     cluster = cluster_of(instance)
 
     def at_least(size: int, time: int) -> int:
-        return max(time, size * SECOND // cluster.bus_bytes_per_second) if time else 0
+        return max(time, cluster.passing_ns(size, time) - 1) if time else 0
 
     blocks = tuple(
         msgspec.structs.replace(
@@ -201,7 +201,7 @@ class _Extension:
         back = [(b.bytes, b.prefetch_ns) for b in blocks] + [(g.bytes, g.prefetch_ns) for g in gradients]
         engines = [out + back] if self.instance.engines == "single" else [out, back]
         return [
-            min((Fraction(size, time) for size, time in copies if time), default=Fraction(0))
+            min((self.cluster.load(size, time) / time for size, time in copies if time), default=Fraction(0))
             for copies in engines
         ]
 

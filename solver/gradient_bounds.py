@@ -7,8 +7,10 @@ network, one after the other or at a shared rate; and what passes last has the r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import accumulate
 
 from msgspec import UNSET
@@ -89,9 +91,8 @@ class _Way:
 
     @classmethod
     def of(cls, cluster: Cluster, gradient: Gradient) -> _Way:
-        alone = -(-gradient.bytes * SECOND // cluster.bus_bytes_per_second)
-        send = max(gradient.offload_ns, alone if gradient.offload_ns else 0)
-        back = max(gradient.prefetch_ns, alone if gradient.prefetch_ns else 0)
+        send = max(gradient.offload_ns, cluster.passing_ns(gradient.bytes, gradient.offload_ns))
+        back = max(gradient.prefetch_ns, cluster.passing_ns(gradient.bytes, gradient.prefetch_ns))
         add = cluster.accumulate_ns(gradient)
         exchange = cluster.exchange_ns(gradient) if cluster.nodes > 1 else 0
         return cls(send, add, send + cluster.node_gpus * add, exchange, back)
@@ -99,5 +100,6 @@ class _Way:
 
 def _on_bus(cluster: Cluster, gradients: Sequence[Gradient], times: Sequence[int]) -> int:
     """Time in which every GPU of a node copies some gradients one way: on its own engine, and on the bus."""
-    size = sum(g.bytes for g, time in zip(gradients, times, strict=True) if time)
-    return max(sum(times), -(-cluster.node_gpus * size * SECOND // cluster.bus_bytes_per_second))
+    loads = [cluster.load(g.bytes, time) for g, time in zip(gradients, times, strict=True) if time]
+    on_bus = cluster.node_gpus * sum(loads, Fraction(0)) * SECOND / cluster.bus_bytes_per_second
+    return max(sum(times), math.ceil(on_bus))

@@ -26,13 +26,13 @@ from .cluster_program import (
     Bus,
     Track,
     alone_ns,
+    bus_load,
     bus_of,
     clocks,
     cluster_of,
     gpu_programs,
     one_gpu,
     track_of,
-    transfer_bytes,
 )
 from .schedule import Kind, Operation, Schedule, Stream, require_indices
 
@@ -197,8 +197,8 @@ def _flight_reasons(instance: Instance, copies: list[Operation]) -> list[str]:
     That is the first whole nanosecond by which its bytes have passed the bus.
     """
     rate = Fraction(cluster_of(instance).bus_bytes_per_second, SECOND)
-    size = {copy.id: transfer_bytes(instance, copy) for copy in copies}
-    own = {copy.id: Fraction(size[copy.id], alone_ns(instance, copy)) for copy in copies}
+    size = {copy.id: bus_load(instance, copy) for copy in copies}
+    own = {copy.id: size[copy.id] / alone_ns(instance, copy) for copy in copies}
     moved = dict.fromkeys(own, Fraction(0))
     last = dict.fromkeys(own, Fraction(0))
     instants = sorted({instant for copy in copies for instant in (copy.start_ns, copy.end_ns)})
@@ -212,7 +212,7 @@ def _flight_reasons(instance: Instance, copies: list[Operation]) -> list[str]:
             last[i] = share
     return [
         f"operation {copy.id} is reported to end at {copy.end_ns} ns, after {float(moved[copy.id]):.3f} "
-        f"of its {size[copy.id]} bytes have passed the bus"
+        f"of its {float(size[copy.id]):.0f} bytes have passed the bus"
         for copy in copies
         if not size[copy.id] <= moved[copy.id] < size[copy.id] + last[copy.id]
     ]

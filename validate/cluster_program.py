@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Literal
 
 from msgspec import UNSET
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from ..instances.cluster import Cluster, Gradient
 from ..instances.instance import Instance
-from .schedule import Operation, Schedule
+from .schedule import Operation, Schedule, Stream
 
 Track = tuple[str, int]
 """A stream, with the GPU that it is of; of ``cpu`` the node, of what all do together 0."""
@@ -50,12 +51,14 @@ def bus_of(instance: Instance, operation: Operation) -> Bus | None:
     return operation.gpu // cluster_of(instance).node_gpus, direction
 
 
-def transfer_bytes(instance: Instance, operation: Operation) -> int:
-    """Return how many bytes a copy moves."""
+def bus_load(instance: Instance, operation: Operation) -> Fraction:
+    """Return how many bytes a copy puts on its bus."""
     if operation.gradient is not None:
-        return gradient_of(instance, operation).bytes
-    assert operation.block is not None
-    return instance.blocks[operation.block].bytes
+        size = gradient_of(instance, operation).bytes
+    else:
+        assert operation.block is not None
+        size = instance.blocks[operation.block].bytes
+    return cluster_of(instance).load(size, alone_ns(instance, operation))
 
 
 def gradient_of(instance: Instance, operation: Operation) -> Gradient:
@@ -82,6 +85,19 @@ def alone_ns(instance: Instance, operation: Operation) -> int:
     }
     duration: int = getattr(cluster, of_kind[operation.kind])(gradient)
     return duration
+
+
+def part_of(schedule: Schedule, gpu: int, *streams: Stream) -> Schedule:
+    """Return what one GPU does of a schedule, and all of some streams, to be shown; no program of its own."""
+    return replace(
+        schedule,
+        operations=tuple(
+            replace(operation, gpu=0, after=())
+            for operation in schedule.operations
+            if operation.gpu == gpu or operation.stream in streams
+        ),
+        residences=tuple(replace(stay, gpu=0) for stay in schedule.residences if stay.gpu == gpu),
+    )
 
 
 def clocks(cluster: Cluster, operations: Sequence[Operation]) -> list[dict[Track, int]]:

@@ -18,7 +18,7 @@ from fractions import Fraction
 from ..instances.cluster import SECOND
 from ..instances.instance import Instance
 from .bus import fair_shares
-from .cluster_program import Bus, Track, alone_ns, bus_of, cluster_of, track_of, transfer_bytes
+from .cluster_program import Bus, Track, alone_ns, bus_load, bus_of, cluster_of, track_of
 from .schedule import Schedule
 
 
@@ -127,8 +127,8 @@ class _Simulation:
         else:
             traffic = self.traffic[bus]
             traffic.advance(now)
-            size = transfer_bytes(self.instance, operation)
-            traffic.left[i], traffic.links[i] = Fraction(size), Fraction(size, duration)
+            load = bus_load(self.instance, operation)
+            traffic.left[i], traffic.links[i] = load, load / duration
             self.changed.add(bus)
         return False
 
