@@ -32,7 +32,7 @@ def cluster_figures(instances: Sequence[Instance]) -> dict[str, Any]:
         return {}
     return {
         "one_gpu_ideal_ns": instances[0].meta.get("one_gpu_ideal_ns"),
-        "naive_ideal_ns": naive_ideal_ns(instances),
+        "naive_ideal_ns": naive_ideal_ns(instances) if cluster_of(instances[0]).nodes == 1 else None,
         "gradient_bytes": sum(gradient.bytes for gradient in gradients_of_all(instances)),
     }
 
@@ -47,7 +47,8 @@ def cluster_notes(comparison: Comparison) -> list[tuple[str, str]]:
     one = instances[0].meta.get("one_gpu_ideal_ns")
     if one is not None:
         times = [(row.method, row.figures.iteration_ns) for row in comparison.rows if row.figures]
-        times.append(("the ideal with gradients added up at the end", naive_ideal_ns(instances)))
+        if cluster_of(instances[0]).nodes == 1:
+            times.append(("the ideal with gradients added up at the end", naive_ideal_ns(instances)))
         gains = ", ".join(f"{name} {one / time:.2f} x" for name, time in times)
         notes.append(("speed-up", f"over the ideal on one GPU, {format_time(one)}: {gains}"))
     return notes

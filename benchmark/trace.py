@@ -23,8 +23,8 @@ _STREAMS = {
 def trace(instance: Instance, schedule: Schedule, *others: tuple[str, Schedule]) -> dict[str, Any]:
     """Return a schedule in the Trace Event Format: streams as threads, bytes in use as a counter.
 
-    Times are in microseconds, as the format asks. Every GPU of several is a process of its own. Other schedules of the instance, each with a word on what
-    it shows, follow as processes of their own.
+    Times are in microseconds, as the format asks. Each of several GPUs is a process of its own. Other
+    schedules of the instance, each with a word on what it shows, follow as processes of their own.
     """
     title = f"{instance.name} by {schedule.method}"
     processes = [(title, schedule), *((f"{title}, {word}", other) for word, other in others)]

@@ -34,7 +34,10 @@ def gradient_bound_ns(instance: Instance) -> int:
     for gradient in gradients if instance.cluster.joins_on_host else ():
         last = max((gradient.produced_by, *gradient.used_by))
         freed = [g for g in gradients if max((g.produced_by, *g.used_by)) >= last]
-        bounds.append(heads[last] + _on_bus(instance.cluster, freed, [g.prefetch_ns for g in freed]))
+        bounds.append(
+            heads[last]
+            + _on_bus(instance.cluster, freed, [g.prefetch_ns for g in freed], instance.cluster.node_gpus)
+        )
     return max(bounds)
 
 
@@ -46,20 +49,21 @@ def passing_ns(cluster: Cluster, gradients: Sequence[Gradient], *, single: bool)
     if not cluster.joins_on_host:
         return sum(map(cluster.reduce_ns, gradients))
     ways = [_Way.of(cluster, gradient) for gradient in gradients]
-    sent = _on_bus(cluster, gradients, [way.send for way in ways])
-    returned = _on_bus(cluster, gradients, [way.back for way in ways])
+    gpus = cluster.node_gpus
+    sent = _on_bus(cluster, gradients, [way.send for way in ways], gpus)
+    returned = _on_bus(cluster, gradients, [way.back for way in ways], gpus)
     by_resource = [
         sent + min(way.add + way.exchange + way.back for way in ways),
         min(way.send for way in ways)
-        + cluster.node_gpus * sum(map(cluster.accumulate_ns, gradients))
+        + gpus * sum(map(cluster.accumulate_ns, gradients))
         + min(way.exchange + way.back for way in ways),
         min(way.added for way in ways) + sum(way.exchange for way in ways) + min(way.back for way in ways),
         min(way.added + way.exchange for way in ways) + returned,
-        *(way.added + way.exchange + way.back for way in ways),
+        *(way.added + way.exchange + way.returned for way in ways),
     ]
     if single:
         both = [*(way.send for way in ways), *(way.back for way in ways)]
-        by_resource.append(_on_bus(cluster, [*gradients, *gradients], both))
+        by_resource.append(_on_bus(cluster, [*gradients, *gradients], both, gpus))
     return max(by_resource)
 
 
@@ -79,8 +83,8 @@ class _Way:
     ----------
     send, add, exchange, back
         To the host; to be added to the weights; between nodes; and back.
-    added
-        To the host, and until a node's cores have added those of all its GPUs.
+    added, returned
+        To the host, and until a node's cores have added those of all its GPUs; back to all of them.
     """
 
     send: int
@@ -88,18 +92,22 @@ class _Way:
     added: int
     exchange: int
     back: int
+    returned: int
 
     @classmethod
     def of(cls, cluster: Cluster, gradient: Gradient) -> _Way:
-        send = max(gradient.offload_ns, cluster.passing_ns(gradient.bytes, gradient.offload_ns))
-        back = max(gradient.prefetch_ns, cluster.passing_ns(gradient.bytes, gradient.prefetch_ns))
+        send, sent = (_on_bus(cluster, [gradient], [gradient.offload_ns], n) for n in (1, cluster.node_gpus))
+        back, returned = (
+            _on_bus(cluster, [gradient], [gradient.prefetch_ns], n) for n in (1, cluster.node_gpus)
+        )
         add = cluster.accumulate_ns(gradient)
+        added = max(send + cluster.node_gpus * add, sent + add)
         exchange = cluster.exchange_ns(gradient) if cluster.nodes > 1 else 0
-        return cls(send, add, send + cluster.node_gpus * add, exchange, back)
+        return cls(send, add, added, exchange, back, returned)
 
 
-def _on_bus(cluster: Cluster, gradients: Sequence[Gradient], times: Sequence[int]) -> int:
-    """Time in which every GPU of a node copies some gradients one way: on its own engine, and on the bus."""
+def _on_bus(cluster: Cluster, gradients: Sequence[Gradient], times: Sequence[int], gpus: int) -> int:
+    """Time in which each of some GPUs copies gradients one way: on its own engine, and all on the bus."""
     loads = [cluster.load(g.bytes, time) for g, time in zip(gradients, times, strict=True) if time]
-    on_bus = cluster.node_gpus * sum(loads, Fraction(0)) * SECOND / cluster.bus_bytes_per_second
+    on_bus = gpus * sum(loads, Fraction(0)) * SECOND / cluster.bus_bytes_per_second
     return max(sum(times), math.ceil(on_bus))
