@@ -4,7 +4,8 @@ moDNN (TPDS 2019, section 6.2): a gradient is sent to the host once it is there,
 the weights, and these return after their last use, all of it between the copies of the schedule itself. The
 paper puts every transfer into the copy stream at once, where it may hold up the copies behind it. Here that
 is one way of several: a transfer may also wait for a gap between copies in which it holds up nobody, or for
-the end; whichever is fastest in simulation is taken.
+the end, and GPUs may send a gradient one after the other, so that the host adds up the first while the second
+is on its way. Whichever is fastest in simulation is taken.
 
 GPUs of one kind with the same program run in step, so the schedule is planned for one of them, with copies as
 slow as the bus makes them when all GPUs copy at once. Nothing else rests on that: the simulation and the
@@ -73,6 +74,15 @@ def spread(instance: Instance, method: Method, limits: Limits) -> Answer:
 def weave(instance: Instance, schedule: Schedule) -> Schedule:
     """Return a valid schedule of one GPU on all GPUs, with gradients passed on in the fastest way found."""
     return min(_Loom(instance, schedule).ways(), key=lambda woven: woven.makespan_ns)
+
+
+def weave_at_once(instance: Instance, schedule: Schedule) -> Schedule:
+    """Return a valid schedule of one GPU on all, with every transfer issued at once, as the paper does."""
+    loom = _Loom(instance, schedule)
+    sent = loom.lined_up(loom.lines, loom.out, loom.sends, "at once")
+    found = loom.simulated(loom.lined_up(sent, loom.back, loom.returns, "at once"))
+    assert found is not None, "the order of issue is one in which nobody waits for what comes later"
+    return found[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,24 +156,34 @@ class _Loom:
             "at once": ("at once", "in gaps"),
             "in gaps": ("in gaps",),
         }
+        tried: list[tuple[_Lines, bool]] = []
         spans: list[_Span] = []
         for how, in_turn in itertools.product(backs, (False, True)):
-            if not self.sends and (in_turn or how != "last"):
-                return
-            sent = self._with(self.lines, self.out, self.sends, how, spans)
-            draft = self._simulated(self._with(sent, self.back, self.returns, "last", spans), in_turn)
+            sent = self.lined_up(self.lines, self.out, self.sends, how, spans)
+            lines = self.lined_up(sent, self.back, self.returns, "last")
+            if (lines, in_turn) in tried or (in_turn and not self.sends):
+                continue
+            tried.append((lines, in_turn))
+            draft = self.simulated(lines, in_turn=in_turn)
             if draft is None:
                 continue
             yield draft[0]
             spans = spans or draft[1]
             for how_back in backs[how]:
-                lines = self._with(sent, self.back, self.returns, how_back, draft[1])
-                woven = self._simulated(lines, in_turn)
-                if woven is not None:
-                    yield woven[0]
+                lines = self.lined_up(sent, self.back, self.returns, how_back, draft[1])
+                if (lines, in_turn) not in tried:
+                    tried.append((lines, in_turn))
+                    woven = self.simulated(lines, in_turn=in_turn)
+                    if woven is not None:
+                        yield woven[0]
 
-    def _with(
-        self, lines: _Lines, stream: Stream, transfers: Sequence[int], how: _How, spans: Sequence[_Span]
+    def lined_up(
+        self,
+        lines: _Lines,
+        stream: Stream,
+        transfers: Sequence[int],
+        how: _How,
+        spans: Sequence[_Span] = (),
     ) -> _Lines:
         """Put transfers among the steps of a stream; `spans` are the times of steps in a draft, for gaps."""
         mixed = [*lines[stream], *transfers]
@@ -196,7 +216,7 @@ class _Loom:
 
     # --- programs ---------------------------------------------------------------------------------
 
-    def _simulated(self, lines: _Lines, in_turn: bool) -> tuple[Schedule, list[_Span]] | None:
+    def simulated(self, lines: _Lines, *, in_turn: bool = False) -> tuple[Schedule, list[_Span]] | None:
         """Return the schedule of all GPUs, and when the first node's first to last of each step do it.
 
         None where streams would wait for each other in a circle. With `in_turn`, GPUs of a node send a
@@ -205,7 +225,7 @@ class _Loom:
         order = self._order(lines)
         if order is None:
             return None
-        program, places = self._spread_out(order, in_turn)
+        program, places = self._spread_out(order, in_turn=in_turn)
         starts, ends = simulate_cluster(self.instance, program)
         operations = tuple(
             replace(operation, start_ns=start, end_ns=end)
@@ -235,7 +255,7 @@ class _Loom:
                     heapq.heappush(ready, j)
         return order if len(order) == len(self.steps) else None
 
-    def _spread_out(self, order: Sequence[int], in_turn: bool) -> tuple[Schedule, list[tuple[int, int]]]:
+    def _spread_out(self, order: Sequence[int], *, in_turn: bool) -> tuple[Schedule, list[tuple[int, int]]]:
         """Return the program of all GPUs, with no times yet, and where the first node's part of a step is."""
         gpus = self.cluster.gpus
         stride = max((operation.id for operation in self.schedule.operations), default=-1) + 1
