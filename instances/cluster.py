@@ -140,7 +140,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         as fast as the link holds up no copy that is alone.
         """
         passed = Fraction(self.bus_bytes_per_second * alone_ns, SECOND)
-        rounded = passed < size <= passed + Fraction(self.bus_bytes_per_second, SECOND)
+        rounded = 0 < passed < size <= passed + Fraction(self.bus_bytes_per_second, SECOND)
         return passed if rounded else Fraction(size)
 
     def passing_ns(self, size: int, alone_ns: int, copies: int = 1) -> int:
