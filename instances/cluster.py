@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Annotated
 
 import msgspec
 
@@ -19,6 +20,9 @@ from .units import Natural, Positive
 SECOND = 10**9
 """Nanoseconds of a second."""
 
+
+MOST_GPUS = 1024
+"""So many at most: every one is simulated and checked."""
 
 CORE_BYTES_PER_SECOND = 4 * 10**9
 """Bytes of gradients that a core adds in a second.
@@ -81,7 +85,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         When the numbers do not fit each other.
     """
 
-    gpus: Positive
+    gpus: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)]
     nodes: Positive = 1
     bus_bytes_per_second: Positive
     cores: Positive = 1

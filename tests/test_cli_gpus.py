@@ -37,7 +37,6 @@ def test_files_of_several_gpus_go_through_every_command(capsys: pytest.CaptureFi
     assert main(["bound", files[0]]) == 0
     assert main(["solve", files[0], "--method", "modnn", "-o", "again.json"]) == 0
     assert Path("again.json").read_bytes() == Path(files[1]).read_bytes()
-    assert main(["compare", files[0], "--methods", "modnn", "--out", "again"]) == 0
 
 
 def test_one_gpu_is_what_it_was(capsys: pytest.CaptureFixture[str]) -> None:
