@@ -21,6 +21,7 @@ from ..solver.solve import Result, Status, solve
 from ..solver.sub_batch_search import Choice, Iterations, iteration_bound, search_sub_batch
 from ..validate.measures import average_bytes
 from ..validate.schedule import Schedule
+from .cluster_notes import cluster_figures, cluster_notes
 from .plan import auto_budget, own_instances, planned
 from .table import format_table
 from .usage import stall_ns
@@ -178,12 +179,14 @@ class Comparison:
                 "least_budget_bytes": self.least_budget,
                 "resident_bytes": instance.resident_bytes,
                 "rounds": rounds,
+                "gpus": instance.gpus,
                 "tasks": len(instance.tasks),
                 "blocks": len(instance.blocks),
             },
             "ideal_ns": self.ideal_ns,
             **bound,
             "interrupted": self.interrupted,
+            **cluster_figures(self.instances),
             "results": [
                 {
                     "method": row.method,
@@ -238,6 +241,7 @@ class Comparison:
                 f"tensors {self.variant}",
             ),
             *(("planned", told) for told in self._plans()),
+            *cluster_notes(self),
             ("limits", MODEL_LIMITS),
         ]
         warnings = {

@@ -15,10 +15,12 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
+from msgspec import UNSET
 
 from ..instances.instance import Instance
 from ..instances.memory import ideal_ns, least_budget
 from ..instances.units import format_size, format_time
+from ..validate.cluster_program import gradient_of, part_of
 from ..validate.schedule import Operation, Schedule, Stream
 from .drawing import footnote, png, size_unit, time_unit
 from .usage import memory_use
@@ -34,6 +36,11 @@ COLOURS = {
     "offload": "#E69F00",
     "prefetch": "#009E73",
     "move": "#CC79A7",
+    "send": "#F0E442",
+    "accumulate": "#882255",
+    "exchange": "#332288",
+    "return": "#117733",
+    "reduce": "#882255",
     "resident": "#999999",
     "blocks": "#A6D3EE",
     "workspaces": "#CC79A7",
@@ -43,6 +50,9 @@ _ROWS: dict[Stream, str] = {
     "d2h": "to the host",
     "h2d": "to the device",
     "copy": "copies",
+    "cpu": "the host's cores",
+    "network": "network",
+    "nvlink": "NVLink",
 }
 _MOST_EDGES = 200
 """Up to so many bars in a row are drawn apart, with names; more are merged where they touch."""
@@ -61,12 +71,16 @@ class _Span(NamedTuple):
 def timeline(instance: Instance, schedule: Schedule) -> bytes:
     """Draw one round of a schedule, as PNG: the streams as bars above the memory in use.
 
+    Of several GPUs, those of the first, and the host's cores.
+
     Parameters
     ----------
     instance, schedule
         The schedule and what it is for.
     """
     unit, scale = time_unit(schedule.makespan_ns)
+    if instance.cluster is not UNSET:
+        schedule = part_of(schedule, 0, "cpu")
     with style.context("default"):
         figure = Figure(figsize=(12.0, 6.8), dpi=150, layout="constrained")
         streams, memory = figure.subplots(2, 1, sharex=True, height_ratios=(1.0, 1.3))
@@ -169,6 +183,8 @@ def _draw_streams(
 
 def _kind_and_name(instance: Instance, operation: Operation) -> tuple[str, str]:
     """Colour of an operation, and its name; tasks of networks are named after their pass."""
+    if operation.gradient is not None:
+        return operation.kind, gradient_of(instance, operation).name
     if operation.task is None:
         assert operation.block is not None
         return operation.kind, instance.blocks[operation.block].name

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from ..instances.cluster import Cluster, Gradient
 from ..instances.instance import Algorithm, Block, Instance, Task
 from ..instances.memory import least_budget, unlimited_peak
 
@@ -153,6 +154,74 @@ def recomputing(seed: int) -> Instance:
         for task in instance.tasks
     )
     return msgspec.structs.replace(instance, tasks=tasks)
+
+
+def tiny_cluster(seed: int) -> Instance:
+    """Return one layer's training on two GPUs: small enough to search all that both could do together.
+
+    A forward task, the loss and a backward task; the input may have to leave in between, for all three need
+    other room. There are one or two gradients, and a bus that may be slower than the links.
+    """
+    rng = Random(seed)
+
+    def block(name: str, initially: Literal["absent", "device", "host"] = "absent") -> Block:
+        units = rng.randint(1, 3)
+        return Block(
+            name=name,
+            bytes=4 * units,
+            offload_ns=units * rng.choice((1, 2, 3)),
+            prefetch_ns=units * rng.choice((0, 1, 2, 2)),
+            initially=initially,
+        )
+
+    def task(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Task:
+        plain = Algorithm(name="plain", duration_ns=rng.randint(1, 6), workspace_bytes=0)
+        fast = Algorithm(name="fast", duration_ns=plain.duration_ns // 2, workspace_bytes=4)
+        algorithms = (plain, fast) if rng.random() < 0.5 else (plain,)
+        return Task(name=name, inputs=inputs, outputs=outputs, algorithms=algorithms)
+
+    blocks = [block("X", rng.choice(("device", "device", "host"))), block("Y"), block("dY")]
+    tasks = [task("F", (0,), (1,)), task("loss", (1,), (2,)), task("B", (0, 2), ())]
+    if rng.random() < 0.5:
+        blocks.append(block("P"))
+        tasks.insert(1, task("P", (), (3,)))
+        tasks[-1] = task("B", (0, 2, 3), ())
+    instance = Instance(
+        name=f"tiny-cluster-{seed}",
+        engines=rng.choice(("duplex", "duplex", "single")),
+        budget_bytes=2**40,
+        resident_bytes=rng.choice((0, 5)),
+        alignment_bytes=4,
+        blocks=tuple(blocks),
+        tasks=tuple(tasks),
+        cluster=_shared(rng, len(tasks)),
+    )
+    budget = least_budget(instance) + 4 * rng.randint(0, 2)
+    return msgspec.structs.replace(instance, budget_bytes=budget)
+
+
+def _shared(rng: Random, tasks: int) -> Cluster:
+    gradients = []
+    for i in range(rng.choice((1, 1, 2))):
+        units = rng.randint(1, 3)
+        gradients.append(
+            Gradient(
+                name=f"dW{i}",
+                bytes=4 * units,
+                offload_ns=units * rng.choice((0, 1, 1, 2)),
+                prefetch_ns=units * rng.choice((1, 1, 2)),
+                produced_by=tasks - 1 - i,
+                used_by=tuple(sorted({0, rng.randrange(tasks)})),
+            )
+        )
+    return Cluster(
+        gpus=2,
+        bus_bytes_per_second=rng.choice((2, 3, 4, 8)) * 10**9,
+        cores=rng.choice((1, 2)),
+        core_bytes_per_second=rng.choice((2, 4)) * 10**9,
+        host_bytes_per_second=6 * 10**9,
+        gradients=tuple(gradients),
+    )
 
 
 def without_parts(instance: Instance) -> Instance:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..instances.instance import Instance
+from ..validate.cluster_program import gradient_of, part_of
 from ..validate.schedule import Operation, Schedule
 from .usage import memory_use
 
@@ -13,17 +14,23 @@ _STREAMS = {
     "d2h": "copies to the host",
     "h2d": "copies to the device",
     "copy": "copies",
+    "cpu": "the host's cores",
+    "network": "network",
+    "nvlink": "NVLink",
 }
 
 
 def trace(instance: Instance, schedule: Schedule, *others: tuple[str, Schedule]) -> dict[str, Any]:
     """Return a schedule in the Trace Event Format: streams as threads, bytes in use as a counter.
 
-    Times are in microseconds, as the format asks. Other schedules of the instance, each with a word on what
-    it shows, follow as processes of their own.
+    Times are in microseconds, as the format asks. Each of several GPUs is a process of its own. Other
+    schedules of the instance, each with a word on what it shows, follow as processes of their own.
     """
     title = f"{instance.name} by {schedule.method}"
     processes = [(title, schedule), *((f"{title}, {word}", other) for word, other in others)]
+    if instance.gpus > 1:
+        gpus = range(instance.gpus)
+        processes = [(f"{name}, GPU {gpu}", part_of(one, gpu)) for name, one in processes for gpu in gpus]
     return {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -61,7 +68,11 @@ def _metadata(name: str, process: int, thread: int, value: str) -> dict[str, Any
 
 def _event(instance: Instance, operation: Operation, process: int, thread: int) -> dict[str, Any]:
     details: dict[str, Any] = {"id": operation.id, "after": operation.after}
-    if operation.task is not None and operation.algorithm is not None:
+    if operation.gradient is not None:
+        gradient = gradient_of(instance, operation)
+        name = f"{operation.kind} {gradient.name}"
+        details["bytes"] = gradient.bytes
+    elif operation.task is not None and operation.algorithm is not None:
         task = instance.tasks[operation.task]
         name = task.name
         details["algorithm"] = task.algorithms[operation.algorithm].name

@@ -41,10 +41,11 @@ def memory_use(schedule: Schedule) -> MemoryUse:
 
 
 def stall_ns(schedule: Schedule) -> int:
-    """Time for which the compute stream idles, its wait for the last copies included."""
+    """Time for which the compute stream idles, its wait for the last copies included; a mean over GPUs."""
+    gpus = 1 + max((operation.gpu for operation in schedule.operations), default=0)
     busy = sum(
         operation.end_ns - operation.start_ns
         for operation in schedule.operations
         if operation.stream == "compute"
     )
-    return schedule.makespan_ns - busy
+    return schedule.makespan_ns - busy // gpus

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
+from .cluster import Cluster
 from .errors import FormatError
-from .units import LARGEST
-
-Positive = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
-Natural = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+from .units import Natural as Natural
+from .units import Positive as Positive
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -101,6 +100,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         How often the round that the file describes is executed.
     meta
         Free: network, batch, sub-batch, device, graph, cost model, ``layers``.
+    cluster
+        Several GPUs, each of which executes all tasks under the budget; unset: one GPU.
 
     Raises
     ------
@@ -118,10 +119,17 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     blocks: tuple[Block, ...]
     tasks: tuple[Task, ...]
     meta: dict[str, Any] = {}
+    cluster: Cluster | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         _require_blocks(self)
         _require_tasks(self)
+        _require_gradients(self)
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs execute the tasks."""
+        return 1 if self.cluster is msgspec.UNSET else self.cluster.gpus
 
     @property
     def pool_bytes(self) -> int:
@@ -196,3 +204,16 @@ def _require_tasks(instance: Instance) -> None:
     for d, block in enumerate(instance.blocks):
         if block.finally_ != "anywhere" and not exists[d]:
             raise FormatError(f"blocks[{d}] ('{block.name}'): it has a place finally but is never written")
+
+
+def _require_gradients(instance: Instance) -> None:
+    """Gradients name tasks that exist."""
+    if instance.cluster is msgspec.UNSET:
+        return
+    for i, gradient in enumerate(instance.cluster.gradients):
+        for k in (gradient.produced_by, *gradient.used_by):
+            if k >= len(instance.tasks):
+                raise FormatError(
+                    f"cluster.gradients[{i}] ('{gradient.name}'): task index {k} is out of range "
+                    f"0..{len(instance.tasks) - 1}"
+                )

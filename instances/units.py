@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
+from typing import Annotated
+
+import msgspec
 
 from .errors import PebblerError
 
 LARGEST = 2**53
 """Greatest figure in a file: every integer up to it is exact in a double, whatever language reads it."""
+
+Positive = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 
 _SIZES = {
     "": 1,
@@ -24,6 +30,7 @@ _SIZES = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
+_BIT_RATES = {"kbps": 10**3, "Mbps": 10**6, "Gbps": 10**9, "Tbps": 10**12}
 _TIMES = {"": 1.0, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
@@ -50,6 +57,25 @@ def parse_size(text: str, what: str = "a size; write it as 12GiB, 12GB, 800MiB o
     if size > LARGEST:
         raise PebblerError(f"'{text}' is more than {LARGEST} bytes, the largest size that files hold")
     return size
+
+
+def parse_rate(text: str) -> int:
+    """Read a bandwidth in bytes a second: a size, such as ``12GB``, or bits, such as ``1Gbps``.
+
+    Raises
+    ------
+    PebblerError
+        When `text` is neither, or 0.
+    """
+    what = "a bandwidth; write the bytes of a second as 12GB, or its bits as 1Gbps"
+    match = _QUANTITY.fullmatch(text)
+    if match is not None and match[2] in _BIT_RATES:
+        rate = int(Fraction(match[1]) * _BIT_RATES[match[2]] / 8)
+    else:
+        rate = parse_size(text, what)
+    if not rate:
+        raise PebblerError(f"'{text}' is not {what}; it passes nothing")
+    return rate
 
 
 def parse_time(text: str) -> float:

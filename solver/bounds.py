@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from ..instances.instance import Instance
 from ..validate.certificate import Certificate, certify
 from ..validate.exact_bounds import EvictableStay, SinglePeak, least_times
+from .gradient_bounds import gradient_bound_ns
 
 _EXACT = 8
 """At how many of the most promising positions the single-peak bound is worked out exactly."""
@@ -77,14 +79,16 @@ def certified_bound(certificate: Certificate) -> Bound:
 
 
 def best_bound(instance: Instance, without: Collection[str] = ()) -> Bound:
-    """Return the better of the compute bound and, without recomputable tasks, the single-peak bound.
+    """Return the best of the compute bound, that of gradients and, if no task may run again, of a peak.
 
-    That one is left out where `without`, rules that a method leaves out, has ``single-peak``.
+    The last is left out where `without`, rules that a method leaves out, has ``single-peak``.
     """
     bounds = [compute_bound(instance)]
+    if instance.gpus > 1:
+        bounds.append(Bound(gradient_bound_ns(instance), "gradients", certified=True))
     if "single-peak" not in without and not any(task.recomputable for task in instance.tasks):
         bounds.append(single_peak_bound(instance))
-    return max(bounds, key=lambda bound: bound.lower_bound_ns)
+    return reduce(Bound.raised, bounds)
 
 
 def compute_bound(instance: Instance) -> Bound:

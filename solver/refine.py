@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from ..instances.instance import Instance
 from ..instances.transforms import in_parts
 from .bounds import Bound, best_bound
+from .cluster_flow import cluster_flow_bound
 from .flow import Integrality, flow_bound, hot_checkpoints
 from .flow_recompute import recompute_bound
 from .linear import (
@@ -181,8 +184,12 @@ def refine_bound(
         on_better(best)
     whole = finest_integrality(instance, solver)
     options = LinearOptions(workers=workers, seed=seed, log=log)
-    again = any(task.recomputable for task in instance.tasks)
-    windows = None if again else Windows(instance, whole)
+    other = None
+    if any(task.recomputable for task in instance.tasks):
+        other = recompute_bound
+    elif instance.cluster is not UNSET:
+        other = cluster_flow_bound
+    windows = Windows(instance, whole) if other is None else None
 
     def solve(model: LinearModel, seconds: float) -> LinearResult:
         return solve_linear(model, solver=solver, **(options | LinearOptions(time_limit=seconds)))
@@ -194,12 +201,10 @@ def refine_bound(
             continue
         options["time_limit"] = stage.time_limit
         checkpoints = hot_checkpoints(instance, stage.count)
-        if windows is None:
-            found = recompute_bound(
-                instance, checkpoints, integrality=stage.integrality, solver=solver, **options
-            )
+        if other is not None:
+            found = other(instance, checkpoints, integrality=stage.integrality, solver=solver, **options)
         else:
-            known = windows.known if stage.windowed else ()
+            known = windows.known if stage.windowed and windows is not None else ()
             found = flow_bound(
                 instance, checkpoints, integrality=stage.integrality, solver=solver, windows=known, **options
             )

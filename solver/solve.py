@@ -9,13 +9,16 @@ from enum import StrEnum
 from html import escape
 from typing import Literal
 
+from msgspec import UNSET
+
+from ..heuristics.cluster import spread
 from ..heuristics.methods import Answer, Limits, OnBetter, Refusal, find_method
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
 from ..instances.memory import require_budget, why_infeasible
 from ..instances.units import format_size, format_time
 from ..validate.certificate import Certificate, check_certificate
-from ..validate.check import check
+from ..validate.cluster_check import check_schedule
 from ..validate.measures import average_bytes, moved_bytes, pinned_bytes
 from ..validate.schedule import Schedule
 from .bounds import Bound, best_bound, certified_bound
@@ -132,7 +135,7 @@ def solve(
     Parameters
     ----------
     instance
-        What to schedule.
+        What to schedule. On the GPUs of a cluster, every one executes what the method plans for one.
     method
         A name that `list_methods` knows.
     time_limit
@@ -170,7 +173,9 @@ def solve(
     info = find_method(method)
     info.require_rules(without)
     require_budget(instance)
-    if warm_start is not None and (reasons := check(instance, warm_start).reasons):
+    if warm_start is not None and instance.cluster is not UNSET:
+        raise PebblerError(f"{instance.name} has several GPUs, for which no method takes a warm start")
+    if warm_start is not None and (reasons := check_schedule(instance, warm_start).reasons):
         raise PebblerError(
             f"the warm start is not a schedule of {instance.name}: {reasons[0]}; give one that is valid"
         )
@@ -180,7 +185,12 @@ def solve(
     began = time.perf_counter()
     try:
         reason = why_infeasible(instance)
-        answer = info.call(instance, limits) if reason is None else Answer(None, reason, infeasible=True)
+        if reason is not None:
+            answer = Answer(None, reason, infeasible=True)
+        elif instance.cluster is UNSET:
+            answer = info.call(instance, limits)
+        else:
+            answer = spread(instance, info.call, limits)
     except Refusal as refusal:
         answer = Answer(None, stopped_by=str(refusal))
     seconds = time.perf_counter() - began
@@ -232,7 +242,7 @@ def _status(answer: Answer, bound: Bound) -> Status:
 
 def _require_valid(instance: Instance, schedule: Schedule, bound: Bound, memory: str) -> None:
     """The last gate: nothing that is invalid, or shorter than what is proven, is ever shown."""
-    reasons = list(check(instance, schedule).reasons)
+    reasons = list(check_schedule(instance, schedule).reasons)
     if schedule.memory_model != memory:
         reasons.append(f"its memory model is {schedule.memory_model}, not {memory}")
     if schedule.makespan_ns < bound.lower_bound_ns:

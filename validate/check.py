@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from msgspec import UNSET
+
 from ..instances.instance import Block, Instance
 from .schedule import Operation, Residence, Schedule, require_indices
 
@@ -50,20 +52,41 @@ def check(instance: Instance, schedule: Schedule, *, instance_sha256: str | None
         When the schedule names a task, an algorithm or a block that the instance does not have.
     """
     require_indices(instance, schedule)
+    if instance.cluster is not UNSET:
+        return CheckReport(False, ("GPUs of a cluster share a bus; check_cluster proves their schedules",))
     proof = _Proof(instance, schedule)
-    if schedule.instance != instance.name:
-        proof.fail(f"the schedule is for instance '{schedule.instance}', not for '{instance.name}'")
-    if schedule.instance_sha256 not in (None, instance_sha256) and instance_sha256 is not None:
-        proof.fail("instance_sha256 is not the checksum of the instance's file")
-    proof.streams()
-    proof.first_runs()
-    proof.acquisitions()
-    proof.places()
-    proof.separation()
-    proof.succession()
-    proof.contents()
-    proof.figures()
+    proof.reasons += origin_reasons(instance, schedule, instance_sha256)
+    proof.program()
+    peak = proof.peak(proof.figures())
+    if schedule.peak_bytes != peak:
+        proof.fail(f"peak_bytes is {schedule.peak_bytes}, it is {peak}")
     return CheckReport(not proof.reasons, tuple(proof.reasons))
+
+
+def origin_reasons(instance: Instance, schedule: Schedule, instance_sha256: str | None) -> list[str]:
+    """Say how a schedule shows that it is for another instance."""
+    reasons = []
+    if schedule.instance != instance.name:
+        reasons.append(f"the schedule is for instance '{schedule.instance}', not for '{instance.name}'")
+    if schedule.instance_sha256 not in (None, instance_sha256) and instance_sha256 is not None:
+        reasons.append("instance_sha256 is not the checksum of the instance's file")
+    return reasons
+
+
+def check_apart(instance: Instance, schedule: Schedule) -> tuple[list[str], int]:
+    """Check the program of one GPU of several, whose times do not follow from it alone.
+
+    Returns
+    -------
+    reasons
+        Why it is not valid; its times are taken as they are.
+    peak_bytes
+        The peak, at these times where memory is divisible.
+    """
+    proof = _Proof(instance, schedule)
+    proof.program()
+    peak = proof.peak([operation.end_ns for operation in schedule.operations])
+    return proof.reasons, peak
 
 
 @dataclass(slots=True)
@@ -133,6 +156,16 @@ class _Proof:
         return _NEVER if residence.acquired_by is None else self.position[residence.acquired_by]
 
     # --- rules ------------------------------------------------------------------------------------
+
+    def program(self) -> None:
+        """Everything that holds or not whatever the durations."""
+        self.streams()
+        self.first_runs()
+        self.acquisitions()
+        self.places()
+        self.separation()
+        self.succession()
+        self.contents()
 
     def streams(self) -> None:
         """Runs and moves are on compute; copies are on the engine of their direction; null forbids."""
@@ -399,8 +432,8 @@ class _Proof:
             if len(found) > 1:
                 self.fail(f"{self.name(p)} touches parts of '{tensor}' that do not lie at one base")
 
-    def figures(self) -> None:
-        """Reported times, makespan and peak are those of the simulation."""
+    def figures(self) -> list[int]:
+        """Reported times and makespan are those of the simulation; return its ends."""
         ends: list[int] = []
         stream_end: dict[str, int] = {}
         for p, operation in enumerate(self.operations):
@@ -419,8 +452,12 @@ class _Proof:
         makespan = max(ends, default=0)
         if self.schedule.makespan_ns != makespan:
             self.fail(f"makespan_ns is {self.schedule.makespan_ns}, simulated {makespan}")
+        return ends
+
+    def peak(self, ends: list[int]) -> int:
+        """Return the peak; divisible memory must hold what is live at these times."""
         if self.schedule.memory_model == "divisible":
-            peak = self._largest_live_sum(ends, makespan)
+            peak = self._largest_live_sum(ends, max(ends, default=0))
             if peak > self.instance.pool_bytes:
                 self.fail(
                     f"at its simulated times {peak} bytes are live in a pool of {self.instance.pool_bytes}"
@@ -428,10 +465,7 @@ class _Proof:
         else:
             residences = self.schedule.residences
             peak = max((start + size for r in residences for start, size in _ranges(r)), default=0)
-        if self.schedule.peak_bytes != self.instance.resident_bytes + peak:
-            self.fail(
-                f"peak_bytes is {self.schedule.peak_bytes}, it is {self.instance.resident_bytes + peak}"
-            )
+        return self.instance.resident_bytes + peak
 
     def _largest_live_sum(self, ends: list[int], makespan: int) -> int:
         changes: dict[int, int] = defaultdict(int)

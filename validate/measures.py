@@ -47,13 +47,13 @@ def memory_curve(instance: Instance, schedule: Schedule) -> tuple[list[int], lis
 
 
 def average_bytes(instance: Instance, schedule: Schedule) -> int:
-    """Time-average of the bytes in use over the makespan (vDNN, Fig. 11), rounded down."""
+    """Time-average of the bytes in use on a GPU over the makespan (vDNN, Fig. 11), rounded down."""
     times = operation_times(schedule)
     area = 0
     for residence in schedule.residences:
         start, end = lifetime_ns(schedule, residence, times)
         area += residence.bytes * max(end - start, 0)
-    return instance.resident_bytes + area // max(schedule.makespan_ns, 1)
+    return instance.resident_bytes + area // (instance.gpus * max(schedule.makespan_ns, 1))
 
 
 def highest_byte(schedule: Schedule) -> int:
@@ -67,7 +67,7 @@ def highest_byte(schedule: Schedule) -> int:
 
 
 def moved_bytes(instance: Instance, schedule: Schedule, kind: str) -> int:
-    """Bytes that all operations of a kind copy: ``offload``, ``prefetch`` or ``move``."""
+    """Bytes that all operations of a kind copy: ``offload``, ``prefetch`` or ``move``, on all GPUs."""
     return sum(
         instance.blocks[operation.block].bytes
         for operation in schedule.operations
@@ -78,9 +78,11 @@ def moved_bytes(instance: Instance, schedule: Schedule, kind: str) -> int:
 def pinned_bytes(instance: Instance, schedule: Schedule) -> int:
     """Host memory that the schedule needs: every block that it offloads or prefetches (vDNN, Fig. 12)."""
     blocks = {
-        operation.block for operation in schedule.operations if operation.kind in ("offload", "prefetch")
+        (operation.gpu, operation.block)
+        for operation in schedule.operations
+        if operation.kind in ("offload", "prefetch")
     }
-    return sum(instance.blocks[d].bytes for d in blocks if d is not None)
+    return sum(instance.blocks[d].bytes for _, d in blocks if d is not None)
 
 
 def stalls_ns(instance: Instance, schedule: Schedule) -> list[int]:

@@ -16,27 +16,37 @@ from ..instances.files import read_document, write_document
 from ..instances.instance import Instance, Natural, Positive
 from ..instances.units import LARGEST
 
-Stream = Literal["compute", "d2h", "h2d", "copy"]
-Kind = Literal["run", "offload", "prefetch", "move"]
+Stream = Literal["compute", "d2h", "h2d", "copy", "cpu", "network", "nvlink"]
+Kind = Literal["run", "offload", "prefetch", "move", "send", "accumulate", "exchange", "return", "reduce"]
 MemoryModel = Literal["contiguous", "paged", "divisible"]
 
 PAGE_BYTES = 2 * 2**20
 """Page of the paged memory model: what CUDA's virtual memory calls map (2 MiB)."""
 
+GRADIENT_KINDS: tuple[Kind, ...] = ("send", "accumulate", "exchange", "return", "reduce")
+"""What happens to gradients where there are several GPUs."""
+
+COLLECTIVE_KINDS: tuple[Kind, ...] = ("exchange", "reduce")
+"""Operations of all nodes, or all GPUs, together."""
+
 Extent = tuple[Natural, Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]]
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A step of one stream: run a task, offload, prefetch or move a block.
+    """A step of one stream: run a task, offload, prefetch or move a block, or pass a gradient on.
 
     Attributes
     ----------
     id
         Unique within the schedule.
+    gpu
+        Whose step it is; of an ``accumulate``, whose gradient; 0 for what all GPUs do together.
     task, algorithm
         Of a run, else None.
     block
         Of an offload, a prefetch or a move, else None.
+    gradient
+        Of a send, an accumulate, an exchange, a return or a reduce, else None.
     after
         Ids of operations earlier in the list that must have ended before this one starts.
     start_ns, end_ns
@@ -46,9 +56,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     id: Natural
     stream: Stream
     kind: Kind
+    gpu: Natural = 0
     task: Natural | None = None
     algorithm: Natural | None = None
     block: Natural | None = None
+    gradient: Natural | None = None
     after: tuple[Natural, ...] = ()
     start_ns: Natural
     end_ns: Natural
@@ -59,6 +71,8 @@ class Residence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes
     ----------
+    gpu
+        In whose memory it is.
     block, workspace_of
         What lies there: a block, or the workspace of the run with that id.
     offset
@@ -73,6 +87,7 @@ class Residence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         The residence ends when all of these have ended; empty: kept to the end.
     """
 
+    gpu: Natural = 0
     block: Natural | None = None
     workspace_of: Natural | None = None
     offset: Natural | None = None
@@ -141,26 +156,31 @@ def write_schedule(schedule: Schedule, path: str | Path) -> None:
 
 
 def require_indices(instance: Instance, schedule: Schedule) -> None:
-    """Refuse a schedule that names a task, an algorithm or a block that the instance does not have.
+    """Refuse a schedule that names a task, an algorithm, a block, a GPU or a gradient that there is not.
 
     Raises
     ------
     FormatError
         With the place and the index.
     """
+    gradients = () if instance.cluster is msgspec.UNSET else instance.cluster.gradients
     for i, operation in enumerate(schedule.operations):
+        _require_index(f"operations[{i}]", "gpu", operation.gpu, instance.gpus)
+        _require_index(f"operations[{i}]", "gradient", operation.gradient, len(gradients))
         _require_index(f"operations[{i}]", "task", operation.task, len(instance.tasks))
         _require_index(f"operations[{i}]", "block", operation.block, len(instance.blocks))
         if operation.task is not None:
             count = len(instance.tasks[operation.task].algorithms)
             _require_index(f"operations[{i}]", "algorithm", operation.algorithm, count)
     for i, residence in enumerate(schedule.residences):
+        _require_index(f"residences[{i}]", "gpu", residence.gpu, instance.gpus)
         _require_index(f"residences[{i}]", "block", residence.block, len(instance.blocks))
 
 
 def _require_index(where: str, key: str, index: int | None, count: int) -> None:
     if index is not None and index >= count:
-        raise FormatError(f"{where}: {key} {index} is out of range 0..{count - 1}")
+        known = f"is out of range 0..{count - 1}" if count else "does not exist: the instance has none"
+        raise FormatError(f"{where}: {key} {index} {known}")
 
 
 def _require_operations(schedule: Schedule) -> None:
@@ -177,8 +197,15 @@ def _require_operations(schedule: Schedule) -> None:
         is_run = operation.kind == "run"
         if is_run != (operation.task is not None) or is_run != (operation.algorithm is not None):
             raise FormatError(f"{where}: a run has 'task' and 'algorithm', and nothing else has them")
-        if is_run == (operation.block is not None):
-            raise FormatError(f"{where}: offload, prefetch and move have 'block', and a run has not")
+        is_copy = operation.kind in ("offload", "prefetch", "move")
+        if is_copy != (operation.block is not None):
+            raise FormatError(f"{where}: offload, prefetch and move have 'block', and nothing else has it")
+        if (operation.kind in GRADIENT_KINDS) != (operation.gradient is not None):
+            raise FormatError(
+                f"{where}: {', '.join(GRADIENT_KINDS)} have 'gradient', and nothing else has it"
+            )
+        if operation.kind in COLLECTIVE_KINDS and operation.gpu:
+            raise FormatError(f"{where}: all GPUs do an {operation.kind} together; leave out 'gpu'")
 
 
 def _require_residences(schedule: Schedule) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .heuristics.program import OutOfMemoryError as OutOfMemoryError
     from .heuristics.program import ProgramBuilder as ProgramBuilder
     from .heuristics.search import LocalSearch as LocalSearch
+    from .instances.cluster_workload import cluster_instances as cluster_instances
+    from .instances.cluster_workload import several_gpus as several_gpus
     from .instances.errors import PebblerError as PebblerError
     from .instances.files import read_instance as read_instance
     from .instances.files import write_instance as write_instance
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from .validate.certificate import read_certificate as read_certificate
     from .validate.certificate import write_certificate as write_certificate
     from .validate.check import check as check
+    from .validate.cluster_check import check_schedule as check_schedule
     from .validate.schedule import Operation as Operation
     from .validate.schedule import Residence as Residence
     from .validate.schedule import Schedule as Schedule
@@ -80,6 +83,8 @@ _HOMES = {
     "build": "heuristics.placement",
     "check": "validate.check",
     "check_certificate": "validate.certificate",
+    "check_schedule": "validate.cluster_check",
+    "cluster_instances": "instances.cluster_workload",
     "compare": "benchmark.compare",
     "compare_auto": "benchmark.compare",
     "evict": "heuristics.offload_search",
@@ -95,6 +100,7 @@ _HOMES = {
     "read_profile": "instances.profile",
     "read_schedule": "validate.schedule",
     "register": "heuristics.methods",
+    "several_gpus": "instances.cluster_workload",
     "simulate": "validate.simulate",
     "solve": "solver.solve",
     "timeline": "benchmark.plots",

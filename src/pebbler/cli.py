@@ -22,6 +22,7 @@ from .command_profile import add_profile
 from .command_report import add_report
 from .command_run import add_run
 from .command_streams import add_streams
+from .gpu_options import GPU_OPTIONS, add_gpus, gpu_instances
 from .instances.errors import PebblerError
 from .options import (
     WORKLOAD_OPTIONS,
@@ -91,7 +92,6 @@ def _run(argv: Sequence[str] | None) -> int:
 def _compare(arguments: argparse.Namespace) -> int:
     from .benchmark.compare import compare, compare_auto
     from .benchmark.export import export
-    from .benchmark.plan import instances_of
     from .instances.files import read_instance
     from .instances.memory import parse_budget, with_budget
 
@@ -100,7 +100,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     require_folder(arguments.out)
     require_one(arguments, "a comparison", "network_or_file", "torch", "onnx")
     if source is not None and (source.endswith(".json") or Path(source).exists()):
-        refuse_options(arguments, source, WORKLOAD_OPTIONS)
+        refuse_options(arguments, source, (*WORKLOAD_OPTIONS, "gpus", *GPU_OPTIONS))
         instance = read_instance(source)
         if arguments.budget is not None:
             instance = with_budget(instance, parse_budget(arguments.budget, instance))
@@ -108,9 +108,10 @@ def _compare(arguments: argparse.Namespace) -> int:
     else:
         workload, budget = workload_and_budget(arguments, source)
         if arguments.sub_batch == "auto":
+            refuse_options(arguments, "--sub-batch auto", ("gpus", *GPU_OPTIONS))
             comparison = compare_auto(workload, budget, arguments.methods, **settings)
         else:
-            instances = instances_of(workload, budget, arguments.sub_batch)
+            instances = gpu_instances(arguments, workload, budget)
             comparison = compare(instances, arguments.methods, **settings)
     files = export(comparison, arguments.out)
     if arguments.json:
@@ -249,12 +250,12 @@ def _solve(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     from .instances.files import read_instance, sha256_of
-    from .validate.check import check
+    from .validate.cluster_check import check_schedule
     from .validate.schedule import read_schedule
 
     instance = read_instance(arguments.file)
     schedule = read_schedule(arguments.schedule, instance)
-    report = check(instance, schedule, instance_sha256=sha256_of(arguments.file))
+    report = check_schedule(instance, schedule, instance_sha256=sha256_of(arguments.file))
     if arguments.json:
         print_json(report)
     elif report.valid:
@@ -435,6 +436,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a network or an instance file (.json)",
     )
     add_workload(command, auto=True)
+    add_gpus(command)
     command.add_argument(
         "--methods",
         type=name_list,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .instances.errors import PebblerError
 from .options import Parser, add_command, add_file, add_solver, print_json, require_place, seconds
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def _bound(arguments: argparse.Namespace) -> int:
             instance, arguments.time_limit, solver=arguments.solver, log=arguments.log, on_better=progress
         )
     if arguments.output is not None:
-        assert bound.certificate is not None  # the bounds that need no solver have one
+        if bound.certificate is None:
+            raise PebblerError(f"the bound by {bound.bound_by} has no certificate; leave -o out")
         write_certificate(bound.certificate, arguments.output, sha256_of(arguments.file))
     if arguments.json:
         print_json(bound.as_dict())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .options import Parser, add_command, add_file, add_output, print_json, require_place
+from .options import Parser, add_command, add_file, add_output, print_json, require_one_gpu, require_place
 
 
 def add_emit(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -30,6 +30,7 @@ def _emit(arguments: argparse.Namespace) -> int:
 
     require_place(arguments.output)
     instance = read_instance(arguments.file)
+    require_one_gpu(instance, "emit")
     schedule = read_schedule(arguments.schedule, instance)
     report = check(instance, schedule, instance_sha256=sha256_of(arguments.file))
     if not report.valid:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .options import Parser, add_command, add_file, natural, positive, print_json, require_place
+from .options import (
+    Parser,
+    add_command,
+    add_file,
+    natural,
+    positive,
+    print_json,
+    require_one_gpu,
+    require_place,
+)
 from .validate.execution.backends import BACKENDS
 
 
@@ -50,6 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from .validate.schedule import read_schedule
 
     instance = read_instance(arguments.file)
+    require_one_gpu(instance, "run")
     schedule = read_schedule(arguments.schedule, instance)
     for place in (arguments.picture, arguments.trace):
         if place is not None:

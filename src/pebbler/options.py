@@ -11,6 +11,7 @@ from .instances.errors import PebblerError
 from .instances.units import parse_time
 
 if TYPE_CHECKING:
+    from .instances.instance import Instance
     from .instances.taskgraph import Graph
     from .instances.workload import Workload
 
@@ -224,6 +225,14 @@ def refuse_options(arguments: argparse.Namespace, source: str, names: Sequence[s
         if getattr(arguments, name) is not None:
             option = "--" + name.replace("_", "-")
             raise PebblerError(f"{source} settles {option}; leave the option out")
+
+
+def require_one_gpu(instance: Instance, command: str) -> None:
+    """Refuse an instance with several GPUs."""
+    if instance.gpus > 1:
+        raise PebblerError(
+            f"{instance.name} has {instance.gpus} GPUs, and {command} takes an instance of one"
+        )
 
 
 def require_place(path: Path) -> None:
