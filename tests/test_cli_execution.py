@@ -206,6 +206,8 @@ def test_from_a_profile_to_predicted_against_measured(network: str, capsys: Outp
         (("profile", "lenet", "--sub-batch", "2,x", "-o", "p.json"), "'x' is not a whole number"),
         (("profile", "lenet", "-o", "no/p.json"), "no/p.json cannot be written"),
         (("profile", "lenet", "--backend", "tpu", "-o", "p.json"), "invalid choice: 'tpu'"),
+        (("profile", "lenet", "--provider", "magic", "-o", "p.json"), "there is no provider 'magic'"),
+        (("profile", "lenet", "--provider", "cudnn", "-o", "p.json"), "the CPU has its own"),
         (("profile", "lenet"), "-o"),
     ],
 )

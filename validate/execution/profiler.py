@@ -25,8 +25,9 @@ from ..schedule import Operation, Schedule
 from .data import initial
 from .device import Backend, Event, Stream
 from .executor import Executor
+from .kernel import Kernel
 from .plan import plan
-from .rebuild import Rebuilt, rebuild
+from .rebuild import rebuild
 from .unlimited import unlimited
 
 SMALLEST_COPY = 4096
@@ -49,8 +50,8 @@ def profile(
 ) -> Profile:
     """Measure a network on a device.
 
-    ``meta`` has what does not fit the profile's rules: algorithms that could not be measured and why, how far
-    times spread, and what copies and kernels cost beside each other.
+    ``meta`` has what does not fit the profile's rules: algorithms that could not be measured and why, those
+    whose bits vary, how far times spread, and what copies and kernels cost beside each other.
 
     Parameters
     ----------
@@ -78,12 +79,14 @@ def profile(
         raise PebblerError(f"a sub-batch of {wrong} is not within 1 and the batch of {batch}")
     tasks: list[TaskTimes] = []
     statuses: list[dict[str, Any]] = []
+    varying: list[dict[str, Any]] = []
     spread: list[float] = []
     instances = [Workload(network, size, _STRUCTURE).round(size, 1) for size in sizes]
     for instance in instances:
         measured = _SubBatch(instance, backend, repeat, seed)
         tasks += measured.tasks()
         statuses += measured.statuses
+        varying += measured.varying
         spread += measured.spread
     device = backend()
     try:
@@ -109,6 +112,7 @@ def profile(
             "backend": device.name,
             "executions": repeat,
             "not_measured": statuses,
+            "not_deterministic": varying,
             "median_spread": round(statistics.median(spread), 4),
             "beside_compute": beside,
         },
@@ -122,6 +126,8 @@ class _SubBatch:
     ----------
     statuses
         Algorithms that were not measured, and why.
+    varying
+        Algorithms of which the device does not promise the same bits each time.
     spread
         Per algorithm, the middle half of its times as a share of the median.
     """
@@ -130,6 +136,7 @@ class _SubBatch:
         self._backend = backend
         self._repeat = repeat
         self.statuses: list[dict[str, Any]] = []
+        self.varying: list[dict[str, Any]] = []
         self.spread: list[float] = []
         self._rebuilt = rebuild(instance)
         self._data = initial(self._rebuilt.graph.network, self._rebuilt.batch, seed)
@@ -167,19 +174,14 @@ class _SubBatch:
             for k, task in enumerate(instance.tasks):
                 usable = []
                 for name, size in sorted(device.algorithms(self._rebuilt.kernels[k]), key=lambda one: one[1]):
-                    reason = _refused(device, self._rebuilt, k, name, size, most)
-                    if reason is None:
-                        usable.append(Algorithm(name=name, duration_ns=0, workspace_bytes=size))
-                    else:
-                        self.statuses.append(
-                            {
-                                "sub_batch": self._rebuilt.graph.batch,
-                                "task": task.name,
-                                "algorithm": name,
-                                "workspace_bytes": size,
-                                "status": reason,
-                            }
-                        )
+                    kernel = replace(self._rebuilt.kernels[k], algorithm=name, workspace_bytes=size)
+                    what = {"sub_batch": self._rebuilt.graph.batch, "task": task.name, "algorithm": name}
+                    if (reason := _refused(device, kernel, most)) is not None:
+                        self.statuses.append(what | {"workspace_bytes": size, "status": reason})
+                        continue
+                    usable.append(Algorithm(name=name, duration_ns=0, workspace_bytes=size))
+                    if not device.is_deterministic(kernel):
+                        self.varying.append(what)
                 if not usable:
                     raise PebblerError(f"task '{task.name}': the device has no algorithm for it")
                 tasks.append(msgspec.structs.replace(task, algorithms=tuple(usable)))
@@ -216,12 +218,12 @@ class _SubBatch:
         return times
 
 
-def _refused(device: Backend, rebuilt: Rebuilt, k: int, name: str, size: int, most: int) -> str | None:
-    """Say why an algorithm cannot be measured; None when it can."""
-    if size > most:
+def _refused(device: Backend, kernel: Kernel, most: int) -> str | None:
+    """Say why a task cannot be measured with its algorithm; None when it can."""
+    if kernel.workspace_bytes > most:
         return f"its workspace is more than a quarter of the memory, {most} bytes"
     try:
-        device.prepare(replace(rebuilt.kernels[k], algorithm=name, workspace_bytes=size))
+        device.prepare(kernel)
     except PebblerError as error:
         return str(error)
     return None
