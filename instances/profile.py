@@ -53,6 +53,13 @@ class CopyTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     move_ns: Natural
 
 
+class MappingTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Time of the host to map pages to consecutive addresses: of a mapping, and more for each page of it."""
+
+    call_ns: Natural
+    page_ns: Natural
+
+
 class TaskTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Algorithms of the task of a name at a sub-batch."""
 
@@ -76,6 +83,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         At least one size; sizes rise.
     tasks
         Every task of every measured sub-batch, once.
+    mapping
+        What mapping pages costs; None: unknown, or the machine maps none.
     meta
         Free: repetitions, clocks, spread.
 
@@ -91,6 +100,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     machine: Machine
     copies: tuple[CopyTimes, ...]
     tasks: tuple[TaskTimes, ...]
+    mapping: MappingTimes | None = None
     meta: dict[str, Any] = {}
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The profiler: a network's tasks with all algorithms, and copies, measured on a device.
+"""The profiler: a network's tasks with all algorithms, copies, and mappings of pages, measured on a device.
 
 Tasks are measured where they will run: in the network's order, on its data, each between two others. The
 whole iteration is executed without a budget, with the first algorithm of every task, then with the second,
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,11 +20,11 @@ import msgspec
 
 from ...instances.errors import PebblerError
 from ...instances.instance import Algorithm, Instance
-from ...instances.profile import CopyTimes, Machine, Profile, TaskTimes
+from ...instances.profile import CopyTimes, Machine, MappingTimes, Profile, TaskTimes
 from ...instances.workload import Workload
-from ..schedule import Operation, Schedule
+from ..schedule import PAGE_BYTES, Operation, Schedule
 from .data import initial
-from .device import Backend, Event, Stream
+from .device import Backend, DeviceError, Event, Stream
 from .executor import Executor
 from .kernel import Kernel
 from .plan import plan
@@ -35,6 +36,9 @@ SMALLEST_COPY = 4096
 
 _STRUCTURE = "K40"
 """Device of the cost model that instances are made with before their algorithms are replaced."""
+
+_MAPPED = 16
+"""Pages of the larger of the two mappings that are measured."""
 
 _log = logging.getLogger(__name__)
 
@@ -92,6 +96,7 @@ def profile(
     try:
         largest = max(block.bytes for instance in instances for block in instance.blocks)
         copies, beside = _copies(device, largest, repeat)
+        mapping = _mapping(device, repeat)
         versions = device.versions()
         machine = Machine(
             device=device.device,
@@ -108,6 +113,7 @@ def profile(
         machine=machine,
         copies=copies,
         tasks=tuple(tasks),
+        mapping=mapping,
         meta={
             "backend": device.name,
             "executions": repeat,
@@ -277,3 +283,26 @@ def _copy_time(stream: Stream, target: int, source: int, size: int, repeat: int)
     events[-1][1].synchronize()
     times = [end.time_ns() - start.time_ns() for start, end in events[1:]]
     return max(1, min(times))
+
+
+# --- mappings -----------------------------------------------------------------------------------------
+
+
+def _mapping(device: Backend, repeat: int) -> MappingTimes | None:
+    """Measure the host's time to map one page and many, each time others than before."""
+    try:
+        device.allocate_pages(2 * _MAPPED, PAGE_BYTES)
+        address = device.reserve(_MAPPED * PAGE_BYTES)
+    except DeviceError as error:
+        _log.warning("the cost of mapping pages stays unknown: %s", error)
+        return None
+    least = {}
+    for count in (1, _MAPPED):
+        times = []
+        for index in range(2 * (repeat + 1)):  # both sets of pages are used for the first time before
+            begin = time.perf_counter_ns()
+            device.map(address, range(index % 2 * _MAPPED, index % 2 * _MAPPED + count))
+            times.append(time.perf_counter_ns() - begin)
+        least[count] = min(times[2:])
+    page_ns = max(0, least[_MAPPED] - least[1]) // (_MAPPED - 1)
+    return MappingTimes(call_ns=max(0, least[1] - page_ns), page_ns=page_ns)

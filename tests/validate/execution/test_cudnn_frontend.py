@@ -124,6 +124,7 @@ def test_from_a_profile_of_both_providers_to_the_same_bits(frontend: FakeCuda) -
     varying = {(one["task"], one["algorithm"]) for one in measured.meta["not_deterministic"]}
     assert {("BP2(conv1)", "algo-0"), ("BP2(conv1)", f"{PLAN}eng0")} <= varying
     assert ("BP2(conv1)", f"{PLAN}eng1") not in varying
+    assert measured.mapping is not None
     listed = {algorithm.name for task in measured.tasks for algorithm in task.algorithms}
     assert {"implicit-gemm", f"{PLAN}eng0"} <= listed
     workload = Workload("cifar10_quick", 4, measured.machine.device, profile=plans_alone(measured))

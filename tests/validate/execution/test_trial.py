@@ -168,10 +168,11 @@ def test_a_forward_task_runs_again() -> None:
 def test_causes_add_up_to_the_difference() -> None:
     trial = executed(*solved(Workload("lenet", 2, "K40").instance("1.5xMmin"), "vdnn-all-m"))
     causes = trial.causes()
-    assert sum((causes.kernels_ns, causes.copies_ns, causes.launches_ns)) == (
-        trial.measured_ns - trial.predicted_ns
-    )
+    parts = (causes.kernels_ns, causes.copies_ns, causes.mapping_ns, causes.launches_ns)
+    assert sum(parts) == trial.measured_ns - trial.predicted_ns
     assert causes.launches_ns > 0
+    assert causes.mapping_ns == 0
+    assert trial.predicted_ns == trial.scheduled_ns == trial.schedule.makespan_ns
     timed = trial.median.rounds[0]
     for operation, one in zip(trial.schedule.operations, timed, strict=True):
         assert one.start_ns <= one.end_ns
