@@ -79,6 +79,7 @@ def record(study: Study) -> None:
     """Record the kernels of every task with its first algorithm, and what a launch costs the host."""
     from ..validate.execution.cuda import CudaBackend
     from ..validate.execution.cuda_kernels import kernels_of_tasks, launch_ns
+    from ..validate.execution.kernel import kernels_of
 
     for network, batch in study.networks:
         path = study.path(network, batch, "kernels.json")
@@ -89,7 +90,10 @@ def record(study: Study) -> None:
         try:
             found = {"device": backend.device, "network": network, "batch": batch}
             found["t_launch_ns"] = launch_ns(backend)
-            found["tasks"] = kernels_of_tasks(backend, graph)
+            first = {one.task: backend.algorithms(one)[:1] for one in kernels_of(graph, batch)}
+            found["tasks"] = {one["name"]: one["kernels"] for one in kernels_of_tasks(backend, graph, first)}
+            if not found["tasks"]:
+                raise PebblerError(f"the kernels of {network} cannot be recorded; the log has the reason")
         finally:
             backend.close()
         write_atomically(path, json.format(json.encode(found)))

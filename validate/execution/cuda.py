@@ -9,8 +9,10 @@ outside the budget.
 from __future__ import annotations
 
 import contextlib
+import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -38,6 +40,8 @@ from .kernel import Kernel
 from .virtual_memory import VirtualMemory
 
 _TITLES = {"cudnn": "cuDNN", "cudnn-frontend": "cudnn-frontend"}
+
+_log = logging.getLogger(__name__)
 
 CudaLaunch = list[Callable[[Mapping[str, int], int], None]]
 """What computes a task: calls that take the addresses and the round's first image."""
@@ -268,6 +272,9 @@ class CudaBackend:
     def energy_j(self) -> float | None:
         """Return what NVML counts; None without nvidia-ml-py, or on a GPU that does not count."""
         if find_spec("pynvml") is None:
+            _unknown(
+                "energy", "nvidia-ml-py is not installed; install it with pip install 'pebbler[profiler]'"
+            )
             return None
         import pynvml
 
@@ -275,7 +282,20 @@ class CudaBackend:
             pynvml.nvmlInit()
             gpu = pynvml.nvmlDeviceGetHandleByPciBusId(self._gpu.pci_bus_id())
             return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1000
-        except pynvml.NVMLError:
+        except pynvml.NVMLError as error:
+            _unknown("energy", f"NVML does not count it ({error})")
+            return None
+
+    def record_kernels(self, work: Callable[[], object]) -> list[dict[str, Any]] | None:
+        """Return what CUPTI records; None without cupti-python, or where CUPTI may not."""
+        from .cupti import record_kernels
+
+        try:
+            return record_kernels(work)
+        except DeviceError:
+            raise
+        except PebblerError as error:
+            _unknown("kernel configurations", str(error))
             return None
 
     def memory_bytes(self) -> int:
@@ -403,6 +423,12 @@ def _open_provider(name: str, stream: int) -> Provider:
     from .cudnn_frontend import CudnnFrontend
 
     return CudnnFrontend(stream)
+
+
+@cache
+def _unknown(what: str, reason: str) -> None:
+    """Say once why something is not measured."""
+    _log.warning("no %s: %s", what, reason)
 
 
 def _pycuda_version() -> tuple[int, ...]:

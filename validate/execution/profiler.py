@@ -20,9 +20,18 @@ import msgspec
 
 from ...instances.errors import PebblerError
 from ...instances.instance import Algorithm, Instance
-from ...instances.profile import CopyTimes, Machine, MappingTimes, Profile, TaskTimes
+from ...instances.profile import (
+    CopyTimes,
+    IterationEnergy,
+    Machine,
+    MappingTimes,
+    Profile,
+    TaskKernels,
+    TaskTimes,
+)
 from ...instances.workload import Workload
 from ..schedule import PAGE_BYTES, Operation, Schedule
+from .cuda_kernels import kernels_of_tasks
 from .data import initial
 from .device import Backend, DeviceError, Event, Stream
 from .executor import Executor
@@ -85,6 +94,8 @@ def profile(
     statuses: list[dict[str, Any]] = []
     varying: list[dict[str, Any]] = []
     spread: list[float] = []
+    kernels: list[TaskKernels] = []
+    energy: list[IterationEnergy] = []
     instances = [Workload(network, size, _STRUCTURE).round(size, 1) for size in sizes]
     for instance in instances:
         measured = _SubBatch(instance, backend, repeat, seed)
@@ -92,6 +103,8 @@ def profile(
         statuses += measured.statuses
         varying += measured.varying
         spread += measured.spread
+        energy += measured.energy
+        kernels += measured.kernels()
     device = backend()
     try:
         largest = max(block.bytes for instance in instances for block in instance.blocks)
@@ -114,6 +127,8 @@ def profile(
         copies=copies,
         tasks=tuple(tasks),
         mapping=mapping,
+        kernels=tuple(kernels),
+        energy=tuple(energy),
         meta={
             "backend": device.name,
             "executions": repeat,
@@ -136,6 +151,8 @@ class _SubBatch:
         Algorithms of which the device does not promise the same bits each time.
     spread
         Per algorithm, the middle half of its times as a share of the median.
+    energy
+        Of the executions, where the device counts it.
     """
 
     def __init__(self, instance: Instance, backend: Callable[[], Backend], repeat: int, seed: int) -> None:
@@ -144,6 +161,7 @@ class _SubBatch:
         self.statuses: list[dict[str, Any]] = []
         self.varying: list[dict[str, Any]] = []
         self.spread: list[float] = []
+        self.energy: list[IterationEnergy] = []
         self._rebuilt = rebuild(instance)
         self._data = initial(self._rebuilt.graph.network, self._rebuilt.batch, seed)
         self._instance = self._with_algorithms(instance)
@@ -155,7 +173,7 @@ class _SubBatch:
         for column in range(max(len(task.algorithms) for task in instance.tasks)):
             chosen = [min(column, len(task.algorithms) - 1) for task in instance.tasks]
             _log.info("%s: algorithms number %d", instance.name, column + 1)
-            for k, times in enumerate(self._times(chosen)):
+            for k, times in enumerate(self._times(chosen, column + 1)):
                 if chosen[k] == column:
                     found[k][column] = max(1, min(times))
                     self.spread.append(_middle_half(times))
@@ -195,8 +213,25 @@ class _SubBatch:
             device.close()
         return msgspec.structs.replace(instance, tasks=tuple(tasks))
 
-    def _times(self, chosen: Sequence[int]) -> list[list[int]]:
-        """Execute the iteration with these algorithms; return the times of each task."""
+    def kernels(self) -> list[TaskKernels]:
+        """Have the device record the kernels of all algorithms of all tasks; none where it cannot."""
+        device = self._backend()
+        algorithms = {
+            task.name: [(one.name, one.workspace_bytes) for one in task.algorithms]
+            for task in self._instance.tasks
+        }
+        try:
+            if device.record_kernels(lambda: None) is None:
+                return []
+            _log.info("%s: kernels", self._instance.name)
+            sub_batch = self._rebuilt.graph.batch
+            found = kernels_of_tasks(device, self._rebuilt.graph, algorithms)
+            return [msgspec.convert({"sub_batch": sub_batch} | one, TaskKernels) for one in found]
+        finally:
+            device.close()
+
+    def _times(self, chosen: Sequence[int], number: int) -> list[list[int]]:
+        """Execute the iteration with these algorithms, the n-th; return the times of each task."""
         operations = tuple(
             Operation(id=k, stream="compute", kind="run", task=k, algorithm=a, start_ns=0, end_ns=0)
             for k, a in enumerate(chosen)
@@ -216,11 +251,17 @@ class _SubBatch:
         with Executor(self._backend(), settled, 1) as executor:
             executor.load(self._data)
             executor.run()
+            taken = executor.backend.energy_j()
             for _ in range(self._repeat):
                 before = 0
                 for k, timed in enumerate(executor.run().rounds[0]):
                     times[k].append(timed.end_ns - before)
                     before = timed.end_ns
+            after = executor.backend.energy_j()
+        if taken is not None and after is not None:
+            energy_mj = round((after - taken) * 1000 / self._repeat)
+            sub_batch = self._rebuilt.graph.batch
+            self.energy.append(IterationEnergy(sub_batch=sub_batch, algorithms=number, energy_mj=energy_mj))
         return times
 
 
