@@ -113,6 +113,8 @@ def test_run_refuses_a_file_of_something_else(capsys: Output) -> None:
     assert "lenet-b2 is not what meta says" in refusal(capsys, *RUN)
     edit("i.json", meta=meta | {"graph": "paper"})
     assert "which cannot be run" in refusal(capsys, *RUN)
+    edit("i.json", meta=meta | {"mapping": {"call_ns": "x"}})
+    assert "is no cost of mapping pages" in refusal(capsys, *RUN)
     edit("i.json", meta={})
     assert "meta has no 'network'" in refusal(capsys, *RUN)
 

@@ -204,6 +204,7 @@ def attempt(
     if repeat < 1:
         raise PebblerError(f"{repeat} timed executions are too few; give 1 or more")
     rebuilt = rebuild(instance)
+    mapping_cost(instance)  # wrong before anything runs
     if data is None:
         data = initial(rebuilt.graph.network, rebuilt.batch, seed)
     right = _unbudgeted(instance, schedule, rebuilt, backend(), data) if reference else None
