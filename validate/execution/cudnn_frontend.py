@@ -8,7 +8,8 @@ or round are left out. A graph has no factor for what was there before, so plans
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +18,8 @@ from .convolutions import PLAN
 from .cuda_calls import Convolution
 from .cudnn import load_cudnn
 from .device import DeviceError
+
+_log = logging.getLogger(__name__)
 
 
 class CudnnFrontend:
@@ -93,9 +96,10 @@ class Plans:
     def workspace_bytes(self, algorithm: str) -> int | None:
         """Bytes that a plan needs; None when cuDNN does not propose it here, or cannot make it."""
         if algorithm not in self._usable:
-            made = self._made(self._graph, algorithm)
-            place = self._places.get(algorithm)
-            self._usable[algorithm] = self._graph.get_workspace_size_plan_at_index(place) if made else None
+            size = None
+            if self._made(self._graph, algorithm):
+                size = self._graph.get_workspace_size_plan_at_index(self._places[algorithm])
+            self._usable[algorithm] = size
         return self._usable[algorithm]
 
     def is_deterministic(self, algorithm: str) -> bool:
@@ -109,16 +113,23 @@ class Plans:
         index = self._places[algorithm]
         try:
             self._graph.execute_plan_at_index(places, workspace, index, handle=self._frontend.handle)
-        except RuntimeError as error:
+        except (RuntimeError, self._frontend.module.cudnnGraphNotSupportedError) as error:
             raise DeviceError(f"cudnn-frontend: {_sentence(error)}") from None
 
     def _made(self, graph: Any, algorithm: str) -> bool:
         """Have cuDNN make a plan; whether it can."""
         if algorithm not in self._places:
             return False
+        return self._done(algorithm, lambda: graph.build_plan_at_index(self._places[algorithm]))
+
+    def _done(self, what: str, work: Callable[[], object]) -> bool:
+        """Do something that cuDNN may refuse; other failures are told, and count as a refusal."""
         try:
-            graph.build_plan_at_index(self._places[algorithm])
+            work()
         except self._frontend.module.cudnnGraphNotSupportedError:
+            return False
+        except RuntimeError as error:
+            _log.warning("cudnn-frontend, %s: %s", what, _sentence(error))
             return False
         return True
 
@@ -145,11 +156,13 @@ class Plans:
         output.set_output(True).set_data_type(single)
         output.set_dim(list(shapes[result])).set_stride(_strides(shapes[result]))
         tensors[result] = output
-        try:
+
+        def propose() -> None:
             graph.validate()
             graph.build_operation_graph()
             graph.create_execution_plans([module.heur_mode.A, module.heur_mode.FALLBACK])
-        except module.cudnnGraphNotSupportedError:
+
+        if not self._done(f"{convolution.which} of {convolution.x} with {convolution.w}", propose):
             return None, ()
         graph.deselect_numeric_notes(list(without))
         return graph, (tensors["x"], tensors["w"], tensors["y"])

@@ -340,7 +340,7 @@ def _mapping(device: Backend, repeat: int) -> MappingTimes | None:
     least = {}
     for count in (1, _MAPPED):
         times = []
-        for index in range(2 * (repeat + 1)):  # both sets of pages are used for the first time before
+        for index in range(2 * (repeat + _MAPPED)):  # the first two use the pages for the first time
             begin = time.perf_counter_ns()
             device.map(address, range(index % 2 * _MAPPED, index % 2 * _MAPPED + count))
             times.append(time.perf_counter_ns() - begin)
