@@ -117,11 +117,6 @@ class Convolution:
         """Shape of what it writes."""
         return {"forward": self.y, "backward_data": self.x, "backward_filter": self.w}[self.which]
 
-    @property
-    def number(self) -> int:
-        """Number of its algorithm in cuDNN's legacy interface."""
-        return ALGORITHMS[self.which].index(self.algorithm)
-
 
 @dataclass(frozen=True, slots=True)
 class Product:
@@ -154,6 +149,11 @@ def formats() -> dict[str, str]:
         types = [argument.split() for argument in arguments.split(",")]
         found[name] = "".join("P" if "*" in "".join(words) else letters[words[0]] for words in types)
     return found
+
+
+def algorithm_number(which: Pass, algorithm: str) -> int:
+    """Return the number of one of cuDNN's algorithms of a pass in its legacy interface."""
+    return ALGORITHMS[which].index(algorithm)
 
 
 def convolution_of(kernel: Kernel, provider: str | None = None) -> Convolution | None:

@@ -10,7 +10,7 @@ import ctypes as c
 from collections.abc import Sequence
 from functools import cached_property
 
-from .cuda_calls import ALGORITHMS, Convolution, Pass
+from .cuda_calls import ALGORITHMS, Convolution, Pass, algorithm_number
 from .cuda_libraries import Library
 
 _FMA_MATH = 3
@@ -167,7 +167,7 @@ class Descriptors:
         return {item.algorithm for item in found[: count.value] if item.status == 0 and item.determinism == 1}
 
     def _number(self, algorithm: str) -> int:
-        return ALGORITHMS[self._convolution.which].index(algorithm)
+        return algorithm_number(self._convolution.which, algorithm)
 
     def compute(self, algorithm: str, x: int, w: int, y: int, workspace: int, workspace_bytes: int) -> None:
         """Ask for the convolution on the stream; the operand that it computes is written or added to."""

@@ -19,7 +19,19 @@ from ...instances.network import LOSSES
 from ...instances.units import format_size, format_time
 from ..schedule import Schedule
 from .convolutions import provider_of
-from .cuda_calls import Argument, Call, Convolution, First, Operand, Own, Product, calls_of, formats, source
+from .cuda_calls import (
+    Argument,
+    Call,
+    Convolution,
+    First,
+    Operand,
+    Own,
+    Product,
+    algorithm_number,
+    calls_of,
+    formats,
+    source,
+)
 from .data import weight_shape
 from .kernel import Kernel
 from .plan import Load, Mapped, Place, Plan, Step, plan
@@ -260,4 +272,5 @@ def _call(step: Step, kernel: Kernel, call: Call) -> str:
     space = ""
     if "workspace" in step.operands:
         space = f", workspace=({_address(step.operands['workspace'])}, {kernel.workspace_bytes})"
-    return f'conv["{kernel.layer.name}"].{call.which}({call.number}, {operands}{space}{adds})'
+    number = algorithm_number(call.which, call.algorithm)
+    return f'conv["{kernel.layer.name}"].{call.which}({number}, {operands}{space}{adds})'
