@@ -21,7 +21,6 @@ from ..solver.solve import solve
 from ..validate.execution.cpu import CpuBackend
 from ..validate.execution.profiler import profile
 from ..validate.execution.trial import Trial, attempt
-from ..validate.simulate import nominal_ns, simulate
 from .page import markdown, publish
 from .trial_report import picture
 
@@ -56,7 +55,11 @@ class Case:
     @property
     def undisturbed_ns(self) -> int:
         """The program simulated with these times: an iteration in which nothing else happens."""
-        return max(simulate(self.trial.instance, self.trial.schedule, self.least_ns)[1])
+        mappings = [
+            min(one.rounds[0][i].mapping_ns for one in self.trial.executions)
+            for i in range(len(self.trial.schedule.operations))
+        ]
+        return self.trial.simulated(self.least_ns, mappings)
 
     @property
     def error(self) -> float:
@@ -75,11 +78,10 @@ class Case:
 
     def ratios(self, *, copies: bool) -> list[float]:
         """Measured over predicted time of every copy, or of every run: the least over all executions."""
-        predicted = (nominal_ns(self.trial.instance, one) for one in self.trial.schedule.operations)
         return [
             least / nominal
             for least, nominal, one in zip(
-                self.least_ns, predicted, self.trial.schedule.operations, strict=True
+                self.least_ns, self.trial.nominal_ns, self.trial.schedule.operations, strict=True
             )
             if (one.kind != "run") == copies
         ]
@@ -120,6 +122,7 @@ def table(found: Sequence[Case]) -> str:
             case.method,
             case.memory,
             str(len(case.trial.schedule.operations)),
+            format_time(case.trial.scheduled_ns),
             format_time(case.trial.predicted_ns),
             format_time(case.undisturbed_ns),
             f"{case.error:+.1%}",
@@ -137,6 +140,7 @@ def table(found: Sequence[Case]) -> str:
         "method",
         "memory",
         "operations",
+        "schedule",
         "predicted",
         "from the least times of operations",
         "error",
@@ -154,10 +158,13 @@ def summary(found: Sequence[Case]) -> str:
     errors = sorted(abs(case.error) for case in found)
     measured = sorted(abs(case.trial.measured_ns / case.trial.predicted_ns - 1) for case in found)
     hosts = sorted(ns for case in found for ns in case.host_ns())
-    paged = [
-        one for case in found if case.memory == "paged" for row in case.trial.median.rounds for one in row
+    paged = [case.trial for case in found if case.memory == "paged"]
+    mappings = [
+        (one.mapping_ns, predicted)
+        for trial in paged
+        for one, predicted in zip(trial.median.rounds[0], trial.mappings_ns, strict=True)
+        if one.mapping_ns
     ]
-    mappings = [one.mapping_ns for one in paged if one.mapping_ns]
 
     lines = [
         f"Error of the median iteration, {len(found)} schedules: median {at(measured, 0.5):.1%}, "
@@ -172,9 +179,21 @@ def summary(found: Sequence[Case]) -> str:
         f"10 % above {format_time(int(at(hosts, 0.9)))}.",
     ]
     if mappings:
+        taken, predicted = (round(statistics.median(column)) for column in zip(*mappings, strict=True))
         lines.append(
-            f"Mapping pages, {len(mappings)} operations: "
-            f"median {format_time(round(statistics.median(mappings)))}."
+            f"Mapping pages, {len(mappings)} operations: median {format_time(taken)}, "
+            f"predicted {format_time(predicted)}."
+        )
+        of_all, of_schedules = (
+            statistics.median(abs(trial.measured_ns / expected - 1) for trial, expected in pairs)
+            for pairs in (
+                [(trial, trial.predicted_ns) for trial in paged],
+                [(trial, trial.scheduled_ns) for trial in paged],
+            )
+        )
+        lines.append(
+            f"Error of the median iteration in paged memory, {len(paged)} schedules: median {of_all:.1%}; "
+            f"without the waits and mappings of the host in the prediction {of_schedules:.1%}."
         )
     return "".join(f"- {line}\n" for line in lines)
 

@@ -25,10 +25,8 @@ from ..instances.errors import PebblerError
 from ..instances.files import read_instance, write_atomically, write_instance
 from ..instances.memory import parse_budget
 from ..instances.profile import read_profile, write_profile
-from ..instances.taskgraph import task_graph
 from ..instances.units import format_size, format_time
 from ..instances.workload import Workload
-from ..instances.zoo import find_network
 from ..validate.execution.backends import find_backend
 from ..validate.schedule import read_schedule, write_schedule
 from .page import markdown, publish
@@ -57,6 +55,7 @@ class Study:
     repeat: int = 5
     layers: Sequence[str] = LAYERS
     device: str = "h200"
+    providers: Sequence[str] = ()
 
     def path(self, *words: object) -> Path:
         """Return the file of a result: its words, with what a file name cannot have replaced."""
@@ -71,25 +70,31 @@ def measure_profiles(study: Study) -> None:
     for network, batch in study.networks:
         path = study.path(network, batch, "profile.json")
         if not path.exists():
-            found = profile(network, batch, find_backend("cuda"), repeat=study.repeat)
+            found = profile(network, batch, find_backend("cuda", study.providers), repeat=study.repeat)
             write_profile(found, path)
 
 
 def record(study: Study) -> None:
-    """Record the kernels of every task with its first algorithm, and what a launch costs the host."""
+    """Put together GLP4NN's inputs: the profile's kernels, of first algorithms, and what a launch costs."""
     from ..validate.execution.cuda import CudaBackend
-    from ..validate.execution.cuda_kernels import kernels_of_tasks, launch_ns
+    from ..validate.execution.cuda_kernels import launch_ns
 
     for network, batch in study.networks:
         path = study.path(network, batch, "kernels.json")
         if path.exists():
             continue
-        graph = task_graph(find_network(network), batch)
+        source = study.path(network, batch, "profile.json")
+        measured = read_profile(source)
+        recorded = {(one.name, one.algorithm): one.kernels for one in measured.kernels}
+        if not recorded:
+            raise PebblerError(
+                f"{source} has no kernels; measure it again with pip install 'pebbler[profiler]'"
+            )
+        tasks = {task.name: recorded[task.name, task.algorithms[0].name] for task in measured.tasks}
         backend = CudaBackend()
         try:
             found = {"device": backend.device, "network": network, "batch": batch}
-            found["t_launch_ns"] = launch_ns(backend)
-            found["tasks"] = kernels_of_tasks(backend, graph)
+            found |= {"t_launch_ns": launch_ns(backend), "tasks": tasks}
         finally:
             backend.close()
         write_atomically(path, json.format(json.encode(found)))
@@ -234,6 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--device", default="h200", metavar="NAME", help="predicted beside layers on streams; default: h200"
     )
+    parser.add_argument("--providers", default="", metavar="P,...", help="of convolutions; default: cudnn")
     chosen = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     study = Study(
@@ -243,6 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         [one for one in chosen.methods.split(",") if one] or METHODS,
         layers=[one for one in chosen.layers.split(",") if one] or LAYERS,
         device=chosen.device,
+        providers=[one for one in chosen.providers.split(",") if one],
     )
     stages: dict[str, Callable[[Study], Any]] = {
         "profile": measure_profiles,

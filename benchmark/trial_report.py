@@ -54,6 +54,7 @@ def as_dict(trial: Trial, *, operations: bool = False) -> dict[str, Any]:
         "identical_to_unbudgeted": None if trial.reference_ns is None else trial.identical,
         "max_abs_error": trial.max_abs_error,
         "energy_j": trial.energy_j,
+        "scheduled_ns": trial.scheduled_ns,
         "unbudgeted_ns": trial.reference_ns,
         "loss": trial.loss,
         "deterministic": trial.deterministic,
@@ -61,6 +62,7 @@ def as_dict(trial: Trial, *, operations: bool = False) -> dict[str, Any]:
         "error_ns": {
             "kernels": causes.kernels_ns,
             "copies": causes.copies_ns,
+            "mapping": causes.mapping_ns,
             "launches": causes.launches_ns,
         },
         "host_ns_per_operation": _median_host(trial),
@@ -105,7 +107,7 @@ def _lines(trial: Trial) -> Iterator[tuple[str, str]]:
     rounds = f"{instance.rounds} rounds of " if instance.rounds > 1 else ""
     yield "schedule", f"{instance.name} by {schedule.method}, {rounds}{len(schedule.operations)} operations"
     yield "device", f"{trial.device} ({trial.backend})"
-    yield "predicted", format_time(trial.predicted_ns)
+    yield "predicted", _predicted(trial)
     fastest, slowest = trial.executions[0].measured_ns, trial.executions[-1].measured_ns
     yield (
         "measured",
@@ -115,12 +117,11 @@ def _lines(trial: Trial) -> Iterator[tuple[str, str]]:
     if trial.reference_ns is not None:
         yield "no budget", f"{format_time(trial.reference_ns)}, measured, once"
     causes = trial.causes()
-    parts = zip(
-        ("kernels", "copies", "launches and gaps"),
-        (causes.kernels_ns, causes.copies_ns, causes.launches_ns),
-        strict=True,
-    )
-    yield "difference", ", ".join(f"{name} {_signed(ns)}" for name, ns in parts)
+    parts = {"kernels": causes.kernels_ns, "copies": causes.copies_ns}
+    if schedule.memory_model == "paged":
+        parts["mapping"] = causes.mapping_ns
+    parts["launches and gaps"] = causes.launches_ns
+    yield "difference", ", ".join(f"{name} {_signed(ns)}" for name, ns in parts.items())
     yield (
         "memory",
         f"{format_size(schedule.peak_bytes)} of {format_size(instance.budget_bytes)}, "
@@ -137,6 +138,16 @@ def _lines(trial: Trial) -> Iterator[tuple[str, str]]:
     yield "numbers", f"loss {trial.loss:.6g}; {_numbers(trial)}"
     if "notes" in instance.meta:
         yield "note", BATCH_NORM_NOTE
+
+
+def _predicted(trial: Trial) -> str:
+    """The predicted time, in paged memory with what the host adds to the schedule's."""
+    text = format_time(trial.predicted_ns)
+    if trial.schedule.memory_model != "paged":
+        return text
+    if trial.mapping_cost is None:
+        text += "; what mapping pages costs is unknown and counts as 0"
+    return f"{text}; the schedule alone {format_time(trial.scheduled_ns)}"
 
 
 def _shown(trial: Trial) -> str:

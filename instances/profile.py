@@ -17,6 +17,7 @@ from .devices import Direction
 from .errors import FormatError, PebblerError
 from .files import read_document, write_document
 from .instance import Algorithm, Natural, Positive
+from .kernels import Kernel
 from .taskgraph import Graph
 
 
@@ -53,12 +54,39 @@ class CopyTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     move_ns: Natural
 
 
+class MappingTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Time of the host to map pages to consecutive addresses: of a mapping, and more for each page of it."""
+
+    call_ns: Natural
+    page_ns: Natural
+
+
 class TaskTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Algorithms of the task of a name at a sub-batch."""
 
     sub_batch: Positive
     name: str
     algorithms: tuple[Algorithm, ...]
+
+
+class TaskKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Kernels that a task launches with an algorithm, in the order in which they began."""
+
+    sub_batch: Positive
+    name: str
+    algorithm: str
+    kernels: tuple[Kernel, ...]
+
+
+class IterationEnergy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Energy of an iteration without a budget, in millijoules, on average.
+
+    `algorithms` is the number of the algorithm that every task has, from 1; tasks with fewer have their last.
+    """
+
+    sub_batch: Positive
+    algorithms: Positive
+    energy_mj: Natural
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False, dict=True):
@@ -76,6 +104,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         At least one size; sizes rise.
     tasks
         Every task of every measured sub-batch, once.
+    mapping
+        What mapping pages costs; None: unknown, or the machine maps none.
+    kernels, energy
+        What the device's own counters say; empty where nothing counts.
     meta
         Free: repetitions, clocks, spread.
 
@@ -91,6 +123,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     machine: Machine
     copies: tuple[CopyTimes, ...]
     tasks: tuple[TaskTimes, ...]
+    mapping: MappingTimes | None = None
+    kernels: tuple[TaskKernels, ...] = ()
+    energy: tuple[IterationEnergy, ...] = ()
     meta: dict[str, Any] = {}
 
     def __post_init__(self) -> None:

@@ -264,6 +264,8 @@ def _meta(workload: Workload, network: Network, graph: TaskGraph, costs: Device 
     }
     if isinstance(costs, Profile):
         meta["measured"] = msgspec.to_builtins(costs.machine)
+        if costs.mapping is not None:
+            meta["mapping"] = msgspec.to_builtins(costs.mapping)
     if network.has_batch_norm and graph.batch < workload.batch:
         meta["notes"] = BATCH_NORM_NOTE
     return meta

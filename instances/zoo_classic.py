@@ -102,11 +102,13 @@ def _classifier(net: NetworkBuilder, x: str, widths: Sequence[int], dropout: boo
     net.softmax("loss", x)
 
 
-def vgg_trunk(net: NetworkBuilder, x: str, groups: Sequence[int], *, pad: int = 1, ceil: bool = False) -> str:
-    """Add VGG's convolutions in five groups, each with a pooling; `pad` is the first one's."""
-    for group, (count, channels) in enumerate(zip(groups, (64, 128, 256, 512, 512), strict=True), start=1):
+def vgg_trunk(
+    net: NetworkBuilder, x: str, groups: Sequence[int], *, width: int = 64, pad: int = 1, ceil: bool = False
+) -> str:
+    """Add VGG's convolutions in five groups, each with a pooling; `width` and `pad` are the first one's."""
+    for group, (count, times) in enumerate(zip(groups, (1, 2, 4, 8, 8), strict=True), start=1):
         for index in range(1, count + 1):
-            x = net.conv(f"conv{group}_{index}", x, channels, 3, pad=pad, relu=True)
+            x = net.conv(f"conv{group}_{index}", x, times * width, 3, pad=pad, relu=True)
             pad = 1
         x = net.maxpool(f"pool{group}", x, 2, stride=2, ceil=ceil)
     return x

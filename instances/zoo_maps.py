@@ -12,21 +12,21 @@ from .zoo_entry import Entry, number
 _GROUPS = (2, 2, 3, 3, 3)
 
 
-def _fcn32s(net: NetworkBuilder, size: int = 224) -> None:
+def _fcn32s(net: NetworkBuilder, size: int = 224, width: int = 64) -> None:
     """The classifier as convolutions, 21 classes a pixel, one 32-fold upsampling."""
-    x = vgg_trunk(net, net.input(3, size, size), _GROUPS)
-    x = net.conv("fc6", x, 4096, 7, pad=3, relu=True)
-    x = net.conv("fc7", x, 4096, 1, relu=True)
+    x = vgg_trunk(net, net.input(3, size, size), _GROUPS, width=width)
+    x = net.conv("fc6", x, 64 * width, 7, pad=3, relu=True)
+    x = net.conv("fc7", x, 64 * width, 1, relu=True)
     x = net.conv("score", x, 21, 1)
     net.softmax("loss", net.deconv("upscore", x, 21, 64, stride=32, pad=16, bias=False))
 
 
-def _fcn8s(net: NetworkBuilder, size: int = 500) -> None:
+def _fcn8s(net: NetworkBuilder, size: int = 500, width: int = 64) -> None:
     """Padded by 100, with scores of the third and the fourth pooling added, all cropped to fit."""
     image = net.input(3, size, size)
-    x = vgg_trunk(net, image, _GROUPS, pad=100, ceil=True)
-    x = net.dropout("drop6", net.conv("fc6", x, 4096, 7, relu=True))
-    x = net.dropout("drop7", net.conv("fc7", x, 4096, 1, relu=True))
+    x = vgg_trunk(net, image, _GROUPS, width=width, pad=100, ceil=True)
+    x = net.dropout("drop6", net.conv("fc6", x, 64 * width, 7, relu=True))
+    x = net.dropout("drop7", net.conv("fc7", x, 64 * width, 1, relu=True))
     x = net.conv("score_fr", x, 21, 1)
     for pool in (4, 3):
         x = net.deconv(f"upscore{pool}", x, 21, 4, stride=2, pad=0, bias=False)
@@ -36,20 +36,20 @@ def _fcn8s(net: NetworkBuilder, size: int = 500) -> None:
     net.softmax("loss", net.resample("score", x, Shape(21, size, size)))
 
 
-def _unet(net: NetworkBuilder, size: int = 572) -> None:
-    """Convolutions without padding: 572 x 572 pixels in, 388 x 388 out."""
+def _unet(net: NetworkBuilder, size: int = 572, width: int = 64) -> None:
+    """Convolutions without padding: 572 x 572 pixels in, 388 x 388 out; `width` is that of the first."""
     x = net.input(1, size, size)
     skips = []
     for level in range(5):
         if level:
             skips.append(x)
             x = net.maxpool(f"down{level}", x, 2, stride=2)
-        x = _two_convolutions(net, f"left{level}", x, 64 << level)
+        x = _two_convolutions(net, f"left{level}", x, width << level)
     for level in reversed(range(4)):
-        x = net.deconv(f"up{level}", x, 64 << level, 2, stride=2, pad=0)
+        x = net.deconv(f"up{level}", x, width << level, 2, stride=2, pad=0)
         skip = net.resample(f"crop{level}", skips.pop(), net.shape(x))
         x = net.concat(f"join{level}", skip, x)
-        x = _two_convolutions(net, f"right{level}", x, 64 << level)
+        x = _two_convolutions(net, f"right{level}", x, width << level)
     net.softmax("loss", net.conv("score", x, 2, 1))
 
 
@@ -147,15 +147,16 @@ def _sd15_unet(net: NetworkBuilder, size: int = 64) -> None:
 
 
 _SIZED = {"size": number}
+_SCALED = {**_SIZED, "width": number}
 MAPS: dict[str, Entry] = {
     "fcn": Entry(
         _fcn32s,
         128,
         "Long et al. 2015, FCN-32s at 224; fc6 is padded by 3 in place of conv1_1 by 100",
-        _SIZED,
+        _SCALED,
     ),
-    "fcn8s": Entry(_fcn8s, 1, "Long et al. 2015, FCN-8s as published: conv1_1 is padded by 100", _SIZED),
-    "unet": Entry(_unet, 1, "Ronneberger et al. 2015: 572 to 388 pixels, 64 to 1024 channels", _SIZED),
+    "fcn8s": Entry(_fcn8s, 1, "Long et al. 2015, FCN-8s as published: conv1_1 is padded by 100", _SCALED),
+    "unet": Entry(_unet, 1, "Ronneberger et al. 2015: 572 to 388 pixels, 64 to 1024 channels", _SCALED),
     "sd15_unet": Entry(
         _sd15_unet,
         4,

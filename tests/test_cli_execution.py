@@ -113,6 +113,8 @@ def test_run_refuses_a_file_of_something_else(capsys: Output) -> None:
     assert "lenet-b2 is not what meta says" in refusal(capsys, *RUN)
     edit("i.json", meta=meta | {"graph": "paper"})
     assert "which cannot be run" in refusal(capsys, *RUN)
+    edit("i.json", meta=meta | {"mapping": {"call_ns": "x"}})
+    assert "is no cost of mapping pages" in refusal(capsys, *RUN)
     edit("i.json", meta={})
     assert "meta has no 'network'" in refusal(capsys, *RUN)
 
@@ -206,6 +208,8 @@ def test_from_a_profile_to_predicted_against_measured(network: str, capsys: Outp
         (("profile", "lenet", "--sub-batch", "2,x", "-o", "p.json"), "'x' is not a whole number"),
         (("profile", "lenet", "-o", "no/p.json"), "no/p.json cannot be written"),
         (("profile", "lenet", "--backend", "tpu", "-o", "p.json"), "invalid choice: 'tpu'"),
+        (("profile", "lenet", "--provider", "magic", "-o", "p.json"), "there is no provider 'magic'"),
+        (("profile", "lenet", "--provider", "cudnn", "-o", "p.json"), "the CPU has its own"),
         (("profile", "lenet"), "-o"),
     ],
 )

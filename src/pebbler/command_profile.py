@@ -6,6 +6,7 @@ import argparse
 
 from .options import Parser, add_command, add_output, name_list, natural, positive, print_json, require_place
 from .validate.execution.backends import BACKENDS
+from .validate.execution.convolutions import PROVIDERS
 
 
 def add_profile(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -28,6 +29,13 @@ def add_profile(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     command.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0], help="default: %(default)s")
     command.add_argument(
+        "--provider",
+        type=name_list,
+        default=(),
+        metavar="P,...",
+        help=f"whose convolutions, on CUDA, of {', '.join(PROVIDERS)}; default: {PROVIDERS[0]}",
+    )
+    command.add_argument(
         "--repeat", type=positive, default=5, metavar="N", help="executions of each algorithm; default: 5"
     )
     command.add_argument("--seed", type=natural, default=0, metavar="N", help="of all data; default: 0")
@@ -49,7 +57,7 @@ def _profile(arguments: argparse.Namespace) -> int:
     found = profile(
         arguments.network,
         arguments.batch or find_network(arguments.network).batch,
-        find_backend(arguments.backend),
+        find_backend(arguments.backend, arguments.provider),
         sub_batches=arguments.sub_batch,
         repeat=arguments.repeat,
         seed=arguments.seed,
@@ -64,6 +72,7 @@ def _profile(arguments: argparse.Namespace) -> int:
                 "algorithms": sum(len(task.algorithms) for task in found.tasks),
                 "copies": len(found.copies),
                 "not_measured": found.meta["not_measured"],
+                "not_deterministic": found.meta["not_deterministic"],
                 "sha256": checksum,
             }
         )
@@ -71,6 +80,7 @@ def _profile(arguments: argparse.Namespace) -> int:
         print(
             f"{arguments.output}: {found.network} on {found.machine.device}, {len(found.tasks)} tasks with "
             f"{sum(len(task.algorithms) for task in found.tasks)} algorithms, {len(found.copies)} sizes of "
-            f"copies; not measured: {len(found.meta['not_measured'])} algorithms"
+            f"copies; not measured: {len(found.meta['not_measured'])} algorithms, "
+            f"not deterministic: {len(found.meta['not_deterministic'])}"
         )
     return 0

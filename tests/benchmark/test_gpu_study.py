@@ -13,10 +13,12 @@ from msgspec import json
 
 from pebbler.benchmark.gpu_study import main
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.profile import read_profile
+from pebbler.instances.profile import read_profile, write_profile
 from pebbler.instances.zoo import find_network
+from pebbler.validate.execution import cuda
 from pebbler.validate.execution.cuda import CudaBackend
 from pebbler.validate.execution.cupti import record_kernels
+from pebbler.validate.execution.profiler import profile
 
 from ..fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda  # noqa: F401
 
@@ -149,6 +151,54 @@ def test_energy_is_what_nvml_counts(fake_cuda: FakeCuda, monkeypatch: pytest.Mon
     backend = CudaBackend()
     assert backend.energy_j() == 12.5
     backend.close()
+
+
+def test_a_profile_has_kernels_and_energy(
+    fake_cuda: FakeCuda,  # noqa: ARG001, F811
+    cupti: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    counter = iter(range(0, 10**9, 3000))
+    install(
+        monkeypatch,
+        "pynvml",
+        NVMLError=RuntimeError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByPciBusId=lambda _: "gpu",
+        nvmlDeviceGetTotalEnergyConsumption=lambda _: next(counter),
+    )
+    write_profile(profile("lenet", 2, CudaBackend, repeat=2), tmp_path / "p.json")
+    found = read_profile(tmp_path / "p.json")
+    assert cupti.count("enable") == cupti.count("disable") == len(found.kernels) + 1
+    listed = [(task.sub_batch, task.name, one.name) for task in found.tasks for one in task.algorithms]
+    assert [(one.sub_batch, one.name, one.algorithm) for one in found.kernels] == listed
+    assert [kernel.name for kernel in found.kernels[0].kernels] == ["first", "second"]
+    assert found.kernels[0].kernels[0].block == (256, 1, 1)
+    most = max(len(task.algorithms) for task in found.tasks)
+    assert [(one.sub_batch, one.algorithms, one.energy_mj) for one in found.energy] == [
+        (2, number + 1, 1500) for number in range(most)
+    ]
+
+
+def test_a_profile_without_counters_says_what_to_install(
+    fake_cuda: FakeCuda,  # noqa: ARG001, F811
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("pebbler.instances.extras.find_spec", lambda name: None if name == "cupti" else name)
+    monkeypatch.setattr("pebbler.validate.execution.cuda.find_spec", lambda _: None)
+    cuda._unknown.cache_clear()
+    backend = CudaBackend()
+    try:
+        assert backend.record_kernels(lambda: None) is None
+        assert backend.energy_j() is None
+        assert backend.energy_j() is None
+    finally:
+        backend.close()
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 2
+    assert all("pip install 'pebbler[profiler]'" in text for text in said)
 
 
 @pytest.mark.parametrize("way", ["plain", "save_on_cpu", "checkpoint"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from pebbler import solve
@@ -46,6 +47,21 @@ def test_predictions_are_of_all_rounds_and_operations_of_one(trial: Trial) -> No
     count = len(trial.schedule.operations)
     assert len(found["operations"]) == count
     assert len(operations_table(trial).splitlines()) == count + 1
+
+
+def test_in_paged_memory_the_prediction_says_what_mapping_adds() -> None:
+    instance = Workload("cifar10_quick", 64, "K40").instance("64MiB")
+    schedule = solve(instance, "vdnn-all-m", memory="paged").schedule
+    assert schedule is not None
+    trial = attempt(instance, schedule, CpuBackend, repeat=1, reference=False)
+    assert "what mapping pages costs is unknown and counts as 0; the schedule alone" in told(trial)
+    cost = {"call_ns": 10**6, "page_ns": 0}
+    known = replace(trial, instance=msgspec.structs.replace(instance, meta=instance.meta | {"mapping": cost}))
+    assert "unknown" not in told(known)
+    assert known.predicted_ns > trial.predicted_ns >= trial.scheduled_ns == as_dict(trial)["scheduled_ns"]
+    found = as_dict(known)
+    assert sum(found["error_ns"].values()) == found["measured_ns"] - found["predicted_ns"]
+    assert found["error_ns"]["mapping"] < 0, "a mapping takes less than the millisecond that is claimed"
 
 
 def test_the_trace_has_what_was_measured_as_a_second_process(trial: Trial) -> None:

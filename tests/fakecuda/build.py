@@ -18,13 +18,11 @@ import tempfile
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
+_NUMBERS = ["-O3", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]
 LIBRARIES = {
-    "libcuda.so.1": ("driver.cpp", ["-O2"]),
-    "libcudnn.so.9": ("cudnn.cpp", ["-O3", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]),
-    "libcublas.so.13": (
-        "cublas.cpp",
-        ["-O3", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"],
-    ),
+    "libcuda.so.1": (["driver.cpp"], ["-O2"]),
+    "libcudnn.so.9": (["cudnn.cpp", "cudnn_graph.cpp"], _NUMBERS),
+    "libcublas.so.13": (["cublas.cpp"], _NUMBERS),
 }
 
 
@@ -49,7 +47,8 @@ def build(cache: Path) -> Path:
     if shutil.which("g++") is None:
         raise MissingError("no g++")
     include = include_folder()
-    sources = [*(SOURCES / name for name, _ in LIBRARIES.values()), SOURCES / "host.h", SOURCES / "nvcc"]
+    names = [name for names, _ in LIBRARIES.values() for name in names]
+    sources = [SOURCES / name for name in (*names, "convolution.h", "host.h", "nvcc")]
     parts = [
         Path(__file__).read_bytes(),
         (include / "cuda.h").read_bytes(),
@@ -70,8 +69,9 @@ def build(cache: Path) -> Path:
 def _build(include: Path, folder: Path) -> None:
     (folder / "stubs.c").write_text(_stubs(include))
     _run("gcc", "-O1", "-w", "-fPIC", "-c", folder / "stubs.c", "-o", folder / "stubs.o")
-    for library, (source, options) in LIBRARIES.items():
-        others = ["-l:libcuda.so.1"] if source != "driver.cpp" else [folder / "stubs.o", "-ldl"]
+    for library, (names, options) in LIBRARIES.items():
+        is_driver = library == "libcuda.so.1"
+        others = [folder / "stubs.o", "-ldl"] if is_driver else ["-l:libcuda.so.1"]
         flags = [
             "-std=c++20",
             "-fPIC",
@@ -79,9 +79,10 @@ def _build(include: Path, folder: Path) -> None:
             "-pthread",
             f"-I{include}",
             f"-L{folder}",
-            f"-Wl,-soname,{library if source == 'driver.cpp' else 'fake-' + library}",
+            f"-Wl,-soname,{library if is_driver else 'fake-' + library}",
         ]
-        _run("g++", *options, *flags, SOURCES / source, *others, "-o", folder / library)
+        sources = [SOURCES / name for name in names]
+        _run("g++", *options, *flags, *sources, *others, "-o", folder / library)
     for name in ("host.h", "nvcc"):
         shutil.copy(SOURCES / name, folder / name)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...instances.errors import PebblerError
+from .convolutions import PROVIDERS
 
 if TYPE_CHECKING:
     from .device import Backend
@@ -14,20 +16,32 @@ BACKENDS = ("cpu", "cuda")
 """What ``--backend`` may be."""
 
 
-def find_backend(name: str) -> Callable[[], Backend]:
+def find_backend(name: str, providers: Sequence[str] = ()) -> Callable[[], Backend]:
     """Return what opens a backend.
+
+    Parameters
+    ----------
+    name
+        Which.
+    providers
+        Whose convolutions it lists, on CUDA: of `PROVIDERS`; by default the first of these.
 
     Raises
     ------
     PebblerError
-        When there is none of this name.
+        When there is none of this name, or no such provider.
     """
+    for provider in providers:
+        if provider not in PROVIDERS:
+            raise PebblerError(f"there is no provider '{provider}'; there are {', '.join(PROVIDERS)}")
     if name == "cpu":
+        if providers:
+            raise PebblerError("providers of convolutions are for --backend cuda; the CPU has its own")
         from .cpu import CpuBackend
 
         return CpuBackend
     if name == "cuda":
         from .cuda import CudaBackend
 
-        return CudaBackend
+        return partial(CudaBackend, providers=tuple(providers) or PROVIDERS[:1])
     raise PebblerError(f"there is no backend '{name}'; there are {', '.join(BACKENDS)}")

@@ -224,6 +224,10 @@ class CpuBackend:
         """Not counted."""
         return None
 
+    def record_kernels(self, work: Callable[[], object]) -> list[dict[str, Any]] | None:  # noqa: ARG002
+        """A task is not made of kernels that have a configuration."""
+        return None
+
     def memory_bytes(self) -> int:
         """See `Backend`."""
         return available_bytes()

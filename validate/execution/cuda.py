@@ -1,5 +1,7 @@
 """The CUDA backend: PyCUDA for memory, streams and events; cuDNN, cuBLAS and kernels of our own for the work.
 
+Convolutions come from one of two providers (convolutions.py); the name of a task's algorithm says from which.
+
 It runs in the device's primary context. Memory that the libraries and the context take for themselves is
 outside the budget.
 """
@@ -7,8 +9,10 @@ outside the budget.
 from __future__ import annotations
 
 import contextlib
+import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,24 +22,26 @@ from numpy.typing import NDArray
 from ...instances.errors import PebblerError
 from ...instances.extras import require_extra
 from ...instances.units import format_size
+from .convolutions import PROVIDERS, Provider, provider_of
 from .cublas import Cublas
 from .cuda_calls import (
-    ALGORITHMS,
     Convolution,
     First,
     Operand,
     Own,
     Product,
-    algorithm_number,
     calls_of,
     convolution_of,
     formats,
     source,
 )
-from .cudnn import Cudnn, Described
 from .device import DeviceError, Event
 from .kernel import Kernel
 from .virtual_memory import VirtualMemory
+
+_TITLES = {"cudnn": "cuDNN", "cudnn-frontend": "cudnn-frontend"}
+
+_log = logging.getLogger(__name__)
 
 CudaLaunch = list[Callable[[Mapping[str, int], int], None]]
 """What computes a task: calls that take the addresses and the round's first image."""
@@ -120,6 +126,8 @@ class CudaBackend:
     ----------
     number
         Which GPU, as CUDA counts them.
+    providers
+        Whose algorithms of convolutions `algorithms` lists; `prepare` takes those of all.
 
     Raises
     ------
@@ -129,11 +137,12 @@ class CudaBackend:
 
     name = "cuda"
 
-    def __init__(self, number: int = 0) -> None:
+    def __init__(self, number: int = 0, providers: Sequence[str] = PROVIDERS[:1]) -> None:
         self.driver = load_driver()
+        self._listed = tuple(providers)
         self._closing = contextlib.ExitStack()
         self._host: list[tuple[int, NDArray[np.uint8]]] = []
-        self._cudnn: Cudnn | None = None
+        self._providers: dict[str, Provider] = {}
         self._cublas: dict[CudaStream, Cublas] = {}
         self._functions: dict[str, Any] = {}
         self._module: Any = None
@@ -222,14 +231,17 @@ class CudaBackend:
         return self._compute if name == "compute" else CudaStream(self, self._new_stream())
 
     def algorithms(self, kernel: Kernel) -> list[tuple[str, int]]:
-        """Return all algorithms of cuDNN for a convolution, also those that `prepare` refuses."""
-        convolution = convolution_of(kernel, 0)
-        if convolution is None:
+        """Return all algorithms of the providers for a convolution, also those that `prepare` refuses."""
+        if convolution_of(kernel) is None:
             multiplies = kernel.layer.kind in ("fc", "linear") and kernel.role not in ("relu", "copy")
             return [("gemm" if multiplies else "kernel", 0)]
-        described = self._describe(convolution)
-        names = ALGORITHMS[convolution.which]
-        return [(name, described.workspace_bytes(number) or 0) for number, name in enumerate(names)]
+        found = []
+        for provider in self._listed:
+            convolution = convolution_of(kernel, provider)
+            assert convolution is not None
+            described = self._provider(provider).describe(convolution)
+            found += [(name, convolution.scratch + size) for name, size in described.algorithms()]
+        return found
 
     def prepare(self, kernel: Kernel) -> CudaLaunch:
         """Bind the calls of a task; a convolution's workspace must do for its algorithm."""
@@ -241,24 +253,28 @@ class CudaBackend:
 
     def is_deterministic(self, kernel: Kernel) -> bool:
         """Return what cuDNN says of a convolution; everything else is deterministic."""
-        convolution = convolution_of(kernel, 0)
+        convolution = convolution_of(kernel)
         if convolution is None:
             return True
-        return algorithm_number(kernel) in self._describe(convolution).deterministic()
+        described = self._provider(provider_of(kernel.algorithm)).describe(convolution)
+        return described.is_deterministic(kernel.algorithm)
 
     def versions(self) -> dict[str, str]:
-        """Versions of the driver, PyCUDA, cuDNN and cuBLAS."""
+        """Versions of the driver, PyCUDA, cuDNN, its frontend where it is asked for, and cuBLAS."""
         number = self.driver.get_driver_version()
         return {
             "driver": f"{number // 1000}.{number % 1000 // 10}",
             "PyCUDA": ".".join(map(str, _pycuda_version())),
-            "cuDNN": self._get_cudnn().version,
+            **{_TITLES[name]: self._provider(name).version for name in ("cudnn", *self._listed)},
             "cuBLAS": self._get_cublas(self._compute).version,
         }
 
     def energy_j(self) -> float | None:
         """Return what NVML counts; None without nvidia-ml-py, or on a GPU that does not count."""
         if find_spec("pynvml") is None:
+            _unknown(
+                "energy", "nvidia-ml-py is not installed; install it with pip install 'pebbler[profiler]'"
+            )
             return None
         import pynvml
 
@@ -266,7 +282,20 @@ class CudaBackend:
             pynvml.nvmlInit()
             gpu = pynvml.nvmlDeviceGetHandleByPciBusId(self._gpu.pci_bus_id())
             return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1000
-        except pynvml.NVMLError:
+        except pynvml.NVMLError as error:
+            _unknown("energy", f"NVML does not count it ({error})")
+            return None
+
+    def record_kernels(self, work: Callable[[], object]) -> list[dict[str, Any]] | None:
+        """Return what CUPTI records; None without cupti-python, or where CUPTI may not."""
+        from .cupti import record_kernels
+
+        try:
+            return record_kernels(work)
+        except DeviceError:
+            raise
+        except PebblerError as error:
+            _unknown("kernel configurations", str(error))
             return None
 
     def memory_bytes(self) -> int:
@@ -290,11 +319,12 @@ class CudaBackend:
         with _failing(self.driver):
             return self.driver.Stream()
 
-    def _get_cudnn(self) -> Cudnn:
-        if self._cudnn is None:
-            self._cudnn = Cudnn(self._compute.raw.handle)
-            self._closing.callback(self._cudnn.close)
-        return self._cudnn
+    def _provider(self, name: str) -> Provider:
+        """Return a provider of convolutions, loaded at first use."""
+        if name not in self._providers:
+            self._providers[name] = _open_provider(name, self._compute.raw.handle)
+            self._closing.callback(self._providers[name].close)
+        return self._providers[name]
 
     def _get_cublas(self, stream: CudaStream) -> Cublas:
         """Return the handle of a stream; with one each, no stream changes the bits of another.
@@ -305,11 +335,6 @@ class CudaBackend:
             self._cublas[stream] = Cublas(stream.raw.handle)
             self._closing.callback(self._cublas[stream].close)
         return self._cublas[stream]
-
-    def _describe(self, convolution: Convolution) -> Described:
-        described = self._get_cudnn().describe(convolution)
-        self._closing.callback(described.close)
-        return described
 
     def _function(self, name: str) -> Any:
         """Return a kernel of our own, compiled at first use."""
@@ -345,20 +370,22 @@ class CudaBackend:
     def _bind_convolution(
         self, kernel: Kernel, call: Convolution
     ) -> Callable[[Mapping[str, int], int], None]:
-        described = self._describe(call)
-        needed = described.workspace_bytes(call.algorithm)
+        described = self._provider(provider_of(call.algorithm)).describe(call)
+        size = described.workspace_bytes(call.algorithm)
         where = f"task '{kernel.task}', algorithm '{kernel.algorithm}'"
-        if needed is None:
+        if size is None:
             raise PebblerError(f"{where}: cuDNN cannot compute it; measure a profile and solve again")
-        if needed > kernel.workspace_bytes:
+        if call.scratch + size > kernel.workspace_bytes:
             raise PebblerError(
-                f"{where}: cuDNN needs {needed} bytes of workspace, and the schedule plans "
+                f"{where}: cuDNN needs {call.scratch + size} bytes of workspace, and the schedule plans "
                 f"{kernel.workspace_bytes}; measure a profile and solve again"
             )
+        rest = kernel.workspace_bytes - call.scratch
 
         def launch(addresses: Mapping[str, int], first: int) -> None:
             x, w, y = (_value(operand, addresses, first) for operand in call.operands)
-            described.compute(x, w, y, addresses.get("workspace", 0), kernel.workspace_bytes)
+            workspace = addresses.get("workspace", 0) + call.scratch
+            described.compute(call.algorithm, x, w, y, workspace, rest)
 
         return launch
 
@@ -386,6 +413,22 @@ def load_driver() -> Any:
     except ImportError as error:
         raise PebblerError(f"PyCUDA cannot be loaded ({error}); install NVIDIA's driver") from None
     return pycuda.driver
+
+
+def _open_provider(name: str, stream: int) -> Provider:
+    if name == "cudnn":
+        from .cudnn import Cudnn
+
+        return Cudnn(stream)
+    from .cudnn_frontend import CudnnFrontend
+
+    return CudnnFrontend(stream)
+
+
+@cache
+def _unknown(what: str, reason: str) -> None:
+    """Say once why something is not measured."""
+    _log.warning("no %s: %s", what, reason)
 
 
 def _pycuda_version() -> tuple[int, ...]:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Literal
 
 from ...instances.errors import PebblerError
 from ...instances.network import Shape
+from ...instances.units import ceil_to
+from .convolutions import provider_of
 from .kernel import EPSILON, LRN, Kernel, resampling
+from .plan import ALIGNMENT
 
 BLOCK = 256
 """Threads of a block, as in the source of the kernels."""
@@ -55,6 +58,8 @@ _PASSES: dict[str, dict[str, Pass]] = {
     "deconv": {"FP": "backward_data", "BP1": "forward", "BP2": "backward_filter"},
 }
 """What cuDNN computes for a task; a transposed convolution is one from its output to its input."""
+_RESULTS = {"FP": "y", "BP1": "dx0", "BP2": "dw"}
+"""What such a task writes."""
 _MODES = {"crop": 0, "repeat": 1, "subsample": 2}
 
 
@@ -90,10 +95,13 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution by cuDNN: shapes are (images, channels, height, width); `algorithm` is a number."""
+    """A convolution by cuDNN: shapes are (images, channels, height, width).
+
+    `scratch` bytes at the start of the task's workspace are not the algorithm's.
+    """
 
     which: Pass
-    algorithm: int
+    algorithm: str
     x: tuple[int, int, int, int]
     w: tuple[int, int, int, int]
     y: tuple[int, int, int, int]
@@ -102,6 +110,12 @@ class Convolution:
     groups: int
     operands: tuple[Operand, Operand, Operand]
     adds: bool
+    scratch: int = 0
+
+    @property
+    def written(self) -> tuple[int, int, int, int]:
+        """Shape of what it writes."""
+        return {"forward": self.y, "backward_data": self.x, "backward_filter": self.w}[self.which]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,24 +151,17 @@ def formats() -> dict[str, str]:
     return found
 
 
-def algorithm_number(kernel: Kernel) -> int:
-    """Return cuDNN's number of a convolution's algorithm.
+def algorithm_number(which: Pass, algorithm: str) -> int:
+    """Return the number of one of cuDNN's algorithms of a pass in its legacy interface."""
+    return ALGORITHMS[which].index(algorithm)
 
-    Raises
-    ------
-    PebblerError
-        When cuDNN has none of that name.
+
+def convolution_of(kernel: Kernel, provider: str | None = None) -> Convolution | None:
+    """Return the convolution that a task is, but for its ReLU and biases; None where it is none.
+
+    It is as a provider computes it, by default that of the task's algorithm. A plan of cudnn-frontend only
+    writes: what it is to add goes to the start of the workspace first.
     """
-    names = ALGORITHMS[_PASSES[kernel.layer.kind][kernel.role]]
-    if kernel.algorithm not in names:
-        raise PebblerError(
-            f"task '{kernel.task}': cuDNN has no algorithm '{kernel.algorithm}'; it has {', '.join(names)}"
-        )
-    return names.index(kernel.algorithm)
-
-
-def convolution_of(kernel: Kernel, algorithm: int) -> Convolution | None:
-    """Return the convolution that a task is, but for its ReLU and biases; None where it is none."""
     layer = kernel.layer
     if layer.kind not in _PASSES or kernel.role not in _PASSES[layer.kind]:
         return None
@@ -163,9 +170,9 @@ def convolution_of(kernel: Kernel, algorithm: int) -> Convolution | None:
     source, target = kernel.sources[0], layer.shape
     if layer.kind == "deconv":
         x, y, source, target = y, x, target, source
-    return Convolution(
+    convolution = Convolution(
         which,
-        algorithm,
+        kernel.algorithm,
         (kernel.images, *source),
         (target.channels, source.channels // layer.groups, layer.kernel, layer.kernel),
         (kernel.images, *target),
@@ -173,8 +180,18 @@ def convolution_of(kernel: Kernel, algorithm: int) -> Convolution | None:
         layer.stride,
         layer.groups,
         (Operand(x), Operand(w), Operand(y)),
-        {"forward": y, "backward_data": x, "backward_filter": w}[which] in kernel.adds,
+        _RESULTS[kernel.role] in kernel.adds,
     )
+    if convolution.adds and (provider or provider_of(kernel.algorithm)) == "cudnn-frontend":
+        return _into_workspace(convolution, Operand(_RESULTS[kernel.role]))
+    return convolution
+
+
+def _into_workspace(convolution: Convolution, result: Operand) -> Convolution:
+    """Return the convolution with its result at the start of the workspace."""
+    x, w, y = (Operand("workspace") if one == result else one for one in convolution.operands)
+    scratch = ceil_to(FLOAT * math.prod(convolution.written), ALIGNMENT)
+    return replace(convolution, operands=(x, w, y), adds=False, scratch=scratch)
 
 
 def calls_of(kernel: Kernel) -> list[Call]:
@@ -253,9 +270,18 @@ class _Calls:
         return word in self.kernel.operands
 
     def _conv(self) -> Iterator[Call]:
-        convolution = convolution_of(self.kernel, algorithm_number(self.kernel))
+        convolution = convolution_of(self.kernel)
         assert convolution is not None
+        names = ALGORITHMS[convolution.which]
+        if provider_of(convolution.algorithm) == "cudnn" and convolution.algorithm not in names:
+            raise PebblerError(
+                f"task '{self.kernel.task}': cuDNN has no algorithm '{convolution.algorithm}'; "
+                f"it has {', '.join(names)}"
+            )
         yield convolution
+        if convolution.scratch:
+            result = _RESULTS[self.kernel.role]
+            yield _each("copy", math.prod(convolution.written), Operand("workspace"), Operand(result), 1)
         yield from self._biases(math.prod(convolution.w))
 
     def _fc(self) -> Iterator[Call]:

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...instances.taskgraph import TaskGraph
-from .cuda import CudaBackend, CudaLaunch
 from .cuda_calls import Own
-from .cupti import record_kernels
+from .device import Backend, Launch
 from .kernel import kernels_of, resident
+
+if TYPE_CHECKING:
+    from .cuda import CudaBackend
 
 _LAUNCHES = 1000
 
 
-def kernels_of_tasks(backend: CudaBackend, graph: TaskGraph) -> dict[str, list[dict[str, Any]]]:
-    """Return the kernels of every task of a graph, by its name.
+def kernels_of_tasks(
+    backend: Backend, graph: TaskGraph, algorithms: Mapping[str, Sequence[tuple[str, int]]]
+) -> Iterator[dict[str, Any]]:
+    """Run every task of a graph alone; give ``name``, ``algorithm``, and the ``kernels`` that ran.
 
-    Each task is run with its first algorithm, which takes no workspace.
+    Nothing is given where the device cannot tell.
+
+    Parameters
+    ----------
+    backend, graph
+        On what, and of what.
+    algorithms
+        Names and workspaces that each task is run with, by its name.
 
     Raises
     ------
-    PebblerError
-        When CUPTI cannot be used, or the GPU has not the memory for a task.
+    DeviceError
+        When the device has not the memory for a task, or fails.
     """
     sizes = {block.name: block.bytes for block in graph.blocks} | dict(resident(graph.network, graph.batch))
     stream = backend.stream("compute")
@@ -34,19 +46,21 @@ def kernels_of_tasks(backend: CudaBackend, graph: TaskGraph) -> dict[str, list[d
     for name, size in sizes.items():
         places[name] = backend.allocate(size)
         backend.write(places[name], np.zeros(size, dtype=np.uint8))
+    workspace = backend.allocate(max(size for chosen in algorithms.values() for _, size in chosen))
 
-    def work(launch: CudaLaunch, addresses: dict[str, int]) -> None:
+    def work(launch: Launch, addresses: dict[str, int]) -> None:
         stream.launch(launch, addresses, 0)
         stream.record().synchronize()
 
-    found = {}
     for kernel in kernels_of(graph, graph.batch):
-        (name, size), *_ = backend.algorithms(kernel)
-        launch = backend.prepare(replace(kernel, algorithm=name, workspace_bytes=size))
-        addresses = {word: places[name] for word, name in kernel.operands.items()}
-        work(launch, addresses)  # once for what is loaded and chosen at first
-        found[kernel.task] = record_kernels(partial(work, launch, addresses))
-    return found
+        addresses = {word: places[name] for word, name in kernel.operands.items()} | {"workspace": workspace}
+        for name, size in algorithms[kernel.task]:
+            launch = backend.prepare(replace(kernel, algorithm=name, workspace_bytes=size))
+            work(launch, addresses)  # once for what is loaded and chosen at first
+            found = backend.record_kernels(partial(work, launch, addresses))
+            if found is None:
+                return
+            yield {"name": kernel.task, "algorithm": name, "kernels": found}
 
 
 def launch_ns(backend: CudaBackend) -> int:

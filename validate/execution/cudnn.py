@@ -7,8 +7,10 @@ without tensor cores (``CUDNN_FMA_MATH``), so that results compare with other de
 from __future__ import annotations
 
 import ctypes as c
+from collections.abc import Sequence
+from functools import cached_property
 
-from .cuda_calls import ALGORITHMS, Convolution, Pass
+from .cuda_calls import ALGORITHMS, Convolution, Pass, algorithm_number
 from .cuda_libraries import Library
 
 _FMA_MATH = 3
@@ -61,11 +63,12 @@ class Cudnn:
     """
 
     def __init__(self, stream: int) -> None:
-        self._library = Library("cuDNN", ["libcudnn.so.9"], _explain, "install nvidia-cudnn-cu13 from PyPI")
+        self._library = load_cudnn()
         self._declare()
         self._handle = self._library.create("cudnnCreate")
         self._library.call("cudnnSetStream", self._handle, stream)
         self._one, self._zero = c.c_float(1), c.c_float(0)
+        self._made: list[Descriptors] = []
 
     @property
     def version(self) -> str:
@@ -74,12 +77,16 @@ class Cudnn:
         return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
     def close(self) -> None:
-        """Give the handle back."""
+        """Give the descriptors and the handle back."""
+        for made in self._made:
+            made.close()
         self._library.call("cudnnDestroy", self._handle)
 
-    def describe(self, convolution: Convolution) -> Described:
+    def describe(self, convolution: Convolution) -> Descriptors:
         """Make the descriptors of a convolution."""
-        return Described(self, convolution)
+        found = Descriptors(self, convolution)
+        self._made.append(found)
+        return found
 
     def _declare(self) -> None:
         pointer, integer, size = c.c_void_p, c.c_int, c.c_size_t
@@ -107,13 +114,13 @@ class Cudnn:
         )
 
 
-class Described:
+class Descriptors:
     """Descriptors of a convolution; `close` gives them back."""
 
     def __init__(self, cudnn: Cudnn, convolution: Convolution) -> None:
         self._cudnn = cudnn
         self._library = library = cudnn._library
-        self.convolution = convolution
+        self._convolution = convolution
         self._x = library.create("cudnnCreateTensorDescriptor")
         self._y = library.create("cudnnCreateTensorDescriptor")
         self._w = library.create("cudnnCreateFilterDescriptor")
@@ -134,33 +141,45 @@ class Described:
         self._library.call("cudnnDestroyFilterDescriptor", self._w)
         self._library.call("cudnnDestroyConvolutionDescriptor", self._conv)
 
-    def workspace_bytes(self, algorithm: int) -> int | None:
+    def algorithms(self) -> Sequence[tuple[str, int]]:
+        """Names of all of cuDNN's algorithms, each with its workspace; 0 where cuDNN refuses it."""
+        names = ALGORITHMS[self._convolution.which]
+        return [(name, self.workspace_bytes(name) or 0) for name in names]
+
+    def workspace_bytes(self, algorithm: str) -> int | None:
         """Bytes that an algorithm needs; None when it cannot compute this convolution."""
         found = c.c_size_t()
-        name = _WORKSPACE_SIZE[self.convolution.which]
-        tensors = (self._cudnn._handle, *self._in_order())
-        return None if self._library.status(name, *tensors, algorithm, c.byref(found)) else int(found.value)
+        name = _WORKSPACE_SIZE[self._convolution.which]
+        arguments = (*self._in_order(), self._number(algorithm), c.byref(found))
+        return None if self._library.status(name, self._cudnn._handle, *arguments) else int(found.value)
 
-    def deterministic(self) -> set[int]:
-        """Numbers of the algorithms that cuDNN reports as deterministic here."""
-        which = self.convolution.which
+    def is_deterministic(self, algorithm: str) -> bool:
+        """Whether cuDNN reports it as deterministic here."""
+        return self._number(algorithm) in self._deterministic
+
+    @cached_property
+    def _deterministic(self) -> set[int]:
+        which = self._convolution.which
         found = (_Performance * len(ALGORITHMS[which]))()
         count = c.c_int()
         tensors = (self._cudnn._handle, *self._in_order())
         self._library.call(_SUGGESTION[which], *tensors, len(found), c.byref(count), found)
         return {item.algorithm for item in found[: count.value] if item.status == 0 and item.determinism == 1}
 
-    def compute(self, x: int, w: int, y: int, workspace: int, workspace_bytes: int) -> None:
+    def _number(self, algorithm: str) -> int:
+        return algorithm_number(self._convolution.which, algorithm)
+
+    def compute(self, algorithm: str, x: int, w: int, y: int, workspace: int, workspace_bytes: int) -> None:
         """Ask for the convolution on the stream; the operand that it computes is written or added to."""
         one = c.byref(self._cudnn._one)
-        beta = c.byref(self._cudnn._one if self.convolution.adds else self._cudnn._zero)
-        how = (self._conv, self.convolution.algorithm, workspace, workspace_bytes, beta)
+        beta = c.byref(self._cudnn._one if self._convolution.adds else self._cudnn._zero)
+        how = (self._conv, self._number(algorithm), workspace, workspace_bytes, beta)
         sides = {
             "forward": (self._x, x, self._w, w, *how, self._y, y),
             "backward_data": (self._w, w, self._y, y, *how, self._x, x),
             "backward_filter": (self._x, x, self._y, y, *how, self._w, w),
         }
-        which = self.convolution.which
+        which = self._convolution.which
         self._library.call(_COMPUTATION[which], self._cudnn._handle, one, *sides[which])
 
     def _in_order(self) -> tuple[c.c_void_p, ...]:
@@ -170,7 +189,18 @@ class Described:
             "backward_data": (self._w, self._y, self._conv, self._x),
             "backward_filter": (self._x, self._y, self._conv, self._w),
         }
-        return orders[self.convolution.which]
+        return orders[self._convolution.which]
+
+
+def load_cudnn() -> Library:
+    """Return cuDNN.
+
+    Raises
+    ------
+    PebblerError
+        When it is not there.
+    """
+    return Library("cuDNN", ["libcudnn.so.9"], _explain, "install nvidia-cudnn-cu13 from PyPI")
 
 
 def _explain(library: c.CDLL, status: int) -> str:

@@ -7,7 +7,7 @@ else has been done when the call returns. All calls come from one thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -151,7 +151,16 @@ class Backend(Protocol):
         """Versions of the driver (under ``driver``) and of the libraries that kernels come from."""
 
     def energy_j(self) -> float | None:
-        """Energy that the device has taken up to now, in joules; None where nothing counts it."""
+        """Energy that the device has taken up to now, in joules; None where nothing counts it.
+
+        Where something could, the log has the reason.
+        """
+
+    def record_kernels(self, work: Callable[[], object]) -> list[dict[str, Any]] | None:
+        """Do some work, which waits for itself; return its kernels as ``pebbler streams`` takes them.
+
+        None where nothing can tell which these are; where something could, the log has the reason.
+        """
 
     def memory_bytes(self) -> int:
         """Device memory that programs can have."""

@@ -13,11 +13,25 @@ from importlib import resources
 from pprint import pformat
 from textwrap import indent
 
+from ...instances.errors import PebblerError
 from ...instances.instance import Instance
 from ...instances.network import LOSSES
 from ...instances.units import format_size, format_time
 from ..schedule import Schedule
-from .cuda_calls import Argument, Call, Convolution, First, Operand, Own, Product, calls_of, formats, source
+from .convolutions import provider_of
+from .cuda_calls import (
+    Argument,
+    Call,
+    Convolution,
+    First,
+    Operand,
+    Own,
+    Product,
+    algorithm_number,
+    calls_of,
+    formats,
+    source,
+)
 from .data import weight_shape
 from .kernel import Kernel
 from .plan import Load, Mapped, Place, Plan, Step, plan
@@ -33,7 +47,7 @@ def emit(instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> str:
     Raises
     ------
     PebblerError
-        When the memory is divisible, or there is no CUDA code for a task.
+        When the memory is divisible, or there is no CUDA code for a task in a script.
     """
     return _Script(instance, schedule, rebuilt).text()
 
@@ -47,6 +61,12 @@ class _Script:
         self.rebuilt = rebuilt
         self.plan: Plan = plan(instance, schedule, rebuilt)
         self.calls = [[] if step.kernel is None else calls_of(step.kernel) for step in self.plan.steps]
+        for step in self.plan.steps:
+            if step.kernel is not None and provider_of(step.kernel.algorithm) != "cudnn":
+                raise PebblerError(
+                    f"task '{step.name}' runs a plan of cudnn-frontend, which a script has not; solve with "
+                    "algorithms of cuDNN"
+                )
 
     def text(self) -> str:
         """Fill the template; its marks are words in capitals between @ signs."""
@@ -252,4 +272,5 @@ def _call(step: Step, kernel: Kernel, call: Call) -> str:
     space = ""
     if "workspace" in step.operands:
         space = f", workspace=({_address(step.operands['workspace'])}, {kernel.workspace_bytes})"
-    return f'conv["{kernel.layer.name}"].{call.which}({call.algorithm}, {operands}{space}{adds})'
+    number = algorithm_number(call.which, call.algorithm)
+    return f'conv["{kernel.layer.name}"].{call.which}({number}, {operands}{space}{adds})'

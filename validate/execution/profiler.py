@@ -1,4 +1,4 @@
-"""The profiler: a network's tasks with all algorithms, and copies, measured on a device.
+"""The profiler: a network's tasks with all algorithms, copies, and mappings of pages, measured on a device.
 
 Tasks are measured where they will run: in the network's order, on its data, each between two others. The
 whole iteration is executed without a budget, with the first algorithm of every task, then with the second,
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,14 +20,24 @@ import msgspec
 
 from ...instances.errors import PebblerError
 from ...instances.instance import Algorithm, Instance
-from ...instances.profile import CopyTimes, Machine, Profile, TaskTimes
+from ...instances.profile import (
+    CopyTimes,
+    IterationEnergy,
+    Machine,
+    MappingTimes,
+    Profile,
+    TaskKernels,
+    TaskTimes,
+)
 from ...instances.workload import Workload
-from ..schedule import Operation, Schedule
+from ..schedule import PAGE_BYTES, Operation, Schedule
+from .cuda_kernels import kernels_of_tasks
 from .data import initial
-from .device import Backend, Event, Stream
+from .device import Backend, DeviceError, Event, Stream
 from .executor import Executor
+from .kernel import Kernel
 from .plan import plan
-from .rebuild import Rebuilt, rebuild
+from .rebuild import rebuild
 from .unlimited import unlimited
 
 SMALLEST_COPY = 4096
@@ -34,6 +45,9 @@ SMALLEST_COPY = 4096
 
 _STRUCTURE = "K40"
 """Device of the cost model that instances are made with before their algorithms are replaced."""
+
+_MAPPED = 16
+"""Pages of the larger of the two mappings that are measured."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,8 +63,8 @@ def profile(
 ) -> Profile:
     """Measure a network on a device.
 
-    ``meta`` has what does not fit the profile's rules: algorithms that could not be measured and why, how far
-    times spread, and what copies and kernels cost beside each other.
+    ``meta`` has what does not fit the profile's rules: algorithms that could not be measured and why, those
+    whose bits vary, how far times spread, and what copies and kernels cost beside each other.
 
     Parameters
     ----------
@@ -78,17 +92,24 @@ def profile(
         raise PebblerError(f"a sub-batch of {wrong} is not within 1 and the batch of {batch}")
     tasks: list[TaskTimes] = []
     statuses: list[dict[str, Any]] = []
+    varying: list[dict[str, Any]] = []
     spread: list[float] = []
+    kernels: list[TaskKernels] = []
+    energy: list[IterationEnergy] = []
     instances = [Workload(network, size, _STRUCTURE).round(size, 1) for size in sizes]
     for instance in instances:
         measured = _SubBatch(instance, backend, repeat, seed)
         tasks += measured.tasks()
         statuses += measured.statuses
+        varying += measured.varying
         spread += measured.spread
+        energy += measured.energy
+        kernels += measured.kernels()
     device = backend()
     try:
         largest = max(block.bytes for instance in instances for block in instance.blocks)
         copies, beside = _copies(device, largest, repeat)
+        mapping = _mapping(device, repeat)
         versions = device.versions()
         machine = Machine(
             device=device.device,
@@ -105,10 +126,14 @@ def profile(
         machine=machine,
         copies=copies,
         tasks=tuple(tasks),
+        mapping=mapping,
+        kernels=tuple(kernels),
+        energy=tuple(energy),
         meta={
             "backend": device.name,
             "executions": repeat,
             "not_measured": statuses,
+            "not_deterministic": varying,
             "median_spread": round(statistics.median(spread), 4),
             "beside_compute": beside,
         },
@@ -122,15 +147,21 @@ class _SubBatch:
     ----------
     statuses
         Algorithms that were not measured, and why.
+    varying
+        Algorithms of which the device does not promise the same bits each time.
     spread
         Per algorithm, the middle half of its times as a share of the median.
+    energy
+        Of the executions, where the device counts it.
     """
 
     def __init__(self, instance: Instance, backend: Callable[[], Backend], repeat: int, seed: int) -> None:
         self._backend = backend
         self._repeat = repeat
         self.statuses: list[dict[str, Any]] = []
+        self.varying: list[dict[str, Any]] = []
         self.spread: list[float] = []
+        self.energy: list[IterationEnergy] = []
         self._rebuilt = rebuild(instance)
         self._data = initial(self._rebuilt.graph.network, self._rebuilt.batch, seed)
         self._instance = self._with_algorithms(instance)
@@ -142,7 +173,7 @@ class _SubBatch:
         for column in range(max(len(task.algorithms) for task in instance.tasks)):
             chosen = [min(column, len(task.algorithms) - 1) for task in instance.tasks]
             _log.info("%s: algorithms number %d", instance.name, column + 1)
-            for k, times in enumerate(self._times(chosen)):
+            for k, times in enumerate(self._times(chosen, column + 1)):
                 if chosen[k] == column:
                     found[k][column] = max(1, min(times))
                     self.spread.append(_middle_half(times))
@@ -167,19 +198,14 @@ class _SubBatch:
             for k, task in enumerate(instance.tasks):
                 usable = []
                 for name, size in sorted(device.algorithms(self._rebuilt.kernels[k]), key=lambda one: one[1]):
-                    reason = _refused(device, self._rebuilt, k, name, size, most)
-                    if reason is None:
-                        usable.append(Algorithm(name=name, duration_ns=0, workspace_bytes=size))
-                    else:
-                        self.statuses.append(
-                            {
-                                "sub_batch": self._rebuilt.graph.batch,
-                                "task": task.name,
-                                "algorithm": name,
-                                "workspace_bytes": size,
-                                "status": reason,
-                            }
-                        )
+                    kernel = replace(self._rebuilt.kernels[k], algorithm=name, workspace_bytes=size)
+                    what = {"sub_batch": self._rebuilt.graph.batch, "task": task.name, "algorithm": name}
+                    if (reason := _refused(device, kernel, most)) is not None:
+                        self.statuses.append(what | {"workspace_bytes": size, "status": reason})
+                        continue
+                    usable.append(Algorithm(name=name, duration_ns=0, workspace_bytes=size))
+                    if not device.is_deterministic(kernel):
+                        self.varying.append(what)
                 if not usable:
                     raise PebblerError(f"task '{task.name}': the device has no algorithm for it")
                 tasks.append(msgspec.structs.replace(task, algorithms=tuple(usable)))
@@ -187,8 +213,25 @@ class _SubBatch:
             device.close()
         return msgspec.structs.replace(instance, tasks=tuple(tasks))
 
-    def _times(self, chosen: Sequence[int]) -> list[list[int]]:
-        """Execute the iteration with these algorithms; return the times of each task."""
+    def kernels(self) -> list[TaskKernels]:
+        """Have the device record the kernels of all algorithms of all tasks; none where it cannot."""
+        device = self._backend()
+        algorithms = {
+            task.name: [(one.name, one.workspace_bytes) for one in task.algorithms]
+            for task in self._instance.tasks
+        }
+        try:
+            if device.record_kernels(lambda: None) is None:
+                return []
+            _log.info("%s: kernels", self._instance.name)
+            sub_batch = self._rebuilt.graph.batch
+            found = kernels_of_tasks(device, self._rebuilt.graph, algorithms)
+            return [msgspec.convert({"sub_batch": sub_batch} | one, TaskKernels) for one in found]
+        finally:
+            device.close()
+
+    def _times(self, chosen: Sequence[int], number: int) -> list[list[int]]:
+        """Execute the iteration with these algorithms, the n-th; return the times of each task."""
         operations = tuple(
             Operation(id=k, stream="compute", kind="run", task=k, algorithm=a, start_ns=0, end_ns=0)
             for k, a in enumerate(chosen)
@@ -208,20 +251,26 @@ class _SubBatch:
         with Executor(self._backend(), settled, 1) as executor:
             executor.load(self._data)
             executor.run()
+            taken = executor.backend.energy_j()
             for _ in range(self._repeat):
                 before = 0
                 for k, timed in enumerate(executor.run().rounds[0]):
                     times[k].append(timed.end_ns - before)
                     before = timed.end_ns
+            after = executor.backend.energy_j()
+        if taken is not None and after is not None:
+            energy_mj = round((after - taken) * 1000 / self._repeat)
+            sub_batch = self._rebuilt.graph.batch
+            self.energy.append(IterationEnergy(sub_batch=sub_batch, algorithms=number, energy_mj=energy_mj))
         return times
 
 
-def _refused(device: Backend, rebuilt: Rebuilt, k: int, name: str, size: int, most: int) -> str | None:
-    """Say why an algorithm cannot be measured; None when it can."""
-    if size > most:
+def _refused(device: Backend, kernel: Kernel, most: int) -> str | None:
+    """Say why a task cannot be measured with its algorithm; None when it can."""
+    if kernel.workspace_bytes > most:
         return f"its workspace is more than a quarter of the memory, {most} bytes"
     try:
-        device.prepare(replace(rebuilt.kernels[k], algorithm=name, workspace_bytes=size))
+        device.prepare(kernel)
     except PebblerError as error:
         return str(error)
     return None
@@ -275,3 +324,26 @@ def _copy_time(stream: Stream, target: int, source: int, size: int, repeat: int)
     events[-1][1].synchronize()
     times = [end.time_ns() - start.time_ns() for start, end in events[1:]]
     return max(1, min(times))
+
+
+# --- mappings -----------------------------------------------------------------------------------------
+
+
+def _mapping(device: Backend, repeat: int) -> MappingTimes | None:
+    """Measure the host's time to map one page and many, each time others than before."""
+    try:
+        device.allocate_pages(2 * _MAPPED, PAGE_BYTES)
+        address = device.reserve(_MAPPED * PAGE_BYTES)
+    except DeviceError as error:
+        _log.warning("the cost of mapping pages stays unknown: %s", error)
+        return None
+    least = {}
+    for count in (1, _MAPPED):
+        times = []
+        for index in range(2 * (repeat + _MAPPED)):  # the first two use the pages for the first time
+            begin = time.perf_counter_ns()
+            device.map(address, range(index % 2 * _MAPPED, index % 2 * _MAPPED + count))
+            times.append(time.perf_counter_ns() - begin)
+        least[count] = min(times[2:])
+    page_ns = max(0, least[_MAPPED] - least[1]) // (_MAPPED - 1)
+    return MappingTimes(call_ns=max(0, least[1] - page_ns), page_ns=page_ns)

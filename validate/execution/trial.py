@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -11,12 +11,14 @@ import numpy as np
 
 from ...instances.errors import PebblerError
 from ...instances.instance import Instance
+from ...instances.profile import MappingTimes
 from ..schedule import Schedule
-from ..simulate import nominal_ns, simulate
+from ..simulate import nominal_ns
 from .data import Data, initial
 from .device import Backend, DeviceError
 from .executor import Execution, Executor, Timed
-from .plan import plan
+from .mapping import mapping_cost, mapping_ns, simulate_issued
+from .plan import Plan, plan
 from .rebuild import Rebuilt, rebuild
 from .unlimited import unlimited
 
@@ -36,12 +38,15 @@ class Causes:
         Simulated with the measured times of runs and moves, less the prediction.
     copies_ns
         What the measured times of copies add to that: among other things, contention with the kernels.
+    mapping_ns
+        What the measured times of mappings add to that; 0 in contiguous memory.
     launches_ns
-        The rest: gaps between operations, in which streams wait for the host, for events and for mappings.
+        The rest: gaps between operations, in which streams wait for the host and for events.
     """
 
     kernels_ns: int
     copies_ns: int
+    mapping_ns: int
     launches_ns: int
 
 
@@ -51,7 +56,7 @@ class Trial:
 
     Attributes
     ----------
-    instance, schedule
+    instance, schedule, plan
         What was executed.
     backend, device
         On what.
@@ -75,6 +80,7 @@ class Trial:
 
     instance: Instance
     schedule: Schedule
+    plan: Plan
     backend: str
     device: str
     executions: tuple[Execution, ...]
@@ -87,9 +93,19 @@ class Trial:
     close: bool
 
     @property
-    def predicted_ns(self) -> int:
-        """An iteration, as the schedule has it."""
+    def scheduled_ns(self) -> int:
+        """An iteration, as the schedule has it: the host takes no time, and never waits."""
         return self.instance.rounds * self.schedule.makespan_ns
+
+    @property
+    def mapping_cost(self) -> MappingTimes | None:
+        """What mapping pages costs; None where that is unknown, and counts as 0."""
+        return mapping_cost(self.instance)
+
+    @property
+    def predicted_ns(self) -> int:
+        """An iteration: as the schedule has it, in paged memory with the waits and mappings of the host."""
+        return self.instance.rounds * self.simulated(self.nominal_ns, self.mappings_ns)
 
     @property
     def median(self) -> Execution:
@@ -108,19 +124,35 @@ class Trial:
 
     def causes(self) -> Causes:
         """Say where the measured time differs from the predicted one."""
-        kernels = both = 0
+        kernels = copies = mapping = 0
         for timed in self.median.rounds:
-            operations = list(zip(self.schedule.operations, timed, strict=True))
+            measured = [one.end_ns - one.start_ns for one in timed]
             computed = [
-                one.end_ns - one.start_ns
-                if operation.stream == "compute"
-                else nominal_ns(self.instance, operation)
-                for operation, one in operations
+                took if operation.stream == "compute" else nominal
+                for operation, nominal, took in zip(
+                    self.schedule.operations, self.nominal_ns, measured, strict=True
+                )
             ]
-            all_of_it = [one.end_ns - one.start_ns for _, one in operations]
-            kernels += max(simulate(self.instance, self.schedule, computed)[1], default=0)
-            both += max(simulate(self.instance, self.schedule, all_of_it)[1], default=0)
-        return Causes(kernels - self.predicted_ns, both - kernels, self.measured_ns - both)
+            kernels += self.simulated(computed, self.mappings_ns)
+            copies += self.simulated(measured, self.mappings_ns)
+            mapping += self.simulated(measured, [one.mapping_ns for one in timed])
+        return Causes(
+            kernels - self.predicted_ns, copies - kernels, mapping - copies, self.measured_ns - mapping
+        )
+
+    @property
+    def nominal_ns(self) -> list[int]:
+        """Predicted time of every operation of a round."""
+        return [nominal_ns(self.instance, operation) for operation in self.schedule.operations]
+
+    @property
+    def mappings_ns(self) -> list[int]:
+        """Predicted time of the host to map pages before each operation of a round."""
+        return [mapping_ns(step, self.mapping_cost) for step in self.plan.steps]
+
+    def simulated(self, durations_ns: Sequence[int], mappings_ns: Sequence[int]) -> int:
+        """Time of a round with these times of operations and mappings."""
+        return max(simulate_issued(self.plan, durations_ns, mappings_ns)[1], default=0)
 
     def measured(self) -> Schedule:
         """Return the schedule with the times of the median execution's first round in place of the simulated.
@@ -172,6 +204,7 @@ def attempt(
     if repeat < 1:
         raise PebblerError(f"{repeat} timed executions are too few; give 1 or more")
     rebuilt = rebuild(instance)
+    mapping_cost(instance)  # wrong before anything runs
     if data is None:
         data = initial(rebuilt.graph.network, rebuilt.batch, seed)
     right = _unbudgeted(instance, schedule, rebuilt, backend(), data) if reference else None
@@ -196,6 +229,7 @@ def attempt(
     return Trial(
         instance=instance,
         schedule=schedule,
+        plan=settled,
         backend=name,
         device=title,
         executions=tuple(sorted(executions[1:], key=lambda one: one.measured_ns)),
@@ -245,13 +279,7 @@ def _error(one: Execution, other: Execution) -> tuple[float, float]:
     return absolute, relative
 
 
-def times(executions: Trial) -> list[tuple[str, int, Timed]]:
+def times(trial: Trial) -> list[tuple[str, int, Timed]]:
     """Return name, predicted time and what was measured of each operation of the first round."""
-    trial = executions
-    names = [step.name for step in plan(trial.instance, trial.schedule, rebuild(trial.instance)).steps]
-    return [
-        (name, nominal_ns(trial.instance, operation), timed)
-        for name, operation, timed in zip(
-            names, trial.schedule.operations, trial.median.rounds[0], strict=True
-        )
-    ]
+    names = [step.name for step in trial.plan.steps]
+    return list(zip(names, trial.nominal_ns, trial.median.rounds[0], strict=True))

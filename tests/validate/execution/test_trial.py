@@ -13,9 +13,11 @@ from pebbler.instances.instance import Instance
 from pebbler.instances.memory import least_budget, with_budget
 from pebbler.instances.units import ceil_to
 from pebbler.instances.workload import Workload
+from pebbler.instances.zoo import find_network
 from pebbler.validate.check import check
 from pebbler.validate.execution.cpu import CpuBackend
 from pebbler.validate.execution.device import DeviceError
+from pebbler.validate.execution.kernel import EXECUTABLE
 from pebbler.validate.execution.trial import Trial, attempt
 from pebbler.validate.schedule import PAGE_BYTES, Schedule
 
@@ -25,6 +27,14 @@ SMALL = {
     "vgg": ("vgg:groups=1-1-1-1-1,size=32,dense=64", 2),
     "resnet": ("resnet56:depth=8", 2),
 }
+OTHERS = {
+    "unet:size=188,width=2": 1,
+    "fcn:size=32,width=2": 2,
+    "fcn8s:size=32,width=2": 1,
+    "siamese": 2,
+}
+"""Networks with what those have not, and batches: transposed convolutions, maps, crops, pairs."""
+LARGER = ("caffenet:size=67", "googlenet:size=64", "convnext_t:size=32")
 ALWAYS = {"modnn", "local-search"}
 """Methods that find a schedule at every budget down to the least one."""
 
@@ -73,6 +83,43 @@ def test_the_schedule_of_every_method_computes_what_no_budget_does(
         returned[method.name] = returned[seen[program]]
     assert all(returned.values()), returned
     assert "modnn" in returned
+
+
+@pytest.mark.parametrize(("factor", "memory"), [(1.0, "contiguous"), (1.5, "contiguous"), (1.2, "paged")])
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_other_kinds_of_layers_of_the_zoo_run_down_to_the_least_budget(
+    name: str, factor: float, memory: str
+) -> None:
+    instance = Workload(name, OTHERS[name], "K40").instance(0, check_budget=False)
+    least = least_budget(instance) if memory == "contiguous" else least_pages(instance)
+    instance = with_budget(instance, int(factor * least))
+    found = {}
+    for method in ("modnn", "vdnn-all-m", "local-search"):
+        schedule = solve(instance, method, memory=memory, time_limit=0.2).schedule  # type: ignore[arg-type]
+        if schedule is not None:
+            found[method] = executed(instance, schedule)
+    assert "modnn" in found
+    assert all(trial.identical and trial.max_abs_error == 0 for trial in found.values()), found.keys()
+    assert any(
+        operation.kind == "prefetch" for trial in found.values() for operation in trial.schedule.operations
+    )
+
+
+def test_the_networks_of_these_tests_have_every_kind_of_layer_of_the_convolutional_zoo() -> None:
+    kinds = {
+        layer.kind
+        for network in [*(network for network, _ in SMALL.values()), *OTHERS, *LARGER]
+        for layer in find_network(network).layers
+    }
+    assert kinds == set(EXECUTABLE)
+
+
+@pytest.mark.parametrize(
+    "name", [LARGER[0], *(pytest.param(name, marks=pytest.mark.slow) for name in LARGER[1:])]
+)
+def test_larger_networks_run_under_the_least_budget(name: str) -> None:
+    instance = Workload(name, 1, "K40").instance("1.0xMmin")
+    assert executed(*solved(instance, "modnn")).identical
 
 
 @pytest.mark.parametrize("engines", ["duplex", "single"])
@@ -168,10 +215,11 @@ def test_a_forward_task_runs_again() -> None:
 def test_causes_add_up_to_the_difference() -> None:
     trial = executed(*solved(Workload("lenet", 2, "K40").instance("1.5xMmin"), "vdnn-all-m"))
     causes = trial.causes()
-    assert sum((causes.kernels_ns, causes.copies_ns, causes.launches_ns)) == (
-        trial.measured_ns - trial.predicted_ns
-    )
+    parts = (causes.kernels_ns, causes.copies_ns, causes.mapping_ns, causes.launches_ns)
+    assert sum(parts) == trial.measured_ns - trial.predicted_ns
     assert causes.launches_ns > 0
+    assert causes.mapping_ns == 0
+    assert trial.predicted_ns == trial.scheduled_ns == trial.schedule.makespan_ns
     timed = trial.median.rounds[0]
     for operation, one in zip(trial.schedule.operations, timed, strict=True):
         assert one.start_ns <= one.end_ns

@@ -1,0 +1,104 @@
+"""The host's part of an execution in paged memory: waits and mappings, worked by hand and on real plans."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from pebbler import solve
+from pebbler.instances.errors import PebblerError
+from pebbler.instances.instance import Instance
+from pebbler.instances.profile import MappingTimes
+from pebbler.instances.workload import Workload
+from pebbler.validate.execution.cpu import CpuBackend
+from pebbler.validate.execution.mapping import mapping_cost, mapping_ns, simulate_issued
+from pebbler.validate.execution.plan import Mapped, Place, Plan, Step, plan
+from pebbler.validate.execution.profiler import profile
+from pebbler.validate.execution.rebuild import rebuild
+from pebbler.validate.schedule import Operation, Schedule
+from pebbler.validate.simulate import nominal_ns, simulate
+
+
+def step(number: int, stream: str, waits: tuple[int, ...] = (), maps: tuple[Mapped, ...] = ()) -> Step:
+    kind, block = ("move", 0) if stream == "compute" else ("offload", 0)
+    operation = Operation(id=number, stream=stream, kind=kind, block=block, start_ns=0, end_ns=0)  # type: ignore[arg-type]
+    return Step(operation, str(number), waits, maps)
+
+
+def of_steps(*steps: Step) -> Plan:
+    return Plan(1, 1, {}, 4, 1, (), (), {}, (), steps)
+
+
+def solved(network: str, batch: int, memory: str) -> tuple[Instance, Schedule, Plan]:
+    instance = Workload(network, batch, "K40").instance("1.5xMmin" if memory == "contiguous" else "64MiB")
+    schedule = solve(instance, "vdnn-all-m", memory=memory).schedule  # type: ignore[arg-type]
+    assert schedule is not None
+    return instance, schedule, plan(instance, schedule, rebuild(instance))
+
+
+def with_cost(instance: Instance, cost: object) -> Instance:
+    return msgspec.structs.replace(instance, meta=instance.meta | {"mapping": cost})
+
+
+def test_the_host_waits_for_users_and_maps_before_it_issues_what_follows() -> None:
+    place = Place("tensor", 0)
+    found = simulate_issued(
+        of_steps(
+            step(0, "compute"),  # 0 to 10
+            step(1, "d2h", waits=(0,)),  # 10 to 30
+            step(2, "compute", maps=(Mapped(place, (1, 2), after=(0,)),)),  # waits to 10, maps to 17
+            step(3, "d2h"),  # its stream is free at 30
+            step(4, "compute", maps=(Mapped(place, (3,), after=(1, 2)),)),  # waits to 30, maps to 34
+        ),
+        (10, 20, 5, 1, 2),
+        (0, 0, 7, 0, 4),
+    )
+    assert found == ([0, 10, 17, 30, 34], [10, 30, 22, 31, 36])
+
+
+def test_a_mapping_costs_its_call_and_its_pages() -> None:
+    place = Place("tensor", 0)
+    mapped = step(0, "compute", maps=(Mapped(place, (1, 2), ()), Mapped(place, (3,), ())))
+    assert mapping_ns(mapped, MappingTimes(call_ns=100, page_ns=10)) == 2 * 100 + 3 * 10
+    assert mapping_ns(mapped, None) == 0
+
+
+@pytest.mark.parametrize("network", ["lenet", "resnet56:depth=8"])
+def test_in_contiguous_memory_the_host_changes_nothing(network: str) -> None:
+    instance, schedule, settled = solved(network, 4, "contiguous")
+    nominal = [nominal_ns(instance, operation) for operation in schedule.operations]
+    issued = simulate_issued(settled, nominal, [0] * len(nominal))
+    assert issued == simulate(instance, schedule)
+    assert max(issued[1]) == schedule.makespan_ns
+
+
+def test_in_paged_memory_every_mapping_is_charged() -> None:
+    instance, schedule, settled = solved("cifar10_quick", 64, "paged")
+    nominal = [nominal_ns(instance, operation) for operation in schedule.operations]
+    free = simulate_issued(settled, nominal, [0] * len(nominal))
+    assert max(free[1]) >= schedule.makespan_ns
+    cost = MappingTimes(call_ns=10**7, page_ns=10**6)
+    mappings = [mapping_ns(one, cost) for one in settled.steps]
+    charged = simulate_issued(settled, nominal, mappings)
+    assert sum(mappings) > 0
+    assert max(charged[1]) >= sum(mappings)
+    assert max(charged[1]) <= max(free[1]) + sum(mappings)
+
+
+def test_the_cost_comes_from_the_instance_or_is_unknown() -> None:
+    instance = Workload("lenet", 1, "K40").instance("2xMmin")
+    assert mapping_cost(instance) is None
+    assert mapping_cost(with_cost(instance, {"call_ns": 3, "page_ns": 4})) == MappingTimes(
+        call_ns=3, page_ns=4
+    )
+    for wrong in ({"call_ns": -1, "page_ns": 0}, {"call_ns": 1}, [1, 2], {"call_ns": 1, "page_ns": "2"}):
+        with pytest.raises(PebblerError, match=r"meta\.mapping of lenet-b1 is no cost of mapping pages"):
+            mapping_cost(with_cost(instance, wrong))
+
+
+def test_a_profile_measures_it_and_the_instance_has_it() -> None:
+    measured = profile("lenet", 1, CpuBackend, repeat=2)
+    assert measured.mapping is not None
+    assert measured.mapping.page_ns > 0
+    instance = Workload("lenet", 1, measured.machine.device, profile=measured).instance("2xMmin")
+    assert mapping_cost(instance) == measured.mapping
