@@ -80,7 +80,9 @@ class Windows:
                 self._least[key] = math.ceil(least) if math.isfinite(least) else 0
             least_ns = self._least.get(key, 0)
             if least_ns > self._before[until] - self._before[first]:
-                self.known.append(Window(first, until, least_ns))
+                window = Window(first, until, least_ns)
+                if window not in self.known:  # the last of each length may be the same
+                    self.known.append(window)
 
 
 def _digest(model: LinearModel) -> bytes:
