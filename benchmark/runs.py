@@ -1,6 +1,6 @@
-"""Long measurements of the method ``flow``: each run in a process of its own, entered in a file at once.
+"""Long measurements: each run of a method in a process of its own, entered in a file at once.
 
-Runs that a file has are not repeated, so a benchmark of hours can be stopped at any time and taken up again.
+The method is ``flow`` where none is named. Runs that a file has are not repeated, so a benchmark of hours can be stopped at any time and taken up again.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ..solver.solve import Status, solve
 from ..validate.check import check
 from ..validate.schedule import MemoryModel
 from .machine import origin, peak_rss_bytes
+from .plan import planned
 from .runner import warm_up
 
 METHOD = "flow"
@@ -72,6 +73,8 @@ class Job:
         Of the method.
     without
         Rules that the method leaves out.
+    method
+        Its name; it solves the variant of the instance that it plans on.
     """
 
     cell: Cell
@@ -80,11 +83,15 @@ class Job:
     seed: int = 0
     workers: int = 2
     without: tuple[str, ...] = ()
+    method: str = METHOD
 
     @property
     def key(self) -> tuple[object, ...]:
         """What makes two runs the same measurement, whatever code and machine they ran on."""
-        return self.cell.name, self.memory, self.seconds, self.seed, self.workers, self.without
+        return (
+            *(self.cell.name, self.memory, self.seconds, self.seed, self.workers, self.without),
+            self.method,
+        )
 
 
 class Found(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -131,7 +138,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     Attributes
     ----------
-    cell, memory, seconds, seed, workers, without
+    cell, memory, seconds, seed, workers, without, method
         Of the job.
     found, failure
         Exactly one of them is None; the failure is a sentence.
@@ -154,11 +161,15 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     python: str
     packages: dict[str, str]
     revision: str | None
+    method: str = METHOD
 
     @property
     def key(self) -> tuple[object, ...]:
         """As the job has it."""
-        return self.cell, self.memory, self.seconds, self.seed, self.workers, self.without
+        return (
+            *(self.cell, self.memory, self.seconds, self.seed, self.workers, self.without),
+            self.method,
+        )
 
     @property
     def gap(self) -> float | None:
@@ -219,7 +230,7 @@ def measure(job: Job) -> Found:
     PebblerError
         For a cell or a rule that does not exist.
     """
-    instance = job.cell.instance()
+    (instance,) = planned(find_method(job.method), (job.cell.instance(),))
     solved = _relaxed(instance, job) if job.memory == "divisible" else _solved(instance, job)
     return Found(
         instance_sha256=checksum(instance),
@@ -236,7 +247,7 @@ def _solved(instance: Instance, job: Job) -> dict[str, Any]:
     assert job.memory != "divisible"
     result = solve(
         instance,
-        METHOD,
+        job.method,
         time_limit=job.seconds,
         seed=job.seed,
         workers=job.workers,
@@ -294,6 +305,7 @@ def _made(job: Job) -> Run:
         seed=job.seed,
         workers=job.workers,
         without=job.without,
+        method=job.method,
         found=found,
         failure=failure,
         date=datetime.now(UTC).date().isoformat(),
