@@ -91,10 +91,12 @@ def cells() -> Iterator[WorkloadProblem]:
                     yield WorkloadProblem(workload, budget)
 
 
-def setting(memory: MemoryModel, seconds: float, without: tuple[str, ...] = ()) -> Setting:
+def setting(
+    memory: MemoryModel, seconds: float, without: tuple[str, ...] = (), method: str = METHOD
+) -> Setting:
     """Return what a cell is solved with; in divisible memory, a relaxation, it is searched only."""
     return Setting(
-        method="local-search" if memory == "divisible" else METHOD,
+        method="local-search" if memory == "divisible" else method,
         memory_model=memory,
         time_limit=seconds,
         wall_limit=seconds + GRACE,
@@ -259,6 +261,35 @@ def _verdict(value: float, limit: float, told: str | None = None) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs that are missing, and put the tables into a page or print them."""
     parser = argparse.ArgumentParser(prog="python -m pebbler.benchmark.core_grid", description=__doc__)
+    options = make_chosen(parser, MODELS, METHOD, DATA, arguments)
+    publish(report(read_latest(options.data)), options.write, BEGIN, END)
+
+
+def make_chosen(
+    parser: argparse.ArgumentParser,
+    models: Sequence[MemoryModel],
+    method: str,
+    data: Path,
+    arguments: Sequence[str] | None,
+) -> argparse.Namespace:
+    """Add the options that choose cells and how they are solved, and make the runs that are missing.
+
+    Parameters
+    ----------
+    parser
+        Its other options are left alone.
+    models
+        The memory models that can be asked for.
+    method, data
+        What solves the cells, and the default of the results file.
+    arguments
+        Of the command line.
+
+    Returns
+    -------
+    argparse.Namespace
+        All options, `data` and `write` among them.
+    """
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="time limit; default: 60")
     parser.add_argument(
         "--memory", default="paged,contiguous", metavar="A,B,...", help="default: paged,contiguous"
@@ -269,22 +300,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="PATTERN,...",
         help="names NETWORK/BATCH/DEVICE/BUDGET, with * and ?; none: only the tables; default: all",
     )
-    parser.add_argument("--data", type=Path, default=DATA, metavar="FILE", help=f"default: {DATA}")
+    parser.add_argument("--data", type=Path, default=data, metavar="FILE", help=f"default: {data}")
     parser.add_argument("--again", action="store_true", help="make the runs that the file has, too")
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the tables into")
     options = parser.parse_args(arguments)
-    models = [model for model in MODELS if model in options.memory.split(",")]
-    if len(models) != len(set(options.memory.split(","))):
-        parser.error(f"--memory is not some of {', '.join(MODELS)}")
+    asked = [model for model in models if model in options.memory.split(",")]
+    if len(asked) != len(set(options.memory.split(","))):
+        parser.error(f"--memory is not some of {', '.join(models)}")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     patterns = options.cells.split(",")
     chosen = [cell for cell in cells() if any(fnmatchcase(cell.name, pattern) for pattern in patterns)]
     if not chosen and options.cells != "none":
         parser.error(f"no cell matches '{options.cells}'")
     if chosen:
-        settings = [setting(model, options.seconds) for model in models]
+        settings = [setting(model, options.seconds, method=method) for model in asked]
         make_in_turn(list(jobs(chosen, settings)), options.data, again=options.again)
-    publish(report(read_latest(options.data)), options.write, BEGIN, END)
+    return options
 
 
 if __name__ == "__main__":

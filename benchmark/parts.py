@@ -1,0 +1,118 @@
+"""Tensors in parts on the core grid: schedules, bounds, and what they gain over whole tensors.
+
+``python -m pebbler.benchmark.parts`` makes the runs that the data file lacks; ``--write FILE`` puts its table
+into the page. It can be stopped at any time, and goes on where it was. Runs with whole tensors are those of
+the core grid's file.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from ..instances.units import format_time
+from . import core_grid
+from .core_grid import TARGETS, by_seconds
+from .exhibits import percent
+from .jobs import Found
+from .page import markdown, publish
+from .results import Run, origins, read_latest
+
+METHOD = "flow-parts"
+DATA = Path("docs/data/parts.sqlite")
+BEGIN, END = "<!-- begin parts -->\n", "<!-- end parts -->\n"
+
+WORST = 0.03
+"""Target of the paged gaps to the bound of parts."""
+
+
+def report(runs: Sequence[Run], whole: Sequence[Run]) -> str:
+    """Return the tables as Markdown: for each time limit a sentence and the cells.
+
+    Parameters
+    ----------
+    runs
+        With tensors in parts.
+    whole
+        With whole tensors, where there are some.
+    """
+    text = "".join(f"- {origin}.\n" for origin in origins(runs))
+    beside = by_seconds(whole)
+    for seconds, some in by_seconds(runs).items():
+        text += f"\n## {seconds:g} s a cell\n\n{_summary(some)}\n{_table(some, beside.get(seconds, []))}"
+    return text
+
+
+def _summary(runs: Sequence[Run]) -> str:
+    gaps = [run.found.gap for run in runs if run.setting.memory_model == "paged"]
+    if not gaps:
+        return ""
+    verdict = "met" if max(gaps) <= WORST else "missed"
+    return (
+        f"Paged memory, {len(gaps)} cells: gaps of {percent(median(gaps))} in the median and "
+        f"{percent(max(gaps))} at worst ({verdict}: {WORST:.0%}).\n"
+    )
+
+
+def _table(runs: Sequence[Run], whole: Sequence[Run]) -> str:
+    rows = []
+    for cell in dict.fromkeys(run.about.problem for run in runs):
+        parts, other = _found(runs, cell), _found(whole, cell)
+        bound, bound_by = max(
+            ((found.lower_bound_ns, found.bound_by) for found in parts.values() if found.lower_bound_ns),
+            default=(None, None),
+        )
+        known = [found.lower_bound_ns for found in other.values() if found.lower_bound_ns is not None]
+        best = max(known, default=None)
+        rows.append(
+            (
+                cell,
+                "" if bound is None else f"{format_time(bound)} ({bound_by})",
+                *(_time_and_gap(parts.get(memory)) for memory in TARGETS),
+                "" if best is None else format_time(best),
+                *(_time_and_gap(other.get(memory)) for memory in TARGETS),
+                *(_beside(parts.get(memory), best) for memory in TARGETS),
+            )
+        )
+    header = (
+        *("cell", "bound of parts", *TARGETS),
+        *("bound of whole tensors", *(f"whole, {memory}" for memory in TARGETS)),
+        *(f"parts, {memory}, against the bound of whole tensors" for memory in TARGETS),
+    )
+    return markdown(header, rows)
+
+
+def _found(runs: Sequence[Run], cell: str) -> Mapping[str, Found]:
+    """What runs of a cell have found, by memory model."""
+    return {run.setting.memory_model: run.found for run in runs if run.about.problem == cell}
+
+
+def _time_and_gap(found: Found | None) -> str:
+    if found is None:
+        return ""
+    if found.iteration_ns is None:
+        return "no schedule"
+    return f"{format_time(found.iteration_ns)} ({percent(found.gap)})"
+
+
+def _beside(found: Found | None, bound: int | None) -> str:
+    """How far a schedule in parts is from the bound of whole tensors; below it where negative."""
+    if found is None or found.iteration_ns is None or bound is None:
+        return ""
+    return f"{(found.iteration_ns - bound) / bound:+.1%}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make the runs that are missing, and put the tables into a page or print them."""
+    parser = argparse.ArgumentParser(prog="python -m pebbler.benchmark.parts", description=__doc__)
+    parser.add_argument(
+        "--whole", type=Path, default=core_grid.DATA, metavar="FILE", help=f"default: {core_grid.DATA}"
+    )
+    options = core_grid.make_chosen(parser, list(TARGETS), METHOD, DATA, arguments)
+    publish(report(read_latest(options.data), read_latest(options.whole)), options.write, BEGIN, END)
+
+
+if __name__ == "__main__":
+    main()
