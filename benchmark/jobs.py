@@ -192,7 +192,8 @@ def _compared(job: Job, trace: _Trace) -> Comparison:
 
 
 def _measured(job: Job, comparison: Comparison, trace: _Trace) -> Measured:
-    row, bound = comparison.rows[0], comparison.bound
+    row = comparison.rows[0]
+    bound = row.bound
     instances = tuple(map(encode, row.instances))
     sums = [sha256(data).hexdigest() for data in instances]
     schedules = tuple(
