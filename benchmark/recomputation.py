@@ -80,6 +80,10 @@ def tiny_table(count: int) -> str:
     return told + markdown(("", "equal", "strict", "mean ratio", "farthest", "none found"), rows)
 
 
+def _ratio(value: float, best: int) -> float:
+    return 1.0 if value == best else value / max(best, 1)
+
+
 def _bound(instance: Instance, integrality: Integrality) -> int:
     bound = recompute_bound(instance, range(len(instance.tasks)), integrality=integrality)
     assert bound is not None, f"{instance.name}: there is a schedule, and the solver says that there is none"

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from pebbler.benchmark import baselines, recomputation
+from pebbler.benchmark.jobs import measure
 from pebbler.benchmark.results import Results, Run
+from pebbler.solver.bounds import best_bound, compute_bound
+
+from .sweeps import jobs_of, write_config
 
 
 def runs_of(path: Path) -> tuple[Run, ...]:
@@ -47,6 +51,26 @@ def test_no_run_is_under_a_bound_of_its_own_instance(made: tuple[Run, ...]) -> N
         for run in runs:
             if run.found.iteration_ns is not None:
                 assert run.found.iteration_ns >= bounds[run.found.instances]
+
+
+def test_the_bound_of_a_run_is_of_what_it_solved(tmp_path: Path) -> None:
+    """A planner's instance may have shorter schedules than the one that it was made from."""
+    text = """
+title = "one rule that plans"
+
+[[sweep]]
+methods = ["memonger-rule"]
+
+[[sweep.workloads]]
+network = "vgg16"
+batch = 64
+device = "V100"
+budgets = ["80%"]
+"""
+    (job,) = jobs_of(write_config(tmp_path, text))
+    (whole,) = job.problem.instances()
+    found = measure(job).found
+    assert found.lower_bound_ns == compute_bound(whole).lower_bound_ns < best_bound(whole).lower_bound_ns
 
 
 def test_tiny_instances_are_in_order() -> None:
