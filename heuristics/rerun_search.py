@@ -211,7 +211,7 @@ class RerunSearch:
     # --- changes of a plan ------------------------------------------------------------------------
 
     def _changed(self, point: _Point) -> Plan:
-        """Another plan: a stay is bridged, a second run left out or shifted, or the first two at once."""
+        """Another plan: some stays are bridged, a second run is left out, or shifted."""
         draw = self._random.random()
         plan = set(point.plan)
         if plan and (draw < 0.3 or draw > 0.9):
@@ -220,6 +220,8 @@ class RerunSearch:
             self._shift(plan)
         elif not plan or draw >= 0.45:
             self._bridge(plan, point)
+            while self._draw(2):
+                self._bridge(plan, point)
         return useful(self.instance, plan)
 
     def _leave_out(self, plan: set[Run]) -> None:

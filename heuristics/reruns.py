@@ -51,16 +51,32 @@ def stages_of(instance: Instance) -> list[list[int]]:
     return stages
 
 
+def staying(instance: Instance) -> Instance:
+    """Return the instance without the copies that it does not ask for."""
+    blocks = tuple(
+        msgspec.structs.replace(
+            block,
+            offload_ns=block.offload_ns if block.finally_ == "host" else None,
+            prefetch_ns=block.prefetch_ns if block.initially == "host" else None,
+        )
+        for block in instance.blocks
+    )
+    return msgspec.structs.replace(instance, blocks=blocks)
+
+
+def algorithms_of(schedule: Schedule) -> dict[Run, int]:
+    """Return what a schedule runs, and before or at which first runs, with the algorithms."""
+    following, chosen = 0, {}
+    for operation in schedule.operations:
+        if operation.task is not None and operation.algorithm is not None:
+            chosen[operation.task, max(operation.task, following)] = operation.algorithm
+            following = max(following, operation.task + 1)
+    return chosen
+
+
 def plan_of(schedule: Schedule) -> Plan:
     """Return what a schedule runs again, and before which first runs."""
-    following, plan = 0, set()
-    for operation in schedule.operations:
-        if operation.task is None:
-            continue
-        if operation.task < following:
-            plan.add((operation.task, following))
-        following = max(following, operation.task + 1)
-    return frozenset(plan)
+    return frozenset((k, t) for k, t in algorithms_of(schedule) if k != t)
 
 
 def order_of(instance: Instance, plan: Iterable[Run]) -> list[Run]:

@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 from ..heuristics.methods import Answer, Limits, Refusal, register
 from ..heuristics.placement import build
 from ..heuristics.program import ProgramBuilder
-from ..heuristics.reruns import stages_of
+from ..heuristics.rematerialise import planned
+from ..heuristics.reruns import algorithms_of, stages_of, staying
 from ..instances.buffers import Buffer
 from ..instances.instance import Instance
 from ..instances.memory import ideal_ns
 from ..instances.units import ceil_to
-from ..validate.schedule import PAGE_BYTES, MemoryModel
+from ..validate.schedule import PAGE_BYTES, MemoryModel, Schedule
 from .bounds import Bound, best_bound
 from .linear import LinearModel, LinearResult, ModelBuilder, takes_whole_columns
 from .linear_worker import LinearWorker
@@ -47,8 +48,11 @@ _SAFETY = 1e-6
 _SHARE = 0.6
 """Share of the time limit that the search for a schedule may take; the bound gets the rest."""
 
-_SEARCH_SHARE = 0.7
+_SEARCH_SHARE = 0.6
 """Share of the time limit that the search over states may take; the integer programs get the rest."""
+
+_START_SHARE, _START_WORK = 0.2, 3_000_000
+"""Share of the time left for local search, and the tasks that it may simulate."""
 
 _MOST_STATES = 1_000_000
 """After which that search gives up, too: each takes some hundred bytes."""
@@ -60,14 +64,22 @@ _MOST_STEPS = 30_000
 """Runs in all stages above which the model is not built: it would not be solved either."""
 
 
+_STATES, _SEARCH = "states", "local-search"
+"""What can be left out: the search over states; local search for a schedule and a start for the program."""
+
+
 @register(
     "checkmate",
-    "recomputation alone, as an integer program (no copies)",
+    "recomputation alone, by a search over states and an integer program (no copies)",
     "Jain et al., MLSys 2020",
     shown="named",
+    transform=planned,
+    rules=(_STATES, _SEARCH),
 )
 def checkmate(instance: Instance, limits: Limits) -> Answer:
-    """Solve the integer program for a schedule, and its relaxation for a bound where no copy is possible.
+    """Search the states; then solve the integer program for a schedule, and its relaxation for a bound.
+
+    There is a bound where no copy is possible. The program starts from what local search finds.
 
     Raises
     ------
@@ -86,7 +98,7 @@ def checkmate(instance: Instance, limits: Limits) -> Answer:
     alone = all(block.prefetch_ns is None for block in instance.blocks)
     runs: list[_Run] | None = None
     try:
-        found = _searched(instance, deadline)
+        found = Pebbling(None, 0.0) if _STATES in limits.without else _searched(instance, deadline)
         if alone and found.lower_bound_ns == math.inf:
             return Answer(None, "no program without copies fits", infeasible=True)
         if alone:
@@ -96,9 +108,11 @@ def checkmate(instance: Instance, limits: Limits) -> Answer:
             with suppress(Refusal):  # by first fit: what the integer program finds may be placed more easily
                 schedule = build(instance, limits.memory, partial(_issue, runs=runs)).finish("checkmate")
         if schedule is None:
+            start = None if _SEARCH in limits.without else _started(instance, limits, deadline)
             with LinearWorker(limits.solver) as worker:
                 model = stage_model(instance, stages, limits.memory)
-                result = _solved(worker, model.linear, limits, deadline, _SHARE)
+                hint = None if start is None else _hint(model, start)
+                result = _solved(worker, model.linear, limits, deadline, _SHARE, hint)
                 stopped_by = _ending(result)
                 if result.values is not None:
                     runs = _runs(instance, _chosen(model, result.values))
@@ -107,7 +121,8 @@ def checkmate(instance: Instance, limits: Limits) -> Answer:
                     proof = _solved(worker, relaxed.linear, limits, deadline, 1.0)
                     bound = bound.raised(_bound(proof, relaxed, limits.solver))
                     stopped_by = stopped_by if stopped_by != "done" else _ending(proof)
-            if runs is not None:
+            schedule = start
+            if runs is not None and (start is None or _time(instance, runs) < start.makespan_ns):
                 schedule = _placed(instance, runs, limits).finish("checkmate")
     except KeyboardInterrupt:
         stopped_by = "interrupted"
@@ -130,11 +145,39 @@ def _searched(instance: Instance, deadline: float) -> Pebbling:
     return pebble(instance, deadline=time.monotonic() + left, most_states=_MOST_STATES)
 
 
+def _started(instance: Instance, limits: Limits, deadline: float) -> Schedule | None:
+    """A schedule by local search, without copies."""
+    from ..heuristics.rerun_search import RerunSearch  # with it comes Numba
+
+    search = RerunSearch(staying(instance), limits.memory, limits.seed)
+    search.run(_START_SHARE * max(deadline - time.monotonic(), 0.0), _START_WORK)
+    return search.schedule("checkmate")
+
+
+def _hint(model: StageModel, schedule: Schedule) -> NDArray[np.float64]:
+    """Per column of the program, what a schedule says: which algorithm runs in which stage."""
+    hint = np.full(len(model.linear.cost), np.nan)
+    for columns in model.choices.values():
+        hint[columns] = 0.0
+    for (k, t), algorithm in algorithms_of(schedule).items():
+        hint[model.choices[t, k][algorithm]] = 1.0
+    return hint
+
+
+def _time(instance: Instance, runs: Sequence[_Run]) -> int:
+    return sum(instance.tasks[run.task].algorithms[run.algorithm].duration_ns for run in runs)
+
+
 def _solved(
-    worker: LinearWorker, model: LinearModel, limits: Limits, deadline: float, share: float
+    worker: LinearWorker,
+    model: LinearModel,
+    limits: Limits,
+    deadline: float,
+    share: float,
+    hint: NDArray[np.float64] | None = None,
 ) -> LinearResult:
     left = None if deadline == math.inf else share * max(deadline - time.monotonic(), 0.0)
-    worker.start(model, time_limit=left, workers=limits.workers, seed=limits.seed, log=limits.log)
+    worker.start(model, time_limit=left, workers=limits.workers, seed=limits.seed, log=limits.log, hint=hint)
     return worker.result()
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from ..heuristics.local_search import RULES as SEARCH_RULES
 from ..heuristics.methods import Answer, Limits, Refusal, register
 from ..heuristics.rematerialise import planned
+from ..heuristics.reruns import staying
 from ..instances.instance import Instance
 from .bounds import Bound
 from .flow_method import RULES, FlowRun
@@ -41,21 +40,8 @@ def flow_recompute(instance: Instance, limits: Limits) -> Answer:
     it copies only what must be copied, and proves nothing beyond the compute time.
     """
     if _TRANSFERS in limits.without:
-        return _Alone(_staying(instance), limits).answer()
+        return _Alone(staying(instance), limits).answer()
     return _Run(instance, limits).answer()
-
-
-def _staying(instance: Instance) -> Instance:
-    """The instance without the copies that it does not ask for."""
-    blocks = tuple(
-        replace(
-            block,
-            offload_ns=block.offload_ns if block.finally_ == "host" else None,
-            prefetch_ns=block.prefetch_ns if block.initially == "host" else None,
-        )
-        for block in instance.blocks
-    )
-    return replace(instance, blocks=blocks)
 
 
 class _Run(FlowRun):
