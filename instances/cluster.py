@@ -167,6 +167,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def _ring_ns(size: int, members: int, rate: int | None) -> int:
-    """Time in which each member of a ring has sent (and received) its 2 (n - 1) parts of n."""
-    assert rate is not None
+    """Time in which each member of a ring has sent (and received) its 2 (n - 1) parts of n; 0 without links."""
+    if rate is None:
+        return 0
     return -(-2 * (members - 1) * size * SECOND // (members * rate))
