@@ -93,7 +93,7 @@ def test_rates(text: str, rate: int) -> None:
     assert parse_rate(text) == rate
 
 
-@pytest.mark.parametrize("text", ["", "fast", "0GB", "0Gbps", "1gbps", "-1GB", "9000000Tbps", "1Gbps/s"])
+@pytest.mark.parametrize("text", ["fast", "0GB", "0Gbps", "1gbps", "-1GB", "9000000Tbps", "1Gbps/s"])
 def test_what_is_no_rate(text: str) -> None:
     with pytest.raises(PebblerError, match=re.escape(text)):
         parse_rate(text)
