@@ -26,7 +26,11 @@ from ..instances.files import write_atomically
 from ..instances.instance import Instance
 from ..instances.memory import ideal_ns
 from ..instances.workload import Workload
-from ..solver.bounds import best_bound
+from ..solver.bounds import best_bound, compute_bound
+from ..solver.cluster_flow import cluster_flow_bound
+from ..solver.flow import flow_bound, hot_checkpoints
+from ..solver.gradient_bounds import gradient_bound_ns
+from ..solver.solve import solve
 from ..validate.cluster_check import check_schedule
 from ..validate.cluster_program import one_gpu
 from .cluster_notes import gradients_of_all, naive_ideal_ns
@@ -61,6 +65,16 @@ def hardware(
     return several_gpus(workload(network, batch), gpus, cores=cores, bus=bus, nvlink=nvlink)
 
 
+def modnn_instances(
+    network: str, batch: int, cluster: Cluster, budget: int, method: str = "modnn"
+) -> tuple[Instance, ...]:
+    """Return the instances of an iteration, at the sub-batch of moDNN's rule for a portion."""
+    what = workload(network, batch)
+    rule = find_method(method).sub_batch
+    assert rule is not None, "both moDNNs choose their sub-batch"
+    return cluster_instances(what, cluster, budget, rule(portion(what, cluster.gpus), budget))
+
+
 @cache
 def modnn_ns(
     network: str,
@@ -74,12 +88,9 @@ def modnn_ns(
     nvlink: int | None = None,
     method: str = "modnn",
 ) -> int:
-    """Time of an iteration by moDNN on several GPUs, at the sub-batch of its rule for a portion."""
-    what = workload(network, batch)
-    rule = find_method(method).sub_batch
-    assert rule is not None, "both moDNNs choose their sub-batch"
+    """Time of an iteration by moDNN on several GPUs."""
     cluster = hardware(network, batch, gpus, cores, bus, nvlink)
-    instances = cluster_instances(what, cluster, budget, rule(portion(what, gpus), budget))
+    instances = modnn_instances(network, batch, cluster, budget, method)
     gradients = gradients_of_all(instances)
     if way.startswith("naive"):
         instances = tuple(replace(instance, cluster=cluster) for instance in instances)
@@ -215,15 +226,17 @@ def networks_table() -> str:
 def date_table() -> str:
     """VGG-16 and VGG-19 on two GPUs, by DATE's moDNN with gradients added up at the end."""
     rows = []
-    gains = []
-    for network, batch in SIX[:2]:
-        time = modnn_ns(network, batch, 2, 12 * GIB, way="naive", method="modnn-date")
-        ideal, single = one_ideal_ns(network, batch), single_ns(network, batch, 12 * GIB, "modnn-date")
-        gains.append((ideal / time, single / time))
-        rows.append((f"{network} ({batch})", *(f"{gain:.2f} x" for gain in gains[-1])))
-    rows.append(("mean", *(f"{mean(column):.2f} x" for column in zip(*gains, strict=True))))
-    rows.append(("printed", "1.5 x", "1.84 x"))
-    return markdown(("network", "over the 1-GPU ideal", "over modnn-date on one GPU"), rows)
+    for gib in (12, 6):
+        gains = []
+        for network, batch in SIX[:2]:
+            time = modnn_ns(network, batch, 2, gib * GIB, way="naive", method="modnn-date")
+            single = single_ns(network, batch, 12 * GIB, "modnn-date")
+            gains.append((one_ideal_ns(network, batch) / time, single / time))
+            rows.append((f"{gib} GB", f"{network} ({batch})", *(f"{gain:.2f} x" for gain in gains[-1])))
+        rows.append((f"{gib} GB", "mean", *(f"{mean(column):.2f} x" for column in zip(*gains, strict=True))))
+    rows.append(("", "printed", "1.5 x", "1.84 x"))
+    header = ("each GPU", "network", "over the 1-GPU ideal", "over modnn-date on one GPU with 12 GB")
+    return markdown(header, rows)
 
 
 # --- two nodes (Layrub, TACO 2018, section 5.6) -----------------------------------------------------------
@@ -305,14 +318,57 @@ def layrub_ns(network: str, batch: int, printed_ns: int, rate: int) -> int:
     return round(both.makespan_ns * printed_ns / alone)
 
 
+# --- bounds -----------------------------------------------------------------------------------------------
+
+_CHECKPOINTS = 80
+
+
+def bounds_table() -> str:
+    """Lower bounds of a round on the executable graph, beside a method's time."""
+    rows = []
+    for network, batch in (("vgg16", 256), ("resnet34", 256)):
+        what = Workload(network, batch, DEVICE)
+        for gpus in (2, 4, 8):
+            for budget in ("1.05xMmin", "12GiB"):
+                (instance,) = cluster_instances(what, several_gpus(what, gpus), budget)
+                rows.append((network, str(gpus), budget, *_bounds(instance)))
+    header = (
+        "network",
+        "GPUs",
+        "budget",
+        "tasks alone",
+        "gradients",
+        "FLOW, one GPU",
+        "FLOW, gradients and bus",
+        "modnn",
+        "gap",
+    )
+    return markdown(header, rows)
+
+
+def _bounds(instance: Instance) -> tuple[str, ...]:
+    checkpoints = hot_checkpoints(instance, _CHECKPOINTS)
+    single = flow_bound(one_gpu(instance), checkpoints)
+    several = cluster_flow_bound(instance, checkpoints)
+    assert single is not None, "an LP without a time limit is solved"
+    assert several is not None, "an LP without a time limit is solved"
+    gradients = gradient_bound_ns(instance)
+    best = max(best_bound(instance).lower_bound_ns, several.lower_bound_ns)
+    result = solve(instance, "modnn")
+    assert result.makespan_ns is not None, "moDNN has a schedule under every budget from the least on"
+    times = compute_bound(instance).lower_bound_ns, gradients, single.lower_bound_ns, several.lower_bound_ns
+    told = (f"{time / 1e6:.0f} ms" for time in (*times, result.makespan_ns))
+    return (*told, f"{(result.makespan_ns - best) / best:.1%}")
+
+
 # --- one to sixteen GPUs ----------------------------------------------------------------------------------
 
 
 @cache
 def bound_ns(network: str, batch: int, gpus: int) -> int:
-    """Lower bound on an iteration of one round on several GPUs whose host adds with one core."""
-    (instance,) = cluster_instances(workload(network, batch), hardware(network, batch, gpus), 12 * GIB)
-    return best_bound(instance).lower_bound_ns
+    """Lower bound on an iteration at moDNN's sub-batch on several GPUs whose host adds with one core."""
+    instances = modnn_instances(network, batch, hardware(network, batch, gpus), 12 * GIB)
+    return sum(instance.rounds * best_bound(instance).lower_bound_ns for instance in instances)
 
 
 LINES: dict[str, Callable[[str, int, int], float]] = {
@@ -328,14 +384,8 @@ LINES: dict[str, Callable[[str, int, int], float]] = {
 
 @cache
 def speedup(line: str, network: str, batch: int, gpus: int) -> float:
-    """Speed-up of a line over the ideal on one GPU; one GPU has no gradients to add."""
-    if gpus == 1:
-        time: float = one_ideal_ns(network, batch) if "ideal" in line else single_ns(network, batch, 12 * GIB)
-        if "bound" in line:
-            time = best_bound(workload(network, batch).instance(12 * GIB)).lower_bound_ns
-    else:
-        time = LINES[line](network, batch, gpus)
-    return one_ideal_ns(network, batch) / time
+    """Speed-up of a line over the ideal on one GPU, which has no gradients to pass on."""
+    return one_ideal_ns(network, batch) / LINES[line](network, batch, gpus)
 
 
 def curve_table() -> str:
@@ -367,7 +417,7 @@ def picture() -> bytes:
                     linestyle="--" if bound else "-",
                     marker=None if bound else "o",
                     markersize=3.5,
-                    label="no schedule is faster, 1 core" if bound else line,
+                    label="no schedule at that sub-batch is faster, 1 core" if bound else line,
                 )
             axes.set_title(f"{network}, {batch} images in all", fontsize=10)
             axes.set_xlabel("GPUs")
@@ -390,6 +440,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "networks": networks_table,
     "date": date_table,
     "layrub": layrub_table,
+    "bounds": bounds_table,
     "curve": curve_table,
 }
 """What stands between the marks of each name."""

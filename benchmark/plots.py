@@ -45,6 +45,7 @@ COLOURS = {
     "blocks": "#A6D3EE",
     "workspaces": "#CC79A7",
 }
+_DARK = ("backward", "accumulate", "exchange", "return", "reduce")
 _ROWS: dict[Stream, str] = {
     "compute": "compute",
     "d2h": "to the host",
@@ -225,7 +226,7 @@ def _write_names(axes: Axes, spans: Sequence[_Span], kind: str, y: int, length: 
                 va="center",
                 rotation=0 if across else 90,
                 fontsize=6,
-                color="white" if kind == "backward" else "black",
+                color="white" if kind in _DARK else "black",
                 clip_on=True,
             )
 

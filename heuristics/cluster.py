@@ -14,6 +14,7 @@ checker look at every GPU.
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 from collections import defaultdict
@@ -64,9 +65,9 @@ def _shared_ns(cluster: Cluster, size: int, alone: int | None) -> int | None:
 def spread(instance: Instance, method: Method, limits: Limits) -> Answer:
     """Plan with a method for one GPU, and carry its schedule to all; its bound is not theirs.
 
-    Errors are those of the method.
+    Errors are those of the method. Nobody is told of better schedules meanwhile: they are of one GPU.
     """
-    answer = method(in_step(instance), limits)
+    answer = method(in_step(instance), dataclasses.replace(limits, on_better=None))
     schedule = None if answer.schedule is None else weave(instance, answer.schedule)
     return Answer(schedule, answer.stopped_by, infeasible=answer.infeasible)
 

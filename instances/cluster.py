@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Annotated
 
 import msgspec
 
 from .errors import FormatError
-from .units import Natural, Positive
+from .figures import Natural, Positive
+from .units import LARGEST
 
 SECOND = 10**9
 """Nanoseconds of a second."""
@@ -85,7 +85,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         When the numbers do not fit each other.
     """
 
-    gpus: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)]
+    gpus: Positive
     nodes: Positive = 1
     bus_bytes_per_second: Positive
     cores: Positive = 1
@@ -96,6 +96,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     gradients: tuple[Gradient, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.gpus > MOST_GPUS or self.cores > LARGEST:
+            raise FormatError(f"cluster: at most {MOST_GPUS} GPUs, and {LARGEST} cores; give fewer")
         if self.gpus % self.nodes:
             raise FormatError(f"cluster: {self.nodes} nodes do not share {self.gpus} GPUs evenly")
         if (self.nodes > 1) != (self.network_bytes_per_second is not None):
@@ -167,6 +169,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def _ring_ns(size: int, members: int, rate: int | None) -> int:
-    """Time in which each member of a ring has sent (and received) its 2 (n - 1) parts of n."""
-    assert rate is not None
+    """Time in which each member of a ring has sent its 2 (n - 1) parts of n; 0 where there are no links."""
+    if rate is None:
+        return 0
     return -(-2 * (members - 1) * size * SECOND // (members * rate))

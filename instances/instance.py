@@ -15,8 +15,8 @@ import msgspec
 
 from .cluster import Cluster
 from .errors import FormatError
-from .units import Natural as Natural
-from .units import Positive as Positive
+from .figures import Natural as Natural
+from .figures import Positive as Positive
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -5,17 +5,11 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
-from typing import Annotated
-
-import msgspec
 
 from .errors import PebblerError
 
 LARGEST = 2**53
 """Greatest figure in a file: every integer up to it is exact in a double, whatever language reads it."""
-
-Positive = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
-Natural = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 
 _SIZES = {
     "": 1,
@@ -75,6 +69,8 @@ def parse_rate(text: str) -> int:
         rate = parse_size(text, what)
     if not rate:
         raise PebblerError(f"'{text}' is not {what}; it passes nothing")
+    if rate > LARGEST:
+        raise PebblerError(f"'{text}' is more than {LARGEST} bytes a second, the largest figure in files")
     return rate
 
 

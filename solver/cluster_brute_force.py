@@ -113,12 +113,12 @@ def cluster_brute_force(instance: Instance, *, most_states: float = math.inf) ->
 
 def _path(
     parents: dict[_State, tuple[_State, _Step | None, int]], state: _State
-) -> list[tuple[_State, _Step | None, int, _State]]:
-    """The steps to a state, each with the states before and after it and the time that passes."""
+) -> list[tuple[_Step | None, int, _State]]:
+    """The steps to a state, each with the time that passes and the state after it."""
     path = []
     while state in parents:
         before, step, elapsed = parents[state]
-        path.append((before, step, elapsed, state))
+        path.append((step, elapsed, state))
         state = before
     return path[::-1]
 
@@ -421,7 +421,7 @@ class _Machine:
 
     # --- the program ------------------------------------------------------------------------------
 
-    def operations(self, path: Sequence[tuple[_State, _Step | None, int, _State]]) -> tuple[Operation, ...]:
+    def operations(self, path: Sequence[tuple[_Step | None, int, _State]]) -> tuple[Operation, ...]:
         """Write the decisions down as operations that wait for all that had ended when they started."""
         made: list[Operation] = []
         running: dict[tuple[int, int], int] = {}
@@ -430,7 +430,7 @@ class _Machine:
         names: tuple[Stream, ...] = (
             ("compute", "copy", "cpu") if self.single else ("compute", "d2h", "h2d", "cpu")
         )
-        for _, step, elapsed, after in path:
+        for step, elapsed, after in path:
             now += elapsed
             if step is not None:
                 i, stream, busy = step

@@ -53,7 +53,7 @@ def check(instance: Instance, schedule: Schedule, *, instance_sha256: str | None
     """
     require_indices(instance, schedule)
     if instance.cluster is not UNSET:
-        return CheckReport(False, ("GPUs of a cluster share a bus; check_cluster proves their schedules",))
+        return CheckReport(False, ("GPUs of a cluster share a bus; check_schedule proves their schedules",))
     proof = _Proof(instance, schedule)
     proof.reasons += origin_reasons(instance, schedule, instance_sha256)
     proof.program()

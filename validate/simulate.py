@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import UNSET
+
 from ..instances.instance import Instance
+from .cluster_simulate import simulate_cluster
 from .schedule import Operation, Schedule
 
 
@@ -21,7 +24,7 @@ def nominal_ns(instance: Instance, operation: Operation) -> int:
 def simulate(
     instance: Instance, schedule: Schedule, durations_ns: Sequence[int] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Return the start and end of every operation, in the order of the list.
+    """Return the start and end of every operation, in the order of the list; of several GPUs, all of them.
 
     Parameters
     ----------
@@ -30,6 +33,8 @@ def simulate(
     durations_ns
         One duration an operation, in place of the instance's.
     """
+    if instance.cluster is not UNSET:
+        return simulate_cluster(instance, schedule, durations_ns)
     if durations_ns is None:
         durations_ns = [nominal_ns(instance, operation) for operation in schedule.operations]
     starts: list[int] = []

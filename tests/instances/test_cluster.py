@@ -37,6 +37,8 @@ def instance() -> Instance:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"gpus": 1025}, "at most 1024 GPUs"),
+        ({"cores": 2**60}, "cores"),
         ({"nodes": 3}, "do not share 4 GPUs evenly"),
         ({"nodes": 2}, "come together"),
         ({"network_bytes_per_second": GB}, "come together"),

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.units import ceil_to, format_size, format_time, parse_size, parse_time
+from pebbler.instances.units import ceil_to, format_size, format_time, parse_rate, parse_size, parse_time
 
 
 @pytest.mark.parametrize(
@@ -75,3 +77,23 @@ def test_format_size(size: int, text: str) -> None:
 )
 def test_format_time(nanoseconds: int, text: str) -> None:
     assert format_time(nanoseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("12GB", 12 * 10**9),
+        ("1Gbps", 125_000_000),
+        ("2.5 Gbps", 312_500_000),
+        ("100Mbps", 12_500_000),
+        ("8", 8),
+    ],
+)
+def test_rates(text: str, rate: int) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["fast", "0GB", "0Gbps", "1gbps", "-1GB", "9000000Tbps", "1Gbps/s"])
+def test_what_is_no_rate(text: str) -> None:
+    with pytest.raises(PebblerError, match=re.escape(text)):
+        parse_rate(text)

@@ -16,11 +16,9 @@ from pebbler.validate.cluster_check import check_cluster, check_schedule
 from pebbler.validate.cluster_program import clocks, cluster_of, gpu_programs, one_gpu
 from pebbler.validate.cluster_simulate import simulate_cluster
 from pebbler.validate.replay import replay
-from pebbler.validate.schedule import GRADIENT_KINDS, Operation, Schedule
+from pebbler.validate.schedule import GRADIENT_KINDS, Kind, Operation, Schedule, Stream
 
 from .cluster_programs import random_cluster_case
-
-Change = Callable[[Instance, Schedule], Schedule | None]
 
 
 def retimed(instance: Instance, schedule: Schedule) -> Schedule:
@@ -158,6 +156,15 @@ def test_what_else_is_told(
     instance, schedule = case
     reasons = check_cluster(instance, change(schedule)).reasons
     assert any(words in reason for reason in reasons), reasons
+
+
+@pytest.mark.parametrize("kind", ["exchange", "reduce"])
+def test_links_that_are_not_there_pass_nothing(case: tuple[Instance, Schedule], kind: Kind) -> None:
+    instance, schedule = case
+    stream: Stream = "network" if kind == "exchange" else "nvlink"
+    extra = Operation(id=10**6, stream=stream, kind=kind, gradient=0, start_ns=0, end_ns=0)
+    reasons = check_cluster(instance, replace(schedule, operations=(*schedule.operations, extra))).reasons
+    assert any(f"1 operations '{kind}', not 0" in reason for reason in reasons)
 
 
 def test_operations_of_several_gpus_are_no_schedule_of_one(case: tuple[Instance, Schedule]) -> None:

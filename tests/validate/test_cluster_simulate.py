@@ -90,6 +90,7 @@ def program(*steps: tuple[Kind, int, int, tuple[int, ...]]) -> Schedule:
 def test_two_copies_share_the_bus_until_one_has_ended(bytes_per_ns: int, ends: list[int]) -> None:
     both = program(("offload", 0, 0, ()), ("offload", 1, 1, ()))
     assert simulate_cluster(on_bus(2, bytes_per_ns), both) == ([0, 0], ends)
+    assert simulate(on_bus(2, bytes_per_ns), both) == ([0, 0], ends)
 
 
 def test_directions_have_bandwidth_of_their_own_unless_engines_are_single() -> None:
