@@ -58,6 +58,7 @@ def test_in_paged_memory_the_prediction_says_what_mapping_adds() -> None:
     cost = {"call_ns": 10**6, "page_ns": 0}
     known = replace(trial, instance=msgspec.structs.replace(instance, meta=instance.meta | {"mapping": cost}))
     assert "unknown" not in told(known)
+    assert operations_table(trial).splitlines()[0].split()[-1] == "mapping"
     assert known.predicted_ns > trial.predicted_ns >= trial.scheduled_ns == as_dict(trial)["scheduled_ns"]
     found = as_dict(known)
     assert sum(found["error_ns"].values()) == found["measured_ns"] - found["predicted_ns"]
