@@ -184,13 +184,8 @@ def summary(found: Sequence[Case]) -> str:
             f"Mapping pages, {len(mappings)} operations: median {format_time(taken)}, "
             f"predicted {format_time(predicted)}."
         )
-        of_all, of_schedules = (
-            statistics.median(abs(trial.measured_ns / expected - 1) for trial, expected in pairs)
-            for pairs in (
-                [(trial, trial.predicted_ns) for trial in paged],
-                [(trial, trial.scheduled_ns) for trial in paged],
-            )
-        )
+        of_all = statistics.median(abs(one.measured_ns / one.predicted_ns - 1) for one in paged)
+        of_schedules = statistics.median(abs(one.measured_ns / one.scheduled_ns - 1) for one in paged)
         lines.append(
             f"Error of the median iteration in paged memory, {len(paged)} schedules: median {of_all:.1%}; "
             f"without the waits and mappings of the host in the prediction {of_schedules:.1%}."

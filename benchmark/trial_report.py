@@ -22,6 +22,7 @@ def told(trial: Trial) -> str:
 
 def operations_table(trial: Trial) -> str:
     """Return a line for each operation of the first round: predicted and measured."""
+    paged = trial.schedule.memory_model == "paged"
     rows = [
         (
             name,
@@ -32,13 +33,14 @@ def operations_table(trial: Trial) -> str:
             f"{_duration(timed) / predicted:.2f}" if predicted else "",
             format_time(timed.start_ns),
             format_time(timed.host_ns),
+            *([format_time(timed.mapping_ns)] if paged else []),
         )
         for operation, (name, predicted, timed), algorithm in zip(
             trial.schedule.operations, times(trial), _algorithms(trial), strict=True
         )
     ]
     header = ("operation", "stream", "algorithm", "predicted", "measured", "ratio", "start", "host")
-    return format_table(header, rows, "lllrrrrr")
+    return format_table((*header, "mapping") if paged else header, rows, "lllrrrrr" + "r" * paged)
 
 
 def as_dict(trial: Trial, *, operations: bool = False) -> dict[str, Any]:

@@ -12,15 +12,19 @@ def test_predicted_and_measured_stand_side_by_side(monkeypatch: pytest.MonkeyPat
     found = list(execution.cases(1))
     assert {case.memory for case in found} == {"contiguous", "paged"}
     assert all(case.trial.identical for case in found)
+    for case in found:
+        assert case.trial.mapping_cost is not None
+        assert (case.trial.predicted_ns > case.trial.scheduled_ns) == (case.memory == "paged")
     lines = execution.table(found).splitlines()
     assert len([line for line in lines if line.startswith("| lenet (2) | 64MiB")]) == len(found)
-    assert [line.split(",")[0].split(":")[0] for line in lines[-6:]] == [
+    assert [line.split(",")[0].split(":")[0] for line in lines[-7:]] == [
         "- Error of the median iteration",
         "- Error of the iteration from the least times",
         "- Least over predicted time of a run",
         "- Least over predicted time of a copy",
         "- Host time of an operation",
         "- Mapping pages",
+        "- Error of the median iteration in paged memory",
     ]
 
 

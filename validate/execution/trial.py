@@ -148,7 +148,8 @@ class Trial:
     @property
     def mappings_ns(self) -> list[int]:
         """Predicted time of the host to map pages before each operation of a round."""
-        return [mapping_ns(step, self.mapping_cost) for step in self.plan.steps]
+        cost = self.mapping_cost
+        return [mapping_ns(step, cost) for step in self.plan.steps]
 
     def simulated(self, durations_ns: Sequence[int], mappings_ns: Sequence[int]) -> int:
         """Time of a round with these times of operations and mappings."""
