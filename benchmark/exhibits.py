@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -16,6 +17,7 @@ from ..instances.units import format_size, format_time
 from . import exhibit_plots as plots
 from .evaluation import Evaluation, solved
 from .jobs import Setting
+from .problems import About
 from .results import Run
 from .significance import holm, signed_rank
 
@@ -260,11 +262,23 @@ def time_against_budget(evaluation: Evaluation) -> Iterator[Exhibit]:
     for run in evaluation.runs:
         groups.setdefault(run.about.family_sha256, []).append(run)
     wanted = [runs for runs in groups.values() if len({run.about.budget_bytes for run in runs}) > 1]
+    words = Counter(_workload(runs[0].about) for runs in wanted)
     for i, runs in enumerate(wanted, start=1):
-        yield _against_budget(evaluation, f"time-against-budget-{i}", runs)
+        about = runs[0].about
+        what = _workload(about)
+        told = what if words[what] == 1 else f"{what}, as {about.problem}"
+        yield _against_budget(evaluation, f"time-against-budget-{i}", told, runs)
 
 
-def _against_budget(evaluation: Evaluation, name: str, runs: Sequence[Run]) -> Exhibit:
+def _workload(about: About) -> str:
+    """Tell a problem without its budget, where it says what it is."""
+    if about.network is None:
+        return about.problem
+    what = f"{about.network}, batch {about.batch}, {about.device}"
+    return what if about.rounds_of == str(about.batch) else f"{what}, sub-batch {about.rounds_of}"
+
+
+def _against_budget(evaluation: Evaluation, name: str, what: str, runs: Sequence[Run]) -> Exhibit:
     budgets = sorted({run.about.budget_bytes for run in runs})
     bounds: dict[str, dict[int, int]] = {}
     curves: dict[str, dict[int, int]] = {}
@@ -286,10 +300,6 @@ def _against_budget(evaluation: Evaluation, name: str, runs: Sequence[Run]) -> E
     ideals = [run.found.ideal_ns for run in runs if run.found.ideal_ns is not None]
     ideal = max(ideals, default=None)
     about = runs[0].about
-    what = about.problem
-    if about.network is not None:
-        what = f"{about.network}, batch {about.batch}, {about.device}"
-        what += "" if about.rounds_of == str(about.batch) else f", sub-batch {about.rounds_of}"
     values = [[found.get(budget) for found in curves.values()] for budget in budgets]
     return Exhibit(
         name=name,

@@ -104,6 +104,7 @@ def _vdnn() -> tuple[Entry, ...]:
                 cell("alexnet (128)", "feature extraction", "AlexNet ", "usage"),
             ),
             "in part",
+            "AlexNet's is missed: with gradients, its classifier's weights are a third",
         ),
         entry(
             "Fig. 5",
@@ -253,6 +254,7 @@ def _modnn() -> tuple[Entry, ...]:
                 cell("mean", "algorithms", "", "breakdown"),
             ),
             "in part",
+            "the first is met; two deep networks lift the second",
         ),
         entry(
             tpds,
@@ -354,6 +356,7 @@ def _layrub() -> tuple[Entry, ...]:
             "hybrid saves 55 to 98.9 %, 58.2 % on average",
             (cell("mean of the first eight", "hybrid, executable", "average ", "memory"),),
             "in part",
+            "LeNet and CIFAR10 save less, the others more",
         ),
         entry(
             "Fig. 12",
@@ -364,6 +367,7 @@ def _layrub() -> tuple[Entry, ...]:
                 cell("`geeps-rule`", "ours", "GeePS ", "saving"),
             ),
             "in part",
+            "GeePS's pool is counted otherwise",
         ),
         entry(
             "Fig. 13",
@@ -374,6 +378,7 @@ def _layrub() -> tuple[Entry, ...]:
                 cell("vgg16 (64)", "`vdnn-all-m`", "vDNN (m) ", "systems"),
             ),
             "in part",
+            "Layrub's is near, vDNN's is not",
         ),
         entry(
             "Fig. 14",

@@ -227,6 +227,22 @@ def test_time_against_budget_has_bounds_and_skips_what_has_no_schedule() -> None
     assert exhibit.data.rows == ((100, None, 140), (200, 130, 120), (300, 100, 100))
     other = [replace(run, about=dataclasses.replace(run.about, family_sha256="parts")) for run in runs[:1]]
     assert len(list(time_against_budget(evaluate([*runs, *other])))) == 1
+    alike = [
+        replace(
+            run,
+            about=dataclasses.replace(
+                run.about,
+                problem=f"other-{run.about.problem}",
+                problem_sha256=f"other-{run.about.problem}",
+                family_sha256="other",
+            ),
+        )
+        for run in runs
+    ]
+    titles = [exhibit.title for exhibit in time_against_budget(evaluate([*runs, *alike]))]
+    assert titles == [
+        f"Time against budget: net, batch 8, K40, as {name}" for name in ("net/100", "other-net/100")
+    ]
 
 
 # --- files --------------------------------------------------------------------------------------------
