@@ -6,7 +6,6 @@ The arguments are those of `validate.exact_bounds`; here is what finds the posit
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +83,7 @@ def best_bound(instance: Instance) -> Bound:
         bounds.append(Bound(gradient_bound_ns(instance), "gradients", certified=True))
     if not any(task.recomputable for task in instance.tasks):
         bounds.append(single_peak_bound(instance))
-    return reduce(Bound.raised, bounds)
+    return max(bounds, key=lambda bound: bound.lower_bound_ns)
 
 
 def compute_bound(instance: Instance) -> Bound:
