@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +87,7 @@ def best_bound(instance: Instance, without: Collection[str] = ()) -> Bound:
         bounds.append(Bound(gradient_bound_ns(instance), "gradients", certified=True))
     if "single-peak" not in without and not any(task.recomputable for task in instance.tasks):
         bounds.append(single_peak_bound(instance))
-    return reduce(Bound.raised, bounds)
+    return max(bounds, key=lambda bound: bound.lower_bound_ns)
 
 
 def compute_bound(instance: Instance) -> Bound:

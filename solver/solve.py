@@ -18,6 +18,7 @@ from ..instances.instance import Instance
 from ..instances.memory import require_budget, why_infeasible
 from ..instances.units import format_size, format_time
 from ..validate.certificate import Certificate, check_certificate
+from ..validate.check import check
 from ..validate.cluster_check import check_schedule
 from ..validate.measures import average_bytes, moved_bytes, pinned_bytes
 from ..validate.schedule import Schedule
@@ -175,7 +176,7 @@ def solve(
     require_budget(instance)
     if warm_start is not None and instance.cluster is not UNSET:
         raise PebblerError(f"{instance.name} has several GPUs, for which no method takes a warm start")
-    if warm_start is not None and (reasons := check_schedule(instance, warm_start).reasons):
+    if warm_start is not None and (reasons := check(instance, warm_start).reasons):
         raise PebblerError(
             f"the warm start is not a schedule of {instance.name}: {reasons[0]}; give one that is valid"
         )
