@@ -1,6 +1,7 @@
 """Long measurements: each run of a method in a process of its own, entered in a file at once.
 
-The method is ``flow`` where none is named. Runs that a file has are not repeated, so a benchmark of hours can be stopped at any time and taken up again.
+The method is ``flow`` where none is named. Runs that a file has are not repeated, so a benchmark of hours can
+be stopped at any time and taken up again.
 """
 
 from __future__ import annotations
