@@ -175,7 +175,8 @@ def flow_bound(
 
 def bound_name(integrality: Integrality, solver: str) -> str:
     """Name of a bound by the model and who solved it."""
-    return f"{ {'none': 'flow-lp', 'algorithms': 'flow-partial', 'all': 'flow-milp'}[integrality] }-{solver}"
+    models = {"none": "flow-lp", "algorithms": "flow-partial", "all": "flow-milp"}
+    return f"{models[integrality]}-{solver}"
 
 
 def proven(instance: Instance, result: LinearResult, model: FlowModel, name: str) -> Bound | None:

@@ -185,7 +185,7 @@ def test_parts_beat_whole_tensors(memory: MemoryModel) -> None:
     assert found["parts"] < 0.95 * found["whole"]
 
 
-def test_greedy_rules_on_parts_are_checked_and_no_longer_than_on_whole_tensors() -> None:
+def test_greedy_rules_on_parts_are_checked_and_belady_s_gains_by_them() -> None:
     parts = with_parts(VGG)
     limits = Limits(memory="paged")
     makespans = {}
@@ -195,7 +195,8 @@ def test_greedy_rules_on_parts_are_checked_and_no_longer_than_on_whole_tensors()
         assert schedule is not None
         assert check(instance, schedule).reasons == ()
         makespans[schedule.method] = schedule.makespan_ns
-    assert makespans["furthest-parts"] < makespans["modnn-parts"] < makespans["modnn"]
+    assert makespans["furthest-parts"] < 0.8 * makespans["modnn"]
+    assert makespans["furthest-parts"] < 0.8 * makespans["modnn-parts"]
 
 
 def test_tiny_tensors_in_two_parts_lie_together() -> None:

@@ -70,8 +70,9 @@ def test_so_many_parts_leave_as_are_absent_and_the_last_ones_first() -> None:
             continue
         evicted = [gap for gap in gaps if gap in half.returning]
         assert list(gaps)[-len(evicted) :] == evicted
-        share = sum(PARTS.blocks[d].bytes for d, _ in evicted) / sum(PARTS.blocks[d].bytes for d, _ in gaps)
-        assert 0.5 <= share <= 0.5 + 1 / len(gaps) + 1e-9
+        sizes = {gap: PARTS.blocks[gap[0]].bytes for gap in gaps}
+        excess = sum(sizes[gap] for gap in evicted) - sum(sizes.values()) / 2
+        assert -0.05 * max(sizes.values()) <= excess <= max(sizes.values())
     assert any(len(parts) > 3 for parts in tensors.values())
     assert half.algorithms == decoded(PARTS, model, 0.0).algorithms
 
