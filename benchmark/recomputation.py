@@ -57,12 +57,11 @@ def tiny_table(count: int) -> str:
             continue
         again += bool(plan_of(optimum))
         best = optimum.makespan_ns
-        found["LP"].append(_bound(instance, "none") / max(best, 1))
-        found["MILP"].append(_bound(instance, "all") / max(best, 1))
-        found["schedule"].append(
-            math.inf if result.makespan_ns is None else result.makespan_ns / max(best, 1)
-        )
-    assert max(found["LP"] + found["MILP"]) <= 1 <= min(found["schedule"])
+        made = math.inf if result.makespan_ns is None else result.makespan_ns
+        for what, value in (("LP", _bound(instance, "none")), ("MILP", _bound(instance, "all"))):
+            assert value <= best <= made, f"{instance.name}: {what} {value}, search {best}, schedule {made}"
+            found[what].append(_ratio(value, best))
+        found["schedule"].append(_ratio(made, best))
     told = f"{count} instances, {searched} of them searched to the end; {len(found['LP'])} have a schedule, "
     told += f"in {again} of which the optimum runs a task again.\n\n"
     rows = [

@@ -22,6 +22,7 @@ from ..instances.instance import Instance
 from ..instances.memory import footprint, stuck_bytes
 from ..validate.schedule import MemoryModel, Schedule
 from .gaps import Guide, stays_of
+from .methods import Refusal
 from .reruns import Plan, Run, Unrolled, plan_of, rolled_up, stages_of, unrolled, useful
 from .search import LocalSearch
 
@@ -31,7 +32,7 @@ _HISTORY = 20
 _EFFORT = 25
 """Programs that a plan is judged by."""
 
-_ROUND = 1_000_000
+_ROUND = 2_500_000
 """Tasks in a round."""
 
 _POLISH = 20
@@ -82,6 +83,8 @@ class RerunSearch:
     def __init__(
         self, instance: Instance, memory: MemoryModel, seed: int = 0, without: Collection[str] = ()
     ) -> None:
+        if memory == "contiguous" and any(block.tensor is not None for block in instance.blocks):
+            raise Refusal("local search: parts of tensors are placed in paged memory only")
         self.instance, self.memory = instance, memory
         self._seed, self._without = seed, tuple(without)
         self._random = np.random.default_rng(seed)
@@ -94,7 +97,6 @@ class RerunSearch:
         point = self._point(frozenset(), None)
         self._best = self._current = point
         self._history = [point.cost] * _HISTORY
-        self._relieve()
 
     # --- what is known ----------------------------------------------------------------------------
 
@@ -106,8 +108,8 @@ class RerunSearch:
     @property
     def done(self) -> bool:
         """Whether it has searched for long without a better program."""
-        calm = self._tried - self._best_at
-        return self._best.search.done and calm >= _PATIENCE * self._candidates
+        calm = self._tried - self._best_at >= _PATIENCE * self._candidates
+        return calm and (self._best.excess > 0 or self._best.search.done)
 
     @property
     def round(self) -> int:
@@ -145,7 +147,9 @@ class RerunSearch:
         goal = self._polished + self._explored + work
         while not self.done and self._polished + self._explored < goal and time.monotonic() < until:
             polishes = self._polished <= self._explored or not self._candidates
-            if polishes and not self._best.search.done:
+            if self._best.excess:
+                self._relieve()
+            elif polishes and not self._best.search.done:
                 self._polish(until - time.monotonic(), goal)
             else:
                 self._step()
@@ -181,14 +185,13 @@ class RerunSearch:
             self._best, self._best_at = point, self._tried
 
     def _relieve(self) -> None:
-        """Let tasks run again while the pool is too small whatever is evicted: the best of a few draws."""
-        while self._best.excess and self._candidates:
-            draws = [self._changed(self._best) for _ in range(_DRAWS)]
-            plan = min(draws, key=lambda plan: _excess(unrolled(self.instance, plan).instance))
-            point = self._point(plan, None)
-            self._tried += _DRAWS
-            if point.excess >= self._best.excess and self._tried - self._best_at > _PATIENCE * _DRAWS:
-                break
+        """Let more run again where the pool is too small whatever is evicted: the best of a few draws."""
+        draws = [self._changed(self._best) for _ in range(_DRAWS)]
+        plan = min(draws, key=lambda plan: _excess(unrolled(self.instance, plan).instance))
+        self._tried += _DRAWS
+        self._explored += _DRAWS * len(self._best.again.runs)
+        point = self._point(plan, None)
+        if point.cost < self._best.cost:
             self._take(point)
 
     def _point(self, plan: Plan, start: _Point | Guide | None) -> _Point:

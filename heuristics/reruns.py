@@ -19,7 +19,6 @@ import msgspec
 from ..instances.instance import Block, Instance, Task
 from ..validate.schedule import MemoryModel, Operation, Residence, Schedule
 from .gaps import Guide
-from .methods import Refusal
 from .program import ProgramBuilder
 
 Run = tuple[int, int]
@@ -193,16 +192,11 @@ def _copy(block: Block, run: Run | None, *, last: bool) -> Block:
 def rolled_up(instance: Instance, again: Unrolled, schedule: Schedule, method: str) -> Schedule:
     """Return a schedule of an unrolled instance as one of the instance itself.
 
-    Operations keep their order and their addresses. What the host holds already is not offloaded again.
-
-    Raises
-    ------
-    Refusal
-        For parts of tensors in contiguous memory, for which the unrolled instance does not speak.
+    Operations keep their order and their addresses. What the host holds already is not offloaded again. In
+    contiguous memory, blocks that are parts of a tensor need one base, of which an unrolled instance knows
+    nothing.
     """
     memory: MemoryModel = schedule.memory_model
-    if memory == "contiguous" and any(block.tensor is not None for block in instance.blocks):
-        raise Refusal("recomputation with transfers: parts of tensors are placed in paged memory only")
     position = {operation.id: p for p, operation in enumerate(schedule.operations)}
     acquired: dict[int | None, list[Residence]] = defaultdict(list)
     released: dict[int, list[int]] = defaultdict(list)

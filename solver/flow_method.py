@@ -193,7 +193,8 @@ class FlowRun:
             try:
                 ruled = find_method(rule).call(self.instance, self.limits).schedule
             except Refusal as refusal:
-                self.reason = str(refusal)
+                if rule == _FIRST_METHOD:
+                    self.reason = str(refusal)
                 continue
             if ruled is not None:
                 found.append(ruled)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pebbler.benchmark.checkpointing import chain_optimum, random_chain, training_chain
-from pebbler.benchmark.tiny import plain, recomputing
+from pebbler.benchmark.tiny import plain, recomputing, tiny_instance
 from pebbler.heuristics.gaps import Guide
 from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.heuristics.rerun_search import RerunSearch
@@ -192,3 +192,11 @@ def test_without_tasks_that_may_run_again_it_is_local_search() -> None:
     alone.run(work=search.round)
     assert search.done
     assert search.makespan_ns == alone.makespan_ns is not None
+
+
+def test_parts_of_tensors_are_searched_in_paged_memory_only() -> None:
+    instance = next(
+        one for one in map(tiny_instance, range(50)) if any(block.tensor is not None for block in one.blocks)
+    )
+    with pytest.raises(Refusal, match="parts of tensors are placed in paged memory only"):
+        RerunSearch(instance, "contiguous")

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from pebbler.benchmark.checkpointing import chain_optimum, random_chain, training_chain
+from pebbler.benchmark.compare import compare
 from pebbler.benchmark.tiny import scaled, tiny_instance, without_copies
 from pebbler.heuristics.reruns import stages_of
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
@@ -175,3 +176,21 @@ def test_a_graph_of_another_project(tmp_path: Path) -> None:
         result = solve(limited, "checkmate")
         assert optimum is not None
         assert (result.status, result.makespan_ns) == (Status.OPTIMAL, optimum.makespan_ns)
+
+
+def test_the_integer_program_alone_meets_the_search_over_states() -> None:
+    """Each rule can be left out; the answer is the same where there is time."""
+    forward, backward = random_chain(6, seed=6)
+    limited = with_budget(training_chain(forward, backward, 1, 1), 5)
+    results = [
+        solve(limited, "checkmate", without=rules) for rules in ((), ("states",), ("states", "local-search"))
+    ]
+    assert {result.makespan_ns for result in results} == {chain_optimum(forward, backward, 1, 1, 5)}
+    assert [result.bound_by for result in results] == ["pebbling", "checkmate-highs", "checkmate-highs"]
+
+
+def test_a_comparison_lets_forward_tasks_run_again() -> None:
+    instance = Workload("alexnet", 64, "v100").instance("80%")
+    (row,) = compare(instance, ["checkmate"], time_limit=5).rows
+    assert row.variant == "recompute"
+    assert row.figures is None or row.figures.offloaded_bytes == 0
