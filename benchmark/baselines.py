@@ -45,7 +45,7 @@ def table(runs: Sequence[Run]) -> str:
             )
         )
     header = ("problem", "method", "schedule", "gap", *(f"to {gap:.0%}" for gap in GAPS))
-    return f"{markdown(header, rows)}\n{origins(runs)}.\n"
+    return f"{markdown(header, rows)}\n{'; '.join(origins(runs))}.\n"
 
 
 def seconds_to(run: Run, bound_ns: int, gap: float) -> float:

@@ -103,7 +103,7 @@ def study_table(runs: Sequence[Run]) -> str:
         cells += ["", ""] if both is None else [_least(both), f"{both.found.gap:.2%}"]
         rows.append(cells)
     header = ("problem", "transfers", "recomputation", "both", "both, at least", "gap of both")
-    return f"{markdown(header, rows)}\n{origins(runs)}.\n"
+    return f"{markdown(header, rows)}\n{'; '.join(origins(runs))}.\n"
 
 
 def _overhead(run: Run) -> str:

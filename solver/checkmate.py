@@ -393,6 +393,11 @@ def _placed(instance: Instance, runs: list[_Run], limits: Limits) -> ProgramBuil
 
 
 def _issue(builder: ProgramBuilder, runs: list[_Run]) -> None:
+    """Issue the runs; pages may not hold what bytes would."""
+    instance, there = builder.instance, set(builder.resident_blocks())
+    for d, block in enumerate(instance.blocks):
+        if block.initially == "device" and instance.uses[d] and d not in there:
+            raise Refusal(f"no place for block '{block.name}', which starts on the device")
     for run in runs:
         builder.run(run.task, run.algorithm)
         for d in run.released:
