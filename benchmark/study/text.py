@@ -65,6 +65,23 @@ def _core_grid() -> dict[str, Fact]:
 
 FACTS = {
     **_core_grid(),
+    "windows/gap": Fact("core-grid", "vgg416/32/V100/1.05xMmin", "paged", "core-grid"),
+    "parts/gap": Fact("parts", "vgg16/256/V100/1.05xMmin", "paged", "parts"),
+    "parts/below": Fact(
+        "parts",
+        "vgg16/256/V100/1.05xMmin",
+        "parts, paged, against the bound of whole tensors",
+        "parts",
+    ),
+    **{
+        f"gpus/{budget}": Fact(
+            "several-gpus",
+            f"moDNN, {budget} GB a GPU, 1 core, over the 1-GPU ideal",
+            "the paper's way",
+            "four",
+        )
+        for budget in (12, 6, 3)
+    },
     "chain/instances": Fact("chain", pattern=r"(\d+) instances:"),
     "chain/compute-flow": Fact("chain", "compute <= flow-lp", "mean ratio", "chain"),
     "chain/met": Fact("chain", "flow-milp <= cp-sat", "equal", "chain"),

@@ -164,10 +164,3 @@ def test_what_is_not_reproduced_has_a_reason() -> None:
     for entry in inventory():
         if entry.verdict in ("left out", "missed", "in part"):
             assert entry.remark, entry.exhibit
-
-
-def test_entry_that_awaited_a_page_refers_to_it(tmp_path: Path) -> None:
-    entry = next(entry for entry in inventory() if entry.awaits)
-    assert entry.row(Pages(tmp_path))[-1].startswith("left out: ")
-    (tmp_path / f"{entry.awaits}.md").touch()
-    assert entry.row(Pages(tmp_path))[-2:] == (f"see {entry.awaits}.md", "shown")
