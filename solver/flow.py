@@ -358,7 +358,8 @@ def _model(
     if not single:
         builder.entries(back, delta, -1.0)
     load = _first_loads_ns(instance, positions) if stretch.first == 0 else 0
-    builder.entries(back[:1], builder.columns(1, lower=1.0, upper=1.0), load / ns)
+    if load:
+        builder.entries(back[:1], builder.columns(1, lower=1.0, upper=1.0), load / ns)
     gaps: dict[tuple[Gap, ...], GapColumns] = {}
     for version in versions:
         add = _add_stay if integrality != "all" and version.stays_once else _add_version

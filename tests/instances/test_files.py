@@ -11,7 +11,8 @@ import pytest
 
 from pebbler.instances.errors import FormatError, PebblerError
 from pebbler.instances.files import encode, read_instance, sha256_of, write_atomically, write_instance
-from pebbler.instances.instance import LARGEST, Algorithm, Block, Instance, Task
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.units import LARGEST
 
 
 @pytest.fixture

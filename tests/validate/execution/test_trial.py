@@ -70,7 +70,7 @@ def test_the_schedule_of_every_method_computes_what_no_budget_does(
     returned: dict[str, bool] = {}
     seen: dict[tuple[object, ...], str] = {}
     for method in list_methods():
-        if method.shown == "named" and method.name == "brute-force":
+        if method.name in ("brute-force", "flow-parts"):  # the latter refuses whole tensors
             continue
         schedule = solve(instance, method.name, memory=memory, time_limit=0.2).schedule  # type: ignore[arg-type]
         if schedule is None:
