@@ -46,17 +46,18 @@ _GRACE = 2.0
 _CLOSE = 2.5e-6
 """What a solver's gap tolerance and the safety margin of a bound leave between a schedule and its proof."""
 
-RULES = ("refinement", "hot-checkpoints", "single-peak", "windows", "local-search")
-"""What the method can leave out: checkpoints where the schedule stalls; those where memory is tight (they are
-spread evenly then); the single-peak bound; windows; the search from decoded solutions and rules."""
+RULES = ("refinement", "hot-checkpoints", "single-peak", "local-search")
+"""What a run can leave out, with recomputation or without: checkpoints where the schedule stalls; those where
+memory is tight (they are spread evenly then); the single-peak bound; the search from decoded solutions and
+rules."""
+
+_ALL_RULES = (*RULES, "windows", *SEARCH_RULES)
+"""What it can leave out where tasks run once."""
 
 _FIRST_METHOD = "modnn"
 """The rule whose schedule the search starts from."""
 
 _log = logging.getLogger(__name__)
-
-
-_ALL_RULES = (*RULES, *SEARCH_RULES)
 
 
 @register(

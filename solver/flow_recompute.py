@@ -29,14 +29,11 @@ from ..instances.instance import Instance
 from ..instances.memory import footprint
 from ..validate.exact_bounds import fitting, least_times
 from .bounds import Bound
-from .flow import Integrality
+from .flow import SAFETY, Integrality
 from .linear import LinearModel, LinearOptions, LinearResult, ModelBuilder, solve_linear
 
 _RANGE = 1e4
 """What the compute time and the pool are scaled to, so that tolerances of solvers stay small beside them."""
-
-_SAFETY = 1e-6
-"""Relative amount by which a floating-point bound is lowered before it is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +111,7 @@ def proven_with_reruns(
     if not math.isfinite(result.bound):
         return None
     name = {"none": "lp", "algorithms": "partial", "all": "milp"}[integrality]
-    word = max(math.ceil(result.bound * model.nanoseconds * (1 - _SAFETY)), 0)
+    word = max(math.ceil(result.bound * model.nanoseconds * (1 - SAFETY)), 0)
     return Bound(word, f"flow-recompute-{name}-{solver}", certified=False)
 
 
