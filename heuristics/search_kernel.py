@@ -366,40 +366,76 @@ def _move(problem: Problem, state: _State, d: int, target: int) -> None:
 
 
 @njit(cache=True)
-def _clear(problem: Problem, state: _State, size: int, only: int) -> int:
-    """Move blocks so that `size` bytes are free in one range, at the least cost; its address, or -1.
+def _touching(start: Integers, size: Integers, at: int) -> int:
+    """Return the first of some ranges by address that ends after an address, or their number."""
+    first = _before(start, at + 1)
+    if first > 0 and start[first - 1] + size[first - 1] > at:
+        first -= 1
+    return first
+
+
+@njit(cache=True)
+def _free_now(pool: _Pool, now: int) -> int:
+    """Bytes that are free by now."""
+    total = 0
+    for i in range(pool.ends[0], pool.ends[1]):
+        if pool.time[i] <= now:
+            total += pool.size[i]
+    return total
+
+
+@njit(cache=True)
+def _largest(pool: _Pool) -> int:
+    """Bytes of the largest hole."""
+    largest, length = 0, 0
+    for i in range(pool.ends[1]):
+        joins = i > 0 and pool.start[i - 1] + pool.size[i - 1] == pool.start[i]
+        length = pool.size[i] + (length if joins else 0)
+        largest = max(largest, length)
+    return largest
+
+
+@njit(cache=True)
+def _clear(problem: Problem, state: _State, size: int, only: int, most: int) -> int:
+    """Move blocks so that `size` bytes are free in one range, for less than `most`; its address, or -1.
 
     Ranges that begin or end where a block or a hole does are tried, the cheapest first, or the one at address
     `only` unless that is negative; what lies in one goes elsewhere, the largest first, each into the smallest
-    hole that takes it.
+    hole that takes it. A range costs the moves and the waits for blocks that are being copied and holes that
+    are not free yet. Blocks go where it is free by now, or anywhere if `most` is `NEVER` and they must.
     """
-    pool = state.pool
-    there = np.empty(len(problem.blocks), np.int64)
-    residents = 0
-    for d in range(len(problem.blocks)):  # by address
-        if state.extent[d]:
-            i = residents
-            while i > 0 and state.address[there[i - 1]] > state.address[d]:
-                there[i] = there[i - 1]
-                i -= 1
-            there[i] = d
-            residents += 1
-    n = pool.ends[1]
-    total = 0
-    for i in range(n):
-        total += pool.size[i]
+    pool, now = state.pool, state.clock[0]
+    blocks = len(problem.blocks)
+    never = NEVER // (blocks + 1)
+    total = _free_now(pool, NEVER if most == NEVER else now + most)
     if total < size:
         return -1
-    at_of = np.empty(residents, np.int64)
+    address = np.empty(blocks, np.int64)
+    found = np.empty(blocks, np.int64)
+    residents = 0
+    for d in range(blocks):
+        if state.extent[d]:
+            address[residents], found[residents] = state.address[d], d
+            residents += 1
+    order = np.argsort(address[:residents])
+    there, at_of = found[order], address[order]
+    extent_of = state.extent[there]
+    n = pool.ends[1]
     costs = np.zeros(residents + 1, np.int64)
     for i in range(residents):
-        at_of[i] = state.address[there[i]]
         costs[i + 1] = costs[i]
         d = there[i]
         while d >= 0 and state.resident[d]:
             move = problem.blocks[d, MOVE_NS]
-            costs[i + 1] += move if move >= 0 else NEVER // (len(problem.blocks) + 1)
+            if move < 0 or state.arrival[d] == NEVER:
+                costs[i + 1] += never
+            else:
+                costs[i + 1] += move + max(max(state.used[d], state.arrival[d]) - now, 0)
             d = problem.blocks[d, FOLLOWING]
+    start = pool.start[:n]
+    waits = np.zeros(n + 1, np.int64)
+    for i in range(n):
+        waits[i + 1] = waits[i] + max(pool.time[i] - now, 0)
     edges = np.empty(2 * (n + residents), np.int64)
     m = 0
     for i in range(n):
@@ -417,70 +453,74 @@ def _clear(problem: Problem, state: _State, size: int, only: int) -> int:
         if at < 0 or at + size > problem.capacity:
             price[e] = NEVER
             continue
-        first = _before(at_of, at + 1)
-        if first > 0 and at_of[first - 1] + state.extent[there[first - 1]] > at:
-            first -= 1
+        first, hole = _touching(at_of, extent_of, at), _touching(start, pool.size[:n], at)
         price[e] = costs[_before(at_of, at + size)] - costs[first]
+        price[e] += waits[_before(start, at + size)] - waits[hole]
     best_at, count = -1, 0
     moved = np.empty(residents, np.int64)
     to = np.empty(residents, np.int64)
     hole_start = np.empty(n + 2, np.int64)
     hole_size = np.empty(n + 2, np.int64)
-    for _ in range(_TRIES):
-        e = 0
-        for i in range(1, m):
-            if price[i] < price[e]:
-                e = i
-        if price[e] >= NEVER // (len(problem.blocks) + 1):
-            break
-        price[e] = NEVER
-        at = edges[e]
-        first = _before(at_of, at + 1)
-        if first > 0 and at_of[first - 1] + state.extent[there[first - 1]] > at:
-            first -= 1
-        count = _before(at_of, at + size) - first
-        for i in range(count):
-            moved[i] = there[first + i]
-        # what is free outside the range
-        holes = 0
-        for i in range(n):
-            low, high = pool.start[i], pool.start[i] + pool.size[i]
-            if low < at and min(high, at) > low:
-                if holes and hole_start[holes - 1] + hole_size[holes - 1] == low:
-                    hole_size[holes - 1] += min(high, at) - low
-                else:
-                    hole_start[holes], hole_size[holes] = low, min(high, at) - low
-                    holes += 1
-            if high > at + size:
-                low = max(low, at + size)
-                if holes and hole_start[holes - 1] + hole_size[holes - 1] == low:
-                    hole_size[holes - 1] += high - low
-                else:
-                    hole_start[holes], hole_size[holes] = low, high - low
-                    holes += 1
-        for i in range(1, count):  # the largest first
-            d, j = moved[i], i
-            while j > 0 and state.extent[moved[j - 1]] < state.extent[d]:
-                moved[j] = moved[j - 1]
-                j -= 1
-            moved[j] = d
-        fits = True
-        for i in range(count):
-            need = state.extent[moved[i]]
-            last = problem.capacity - problem.blocks[moved[i], SPAN]
-            tightest = -1
-            for h in range(holes):
-                fitting_hole = hole_size[h] >= need and hole_start[h] <= last
-                if fitting_hole and (tightest < 0 or hole_size[h] < hole_size[tightest]):
-                    tightest = h
-            if tightest < 0:
-                fits = False
+    left = np.empty(m, np.int64)
+    for late in range(2 if most == NEVER else 1):
+        _assign(left, price)
+        for _ in range(_TRIES):
+            e = 0
+            for i in range(1, m):
+                if left[i] < left[e]:
+                    e = i
+            if left[e] >= min(most, never):
                 break
-            to[i] = hole_start[tightest]
-            hole_start[tightest] += need
-            hole_size[tightest] -= need
-        if fits:
-            best_at = at
+            left[e] = NEVER
+            at = edges[e]
+            first = _touching(at_of, extent_of, at)
+            count = _before(at_of, at + size) - first
+            for i in range(count):
+                moved[i] = there[first + i]
+            # what is free outside the range
+            holes = 0
+            for i in range(n):
+                if pool.time[i] > now and not late:
+                    continue
+                low, high = pool.start[i], pool.start[i] + pool.size[i]
+                if low < at and min(high, at) > low:
+                    if holes and hole_start[holes - 1] + hole_size[holes - 1] == low:
+                        hole_size[holes - 1] += min(high, at) - low
+                    else:
+                        hole_start[holes], hole_size[holes] = low, min(high, at) - low
+                        holes += 1
+                if high > at + size:
+                    low = max(low, at + size)
+                    if holes and hole_start[holes - 1] + hole_size[holes - 1] == low:
+                        hole_size[holes - 1] += high - low
+                    else:
+                        hole_start[holes], hole_size[holes] = low, high - low
+                        holes += 1
+            for i in range(1, count):  # the largest first
+                d, j = moved[i], i
+                while j > 0 and state.extent[moved[j - 1]] < state.extent[d]:
+                    moved[j] = moved[j - 1]
+                    j -= 1
+                moved[j] = d
+            fits = True
+            for i in range(count):
+                need = state.extent[moved[i]]
+                last = problem.capacity - problem.blocks[moved[i], SPAN]
+                tightest = -1
+                for h in range(holes):
+                    fitting_hole = hole_size[h] >= need and hole_start[h] <= last
+                    if fitting_hole and (tightest < 0 or hole_size[h] < hole_size[tightest]):
+                        tightest = h
+                if tightest < 0:
+                    fits = False
+                    break
+                to[i] = hole_start[tightest]
+                hole_start[tightest] += need
+                hole_size[tightest] -= need
+            if fits:
+                best_at = at
+                break
+        if best_at >= 0:
             break
     if best_at < 0:
         return -1
@@ -528,19 +568,19 @@ def _free_in_full(pool: _Pool, at: int, size: int) -> int:
 
 @njit(cache=True)
 def _put(problem: Problem, state: _State, d: int, side: int, ready: int, clear: int) -> int:
-    """Place a block that comes, after moves if it must be; time of the place, `NEVER` if there is none."""
+    """Place a block that comes, after moves if that is sooner; time of its place, `NEVER` without one."""
     at, time = _spot(problem, state, d, side, ready)
     size, lead = problem.blocks[d, BYTES], problem.blocks[d, LEAD]
-    if time == NEVER and clear and problem.moves:
+    if time > ready and clear and problem.moves:
         only = state.address[lead] + problem.blocks[d, BEGIN] if state.extent[lead] else -1
         rest = (
             problem.blocks[d, SPAN] - problem.blocks[d, BEGIN]
             if state.extent[lead]
             else problem.blocks[d, SPAN]
         )
-        at = _clear(problem, state, rest, only)
-        if at >= 0:
-            time = _free_at(state.pool, at, size, _NOTHING)
+        cleared = _clear(problem, state, rest, only, NEVER if time == NEVER else time - ready)
+        if cleared >= 0:
+            at, time = cleared, _free_at(state.pool, cleared, size, _NOTHING)
     if time == NEVER:
         return time
     if size:
@@ -796,24 +836,30 @@ def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Inte
         start = ready
         for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
             d = problem.lists[i]
+            ready = max(ready, state.clock[0])
             time = _put(problem, state, d, decisions.side[d], ready, _ANYHOW)
             if time == NEVER:
                 return IMPOSSIBLE + tasks - k, 0
             start = max(start, time)
-            state.used[d] = 0
+            state.used[d], state.arrival[d] = 0, NEVER
         a = algorithm[k]
         first = problem.tasks[k, ALGORITHMS]
         scratch, scratch_at = problem.algorithms[first + a, WORKSPACE], -1
         if scratch:
             side = decisions.side[blocks + gaps + k]
             at, time = _find(pool, problem.contiguous, scratch, side, ready)
+            start = max(start, state.clock[0])
+            if time > start and problem.moves:
+                most = time if time == NEVER else time - start
+                b = fitting(problem, k, a, _largest(pool))
+                if b >= 0:  # which may take less time than moves
+                    durations = problem.algorithms[first:, DURATION]
+                    most = min(most, durations[b] - durations[a])
+                cleared = _clear(problem, state, scratch, -1, most)
+                if cleared >= 0:
+                    at, time = cleared, _free_at(pool, cleared, scratch, _NOTHING)
             if time == NEVER:
-                largest, length = 0, 0
-                for i in range(pool.ends[1]):
-                    joins = i > 0 and pool.start[i - 1] + pool.size[i - 1] == pool.start[i]
-                    length = pool.size[i] + (length if joins else 0)
-                    largest = max(largest, length)
-                a = fitting(problem, k, a, largest)
+                a = fitting(problem, k, a, _largest(pool))
                 if a < 0:
                     return IMPOSSIBLE + tasks - k, 0
                 scratch = problem.algorithms[first + a, WORKSPACE]

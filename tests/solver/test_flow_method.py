@@ -82,12 +82,14 @@ def test_ctrl_c_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer.schedule is not None
 
 
-def test_no_time_leaves_the_rule_s_schedule_and_the_cheap_bound() -> None:
+def test_no_time_leaves_what_the_rule_decides_and_the_cheap_bound() -> None:
     instance = Workload("vgg16", 256, "k40").instance("12GiB")
     result = solve(instance, "flow", time_limit=0)
     assert result.stopped_by == "time limit"
-    assert result.makespan_ns == solve(instance, "modnn").makespan_ns
+    ruled = solve(instance, "modnn").makespan_ns
+    assert ruled is not None
     assert result.schedule is not None
+    assert result.schedule.makespan_ns <= ruled
     assert result.schedule.method == "flow"
 
 
