@@ -66,9 +66,9 @@ to wait for memory that is free earlier, so that the program can only be faster 
 
 # columns of a problem's arrays
 BYTES, OFFLOAD_NS, PREFETCH_NS, MOVE_NS, DUE, LEAD, BEGIN, FOLLOWING, SPAN = range(9)
-FIXED, ALGORITHMS, INPUTS, UPDATES, OUTPUTS, DEAD, STARTING, WRITTEN = range(8)
+FIXED, ALGORITHMS, TASK_KIND, INPUTS, UPDATES, OUTPUTS, DEAD, STARTING, WRITTEN = range(9)
 DURATION, WORKSPACE = range(2)
-BLOCK, AFTER, UNTIL, VERSION, FORCED, NEXT_PART, PART_BEFORE, FIRST_PART = range(8)
+BLOCK, AFTER, UNTIL, VERSION, FORCED, NEXT_PART, PART_BEFORE, FIRST_PART, GAP_KIND = range(9)
 WRITER, DUE_ANYHOW, LEAVES_NEXT, LEAVES_FIRST = range(1, 5)
 
 
@@ -93,16 +93,18 @@ class Problem(NamedTuple):
         tensor the block begins, the part that follows or -1, and the bytes of the tensor; for every other
         block, itself, 0, -1, and its bytes.
     tasks
-        Per task: bytes of its blocks and of others that cannot leave; where its algorithms begin; where its
-        lists begin in `lists`, which end where those of the next task begin: the blocks that it reads or
-        updates, those that it updates, those that it writes first (the largest first), those that nobody uses
-        later; gaps that begin before it; versions that it writes. Two more rows end the lists.
+        Per task: bytes of its blocks and of others that cannot leave; where its algorithms begin; its kind,
+        shared by all tasks with the same algorithms; where its lists begin in `lists`, which end where those
+        of the next task begin: the blocks that it reads or updates, those that it updates, those that it
+        writes first (the largest first), those that nobody uses later; gaps that begin before it; versions
+        that it writes. Two more rows end the lists.
     algorithms
         Per task and algorithm: duration and workspace.
     gaps
         Per gap: its block; the tasks before and after; the version that must be offloaded first, or -1;
         whether the block is never on the device then; the gaps of the next part of the tensor and of the one
-        before, or -1, and that of the first.
+        before, or -1, and that of the first; its kind, shared by all gaps of blocks of its size between tasks
+        of the same two kinds.
     versions
         Per version of a block: the block, who writes it, whether it must be offloaded anyhow; the version of
         the part that leaves next, or -1, and that of the part that leaves first.
@@ -1148,11 +1150,43 @@ def arrange(order: Integers, first: Integers, following: Integers) -> None:
 
 
 @njit(cache=True)
-def _keep(problem: Problem, decisions: Decisions, g: int) -> None:
-    """Do not evict a gap, nor the parts before it."""
-    while g >= 0:
-        decisions.evicted[g] = 0
-        g = problem.gaps[g, PART_BEFORE]
+def _reach(problem: Problem, random: NDArray[np.uint64]) -> int:
+    """Tasks up to which a change is made to all that is of a kind: none, or, one time in four, some."""
+    if _draw(random, 4):
+        return 0
+    reach = 1
+    while 2 * reach < problem.length:
+        reach *= 2
+    return reach >> _draw(random, 6)
+
+
+@njit(cache=True)
+def _alike(problem: Problem, g: int, h: int, reach: int) -> bool:
+    """Whether gap h is of the kind of gap g and begins within reach of it."""
+    distance = problem.gaps[h, AFTER] - problem.gaps[g, AFTER]
+    return problem.gaps[h, GAP_KIND] == problem.gaps[g, GAP_KIND] and -reach <= distance <= reach
+
+
+@njit(cache=True)
+def _evict(problem: Problem, decisions: Decisions, g: int, reach: int) -> None:
+    """Evict a gap and those of its kind within reach, and the parts that follow."""
+    for i in range(len(problem.gaps) if reach else 1):
+        h = i if reach else g
+        if h == g or _alike(problem, g, h, reach):
+            while h >= 0:
+                decisions.evicted[h] = 1
+                h = problem.gaps[h, NEXT_PART]
+
+
+@njit(cache=True)
+def _keep(problem: Problem, decisions: Decisions, g: int, reach: int) -> None:
+    """Do not evict a gap and those of its kind within reach, nor the parts before."""
+    for i in range(len(problem.gaps) if reach else 1):
+        h = i if reach else g
+        if h == g or _alike(problem, g, h, reach):
+            while h >= 0:
+                decisions.evicted[h] = 0
+                h = problem.gaps[h, PART_BEFORE]
 
 
 @njit(cache=True)
@@ -1181,13 +1215,11 @@ def _change(problem: Problem, search: Search) -> bool:
                 if problem.gaps[g, AFTER] < k < problem.gaps[g, UNTIL]:
                     break
                 g = _draw(random, gaps)
+        reach = _reach(problem, random)
         if trial.evicted[g]:
-            _keep(problem, trial, g)
+            _keep(problem, trial, g, reach)
             return repair(problem, trial, random, g, 1 + _draw(random, 4))
-        h = g
-        while h >= 0:  # and the parts that follow
-            trial.evicted[h] = 1
-            h = problem.gaps[h, NEXT_PART]
+        _evict(problem, trial, g, reach)
         if _draw(random, 2):  # and keep another in its place
             for _ in range(20):
                 h = _draw(random, gaps)
@@ -1197,7 +1229,7 @@ def _change(problem: Problem, search: Search) -> bool:
                     and problem.gaps[h, AFTER] < problem.gaps[g, UNTIL]
                     and problem.gaps[h, UNTIL] > problem.gaps[g, AFTER]
                 ):
-                    _keep(problem, trial, h)
+                    _keep(problem, trial, h, reach)
                     return repair(problem, trial, random, h, 1 + _draw(random, 4))
         return True
     if dice < 50:
@@ -1225,7 +1257,11 @@ def _change(problem: Problem, search: Search) -> bool:
             if problem.tasks[k + 1, ALGORITHMS] - problem.tasks[k, ALGORITHMS] > 1:
                 break
             k = _draw(random, tasks)
-        trial.algorithm[k] = _draw(random, problem.tasks[k + 1, ALGORITHMS] - problem.tasks[k, ALGORITHMS])
+        a = _draw(random, problem.tasks[k + 1, ALGORITHMS] - problem.tasks[k, ALGORITHMS])
+        reach = _reach(problem, random)
+        for j in range(max(k - reach, 0), min(k + reach + 1, tasks)):
+            if problem.tasks[j, TASK_KIND] == problem.tasks[k, TASK_KIND]:
+                trial.algorithm[j] = a
         return True
     i = _draw(random, blocks + gaps + tasks)
     trial.side[i] = (LOW, HIGH, EARLY_LOW, EARLY_HIGH, TIGHT)[_draw(random, 5)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from .search_kernel import (
     PREFETCH,
     RELEASE,
     RUN,
+    TASK_KIND,
     UNTIL,
     VERSION,
     WRITER,
@@ -133,6 +134,12 @@ def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, s
     )
     algorithms = [(a.duration_ns, ceil_to(a.workspace_bytes, unit)) for t in tasks for a in t.algorithms]
     table[:, FIXED] = np.pad(fixed, (0, 2))
+    kinds = _kinds(task.algorithms for task in tasks)
+    table[:-2, TASK_KIND] = kinds
+    gap_kinds = _kinds(
+        (blocks[d].bytes, *(kinds[k] if 0 <= k < len(tasks) else -1 for k in (after, last)))
+        for (d, after), last in zip(keys, until, strict=True)
+    )
     table[:, ALGORITHMS] = np.pad(np.cumsum([0, *(len(task.algorithms) for task in tasks)]), (0, 1), "edge")
     return Problem(
         length=len(tasks),
@@ -160,10 +167,12 @@ def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, s
         algorithms=_table(algorithms, 2),
         gaps=_table(
             [
-                (d, after, last, version, after == -1 and blocks[d].initially == "host", *chain)
-                for (d, after), last, version, chain in zip(keys, until, version_of, gap_chains, strict=True)
+                (d, after, last, version, after == -1 and blocks[d].initially == "host", *chain, kind)
+                for (d, after), last, version, chain, kind in zip(
+                    keys, until, version_of, gap_chains, gap_kinds, strict=True
+                )
             ],
-            8,
+            9,
         ),
         versions=_table(
             [
@@ -174,6 +183,12 @@ def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, s
         ),
         lists=lists,
     )
+
+
+def _kinds(described: Iterable[Hashable]) -> list[int]:
+    """Number things by what describes them: the same number for those that are alike."""
+    number: dict[Hashable, int] = {}
+    return [number.setdefault(one, len(number)) for one in described]
 
 
 def _make_private(instance: Instance, capacity: int, size: list[int], private: Integers) -> int:
@@ -389,10 +404,10 @@ def _table(rows: Iterable[Sequence[int]], columns: int) -> Integers:
 
 
 def _lists(kinds: Sequence[Sequence[Sequence[int]]], rows: int) -> tuple[Integers, Integers]:
-    """Concatenate lists of several kinds per task; return where each begins, from the third column on."""
-    table = np.zeros((rows, 2 + len(kinds)), dtype=np.int64)
+    """Concatenate lists of several kinds per task; return where each begins, from the fourth column on."""
+    table = np.zeros((rows, 3 + len(kinds)), dtype=np.int64)
     values: list[int] = []
-    for column, lists in enumerate(kinds, 2):
+    for column, lists in enumerate(kinds, 3):
         for row in range(rows):
             table[row, column] = len(values)
             if row < len(lists):
