@@ -67,7 +67,7 @@ def frontier_picture(frontiers: Sequence[Frontier]) -> bytes:
         axes.set_xlabel(f"budget ({size_word})")
         axes.set_ylabel(f"time of a round ({unit})")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(framealpha=0.85, edgecolor="none", fontsize=8)
         figure.suptitle(f"{first.instance}: time against budget", fontsize=11)
         made = dict.fromkeys(chain.from_iterable(frontier.made for frontier in frontiers))
         footnote(figure, caption(f"{first.memory_model} memory", made))

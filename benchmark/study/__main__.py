@@ -93,13 +93,15 @@ def plan(folder: Path) -> Plan:
 def quick_plan(folder: Path, out: Path) -> Plan:
     """Return the same study on networks so small that it takes a minute, in another folder."""
     case = Case("lenet", 2, "V100", "1.2xMmin")
-    grid = Grid(network="lenet", batch=8, device="V100", budgets=("100%", "1.05xMmin"))
+    lenet = Grid(network="lenet", batch=8, device="V100", budgets=("100%", "1.05xMmin"))
+    paged = Grid(network="alexnet", batch=128, device="V100", budgets=("100%", "1.05xMmin"))
 
     def small(sweep: Sweep) -> Sweep:
         methods = tuple(
             m for m in sweep.methods if m in ("vdnn-dyn", "modnn", "flow", "flow-parts", "memonger-rule")
         )
         limits = ("0.2s",) if sweep.time_limits else ()
+        grid = paged if "paged" in sweep.memory else lenet  # whose tensors are smaller than a page
         grids = (grid,) if sweep.workloads else ()
         return msgspec.structs.replace(sweep, methods=methods, time_limits=limits, workloads=grids)
 

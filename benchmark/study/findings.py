@@ -256,9 +256,10 @@ def together(runs: Sequence[Run]) -> Finding:
             for found in overheads.values()
             if math.isfinite(found.get(label, math.inf)) and math.isfinite(found.get(labels[0], math.inf))
         ]
-        facts |= (
-            {f"{label}/gain": percent(median(gains)), f"{label}/most": percent(max(gains))} if gains else {}
-        )
+        if gains:
+            facts[f"{label}/gain"] = percent(median(gains))
+            facts[f"{label}/most"] = percent(max(gains))
+        facts[f"{label}/shorter"] = str(sum(gain > 0 for gain in gains))
     values = [[found.get(label) for label in labels] for found in overheads.values()]
     exhibit = Exhibit(
         name="together",
@@ -310,8 +311,12 @@ def parts(evaluation: Evaluation) -> Finding:
                 f"{under:+.2%}" if math.isfinite(under) else percent(under),
             )
         )
-        facts |= {f"{name}/gap": percent(gaps[-1]), f"{name}/saved": percent(saved)}
-        facts[f"{name}/below"] = percent(abs(under))
+        key = name.replace("%", "pc")
+        facts |= {
+            f"{key}/gap": percent(gaps[-1]),
+            f"{key}/saved": percent(saved),
+            f"{key}/below": percent(-under),
+        }
     facts |= {
         "problems": str(len(found)),
         "below": str(below),

@@ -140,8 +140,11 @@ def test_other_kinds_of_schedules_stand_beside_the_first_setting() -> None:
         ("net/8/K40/50%", "50.00%", "20.00%"),
         ("net/8/K40/30%", "100.00%", "no schedule"),
     )
-    gains = {"flow-recompute/gain": "20.00%", "flow-recompute/most": "20.00%"}
-    assert finding.facts == {"problems": "2", **gains}
+    gains = {"gain": "20.00%", "most": "20.00%", "shorter": "1"}
+    assert finding.facts == {
+        "problems": "2",
+        **{f"flow-recompute/{name}": told for name, told in gains.items()},
+    }
     finding.exhibit.draw(Figure())
 
 
@@ -161,7 +164,7 @@ def test_parts_and_whole_tensors_are_each_held_against_bounds_of_their_kind() ->
         ("net/8/K40/30%", "100.00% (100.00%)", "no schedule", "no schedule", "no schedule"),
     )
     assert finding.facts["below"] == "1"
-    assert finding.facts["net/8/K40/50%/below"] == "14.29%"
+    assert finding.facts["net/8/K40/50pc/below"] == "14.29%"
     finding.exhibit.draw(Figure())
 
 

@@ -65,7 +65,10 @@ def test_quick_study_has_nothing_left_to_do(quick: Path, root: Path) -> None:
         (["--folder", "nowhere"], "gaps.toml cannot be read"),
         (["--jobs", "0"], "give 1 or more"),
         (["--no-runs", "--quick", "empty"], "gaps.sqlite cannot be read"),
-        (["--no-runs", "--docs", "nowhere", "--quick", "QUICK"], "nowhere/papers-vdnn.md cannot be read"),
+        (
+            ["--no-runs", "--docs", "nowhere", "--quick", "QUICK"],
+            "nowhere/data/recomputation.sqlite cannot be read",
+        ),
     ],
 )
 def test_wrong_use_is_told_in_a_sentence(
