@@ -218,7 +218,7 @@ def test_the_same_workload_gives_the_same_bytes():
 
 
 def test_a_task_of_the_deepest_network_takes_no_more_work_than_one_of_a_shallow_network():
-    """Work is calls, of Python and of what it is written in; searching all tasks for each would add to them."""
+    """Work is calls, of Python and of what it is written in; a search through all tasks adds some."""
 
     def calls_a_task(network):
         count = 0
