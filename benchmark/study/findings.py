@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from statistics import median
 
+from ...instances.errors import PebblerError
 from ...instances.memory import ideal_ns
 from ...instances.transforms import LINKS
 from ..evaluation import Evaluation, evaluate, solved
@@ -282,10 +283,19 @@ _WHOLE, _PARTS = "flow", "flow-parts"
 
 
 def parts(evaluation: Evaluation) -> Finding:
-    """Whole tensors and tensors in parts under the same budgets, each over a bound of its own."""
-    found: dict[str, dict[str, Run]] = {}
+    """Whole tensors and tensors in parts under the same budgets, each over a bound of its own.
+
+    Raises
+    ------
+    PebblerError
+        When no problem was solved both ways.
+    """
+    runs: dict[str, dict[str, Run]] = {}
     for run in evaluation.runs:
-        found.setdefault(run.about.problem, {})[run.setting.method] = run
+        runs.setdefault(run.about.problem, {})[run.setting.method] = run
+    found = {name: mine for name, mine in runs.items() if {_WHOLE, _PARTS} <= mine.keys()}
+    if not found:
+        raise PebblerError(f"no problem has runs of both {_WHOLE} and {_PARTS}; let the study make them")
     spans: dict[str, dict[str, tuple[float, float]]] = {}
     rows: list[tuple[str, ...]] = []
     facts: dict[str, str] = {}

@@ -23,6 +23,7 @@ from pebbler.benchmark.study.variants import (
     linked,
     problem,
 )
+from pebbler.instances.errors import PebblerError
 from pebbler.instances.memory import ideal_ns, least_budget
 from pebbler.instances.transforms import LINKS
 
@@ -163,6 +164,8 @@ def test_parts_and_whole_tensors_are_each_held_against_bounds_of_their_kind() ->
         ("net/8/K40/50%", "50.00% (7.14%)", "20.00% (25.00%)", "20.00%", "-14.29%"),
         ("net/8/K40/30%", "100.00% (100.00%)", "no schedule", "no schedule", "no schedule"),
     )
+    with pytest.raises(PebblerError, match="no problem has runs of both flow and flow-parts"):
+        parts(with_bounds(runs[::2], []))
     assert finding.facts["below"] == "1"
     assert finding.facts["net/8/K40/50pc/below"] == "14.29%"
     finding.exhibit.draw(Figure())
