@@ -21,16 +21,11 @@ from ..solver.solve import Result, Status, solve
 from ..solver.sub_batch_search import Choice, Iterations, iteration_bound, search_sub_batch
 from ..validate.measures import average_bytes
 from ..validate.schedule import Schedule
+from .captions import MODEL_LIMITS
 from .cluster_notes import cluster_figures, cluster_notes
 from .plan import auto_budget, own_instances, planned
 from .table import format_table
 from .usage import stall_ns
-
-MODEL_LIMITS = (
-    "predicted by simulation, not measured; copies do not slow compute down; the order of tasks is fixed; "
-    "host memory is unlimited"
-)
-"""What every figure leaves out, to stand wherever results are shown."""
 
 _TINY = 6
 """Instances of at most so many tasks are compared with brute force, too."""
@@ -451,9 +446,9 @@ class _Run:
             return iterations.instances(workload.batch), _Answer((), reason, Status.UNKNOWN, choice)
         return choice.instances, _Answer(choice.results, None, Status.FEASIBLE, choice)
 
-    def bound_of(self, method: str, solved: Sequence[Instance], shared: Instance, bound: Bound) -> Bound:
-        """Return the bound that a method's time stands beside: that of all, or its own on other instances."""
-        if _variant(solved[0]) == _variant(shared):
+    def bound_of(self, method: str, solved: Sequence[Instance], bound: Bound) -> Bound:
+        """Return the bound that a method's time stands beside: that of all, or its own after a transform."""
+        if find_method(method).transform is None:
             return bound
         if method in self.searched:
             return self.searched[method].least_bound()
@@ -468,7 +463,7 @@ class _Run:
         """Set the answers side by side."""
         ideal = sum(instance.rounds * ideal_ns(instance) for instance in instances)
         rows = tuple(
-            _row(name, answer, solved, ideal, self.bound_of(name, solved, instances[0], bound))
+            _row(name, answer, solved, ideal, self.bound_of(name, solved, bound))
             for name, (solved, answer) in self.answers.items()
         )
         return Comparison(
@@ -607,11 +602,10 @@ def _cells(row: Row, *, exactly: bool) -> tuple[str, ...]:
 
 
 def _variant(instance: Instance) -> str:
-    """``parts``, ``mask`` or ``recompute``, whichever transform came last; ``whole`` without any of them."""
-    if in_parts(instance):
-        return "parts"
-    words = reversed(instance.meta.get("transforms", ()))
-    return next((word for word in words if word in ("mask", "recompute")), "whole")
+    """Those of ``mask``, ``recompute`` and ``parts`` that went into an instance, or else ``whole``."""
+    transforms = instance.meta.get("transforms", ())
+    words = [word for word in ("mask", "recompute") if word in transforms]
+    return "+".join([*words, *(["parts"] if in_parts(instance) else [])]) or "whole"
 
 
 def _describe(instances: Sequence[Instance]) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import textwrap
 from io import BytesIO
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+_CHARACTERS = 18
+"""Characters of a footnote to an inch."""
+
 
 def footnote(figure: Figure, text: str) -> None:
-    """Write under a picture what it rests on."""
-    figure.supxlabel(text, fontsize=7, color="#444444")
+    """Write under a picture what it rests on, in as many lines as it takes."""
+    lines = textwrap.fill(text, int(_CHARACTERS * figure.get_figwidth()))
+    figure.supxlabel(lines, fontsize=7, color="#444444")
 
 
 def time_unit(longest: int) -> tuple[str, int]:

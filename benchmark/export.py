@@ -13,6 +13,7 @@ from ..instances.files import write_atomically, write_instance
 from ..instances.instance import Instance
 from ..validate.schedule import write_schedule
 from .compare import Comparison
+from .machine import made_here
 from .plots import overview, timeline
 
 
@@ -46,11 +47,11 @@ def export(comparison: Comparison, directory: Path) -> tuple[Path, ...]:
             path = directory / f"{name}.{row.method}.schedule.json"
             write_schedule(replace(schedule, instance_sha256=checksums[name]), path)
             picture = directory / f"{name}.{row.method}.png"
-            write_atomically(picture, timeline(instance, schedule))
+            write_atomically(picture, timeline(instance, schedule, made_here()))
             written += [path, picture]
     if comparison.rows:
         path = directory / f"{file_name(comparison.instance)}.png"
-        write_atomically(path, overview(comparison))
+        write_atomically(path, overview(comparison, made_here()))
         written.append(path)
     return tuple(written)
 

@@ -30,6 +30,7 @@ from ..solver.solve import Result, solve
 from ..validate.certificate import Certificate, proven_ns, read_certificate, write_certificate
 from ..validate.schedule import Schedule, read_schedule, write_schedule
 from .export import file_name
+from .machine import made_here
 from .table import format_table
 
 Spacing = Literal["adaptive", "even"]
@@ -84,6 +85,8 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Time without a memory limit, M_min, and the peak without a limit.
     points
         By increasing budget.
+    made
+        When, where and with what the points were solved, as `made_here` tells it.
     """
 
     format: Literal["pebbler/frontier/1"] = "pebbler/frontier/1"
@@ -97,6 +100,7 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     least_budget_bytes: int
     peak_bytes: int
     points: tuple[Point, ...] = ()
+    made: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         header = ("budget", "of peak", "time", "overhead", "lower bound", "certified", "gap", "solved at")
@@ -149,6 +153,7 @@ class Sweep:
     memory: Literal["contiguous", "paged"] = "contiguous"
     _own: dict[int, Point] = field(default_factory=dict, init=False)
     _certificates: dict[int, Certificate] = field(default_factory=dict, init=False)
+    _made: tuple[str, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         find_method(self.method)
@@ -156,8 +161,9 @@ class Sweep:
         if not path.exists():
             return
         known = read_document(path, Frontier, "a frontier")
-        if msgspec.structs.replace(known, points=()) != self._asked():
+        if msgspec.structs.replace(known, points=(), made=()) != self._asked():
             raise PebblerError(f"{path} is of something else or was asked otherwise; give another folder")
+        self._made = known.made
         for point in known.points:
             if point.stopped_by != "interrupted":
                 self._own[point.budget_bytes] = point
@@ -218,7 +224,7 @@ class Sweep:
                 assert made is not None
                 assert made >= point.lower_bound_ns, f"a schedule at {budget} bytes is under a bound"
             risen.append(point)
-        return msgspec.structs.replace(self._asked(), points=tuple(risen))
+        return msgspec.structs.replace(self._asked(), points=tuple(risen), made=self._made)
 
     def _budgets(self, count: int, spacing: Spacing) -> Iterator[int]:
         """Budgets still to be solved, one after the other."""
@@ -271,6 +277,7 @@ class Sweep:
         assert certificate is not None
         write_certificate(certificate, self.path("certificate.json", budget), checksum)
         self._certificates[budget] = certificate
+        self._made = tuple(dict.fromkeys((*self._made, made_here())))
         self._own[budget] = Point(
             budget_bytes=budget,
             makespan_ns=result.makespan_ns,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .compare import MODEL_LIMITS
+from .captions import caption
 from .drawing import footnote, png, size_unit, time_unit
 from .frontier import Frontier
 from .plots import COLOURS
@@ -66,9 +67,10 @@ def frontier_picture(frontiers: Sequence[Frontier]) -> bytes:
         axes.set_xlabel(f"budget ({size_word})")
         axes.set_ylabel(f"time of a round ({unit})")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(framealpha=0.85, edgecolor="none", fontsize=8)
         figure.suptitle(f"{first.instance}: time against budget", fontsize=11)
-        footnote(figure, f"{first.memory_model} memory; {MODEL_LIMITS}")
+        made = dict.fromkeys(chain.from_iterable(frontier.made for frontier in frontiers))
+        footnote(figure, caption(f"{first.memory_model} memory", made))
         return png(figure)
 
 

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -35,6 +36,11 @@ class Origin:
     packages: dict[str, str]
     revision: str | None
 
+    def __str__(self) -> str:
+        packages = ", ".join(f"{name} {number}" for name, number in self.packages.items())
+        revision = "" if self.revision is None else f", revision {self.revision}"
+        return f"{self.machine}; Python {self.python}, {packages}{revision}"
+
 
 @cache
 def origin() -> Origin:
@@ -46,6 +52,12 @@ def origin() -> Origin:
         packages=package_versions(),
         revision=_revision(),
     )
+
+
+@cache
+def made_here() -> str:
+    """Tell where and with what this process measures, and the day on which it first asked."""
+    return f"{date.today().isoformat()}: {origin()}"
 
 
 @cache

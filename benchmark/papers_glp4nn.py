@@ -38,6 +38,7 @@ from ..solver.stream_count import (
 )
 from ..solver.streams import MODELS, ModelName, stream_model
 from ..validate.concurrent import speedups, streams_ns
+from .machine import made_here
 from .page import markdown, publish
 from .stream_plots import Panel, draw_times
 
@@ -447,7 +448,7 @@ def picture() -> bytes:
                 )
             )
         rows.append(row)
-    return draw_times(rows, "corrected")
+    return draw_times(rows, "corrected", made_here())
 
 
 def _all(device: str) -> list[Case]:

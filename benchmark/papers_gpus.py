@@ -33,8 +33,10 @@ from ..solver.gradient_bounds import gradient_bound_ns
 from ..solver.solve import solve
 from ..validate.cluster_check import check_schedule
 from ..validate.cluster_program import one_gpu
+from .captions import caption
 from .cluster_notes import gradients_of_all, naive_ideal_ns
 from .drawing import footnote, png
+from .machine import made_here
 from .page import markdown, publish
 from .papers_modnn import DEVICE, SIX, own
 
@@ -429,8 +431,7 @@ def picture() -> bytes:
         figure.axes[0].legend(loc="upper left", frameon=False, fontsize=8)
         footnote(
             figure,
-            "K40s with 12 GiB on one bus of 12 GB/s in each direction, graph paper; predicted by simulation, "
-            "not measured",
+            caption("K40s with 12 GiB on one bus of 12 GB/s in each direction, graph paper", [made_here()]),
         )
         return png(figure)
 

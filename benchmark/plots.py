@@ -22,6 +22,7 @@ from ..instances.memory import ideal_ns, least_budget
 from ..instances.units import format_size, format_time
 from ..validate.cluster_program import gradient_of, part_of
 from ..validate.schedule import Operation, Schedule, Stream
+from .captions import caption
 from .drawing import footnote, png, size_unit, time_unit
 from .usage import memory_use
 
@@ -69,7 +70,7 @@ class _Span(NamedTuple):
     name: str
 
 
-def timeline(instance: Instance, schedule: Schedule) -> bytes:
+def timeline(instance: Instance, schedule: Schedule, made: str) -> bytes:
     """Draw one round of a schedule, as PNG: the streams as bars above the memory in use.
 
     Of several GPUs, those of the first, and the host's cores.
@@ -78,6 +79,8 @@ def timeline(instance: Instance, schedule: Schedule) -> bytes:
     ----------
     instance, schedule
         The schedule and what it is for.
+    made
+        When, where and with what it was found.
     """
     unit, scale = time_unit(schedule.makespan_ns)
     if instance.cluster is not UNSET:
@@ -90,7 +93,7 @@ def timeline(instance: Instance, schedule: Schedule) -> bytes:
         memory.set_xlim(0, max(schedule.makespan_ns, 1) / scale)
         memory.set_xlabel(f"time ({unit})")
         figure.suptitle(_title(instance, schedule), fontsize=11)
-        footnote(figure, _conditions(instance, schedule.memory_model))
+        footnote(figure, _conditions(instance, schedule.memory_model, made))
         return png(figure)
 
 
@@ -125,8 +128,16 @@ def timelines(instance: Instance, schedules: Mapping[str, Schedule], title: str,
         return png(figure)
 
 
-def overview(comparison: Comparison) -> bytes:
-    """Draw the methods of a comparison side by side, as PNG: iteration times and peaks."""
+def overview(comparison: Comparison, made: str) -> bytes:
+    """Draw the methods of a comparison side by side, as PNG: iteration times and peaks.
+
+    Parameters
+    ----------
+    comparison
+        What they found.
+    made
+        When, where and with what they ran.
+    """
     rows = comparison.rows
     longest = max((row.figures.iteration_ns for row in rows if row.figures), default=1)
     unit, scale = time_unit(longest)
@@ -138,7 +149,7 @@ def overview(comparison: Comparison) -> bytes:
         times.set_yticks(range(len(rows)), [row.method for row in rows])
         times.set_ylim(len(rows) - 0.5, -0.5)
         figure.suptitle(f"{comparison.instance.name}: one training iteration", fontsize=11)
-        footnote(figure, _conditions(comparison.instance, comparison.memory))
+        footnote(figure, _conditions(comparison.instance, comparison.memory, made))
         return png(figure)
 
 
@@ -357,12 +368,10 @@ def _reason(row: Row) -> str:
 # --- shared -------------------------------------------------------------------------------------------
 
 
-def _conditions(instance: Instance, memory: str) -> str:
-    from .compare import MODEL_LIMITS  # brings the solvers, which pictures of executions do without
-
+def _conditions(instance: Instance, memory: str, made: str) -> str:
     graph = instance.meta.get("graph")
     words = [f"graph {graph}"] if graph else []
-    return "; ".join([*words, f"{instance.engines} copies", f"{memory} memory", MODEL_LIMITS])
+    return caption("; ".join([*words, f"{instance.engines} copies", f"{memory} memory"]), [made])
 
 
 def _legend(axes: Axes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO, StringIO
@@ -16,15 +15,12 @@ from ..instances.errors import PebblerError
 from ..instances.extras import require_extra
 from ..instances.files import write_atomically
 from . import latex
-from .compare import MODEL_LIMITS
+from .captions import caption
 from .drawing import footnote, png, svg
 from .evaluation import evaluate
 from .exhibits import Exhibit, exhibits
 from .report_page import page
 from .results import COLUMNS, Results, Run, cells_of, origins
-
-_CHARACTERS = 18
-"""Characters of a footnote to an inch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +60,16 @@ def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Wr
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PebblerError(f"{folder} cannot be made: {error.strerror or error}") from None
-    conditions = f"Iteration times: {MODEL_LIMITS}. From {'; '.join(origins(evaluation.runs))}."
+    conditions = caption("Iteration times", origins(evaluation.runs))
     shown: list[tuple[Exhibit, bytes]] = []
     contents: dict[str, bytes] = {"runs.csv": _csv(runs)}
     for exhibit in exhibits(evaluation):
-        caption = f"{exhibit.caption} {conditions}"
-        pictures = _pictures(exhibit, caption)
+        told = f"{exhibit.caption} {conditions}"
+        pictures = _pictures(exhibit, told)
         shown.append((exhibit, pictures["svg"]))
         contents |= {f"{exhibit.name}.{kind}": data for kind, data in pictures.items()}
         contents[f"{exhibit.name}.csv"] = exhibit.data.csv().encode()
-        contents[f"{exhibit.name}.tex"] = _latex(exhibit, caption).encode()
+        contents[f"{exhibit.name}.tex"] = _latex(exhibit, told).encode()
     contents["index.html"] = page(evaluation, shown, conditions, results).encode()
     if parquet:
         contents["runs.parquet"] = _parquet(runs)
@@ -84,19 +80,19 @@ def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Wr
     )
 
 
-def _pictures(exhibit: Exhibit, caption: str) -> dict[str, bytes]:
+def _pictures(exhibit: Exhibit, told: str) -> dict[str, bytes]:
     with style.context("default"):
         figure = Figure(figsize=exhibit.size, dpi=150, layout="constrained")
         exhibit.draw(figure)
         figure.suptitle(exhibit.title, fontsize=11)
-        footnote(figure, textwrap.fill(caption, int(_CHARACTERS * exhibit.size[0])))
+        footnote(figure, told)
         return {"png": png(figure), "svg": svg(figure)}
 
 
-def _latex(exhibit: Exhibit, caption: str) -> str:
+def _latex(exhibit: Exhibit, told: str) -> str:
     rows = [[str(cell) for cell in row] for row in exhibit.table.rows]
-    return latex.figure(f"{exhibit.name}.png", caption, exhibit.name) + latex.table(
-        exhibit.table.header, rows, caption, exhibit.name
+    return latex.figure(f"{exhibit.name}.png", told, exhibit.name) + latex.table(
+        exhibit.table.header, rows, told, exhibit.name
     )
 
 

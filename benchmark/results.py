@@ -219,12 +219,7 @@ def origins(runs: Iterable[Run]) -> list[str]:
     """Tell where and when runs were made, in a text for each machine, version and revision."""
     found: dict[str, list[str]] = {}
     for run in runs:
-        origin = run.origin
-        packages = ", ".join(f"{name} {number}" for name, number in origin.packages.items())
-        revision = "" if origin.revision is None else f", revision {origin.revision}"
-        found.setdefault(f"{origin.machine}; Python {origin.python}, {packages}{revision}", []).append(
-            run.date
-        )
+        found.setdefault(str(run.origin), []).append(run.date)
     return [
         f"{len(dates)} runs, {' to '.join(sorted({min(dates), max(dates)}))}: {text}"
         for text, dates in found.items()

@@ -9,7 +9,7 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .drawing import png
+from .drawing import footnote, png
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _LINES = ("-", "--", ":", "-.", "-", "--")
@@ -33,7 +33,7 @@ class Panel(NamedTuple):
     chosen: Mapping[str, int | None]
 
 
-def draw_times(rows: Sequence[Sequence[Panel]], model: str) -> bytes:
+def draw_times(rows: Sequence[Sequence[Panel]], model: str, made: str) -> bytes:
     """Draw time, relative to one stream, against the number of streams, as PNG.
 
     Parameters
@@ -42,6 +42,8 @@ def draw_times(rows: Sequence[Sequence[Panel]], model: str) -> bytes:
         Panels, as many in every row; those of a row show the same layers.
     model
         Whose choices the circles are.
+    made
+        When, where and with what the times were computed.
     """
     wide = len(rows[0])
     with style.context("default"):
@@ -54,8 +56,9 @@ def draw_times(rows: Sequence[Sequence[Panel]], model: str) -> bytes:
             axes_row[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
         for axes in grid[-1]:
             axes.set_xlabel("streams")
-        figure.supxlabel(
-            f"circles: the choice of the model {model}; predicted by simulation", fontsize=7, color="#444444"
+        footnote(
+            figure,
+            f"circles: the choice of the model {model}; predicted by simulation, not measured. {made}.",
         )
         return png(figure)
 

@@ -10,6 +10,7 @@ from ..instances.units import format_size, format_time
 from ..instances.workload import BATCH_NORM_NOTE
 from ..validate.execution.executor import Timed
 from ..validate.execution.trial import Trial, times
+from .machine import made_here
 from .table import format_table
 from .trace import trace
 
@@ -95,7 +96,7 @@ def picture(trial: Trial) -> bytes:
         trial.instance,
         {"predicted": trial.schedule, "measured": trial.measured()},
         f"{trial.instance.name} by {trial.schedule.method} on {trial.backend} ({trial.device}): one round",
-        f"measured: {_shown(trial)}; memory by residences",
+        f"measured: {_shown(trial)}; memory by residences. {made_here()}.",
     )
 
 

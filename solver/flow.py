@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..heuristics.gaps import Gap
-from ..instances.instance import Algorithm, Instance
+from ..instances.instance import Instance
 from ..instances.memory import footprint, live_bytes
 from ..validate.certificate import certify
-from ..validate.exact_bounds import Prices, least_times
+from ..validate.exact_bounds import Prices, fitting, least_times
 from .bounds import Bound, certified_bound
 from .linear import LinearModel, LinearOptions, LinearResult, ModelBuilder, solve_linear
 
@@ -313,7 +313,7 @@ def _model(
     count = len(positions)
     room = instance.pool_bytes
     builder = ModelBuilder()
-    fits = {int(k): _fitting(instance, int(k)) for k in positions}
+    fits = {int(k): fitting(instance, int(k)) for k in positions}
     timed = np.ones(2 * count + 1)
     if stretch.first > 0:
         timed[:2] = 0.0
@@ -340,9 +340,10 @@ def _model(
     whole = integrality != "none"
     choices: dict[int, dict[int, int]] = {}
     for i, k in enumerate(positions.tolist()):
-        algorithms = list(fits[k].values())
+        algorithms = fits[k]
         choice = builder.columns(len(algorithms), upper=1.0, integer=whole)
-        choices[k] = dict(zip(fits[k], choice.tolist(), strict=True))
+        indices = map(instance.tasks[k].algorithms.index, algorithms)
+        choices[k] = dict(zip(indices, choice.tolist(), strict=True))
         builder.entries(builder.rows(1, lower=1.0, upper=1.0), choice, 1.0)
         duration = builder.rows(1, lower=0.0)
         builder.entries(duration, delta[2 * i + 1], 1.0)
@@ -410,13 +411,6 @@ def _add_windows(
     rows = builder.rows(len(windows), lower=[window.least_ns / ns for window in windows])
     builder.entries(rows, [column[window.until] for window in windows], 1.0)
     builder.entries(rows, [column[window.first] for window in windows], -1.0)
-
-
-def _fitting(instance: Instance, k: int) -> dict[int, Algorithm]:
-    """Algorithms of task k that fit the pool beside its blocks, by index; all where none fits."""
-    algorithms = dict(enumerate(instance.tasks[k].algorithms))
-    room = instance.pool_bytes - footprint(instance, k)
-    return {i: a for i, a in algorithms.items() if a.workspace_bytes <= room} or algorithms
 
 
 def _add_version(

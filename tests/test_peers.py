@@ -82,7 +82,7 @@ def answers(instance: Instance) -> Iterator[tuple[str, Schedule]]:
                 continue
             if info.name == "flow-parts":  # refuses whole tensors
                 continue
-            limits = Limits(time_limit=2, memory=memory)  # type: ignore[arg-type]
+            limits = Limits(time_limit=0.5, memory=memory)  # type: ignore[arg-type]
             try:
                 schedule = info.call(instance, limits).schedule
             except Refusal:

@@ -17,18 +17,37 @@ from pathlib import Path
 import msgspec
 
 from ...instances.errors import PebblerError
-from .. import core_grid, papers_glp4nn, papers_layrub, papers_modnn, papers_vdnn, papers_vdnn_layers
+from .. import (
+    core_grid,
+    papers_glp4nn,
+    papers_layrub,
+    papers_modnn,
+    papers_vdnn,
+    papers_vdnn_layers,
+    recomputation,
+)
+from .. import parts as parts_page
 from ..exhibits import performance_profile
 from ..results import Results, Run, read_latest
 from ..runner import make
 from ..sweep import Config, Grid, Sweep, jobs, read_config
-from .findings import PLANNERS, Finding, decisions, gaps_by_budget, links, side_by_side, with_bounds
+from .findings import (
+    PLANNERS,
+    Finding,
+    decisions,
+    gaps_by_budget,
+    links,
+    parts,
+    together,
+    with_bounds,
+)
 from .inventory import rows, tally
 from .pages import Pages
-from .text import FACTS, LATER, told_later, write_page, write_text
+from .text import FACTS, write_page, write_text
 from .variants import CASES, DECISIONS, LINK_CASES, LINKED, Case, write_instances
 
-SWEEPS = ("gaps", DECISIONS, LINKED)
+PARTS = "parts"
+SWEEPS = ("gaps", DECISIONS, LINKED, PARTS)
 """Configurations, and the results files in ``data`` beside them."""
 
 PAPERS: dict[str, Callable[[str], None]] = {
@@ -74,11 +93,15 @@ def plan(folder: Path) -> Plan:
 def quick_plan(folder: Path, out: Path) -> Plan:
     """Return the same study on networks so small that it takes a minute, in another folder."""
     case = Case("lenet", 2, "V100", "1.2xMmin")
-    grid = Grid(network="lenet", batch=8, device="V100", budgets=("100%", "1.05xMmin"))
+    lenet = Grid(network="lenet", batch=8, device="V100", budgets=("100%", "1.05xMmin"))
+    paged = Grid(network="alexnet", batch=128, device="V100", budgets=("100%", "1.05xMmin"))
 
     def small(sweep: Sweep) -> Sweep:
-        methods = tuple(m for m in sweep.methods if m in ("vdnn-dyn", "modnn", "flow", "memonger-rule"))
+        methods = tuple(
+            m for m in sweep.methods if m in ("vdnn-dyn", "modnn", "flow", "flow-parts", "memonger-rule")
+        )
         limits = ("0.2s",) if sweep.time_limits else ()
+        grid = paged if "paged" in sweep.memory else lenet  # whose tensors are smaller than a page
         grids = (grid,) if sweep.workloads else ()
         return msgspec.structs.replace(sweep, methods=methods, time_limits=limits, workloads=grids)
 
@@ -101,29 +124,27 @@ def run(what: Plan, at_once: int) -> None:
 
 
 def findings(what: Plan, docs: Path) -> list[Finding]:
-    """Return what the sweeps say, and those of other work where there are any.
+    """Return what the sweeps say, and what the page on recomputation has runs of.
 
-    The results file of the core grid adds the bounds that it has proven.
+    The results files of the core grid, of whole tensors and of parts, add the bounds that they have proven.
     """
     made = {name: read_latest(what.data(name)) for name in SWEEPS}
-    grid = docs / "data" / core_grid.DATA.name
-    others: list[Run] = read_latest(grid) if grid.exists() else []
-    gaps = with_bounds(made["gaps"], others)
+    grid: list[Run] = []
+    for data in (core_grid.DATA, parts_page.DATA):
+        if (place := docs / "data" / data.name).exists():
+            grid += read_latest(place)
+    gaps = with_bounds(made["gaps"], grid)
     profile = performance_profile(gaps)
     profile = replace(
         profile, caption=f"{profile.caption} Layrub's methods and those that compute again: {PLANNERS}"
     )
-    later = {"parts": what.data("parts"), "together": docs / "data" / "recomputation.sqlite"}
     return [
         gaps_by_budget(gaps),
         Finding(profile, gaps.runs, {}),
         decisions(made[DECISIONS], what.cases),
         links(made[LINKED], what.link_cases),
-        *(
-            side_by_side(name, LATER[name].title, read_latest(path))
-            for name, path in later.items()
-            if path.exists()
-        ),
+        together(read_latest(docs / "data" / recomputation.DATA.name)),
+        parts(with_bounds(made[PARTS], grid)),
     ]
 
 
@@ -134,7 +155,6 @@ def facts(pages: Pages, found: Sequence[Finding], verdicts: dict[str, int]) -> d
         **{name: fact.read(pages) for name, fact in FACTS.items()},
         **{f"inventory/{verdict}": str(count) for verdict, count in verdicts.items()},
         "inventory/all": str(sum(verdicts.values())),
-        **{f"later/{name}": told for name, told in told_later(pages).items()},
     }
 
 
@@ -143,7 +163,7 @@ def write(what: Plan, pages: Pages, page: Path | None) -> tuple[Path, ...]:
     found = findings(what, pages.folder)
     table = rows(pages)
     if page is not None:
-        write_page(page, found, table, told_later(pages))
+        write_page(page, found, table)
     return write_text(what.folder / "generated", found, facts(pages, found, tally(table)), table)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from statistics import median
 
+from ...instances.errors import PebblerError
 from ...instances.memory import ideal_ns
 from ...instances.transforms import LINKS
 from ..evaluation import Evaluation, evaluate, solved
@@ -236,10 +237,10 @@ def links(runs: Sequence[Run], cases: Sequence[Case]) -> Finding:
     return Finding(exhibit, runs, facts | _count(rows))
 
 
-# --- what other kinds of schedules buy ---------------------------------------------------------------------
+# --- copying and computing again together -----------------------------------------------------------------
 
 
-def side_by_side(name: str, title: str, runs: Sequence[Run]) -> Finding:
+def together(runs: Sequence[Run]) -> Finding:
     """Overhead over the ideal of every setting on every problem, where each plans on instances of its own.
 
     Their bounds are of different instances, so that none stands here. The first setting is what the others
@@ -247,9 +248,7 @@ def side_by_side(name: str, title: str, runs: Sequence[Run]) -> Finding:
     """
     overheads: dict[str, dict[str, float]] = {}
     for run in runs:
-        ideal = run.found.ideal_ns
-        over = math.inf if ideal is None else _time(run) / ideal - 1
-        overheads.setdefault(run.about.problem, {})[_label(run)] = over
+        overheads.setdefault(run.about.problem, {})[_label(run)] = _over_ideal(run)
     labels = list(dict.fromkeys(label for found in overheads.values() for label in found))
     facts = {"problems": str(len(overheads))}
     for label in labels[1:]:
@@ -258,13 +257,14 @@ def side_by_side(name: str, title: str, runs: Sequence[Run]) -> Finding:
             for found in overheads.values()
             if math.isfinite(found.get(label, math.inf)) and math.isfinite(found.get(labels[0], math.inf))
         ]
-        facts |= (
-            {f"{label}/gain": percent(median(gains)), f"{label}/most": percent(max(gains))} if gains else {}
-        )
+        if gains:
+            facts[f"{label}/gain"] = percent(median(gains))
+            facts[f"{label}/most"] = percent(max(gains))
+        facts[f"{label}/shorter"] = str(sum(gain > 0 for gain in gains))
     values = [[found.get(label) for label in labels] for found in overheads.values()]
     exhibit = Exhibit(
-        name=name,
-        title=title,
+        name="together",
+        title="Recomputation together with offloading",
         caption="How much longer than the ideal an iteration is. A cross: no schedule.",
         table=Table(
             ("problem", *labels),
@@ -275,6 +275,98 @@ def side_by_side(name: str, title: str, runs: Sequence[Run]) -> Finding:
         draw=lambda figure: plots.draw_decisions(figure, overheads),
     )
     return Finding(exhibit, runs, facts)
+
+
+# --- what parts buy ---------------------------------------------------------------------------------------
+
+_WHOLE, _PARTS = "flow", "flow-parts"
+
+
+def parts(evaluation: Evaluation) -> Finding:
+    """Whole tensors and tensors in parts under the same budgets, each over a bound of its own.
+
+    Raises
+    ------
+    PebblerError
+        When no problem was solved both ways.
+    """
+    runs: dict[str, dict[str, Run]] = {}
+    for run in evaluation.runs:
+        runs.setdefault(run.about.problem, {})[run.setting.method] = run
+    found = {name: mine for name, mine in runs.items() if {_WHOLE, _PARTS} <= mine.keys()}
+    if not found:
+        raise PebblerError(f"no problem has runs of both {_WHOLE} and {_PARTS}; let the study make them")
+    spans: dict[str, dict[str, tuple[float, float]]] = {}
+    rows: list[tuple[str, ...]] = []
+    facts: dict[str, str] = {}
+    shorter: list[float] = []
+    gaps: list[float] = []
+    below = 0
+    for name, mine in found.items():
+        whole, cut = mine[_WHOLE], mine[_PARTS]
+        spans[name] = {
+            word: (_bound(evaluation, run) / (run.found.ideal_ns or 1) - 1, _over_ideal(run))
+            for word, run in (("whole tensors", whole), ("in parts", cut))
+        }
+        saved = 1 - _time(cut) / _time(whole) if math.isfinite(_time(whole)) else math.inf
+        under = _time(cut) / max(_bound(evaluation, whole), 1) - 1
+        shorter.append(saved)
+        gaps.append(evaluation.gap(cut))
+        below += under < 0
+        rows.append(
+            (
+                name,
+                *(_with_gap(_over_ideal(run), evaluation.gap(run)) for run in (whole, cut)),
+                percent(saved),
+                f"{under:+.2%}" if math.isfinite(under) else percent(under),
+            )
+        )
+        key = name.replace("%", "pc")
+        facts |= {
+            f"{key}/gap": percent(gaps[-1]),
+            f"{key}/saved": percent(saved),
+            f"{key}/below": percent(-under),
+        }
+    facts |= {
+        "problems": str(len(found)),
+        "below": str(below),
+        "saved": percent(median(shorter)),
+        "gap": percent(median(gaps)),
+        "worst": percent(max(gaps)),
+    }
+    exhibit = Exhibit(
+        name="parts",
+        title="Whole tensors and tensors in parts",
+        caption="How much longer than the ideal an iteration is with whole tensors (flow) and in parts "
+        "(flow-parts), in paged memory; in brackets, in the table, the gap from the best bound of the "
+        "same kind that any run proved, here or in the core grid. Lines across the bars are these bounds: "
+        "a bar that ends below the line of whole tensors is shorter than any schedule of whole tensors.",
+        table=Table(
+            ("problem", "whole tensors", "in parts", "shorter by", "over the bound of whole tensors"),
+            tuple(rows),
+        ),
+        data=Table(
+            ("problem", "tensors", "bound", "time"),
+            tuple((name, word, *span) for name, mine in spans.items() for word, span in mine.items()),
+        ),
+        size=(9.0, 4.2),
+        draw=lambda figure: plots.draw_spans(figure, spans),
+    )
+    return Finding(exhibit, evaluation.runs, facts)
+
+
+def _with_gap(overhead: float, gap: float) -> str:
+    return f"{percent(overhead)} ({percent(gap)})" if math.isfinite(overhead) else percent(overhead)
+
+
+def _bound(evaluation: Evaluation, run: Run) -> int:
+    bound = evaluation.bound(run)
+    return 0 if bound is None else bound.lower_bound_ns
+
+
+def _over_ideal(run: Run) -> float:
+    ideal = run.found.ideal_ns
+    return math.inf if ideal is None else _time(run) / ideal - 1
 
 
 def _label(run: Run) -> str:

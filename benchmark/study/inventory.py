@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from .pages import Pages
@@ -68,13 +69,8 @@ class Entry:
 
 
 def _vdnn() -> tuple[Entry, ...]:
-    def entry(
-        exhibit: str, what: str, printed: str, ours: tuple[Ours, ...] | str, verdict: Verdict, why: str = ""
-    ) -> Entry:
-        return Entry("vDNN", exhibit, what, printed, ours, verdict, why, "papers-vdnn")
-
-    def cell(row: str, column: str, word: str = "", mark: str | None = None) -> Ours:
-        return Ours("papers-vdnn", row, column, word, mark)
+    entry = partial(Entry, "vDNN", page="papers-vdnn")
+    cell = partial(Ours, "papers-vdnn")
 
     large = "vgg16 (256)"
     return (
@@ -175,32 +171,9 @@ def _vdnn() -> tuple[Entry, ...]:
 
 
 def _modnn() -> tuple[Entry, ...]:
-    def cell(row: str, column: str, word: str, mark: str) -> Ours:
-        return Ours("papers-modnn", row, column, word, mark)
-
-    def entry(
-        paper: str,
-        exhibit: str,
-        what: str,
-        printed: str,
-        ours: tuple[Ours, ...] | str,
-        verdict: Verdict,
-        why: str = "",
-    ) -> Entry:
-        return Entry(paper, exhibit, what, printed, ours, verdict, why, "papers-modnn")
-
+    entry, gpus = partial(Entry, page="papers-modnn"), partial(Entry, page="several-gpus")
+    cell = partial(Ours, "papers-modnn")
     tpds, date = "moDNN (TPDS)", "moDNN (DATE)"
-
-    def gpus(
-        paper: str,
-        exhibit: str,
-        what: str,
-        printed: str,
-        ours: tuple[Ours, ...],
-        verdict: Verdict,
-        why: str = "",
-    ) -> Entry:
-        return Entry(paper, exhibit, what, printed, ours, verdict, why, "several-gpus")
 
     def four(row: str, word: str = "", column: str = "the paper's way") -> Ours:
         return Ours("several-gpus", row, column, word, "four")
@@ -361,13 +334,8 @@ def _modnn() -> tuple[Entry, ...]:
 
 
 def _layrub() -> tuple[Entry, ...]:
-    def entry(
-        exhibit: str, what: str, printed: str, ours: tuple[Ours, ...] | str, verdict: Verdict, why: str = ""
-    ) -> Entry:
-        return Entry("Layrub", exhibit, what, printed, ours, verdict, why, "papers-layrub")
-
-    def cell(row: str, column: str, word: str, mark: str) -> Ours:
-        return Ours("papers-layrub", row, column, word, mark)
+    entry = partial(Entry, "Layrub", page="papers-layrub")
+    cell = partial(Ours, "papers-layrub")
 
     return (
         entry(
@@ -496,13 +464,8 @@ def _layrub() -> tuple[Entry, ...]:
 
 
 def _glp4nn() -> tuple[Entry, ...]:
-    def entry(
-        exhibit: str, what: str, printed: str, ours: tuple[Ours, ...] | str, verdict: Verdict, why: str = ""
-    ) -> Entry:
-        return Entry("GLP4NN", exhibit, what, printed, ours, verdict, why, "papers-glp4nn")
-
-    def cell(row: str, column: str, word: str = "") -> Ours:
-        return Ours("papers-glp4nn", row, column, word)
+    entry = partial(Entry, "GLP4NN", page="papers-glp4nn")
+    cell = partial(Ours, "papers-glp4nn")
 
     return (
         entry(

@@ -16,10 +16,6 @@ class Pages:
 
     folder: Path
 
-    def has(self, page: str) -> bool:
-        """Whether there is such a page."""
-        return self._place(page).is_file()
-
     def cell(self, page: str, row: str, column: str, mark: str | None = None) -> str:
         """Return a cell of the first table of a page that has such a row and column.
 

@@ -10,6 +10,9 @@ from matplotlib.ticker import PercentFormatter
 
 from ..exhibit_plots import finish, gap_axis, styles
 
+_MOST_LARGE = 8
+"""Names of more groups than that are written smaller."""
+
 
 def draw_gaps_by_budget(
     figure: Figure, budgets: Sequence[str], gaps: Mapping[str, Mapping[str, float]]
@@ -44,17 +47,40 @@ def draw_decisions(figure: Figure, overheads: Mapping[str, Mapping[str, float]])
     axes.set_yscale("symlog", linthresh=0.01)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_xticks(range(len(overheads)), [_in_two_lines(case) for case in overheads], fontsize=7)
+    small = 7.0 if len(overheads) <= _MOST_LARGE else 5.5
+    axes.set_xticks(range(len(overheads)), [_in_lines(case) for case in overheads], fontsize=small)
     axes.set_ylabel("overhead over the ideal, predicted")
     finish(axes)
 
 
-def _in_two_lines(case: str) -> str:
-    """Break the name of a case before its device: ``vgg16 (64), K40, 6GiB`` or ``vgg16/64/K40/6GiB``."""
+def draw_spans(figure: Figure, spans: Mapping[str, Mapping[str, tuple[float, float]]]) -> None:
+    """Draw overheads as bars, a group a problem, each with its bound as a line across; a cross for none."""
+    axes = figure.subplots()
+    words = list(dict.fromkeys(word for found in spans.values() for word in found))
+    width = 0.8 / max(len(words), 1)
+    for i, (word, style) in enumerate(zip(words, styles(), strict=False)):
+        places = [group - 0.4 + (i + 0.5) * width for group in range(len(spans))]
+        bounds, times = zip(*(found[word] for found in spans.values()), strict=True)
+        heights = [time if math.isfinite(time) else 0.0 for time in times]
+        axes.bar(places, heights, width=0.9 * width, color=style["color"], alpha=0.6, label=word)
+        for place, bound, time in zip(places, bounds, times, strict=True):
+            axes.plot([place - 0.48 * width, place + 0.48 * width], [bound, bound], color="black")
+            if math.isinf(time):
+                axes.text(place, bound, "x", ha="center", va="bottom", fontsize=8)
+    axes.plot([], [], color="black", label="bound")
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_xticks(range(len(spans)), [_in_lines(problem) for problem in spans], fontsize=7)
+    axes.set_ylabel("overhead over the ideal, predicted")
+    finish(axes)
+
+
+def _in_lines(case: str) -> str:
+    """Break the name of a case: ``vgg16 (64), K40, 6GiB`` in two lines, ``vgg16/64/K40/6GiB`` in three."""
     if ")" in case:
         return case.replace("), ", ")\n")
-    network, batch, *rest = case.split("/")
-    return f"{network}/{batch}\n{'/'.join(rest)}"
+    network, batch, device, *rest = case.split("/")
+    return f"{network}\n{batch}/{device}\n{'/'.join(rest)}"
 
 
 def draw_links(figure: Figure, links: Sequence[str], panels: Mapping[str, Mapping[str, list[float]]]) -> None:

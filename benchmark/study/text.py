@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ...instances.files import write_atomically
 from .. import latex
-from ..compare import MODEL_LIMITS
+from ..captions import caption
 from ..drawing import pdf
 from ..page import markdown, publish
 from ..results import origins
@@ -66,13 +66,6 @@ def _core_grid() -> dict[str, Fact]:
 FACTS = {
     **_core_grid(),
     "windows/gap": Fact("core-grid", "vgg416/32/V100/1.05xMmin", "paged", "core-grid"),
-    "parts/gap": Fact("parts", "vgg16/256/V100/1.05xMmin", "paged", "parts"),
-    "parts/below": Fact(
-        "parts",
-        "vgg16/256/V100/1.05xMmin",
-        "parts, paged, against the bound of whole tensors",
-        "parts",
-    ),
     **{
         f"gpus/{budget}": Fact(
             "several-gpus",
@@ -125,35 +118,9 @@ FACTS = {
 """What the text takes from pages."""
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
-    """Work that goes on beside the study: what it is about, and the page that will tell of it."""
-
-    title: str
-    page: str
-
-
-LATER = {
-    "parts": Later("Tensors in parts", "parts"),
-    "together": Later("Recomputation together with offloading", "baselines"),
-    "gpus": Later("Training on several GPUs", "several-gpus"),
-}
-"""By the name that it has in the text, which says so where nothing is there."""
-
-
-def told_later(pages: Pages) -> dict[str, str]:
-    """Say of each of these where it is told, or that it is nowhere."""
-    return {
-        name: f"docs/{later.page}.md tells what came of it."
-        if pages.has(later.page)
-        else f"{later.title}: not part of this study, no data is committed."
-        for name, later in LATER.items()
-    }
-
-
 def conditions(finding: Finding) -> str:
     """Say what an exhibit rests on: the model's limits, machine, dates and versions."""
-    return f"Iteration times: {MODEL_LIMITS}. {'; '.join(origins(finding.runs))}."
+    return caption("Iteration times", origins(finding.runs))
 
 
 def results(facts: Mapping[str, str]) -> str:
@@ -195,10 +162,10 @@ def write_text(
     contents = {RESULTS: results(facts).encode(), "inventory.tex": inventory_table(rows).encode()}
     for finding in findings:
         exhibit = finding.exhibit
-        caption = f"{exhibit.title}. {exhibit.caption} {conditions(finding)}"
+        told = f"{exhibit.title}. {exhibit.caption} {conditions(finding)}"
         contents[f"{exhibit.name}.pdf"] = _picture(finding)
         contents[f"{exhibit.name}-figure.tex"] = latex.figure(
-            f"generated/{exhibit.name}.pdf", caption, exhibit.name
+            f"generated/{exhibit.name}.pdf", told, exhibit.name
         ).encode()
         cells = [[str(cell) for cell in row] for row in exhibit.table.rows]
         contents[f"{exhibit.name}-table.tex"] = latex.table(
@@ -212,11 +179,9 @@ def write_text(
     return tuple(folder / name for name in contents)
 
 
-def write_page(
-    page: Path, findings: Sequence[Finding], rows: Sequence[Sequence[str]], later: Mapping[str, str]
-) -> None:
-    """Put the inventory, the tables of all exhibits, and what is said where one is missing, into a page."""
-    contents = {"inventory": markdown(HEADER, rows), **{name: f"{told}\n" for name, told in later.items()}}
+def write_page(page: Path, findings: Sequence[Finding], rows: Sequence[Sequence[str]]) -> None:
+    """Put the inventory and the tables of all exhibits into a page."""
+    contents = {"inventory": markdown(HEADER, rows)}
     for finding in findings:
         exhibit = finding.exhibit
         cells = [[str(cell) for cell in row] for row in exhibit.table.rows]

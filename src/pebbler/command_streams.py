@@ -96,11 +96,12 @@ def _streams(arguments: argparse.Namespace) -> int:
     one = streams_ns(kernels, device, samples, 1)
     best = max(gains, key=lambda streams: (gains[streams], -streams))
     if arguments.picture is not None:
+        from .benchmark.machine import made_here
         from .benchmark.stream_plots import Panel, draw_times
         from .instances.files import write_atomically
 
         panel = Panel(f"{name} on {device.name}", {name: gains}, {name: count.streams})
-        write_atomically(arguments.picture, draw_times([[panel]], count.model))
+        write_atomically(arguments.picture, draw_times([[panel]], count.model, made_here()))
     answer: dict[str, Any] = {
         "layer": name,
         "device": device.name,

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pebbler.benchmark.chain import chain_instance
 from pebbler.benchmark.frontier import Frontier, Sweep
+from pebbler.benchmark.machine import made_here
 from pebbler.heuristics.methods import Answer, Limits, Method
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.files import read_instance, sha256_of
+from pebbler.instances.files import read_instance, sha256_of, write_document
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import least_budget, unlimited_peak, with_budget
 from pebbler.instances.workload import Workload
@@ -159,6 +161,14 @@ def test_where_nothing_is_left_to_learn_it_ends(
     found = Sweep(tight, "swap", tmp_path).run(9)
     assert {point.makespan_ns for point in found.points} == {found.points[0].makespan_ns}
     assert len(found.points) == 2
+
+
+def test_a_frontier_tells_of_every_machine_that_solved_its_points(vgg: Instance, tmp_path: Path) -> None:
+    sweep = Sweep(vgg, "modnn", tmp_path)
+    elsewhere = msgspec.structs.replace(sweep.run(2), made=("2026-01-02: a machine",))
+    write_document(elsewhere, sweep.path("frontier.json"))
+    assert Sweep(vgg, "modnn", tmp_path).run(2).made == elsewhere.made
+    assert Sweep(vgg, "modnn", tmp_path).run(3).made == (*elsewhere.made, made_here())
 
 
 def test_the_same_bytes_twice(vgg: Instance, tmp_path: Path) -> None:

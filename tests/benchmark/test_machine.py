@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
 
-from pebbler.benchmark.machine import PACKAGES, origin, package_versions, peak_rss_bytes, usable_cores
+from pebbler.benchmark.machine import (
+    PACKAGES,
+    Origin,
+    made_here,
+    origin,
+    package_versions,
+    peak_rss_bytes,
+    usable_cores,
+)
 
 MIB = 2**20
 
@@ -36,6 +45,12 @@ def test_origin_names_cores_and_memory() -> None:
     assert origin().machine.endswith(f"{os.cpu_count()} cores, {gigabytes:.0f} GiB")
     assert origin().python == sys.version.split()[0]
     assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+
+
+def test_origins_are_told_in_a_line() -> None:
+    found = Origin("a machine", "3.1", {"one": "1", "two": "2"}, "abc")
+    assert str(found) == "a machine; Python 3.1, one 1, two 2, revision abc"
+    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d: {re.escape(str(origin()))}", made_here())
 
 
 def test_peak_and_limit_of_a_process_are_its_own() -> None:

@@ -12,7 +12,7 @@ from pebbler.benchmark.jobs import Found, Setting
 from pebbler.benchmark.machine import Origin
 from pebbler.benchmark.problems import About
 from pebbler.benchmark.results import Run
-from pebbler.benchmark.study.findings import decisions, gaps_by_budget, links, side_by_side, with_bounds
+from pebbler.benchmark.study.findings import decisions, gaps_by_budget, links, parts, together, with_bounds
 from pebbler.benchmark.study.variants import (
     DECISIONS,
     LINKED,
@@ -23,6 +23,7 @@ from pebbler.benchmark.study.variants import (
     linked,
     problem,
 )
+from pebbler.instances.errors import PebblerError
 from pebbler.instances.memory import ideal_ns, least_budget
 from pebbler.instances.transforms import LINKS
 
@@ -130,17 +131,43 @@ def test_recomputation_is_proven_shorter_only_below_the_bound_of_copying(
 def test_other_kinds_of_schedules_stand_beside_the_first_setting() -> None:
     runs = [
         made("net/8/K40/50%", "flow", 150, 100),
-        made("net/8/K40/50%", "flow-parts", 120, 90),
+        made("net/8/K40/50%", "flow-recompute", 120, 90),
         made("net/8/K40/30%", "flow", 200, 100),
-        made("net/8/K40/30%", "flow-parts", None, 90),
+        made("net/8/K40/30%", "flow-recompute", None, 90),
     ]
     runs = [replace(run, found=replace(run.found, ideal_ns=100)) for run in runs]
-    finding = side_by_side("parts", "Tensors in parts", runs)
+    finding = together(runs)
     assert finding.exhibit.table.rows == (
         ("net/8/K40/50%", "50.00%", "20.00%"),
         ("net/8/K40/30%", "100.00%", "no schedule"),
     )
-    assert finding.facts == {"problems": "2", "flow-parts/gain": "20.00%", "flow-parts/most": "20.00%"}
+    gains = {"gain": "20.00%", "most": "20.00%", "shorter": "1"}
+    assert finding.facts == {
+        "problems": "2",
+        **{f"flow-recompute/{name}": told for name, told in gains.items()},
+    }
+    finding.exhibit.draw(Figure())
+
+
+def test_parts_and_whole_tensors_are_each_held_against_bounds_of_their_kind() -> None:
+    def run(budget: str, method: str, iteration: int | None, bound: int) -> Run:
+        one = made(f"net/8/K40/{budget}", method, iteration, bound)
+        return replace(
+            one, found=replace(one.found, ideal_ns=100, instances=(f"{method} {one.about.problem}",))
+        )
+
+    runs = [run("50%", "flow", 150, 140), run("50%", "flow-parts", 120, 90)]
+    runs += [run("30%", "flow", 200, 100), run("30%", "flow-parts", None, 90)]
+    longer = run("50%", "flow-parts", 120, 96)
+    finding = parts(with_bounds(runs, [replace(longer, fingerprint="of the grid", seed=1)]))
+    assert finding.exhibit.table.rows == (
+        ("net/8/K40/50%", "50.00% (7.14%)", "20.00% (25.00%)", "20.00%", "-14.29%"),
+        ("net/8/K40/30%", "100.00% (100.00%)", "no schedule", "no schedule", "no schedule"),
+    )
+    with pytest.raises(PebblerError, match="no problem has runs of both flow and flow-parts"):
+        parts(with_bounds(runs[::2], []))
+    assert finding.facts["below"] == "1"
+    assert finding.facts["net/8/K40/50pc/below"] == "14.29%"
     finding.exhibit.draw(Figure())
 
 

@@ -36,8 +36,6 @@ def test_cells_are_found_by_row_and_column(pages: Pages) -> None:
     assert pages.cell("page", "executable | a", "ours") == "4"
     assert pages.cell("page", "paper | a", "ours", "second") == "3"
     assert pages.line("page", r"At most ([\d.]+%)") == "12.5%"
-    assert pages.has("page")
-    assert not pages.has("other")
 
 
 @pytest.mark.parametrize(
