@@ -155,7 +155,7 @@ def refine_bound(
     After the compute and single-peak bounds, which are exact, FLOW takes over on more and more checkpoints,
     as `stages` orders them, until the time is up or every task is a checkpoint. Bounds of linear models are
     certified; those of whole models are the solver's word. With recomputable tasks it is FLOW with
-    recomputation: the solver's word.
+    recomputation.
 
     Parameters
     ----------
