@@ -28,7 +28,7 @@ from .search import LocalSearch
 _HISTORY = 20
 """Plans that late acceptance remembers."""
 
-_EFFORT = 25
+_EFFORT = 5
 """Programs that a plan is judged by."""
 
 _ROUND = 2_500_000

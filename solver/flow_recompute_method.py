@@ -76,7 +76,7 @@ class _Run(FlowRun):
         found = proven_with_reruns(self.instance, result, model, stage.integrality, self.limits.solver)
         if found is not None:
             self._prove(found)
-        if result.values is not None and stage.integrality != "none" and self.reruns is not None:
+        if result.values is not None and stage.integrality == self.whole and self.reruns is not None:
             self.reruns.offer_plan(*decided(self.instance, model, result.values))
 
     def _prove(self, found: Bound) -> None:
