@@ -99,7 +99,8 @@ def proven_with_reruns(
     instance: Instance, result: LinearResult, model: RecomputeModel, integrality: Integrality, solver: str
 ) -> Bound | None:
     """Turn what a solver has proven into a bound in nanoseconds, as `flow.proven` does."""
-    name = f"flow-recompute-{ {'none': 'lp', 'algorithms': 'partial', 'all': 'milp'}[integrality] }-{solver}"
+    models = {"none": "lp", "algorithms": "partial", "all": "milp"}
+    name = f"flow-recompute-{models[integrality]}-{solver}"
     reruns = {} if result.duals is None else _rerun_prices(instance, model, result.duals)
     return proven_by(instance, result, model, name, name, reruns)
 
@@ -369,7 +370,7 @@ def _last_uses(instance: Instance) -> list[int]:
 
 
 def decided(instance: Instance, model: RecomputeModel, values: NDArray[np.float64]) -> tuple[Plan, Guide]:
-    """Read a solution in which second runs are whole: what runs again, and a guide to the transfers."""
+    """Read a solution: what runs again, by half or more, and a guide to the transfers beside it."""
     plan = useful(instance, _plan(instance, model, values))
     again = unrolled(instance, plan)
     algorithms = [by_speed(task)[0] for task in again.instance.tasks]

@@ -91,10 +91,9 @@ class PagedStages(Stages):
     def actions(self, model: StageModel, values: NDArray[np.float64]) -> list[Action]:
         """Read a solution: before each stage the copies out, then those back; then its runs."""
         chosen = chosen_in(model, values)
-        found = [(t, Action("offload", d)) for (t, d), copy in self.offloads.items() if values[copy] > 0.5]
-        found += [
-            (t, Action("prefetch", d)) for (t, d), copy in self.prefetches.items() if values[copy] > 0.5
-        ]
+        out, back = self.offloads.items(), self.prefetches.items()
+        found = [(t, Action("offload", d)) for (t, d), copy in out if values[copy] > 0.5]
+        found += [(t, Action("prefetch", d)) for (t, d), copy in back if values[copy] > 0.5]
         found += [(t, Action("run", k, algorithm)) for (t, k), algorithm in chosen.items()]
         return [action for _, action in sorted(found, key=lambda one: one[0])]
 
