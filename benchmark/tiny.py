@@ -143,10 +143,14 @@ def twisted(seed: int) -> Instance:
     )
 
 
-def recomputing(seed: int) -> Instance:
-    """Return a tiny instance without parts, many of whose tasks may run again; half of them are `twisted`."""
+def recomputing(seed: int, *, parts: bool = False) -> Instance:
+    """Return a tiny instance many of whose tasks may run again; half of them are `twisted`.
+
+    Its tensors are in parts if that is asked for and the draw has them.
+    """
     rng = Random(seed)
-    instance = without_parts((tiny_instance, twisted)[seed % 2](seed))
+    instance = (tiny_instance, twisted)[seed % 2](seed)
+    instance = instance if parts else without_parts(instance)
     tasks = tuple(
         msgspec.structs.replace(
             task, recomputable=bool(task.outputs) and not task.updates and rng.random() < 0.7

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ..instances.instance import Instance
+from .methods import Refusal
 
 Gap = tuple[int, int]
 """A block, and the task after which it is not used for a while (-1: from the start)."""
@@ -49,3 +50,19 @@ def stays_of(instance: Instance) -> Iterator[tuple[int, int, int]]:
         for after, until in pairwise(marks):
             if until > after + 1:
                 yield d, after, until
+
+
+def require_copies(instance: Instance) -> None:
+    """Refuse an instance that asks for a copy which it makes impossible.
+
+    Raises
+    ------
+    Refusal
+        With the block that must end on the host, or is needed from there.
+    """
+    for d, block in enumerate(instance.blocks):
+        if block.finally_ == "host" and block.offload_ns is None and instance.writers[d]:
+            raise Refusal(f"block '{block.name}' must end on the host, and its offload_ns is null")
+        needed = bool(instance.uses[d]) or block.finally_ == "device"
+        if block.initially == "host" and block.prefetch_ns is None and needed:
+            raise Refusal(f"block '{block.name}' is on the host only, and its prefetch_ns is null")

@@ -22,14 +22,13 @@ from ..instances.instance import Instance
 from ..instances.memory import footprint, stuck_bytes
 from ..validate.schedule import MemoryModel, Schedule
 from .gaps import Guide, stays_of
-from .methods import Refusal
 from .reruns import Plan, Run, Unrolled, plan_of, rolled_up, stages_of, unrolled, useful
 from .search import LocalSearch
 
 _HISTORY = 20
 """Plans that late acceptance remembers."""
 
-_EFFORT = 25
+_EFFORT = 5
 """Programs that a plan is judged by."""
 
 _ROUND = 2_500_000
@@ -77,14 +76,12 @@ class RerunSearch:
     Raises
     ------
     Refusal
-        As `LocalSearch`; for parts of tensors in contiguous memory.
+        As `LocalSearch`.
     """
 
     def __init__(
         self, instance: Instance, memory: MemoryModel, seed: int = 0, without: Collection[str] = ()
     ) -> None:
-        if memory == "contiguous" and any(block.tensor is not None for block in instance.blocks):
-            raise Refusal("local search: parts of tensors are placed in paged memory only")
         self.instance, self.memory = instance, memory
         self._seed, self._without = seed, tuple(without)
         self._random = np.random.default_rng(seed)

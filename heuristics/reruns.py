@@ -112,7 +112,7 @@ class Unrolled:
     Attributes
     ----------
     instance
-        It has no parts: they are blocks of their own.
+        What a run writes of a tensor in parts is a tensor of its own.
     runs
         Per task, which run of the original's it is.
     copies
@@ -184,17 +184,14 @@ def _copy(block: Block, run: Run | None, *, last: bool) -> Block:
         block,
         initially=block.initially if run is None else "absent",
         finally_=block.finally_ if last else "anywhere",
-        tensor=None,
-        begin=None,
+        tensor=None if block.tensor is None else f"{run} {block.tensor}",
     )
 
 
 def rolled_up(instance: Instance, again: Unrolled, schedule: Schedule, method: str) -> Schedule:
     """Return a schedule of an unrolled instance as one of the instance itself.
 
-    Operations keep their order and their addresses. What the host holds already is not offloaded again. In
-    contiguous memory, blocks that are parts of a tensor need one base, of which an unrolled instance knows
-    nothing.
+    Operations keep their order and their addresses. What the host holds already is not offloaded again.
     """
     memory: MemoryModel = schedule.memory_model
     position = {operation.id: p for p, operation in enumerate(schedule.operations)}

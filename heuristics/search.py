@@ -14,7 +14,7 @@ import numpy as np
 from ..instances.instance import Instance
 from ..validate.schedule import MemoryModel, Schedule
 from .choices import by_speed
-from .gaps import Guide
+from .gaps import Guide, require_copies
 from .methods import Refusal
 from .search_kernel import (
     IMPOSSIBLE,
@@ -82,12 +82,7 @@ class LocalSearch:
     ) -> None:
         if any(task.recomputable for task in instance.tasks):
             raise Refusal("local search: recomputation is not modelled yet")
-        for d, block in enumerate(instance.blocks):
-            if block.finally_ == "host" and block.offload_ns is None and instance.writers[d]:
-                raise Refusal(f"block '{block.name}' must end on the host, and its offload_ns is null")
-            needed = bool(instance.uses[d]) or block.finally_ == "device"
-            if block.initially == "host" and block.prefetch_ns is None and needed:
-                raise Refusal(f"block '{block.name}' is on the host only, and its prefetch_ns is null")
+        require_copies(instance)
         self.instance, self.memory = instance, memory
         self._problem = problem_of(
             instance, memory, moves="moves" not in without, sides="places" not in without

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -28,6 +28,7 @@ from ..instances.instance import Instance
 from ..instances.memory import footprint, live_bytes
 from ..validate.certificate import certify
 from ..validate.exact_bounds import Prices, fitting, least_times
+from ..validate.exact_reruns import RerunKey
 from .bounds import Bound, certified_bound
 from .linear import LinearModel, LinearOptions, LinearResult, ModelBuilder, solve_linear
 
@@ -107,9 +108,9 @@ class GapColumns(NamedTuple):
     unit: float
 
 
-@dataclass(frozen=True, slots=True)
-class FlowModel:
-    """FLOW as a linear model, in scaled units.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedModel:
+    """A linear model of a schedule on some checkpoints, in scaled units, whose dual values are prices.
 
     Attributes
     ----------
@@ -117,26 +118,36 @@ class FlowModel:
         The model; its objective is the makespan.
     nanoseconds, bytes
         What one unit of time and of size in the model is.
-    choices
-        Per checkpoint, the columns of its algorithms, with their indices.
-    gaps
-        Per gap its columns, or per set of gaps that the checkpoints cannot tell apart.
     checkpoints
         Tasks, in increasing order.
+    choices
+        Per checkpoint, the columns of its algorithms, with their indices.
     memory_rows, engine_rows
         The rows of memory, one an instant, and those of each copy engine, one an interval.
-    windowed
-        Whether it rests on what was proven of windows, too.
     """
 
     linear: LinearModel
     nanoseconds: float
     bytes: float
-    choices: dict[int, dict[int, int]]
-    gaps: dict[tuple[Gap, ...], GapColumns]
     checkpoints: tuple[int, ...]
+    choices: dict[int, dict[int, int]]
     memory_rows: NDArray[np.int64]
     engine_rows: tuple[NDArray[np.int64], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowModel(PricedModel):
+    """FLOW as a linear model.
+
+    Attributes
+    ----------
+    gaps
+        Per gap its columns, or per set of gaps that the checkpoints cannot tell apart.
+    windowed
+        Whether it rests on what was proven of windows, too.
+    """
+
+    gaps: dict[tuple[Gap, ...], GapColumns]
     windowed: bool
 
 
@@ -186,29 +197,58 @@ def proven(instance: Instance, result: LinearResult, model: FlowModel, name: str
     out in exact arithmetic, with its certificate; windows have no part in it. What rests on floating point
     alone is lowered by a relative safety margin of 1e-6; it counts where it is higher.
     """
+    return proven_by(instance, result, model, name, f"{name}+windows" if model.windowed else name, {})
+
+
+def proven_by(
+    instance: Instance,
+    result: LinearResult,
+    model: PricedModel,
+    name: str,
+    word: str,
+    reruns: Mapping[RerunKey, float],
+) -> Bound | None:
+    """Do what `proven` does for any model with prices.
+
+    Parameters
+    ----------
+    instance, result, model
+        What was solved.
+    name, word
+        Name of the bound by prices, and of the solver's word.
+    reruns
+        Prices of second runs beside those of the model, nanoseconds for a byte.
+    """
     found = []
     if result.duals is not None and np.isfinite(result.duals).all():
-        prices = _prices(model, result.duals)
+        prices = _prices(model, result.duals, reruns)
         certificate = certify(instance, "prices", name, checkpoints=model.checkpoints, prices=prices)
         found.append(certified_bound(certificate))
     if math.isfinite(result.bound):
-        word = math.ceil(result.bound * model.nanoseconds * (1 - SAFETY))
-        found.append(Bound(word, f"{name}+windows" if model.windowed else name, certified=False))
+        bound = math.ceil(result.bound * model.nanoseconds * (1 - SAFETY))
+        found.append(Bound(max(bound, 0), word, certified=False))
     return reduce(Bound.raised, found) if found else None
 
 
-def _prices(model: FlowModel, duals: NDArray[np.float64]) -> Prices:
+def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[RerunKey, float]) -> Prices:
     """Round dual values to prices in fractions of one denominator that are such prices exactly."""
     memory = np.maximum(-duals[model.memory_rows], 0.0) * (model.nanoseconds / model.bytes)
     engines = [np.clip(-duals[rows], 0.0, 1.0) for rows in model.engine_rows]
-    bits = _PRICE_BITS - math.frexp(max(1.0, float(memory.max(initial=0.0))))[1]
+    highest = max(1.0, float(memory.max(initial=0.0)), *reruns.values())
+    bits = _PRICE_BITS - math.frexp(highest)[1]
     if bits < 0:  # of a byte that would cost days
-        memory, bits = np.zeros_like(memory), _PRICE_BITS
+        memory, reruns, bits = np.zeros_like(memory), {}, _PRICE_BITS
     whole = [np.floor(price * 2.0**bits).astype(np.int64).tolist() for price in engines]
     for j, paid in enumerate(zip(*whole, strict=True)):
         for price in whole:
             price[j] = price[j] * 2**bits // max(sum(paid), 2**bits)
-    return Prices(2**bits, np.floor(memory * 2.0**bits).astype(np.int64).tolist(), whole)
+    paid_again = {key: math.floor(price * 2.0**bits) for key, price in reruns.items()}
+    return Prices(
+        2**bits,
+        np.floor(memory * 2.0**bits).astype(np.int64).tolist(),
+        whole,
+        {key: price for key, price in paid_again.items() if price > 0},
+    )
 
 
 def hot_checkpoints(instance: Instance, count: int, share: float = 0.5) -> list[int]:
@@ -368,9 +408,17 @@ def _model(
         gaps.update(zip(version.names, columns, strict=False))
     if windows:
         _add_windows(builder, windows, stretch.first, positions, delta, np.array(before) / ns, ns)
-    engines = (out,) if single else (out, back)
-    checkpoints = tuple(positions.tolist())
-    return FlowModel(builder.build(), ns, size, choices, gaps, checkpoints, memory, engines, bool(windows))
+    return FlowModel(
+        linear=builder.build(),
+        nanoseconds=ns,
+        bytes=size,
+        checkpoints=tuple(positions.tolist()),
+        choices=choices,
+        memory_rows=memory,
+        engine_rows=(out,) if single else (out, back),
+        gaps=gaps,
+        windowed=bool(windows),
+    )
 
 
 def _add_windows(

@@ -130,6 +130,7 @@ class FlowRun:
 
     def __init__(self, instance: Instance, limits: Limits) -> None:
         self.instance, self.limits = instance, limits
+        self.whole = finest_integrality(instance, limits.solver)
         self.bound = best_bound(instance, limits.without)
         self.best = limits.incumbent
         self.searches = "local-search" not in limits.without
@@ -148,8 +149,7 @@ class FlowRun:
         try:
             with LinearWorker(self.limits.solver) as worker:
                 self._start()
-                whole = finest_integrality(self.instance, self.limits.solver)
-                for stage in stages(len(self.instance.tasks), self.deadline, whole):
+                for stage in stages(len(self.instance.tasks), self.deadline, self.whole):
                     if self._met() or self._late():
                         break
                     if isinstance(stage, Tiling):
@@ -185,7 +185,7 @@ class FlowRun:
             return None
 
     def _new_windows(self) -> Windows | None:
-        return Windows(self.instance, finest_integrality(self.instance, self.limits.solver))
+        return Windows(self.instance, self.whole)
 
     def _start(self) -> None:
         """Start the search from the warm start and from a rule's schedule."""
@@ -218,7 +218,7 @@ class FlowRun:
             take(result)
             self._tell()
         _log.info("%s: %d checkpoints, %s: %s", self.name, len(checkpoints), stage.integrality, self)
-        if self.limits.workers == 1 and stage.integrality != "none":
+        if self.limits.workers == 1 and stage.integrality == self.whole:
             self._search()
 
     def _tile(self, worker: LinearWorker, stage: Tiling) -> None:

@@ -11,7 +11,6 @@ and how often a task runs again within an interval, if it does.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -28,9 +27,10 @@ from ..heuristics.reruns import Plan, Run, stages_of, unrolled, useful
 from ..instances.instance import Instance
 from ..instances.memory import footprint
 from ..validate.exact_bounds import fitting, least_times
+from ..validate.exact_reruns import RerunKey, rerun_intervals
 from .bounds import Bound
-from .flow import SAFETY, Integrality
-from .linear import LinearModel, LinearOptions, LinearResult, ModelBuilder, solve_linear
+from .flow import Integrality, PricedModel, proven_by
+from .linear import LinearOptions, LinearResult, ModelBuilder, solve_linear
 
 _RANGE = 1e4
 """What the compute time and the pool are scaled to, so that tolerances of solvers stay small beside them."""
@@ -56,32 +56,23 @@ class VersionColumns:
     out: dict[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class RecomputeModel:
-    """FLOW with recomputation as a linear model, in scaled units.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputeModel(PricedModel):
+    """FLOW with recomputation as a linear model.
 
     Attributes
     ----------
-    linear
-        The model; its objective is the makespan.
-    nanoseconds
-        What one unit of time in the model is.
-    checkpoints
-        Tasks, in increasing order.
-    choices
-        Per checkpoint, the columns of its algorithms, with their indices.
     again
         Per task and interval, whether it runs again in it.
     versions
         Per block and number of its version.
+    block_rows
+        Per row, the block of whose version it is, or -1.
     """
 
-    linear: LinearModel
-    nanoseconds: float
-    checkpoints: tuple[int, ...]
-    choices: dict[int, dict[int, int]]
     again: dict[Run, int]
     versions: dict[tuple[int, int], VersionColumns]
+    block_rows: NDArray[np.int64]
 
 
 def recompute_bound(
@@ -97,22 +88,36 @@ def recompute_bound(
     Returns
     -------
     Bound or None
-        None when the solver gives no bound (a limit). It rests on floating point, and is not certified.
+        None when the solver gives no bound (a limit).
     """
     model = recompute_model(instance, checkpoints, integrality)
     result = solve_linear(model.linear, solver=solver, **options)
-    return proven_with_reruns(result, model, integrality, solver)
+    return proven_with_reruns(instance, result, model, integrality, solver)
 
 
 def proven_with_reruns(
-    result: LinearResult, model: RecomputeModel, integrality: Integrality, solver: str
+    instance: Instance, result: LinearResult, model: RecomputeModel, integrality: Integrality, solver: str
 ) -> Bound | None:
-    """Turn what a solver has proven into a bound in nanoseconds, lowered by a safety margin of 1e-6."""
-    if not math.isfinite(result.bound):
-        return None
-    name = {"none": "lp", "algorithms": "partial", "all": "milp"}[integrality]
-    word = max(math.ceil(result.bound * model.nanoseconds * (1 - SAFETY)), 0)
-    return Bound(word, f"flow-recompute-{name}-{solver}", certified=False)
+    """Turn what a solver has proven into a bound in nanoseconds, as `flow.proven` does."""
+    models = {"none": "lp", "algorithms": "partial", "all": "milp"}
+    name = f"flow-recompute-{models[integrality]}-{solver}"
+    reruns = {} if result.duals is None else _rerun_prices(instance, model, result.duals)
+    return proven_by(instance, result, model, name, name, reruns)
+
+
+def _rerun_prices(
+    instance: Instance, model: RecomputeModel, duals: NDArray[np.float64]
+) -> dict[RerunKey, float]:
+    """What second runs are paid for a byte that they write, and pay for one that they read; nanoseconds."""
+    linear = model.linear
+    runs = dict(zip(model.again.values(), model.again, strict=True))
+    prices: dict[RerunKey, float] = defaultdict(float)
+    own = np.isin(linear.columns, list(runs)) & (model.block_rows[linear.rows] >= 0)
+    for row, column, value in zip(linear.rows[own], linear.columns[own], linear.values[own], strict=True):
+        d = int(model.block_rows[row])
+        worth = float(duals[row] * abs(value)) * model.nanoseconds / instance.blocks[d].bytes
+        prices[*runs[int(column)], d] += max(worth, 0.0)
+    return prices
 
 
 def recompute_model(
@@ -164,7 +169,7 @@ class _Model:
         delta = builder.columns(2 * count + 1, lower=lengths, cost=1.0)
         work = builder.rows(2 * count + 1, lower=lengths)
         builder.entries(work, delta, 1.0)
-        whole = self.integrality == "all"
+        whole = self.integrality != "none"
         for k, j in sorted(self._possible()):
             self.again[k, j] = int(builder.columns(1, upper=1.0, integer=whole)[0])
             builder.entries(work[j], self.again[k, j], -least[k] / self.ns)
@@ -192,20 +197,32 @@ class _Model:
         for rows in (self.out,) if single else (self.out, self.back):
             builder.entries(rows, delta, -1.0)
         readers = self._readers()
+        owners = [np.full(builder.row_count, -1)]
         for version in _versions(instance):
+            before_it = builder.row_count
             self._add(version, readers[version.block, version.number])
+            owners.append(np.full(builder.row_count - before_it, version.block))
         return RecomputeModel(
-            builder.build(), self.ns, self.checkpoints, self.choices, self.again, self.versions
+            linear=builder.build(),
+            nanoseconds=self.ns,
+            bytes=self.size,
+            checkpoints=self.checkpoints,
+            choices=self.choices,
+            memory_rows=self.memory,
+            engine_rows=(self.out,) if single else (self.out, self.back),
+            again=self.again,
+            versions=self.versions,
+            block_rows=np.concatenate(owners),
         )
 
     def _possible(self) -> set[Run]:
         """Tasks that may run again, with the intervals in which they may, and in which it can be of use."""
         last = _last_uses(self.instance)
         return {
-            (k, _before(self.checkpoints, t))
-            for t, stage in enumerate(stages_of(self.instance))
-            for k in stage
-            if k != t and t <= last[k]
+            (k, j)
+            for k, intervals in rerun_intervals(self.instance, self.checkpoints).items()
+            for j in intervals
+            if last[k] > k and j <= _before(self.checkpoints, last[k])
         }
 
     def _readers(self) -> dict[tuple[int, int], set[Run]]:
@@ -353,7 +370,7 @@ def _last_uses(instance: Instance) -> list[int]:
 
 
 def decided(instance: Instance, model: RecomputeModel, values: NDArray[np.float64]) -> tuple[Plan, Guide]:
-    """Read a solution with whole variables: what runs again, and a guide to the transfers beside it."""
+    """Read a solution: what runs again, by half or more, and a guide to the transfers beside it."""
     plan = useful(instance, _plan(instance, model, values))
     again = unrolled(instance, plan)
     algorithms = [by_speed(task)[0] for task in again.instance.tasks]

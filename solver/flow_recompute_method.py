@@ -73,10 +73,10 @@ class _Run(FlowRun):
 
     def _decide(self, stage: Stage, model: RecomputeModel, result: LinearResult) -> None:
         """Take what the solver has proven, and lead the search by what its solution decides."""
-        found = proven_with_reruns(result, model, stage.integrality, self.limits.solver)
+        found = proven_with_reruns(self.instance, result, model, stage.integrality, self.limits.solver)
         if found is not None:
             self._prove(found)
-        if result.values is not None and stage.integrality == "all" and self.reruns is not None:
+        if result.values is not None and stage.integrality == self.whole and self.reruns is not None:
             self.reruns.offer_plan(*decided(self.instance, model, result.values))
 
     def _prove(self, found: Bound) -> None:

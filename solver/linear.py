@@ -112,6 +112,11 @@ class ModelBuilder:
         self._bounds: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
         self._rows = 0
 
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
+        return self._rows
+
     def columns(
         self,
         count: int,

@@ -67,9 +67,11 @@ class Tiling:
 def finest_integrality(instance: Instance, solver: str) -> Integrality:
     """What can be whole in models of an instance.
 
-    Parts of tensors approximate evictions of any size, which are then left continuous.
+    Parts of tensors approximate evictions of any size, which are then left continuous. With second runs of
+    many tasks, a whole model says after a minute hardly more than its relaxation.
     """
-    if not takes_whole_columns(solver):
+    again = any(task.recomputable for task in instance.tasks)
+    if not takes_whole_columns(solver) or (again and len(instance.tasks) > _LARGE):
         return "none"
     return "algorithms" if in_parts(instance) else "all"
 
@@ -120,7 +122,7 @@ def stages(tasks: int, deadline: float, whole: Integrality = "all") -> Iterator[
     if not linear and tasks > 4 * _WINDOW and left() > 0:
         yield Tiling(2 * _WINDOW, _SHARE * left())
     if large or linear:
-        finest = count = min(2 * _FIRST, tasks)
+        finest = count = min(_FIRST if linear else 2 * _FIRST, tasks)
         while left() > 0:
             began = time.monotonic()
             yield Stage(count, "none", left() if count == tasks and linear else _SHARE * left())
@@ -155,7 +157,7 @@ def refine_bound(
     After the compute and single-peak bounds, which are exact, FLOW takes over on more and more checkpoints,
     as `stages` orders them, until the time is up or every task is a checkpoint. Bounds of linear models are
     certified; those of whole models are the solver's word. With recomputable tasks it is FLOW with
-    recomputation: the solver's word.
+    recomputation.
 
     Parameters
     ----------

@@ -40,6 +40,9 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     checkpoints, denominator, memory_prices, engine_prices
         Tasks and prices as `exact_bounds.Prices` has them: nanoseconds for a byte at both instants of each
         checkpoint, and nanoseconds for a nanosecond of each copy engine in each interval.
+    rerun_prices
+        Where tasks may run again: a task, the interval in which it does, a block that it reads or writes, and
+        the price, nanoseconds for a byte.
     checksum
         SHA-256 of the file in which this key is the empty text.
     """
@@ -55,6 +58,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     denominator: Positive = 1
     memory_prices: tuple[Natural, ...] = ()
     engine_prices: tuple[tuple[Natural, ...], ...] = ()
+    rerun_prices: tuple[tuple[Natural, Natural, Natural, Natural], ...] | msgspec.UnsetType = msgspec.UNSET
     checksum: str = ""
 
 
@@ -81,6 +85,7 @@ def certify(
     ValueError
         When the argument does not hold for the instance, or its figures are not what it needs.
     """
+    reruns = {} if prices is None else prices.reruns
     found = Certificate(
         instance=instance.name,
         argument=argument,
@@ -91,6 +96,7 @@ def certify(
         denominator=1 if prices is None else prices.denominator,
         memory_prices=() if prices is None else tuple(prices.memory),
         engine_prices=() if prices is None else tuple(map(tuple, prices.engines)),
+        rerun_prices=tuple((*key, price) for key, price in sorted(reruns.items())) or msgspec.UNSET,
     )
     proven = max(proven_ns(instance, found), 0)
     return sealed(msgspec.structs.replace(found, lower_bound_ns=proven))
@@ -110,7 +116,9 @@ def proven_ns(instance: Instance, certificate: Certificate) -> int:
         if certificate.position is None or certificate.position >= len(instance.tasks):
             raise ValueError("the position is not a task of the instance")
         return SinglePeak(instance).at(certificate.position)
-    prices = Prices(certificate.denominator, certificate.memory_prices, certificate.engine_prices)
+    named = () if certificate.rerun_prices is msgspec.UNSET else certificate.rerun_prices
+    reruns = {(k, j, d): price for k, j, d, price in named}
+    prices = Prices(certificate.denominator, certificate.memory_prices, certificate.engine_prices, reruns)
     return priced_ns(instance, certificate.checkpoints, prices)
 
 

@@ -1,20 +1,23 @@
 """Lower bounds on the makespan of a round, in integers and fractions only: what certificates rest on.
 
-Every argument here holds in every memory model, for schedules with or without moves inside the device. None
-but the first holds for recomputable tasks. This module imports the instance and nothing that solves.
+Every argument here holds in every memory model, for schedules with or without moves inside the device. That
+of a single peak does not hold for recomputable tasks. This module imports the instance and nothing that
+solves.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
 from ..instances.instance import Algorithm, Block, Instance
 from ..instances.memory import footprint, live_bytes
+from .exact_reruns import RerunKey, cheapest, course_of, rerun_intervals
 
 
 def compute_ns(instance: Instance) -> int:
@@ -167,11 +170,16 @@ class Prices:
     engines
         Per copy engine (offload, prefetch; or the only one), per interval, nanoseconds for a nanosecond of
         its time. What all engines together cost in an interval is at most one.
+    reruns
+        Per task, interval in which it may run again, and block, nanoseconds for a byte: of what the run
+        writes, what a version pays that is made so; of what it reads, what the run pays. What is not named
+        is for nothing.
     """
 
     denominator: int
     memory: Sequence[int]
     engines: Sequence[Sequence[int]]
+    reruns: Mapping[RerunKey, int] = field(default_factory=dict)
 
 
 def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) -> int:
@@ -180,14 +188,16 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     Take any schedule. In no interval is an engine busy for longer than the interval lasts, and at no
     instant is more in memory than the pool. So the makespan is at least the makespan, plus the price of
     the time for which engines are busy less the price of the intervals' lengths, plus the price of what is in
-    memory less the price of the pool. Tasks, checkpoints and versions of blocks share nothing in that sum:
+    memory less the price of the pool. Versions of blocks pay second runs that make them, and second runs
+    that read them pay the versions. Tasks, checkpoints, second runs and versions share nothing in that sum:
     each is bounded by its cheapest choice, and the sum of these is the bound.
 
     - What lies between checkpoints takes at least the least times of the tasks there.
     - A checkpoint takes an algorithm that fits, and pays for its blocks and its workspace.
+    - A second run takes its least time, pays for what it reads and is paid for what it writes; or it is not.
     - A version of a block pays for its bytes between uses, or for being offloaded once, wholly, after it is
-      written, and prefetched after each stay that it spends on the host. Copying it in pieces is a mix of
-      such choices, and no cheaper than the cheapest of them.
+      written, and prefetched after each stay that it spends on the host, or is made again. Copying it in
+      pieces is a mix of such choices, and no cheaper than the cheapest of them.
 
     Prices that a linear program finds give its bound; any others give a weaker one, but a bound.
 
@@ -203,9 +213,10 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     Raises
     ------
     ValueError
-        When the instance has recomputable tasks or the prices are not such prices, with the reason.
+        When the prices are not such prices, with the reason.
     """
-    _require_prices(instance, checkpoints, prices)
+    again = rerun_intervals(instance, checkpoints)
+    _require_prices(instance, checkpoints, prices, again)
     one = prices.denominator
     left = [one - sum(paid) for paid in zip(*prices.engines, strict=True)]
     upto = [0, *accumulate(prices.memory)]  # price of a byte that stays from the start until before instant i
@@ -221,9 +232,48 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
         )
         following = k + 1
     total += left[-1] * (least[-1] - least[following])
+    total += _run_price(instance, prices, left)
+    makes, reads = _dealings(instance, prices, again)
     for d in range(len(instance.blocks)):
-        total += sum(_version_price(version, upto, prices) for version in _versions(instance, d, checkpoints))
+        for version in _versions(instance, d, checkpoints):
+            name = d, version.writer
+            if name in makes or name in reads:
+                course = course_of(instance, *name, checkpoints, reads[name])
+                total += cheapest(course, makes[name], reads[name], prices.memory, prices.engines)
+            else:
+                total += _version_price(version, upto, prices)
     return -(-total // one)
+
+
+def _run_price(instance: Instance, prices: Prices, left: Sequence[int]) -> int:
+    """Least that second runs can pay, times the denominator; those without prices are left out."""
+    least = least_times(instance)
+    balances: dict[tuple[int, int], int] = {}
+    for (k, j, d), price in prices.reruns.items():
+        amount = price * instance.blocks[d].bytes
+        sign = 1 if d in instance.tasks[k].inputs else -1
+        balances[k, j] = balances.get((k, j), left[j] * least[k]) + sign * amount
+    return sum(min(balance, 0) for balance in balances.values())
+
+
+_Dealings = defaultdict[tuple[int, int], dict[int, int]]
+"""Per block and writer of its version, by interval: what is paid for second runs, times the denominator."""
+
+
+def _dealings(instance: Instance, prices: Prices, again: Mapping[int, range]) -> tuple[_Dealings, _Dealings]:
+    """What versions pay to be made again, wherever they may be, and what they are paid for being read."""
+    makes: _Dealings = defaultdict(dict)
+    reads: _Dealings = defaultdict(dict)
+    for k, intervals in again.items():
+        for d in instance.tasks[k].outputs:
+            bytes_ = instance.blocks[d].bytes
+            makes[d, k] = {j: prices.reruns.get((k, j, d), 0) * bytes_ for j in intervals}
+    for (k, j, d), price in prices.reruns.items():
+        if d in instance.tasks[k].inputs:
+            writer = max((w for w in instance.writers[d] if w < k), default=-1)
+            paid = reads[d, writer]
+            paid[j] = paid.get(j, 0) + price * instance.blocks[d].bytes
+    return makes, reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +282,8 @@ class _Version:
 
     Attributes
     ----------
-    block
-        The block.
+    block, writer
+        The block, and the task that writes the version; -1: it is there from the start.
     ready
         First instant at which it can be on the host; None: it is there from the start.
     stays
@@ -246,6 +296,7 @@ class _Version:
     """
 
     block: Block
+    writer: int
     ready: int | None
     stays: tuple[tuple[int, int], ...]
     must_load: bool
@@ -267,6 +318,7 @@ def _versions(instance: Instance, d: int, checkpoints: Sequence[int]) -> list[_V
     return [
         _Version(
             block,
+            writers[number - 1] if number else -1,
             ready[number - 1] if number else None,
             tuple(stays[number]),
             must_load=number == 0 and block.initially == "host" and len(marks) > 1,
@@ -328,9 +380,9 @@ def _loaded(block: Block, stay: tuple[int, int], upto: Sequence[int], back: Sequ
     )
 
 
-def _require_prices(instance: Instance, checkpoints: Sequence[int], prices: Prices) -> None:
-    if any(task.recomputable for task in instance.tasks):
-        raise ValueError("prices prove nothing for recomputable tasks")
+def _require_prices(
+    instance: Instance, checkpoints: Sequence[int], prices: Prices, again: Mapping[int, range]
+) -> None:
     if any(k >= following for k, following in pairwise([-1, *checkpoints, len(instance.tasks)])):
         raise ValueError("the checkpoints are not tasks in increasing order")
     instants, engines = 2 * len(checkpoints), 1 if instance.engines == "single" else 2
@@ -341,3 +393,8 @@ def _require_prices(instance: Instance, checkpoints: Sequence[int], prices: Pric
     for j, paid in enumerate(zip(*prices.engines, strict=True)):
         if min(paid) < 0 or sum(paid) > prices.denominator:
             raise ValueError(f"interval {j}: prices of the engines are negative or above one together")
+    for (k, j, d), price in prices.reruns.items():
+        if j not in again.get(k, ()) or d not in instance.tasks[k].blocks:
+            raise ValueError(f"task {k} has no second run in interval {j} that touches block {d}")
+        if price < 0:
+            raise ValueError(f"task {k}, interval {j}: a price of block {d} is negative")

@@ -10,6 +10,7 @@ import pytest
 from pebbler.benchmark import baselines, recomputation
 from pebbler.benchmark.jobs import measure
 from pebbler.benchmark.results import Results, Run
+from pebbler.benchmark.tiny import recomputing
 from pebbler.solver.bounds import best_bound, compute_bound
 
 from .sweeps import jobs_of, write_config
@@ -74,6 +75,9 @@ budgets = ["80%"]
 
 
 def test_tiny_instances_are_in_order() -> None:
-    text = recomputation.tiny_table(12)
-    assert text.startswith("12 instances")
-    assert "| MILP |" in text
+    whole = recomputation.tiny_table(map(recomputing, range(7)), "instances")
+    assert whole.startswith("7 instances, ")
+    assert "| MILP |" in whole
+    parts = recomputation.tiny_table(recomputation.in_parts_too(7), "instances with tensors in parts")
+    assert parts.startswith("7 instances with tensors in parts, ")
+    assert "| certified |" in parts

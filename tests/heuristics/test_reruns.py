@@ -7,10 +7,12 @@ import math
 import numpy as np
 import pytest
 
+from pebbler.benchmark.chain import page_sized
 from pebbler.benchmark.checkpointing import chain_optimum, random_chain, training_chain
 from pebbler.benchmark.tiny import plain, recomputing, tiny_instance
 from pebbler.heuristics.gaps import Guide
 from pebbler.heuristics.methods import Limits, Refusal, find_method
+from pebbler.heuristics.parts import with_parts
 from pebbler.heuristics.rerun_search import RerunSearch
 from pebbler.heuristics.reruns import Plan, order_of, plan_of, rolled_up, stages_of, unrolled, useful
 from pebbler.heuristics.search import LocalSearch
@@ -81,7 +83,7 @@ def test_schedules_of_unrolled_instances_roll_up_to_valid_ones(first: int) -> No
     """Whatever runs again, in every memory model: as long as before, or shorter for a copy that is shared."""
     rolled = again_run = 0
     for seed in range(first, first + 20):
-        instance = recomputing(seed)
+        instance = recomputing(seed, parts=seed % 2 == 0)
         plan = some_plan(instance, np.random.default_rng(seed))
         again = unrolled(instance, plan)
         memories: tuple[MemoryModel, ...] = ("contiguous", "divisible")
@@ -194,9 +196,29 @@ def test_without_tasks_that_may_run_again_it_is_local_search() -> None:
     assert search.makespan_ns == alone.makespan_ns is not None
 
 
-def test_parts_of_tensors_are_searched_in_paged_memory_only() -> None:
+def test_parts_of_a_tensor_that_are_made_again_lie_together() -> None:
+    """What a run writes of a tensor is a tensor of its own, at an address of its own."""
+    instance = with_parts(with_recomputation(Workload("vgg16", 64, "v100").instance("1.2xMmin")))
+    search = RerunSearch(instance, "contiguous")
+    search.run(work=60_000)
+    schedule = search.schedule("search")
+    assert schedule is not None
+    assert check(instance, schedule).reasons == ()
+    made_again = {d for k, _ in plan_of(schedule) for d in instance.tasks[k].outputs}
+    assert any(instance.blocks[d].tensor is not None for d in made_again)
+
+
+def test_parts_that_are_not_alike_have_no_addresses() -> None:
     instance = next(
-        one for one in map(tiny_instance, range(50)) if any(block.tensor is not None for block in one.blocks)
+        one
+        for one in map(tiny_instance, range(50))
+        for parts in [[block for block in one.blocks if block.tensor is not None]]
+        if None in {part.offload_ns for part in parts} != {None}
     )
-    with pytest.raises(Refusal, match="parts of tensors are placed in paged memory only"):
+    with pytest.raises(Refusal, match="such parts are placed in paged memory only"):
         RerunSearch(instance, "contiguous")
+    search = RerunSearch(page_sized(instance), "paged")
+    search.run(work=5_000)
+    schedule = search.schedule("search")
+    assert schedule is not None
+    assert check(page_sized(instance), schedule).reasons == ()

@@ -19,9 +19,9 @@ from pebbler.instances.readers import read_foreign
 from pebbler.instances.transforms import with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.checkmate import stage_model
 from pebbler.solver.linear import solve_linear
 from pebbler.solver.solve import Status, solve
+from pebbler.solver.stage_model import Stages
 from pebbler.validate.schedule import PAGE_BYTES
 
 
@@ -58,7 +58,7 @@ def test_chains_match_the_dynamic_programme(count: int, activation: int, gradien
     for budget in range(least_budget(chain), unlimited_peak(chain) + 1):
         limited = with_budget(chain, budget)
         optimum = chain_optimum(forward, backward, activation, gradient, budget)
-        model = stage_model(limited, stages_of(limited), "contiguous")
+        model = Stages(limited, stages_of(limited), "contiguous").build()
         result = solve_linear(model.linear)
         if optimum == math.inf:
             assert result.status == "infeasible"

@@ -12,11 +12,13 @@ import pytest
 from pebbler.benchmark.tiny import tiny_instance
 from pebbler.cli import main
 from pebbler.heuristics.methods import Limits, find_method
+from pebbler.heuristics.parts import with_parts
 from pebbler.instances.files import write_instance
+from pebbler.instances.transforms import with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, best_bound, compute_bound
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.refine import Stage, Tiling, refine_bound, stages
+from pebbler.solver.refine import Stage, Tiling, finest_integrality, refine_bound, stages
 
 
 def test_bounds_only_rise_and_stay_under_schedules() -> None:
@@ -46,8 +48,7 @@ def test_refined_bounds_of_tiny_instances(seed: int) -> None:
     assert refined.lower_bound_ns >= best_bound(instance).lower_bound_ns
     if schedule is not None:
         assert refined.lower_bound_ns <= schedule.makespan_ns
-    if any(task.recomputable for task in instance.tasks):
-        assert refined.certified_ns == compute_bound(instance).lower_bound_ns
+    assert compute_bound(instance).lower_bound_ns <= refined.certified_ns <= refined.lower_bound_ns
 
 
 def test_no_time_leaves_the_exact_bounds() -> None:
@@ -92,8 +93,17 @@ def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
     ]
     assert list(map(named, stages(10, time.monotonic() + 1000))) == [(10, "none"), (10, "all+windows")]
     linear = list(stages(40, time.monotonic() + 1000, "none"))
-    assert list(map(named, linear)) == [(32, "none"), (40, "none")]
+    assert list(map(named, linear)) == [(16, "none"), (32, "none"), (40, "none")]
     assert list(stages(300, time.monotonic())) == []
+
+
+def test_what_is_whole_depends_on_parts_and_on_second_runs_of_many_tasks() -> None:
+    few, many = (Workload(*net, "v100").instance("75%") for net in (("alexnet", 64), ("resnet50", 8)))
+    assert [finest_integrality(one, "highs") for one in (few, many)] == ["all", "all"]
+    assert finest_integrality(with_parts(few), "highs") == "algorithms"
+    again = [finest_integrality(with_recomputation(one), "highs") for one in (few, many)]
+    assert again == ["all", "none"]
+    assert finest_integrality(few, "glop") == "none"
 
 
 def test_models_of_parts_grow_faster_for_they_take_less_time() -> None:

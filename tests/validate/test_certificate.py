@@ -10,14 +10,15 @@ from random import Random
 import msgspec
 import pytest
 
-from pebbler.benchmark.chain import chain_instance
 from pebbler.instances.errors import FormatError, PebblerError
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import with_budget
+from pebbler.instances.transforms import with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import compute_bound, single_peak_bound
 from pebbler.solver.flow import flow_bound, hot_checkpoints
+from pebbler.solver.flow_recompute import recompute_bound
 from pebbler.validate.certificate import (
     Certificate,
     check_certificate,
@@ -26,6 +27,7 @@ from pebbler.validate.certificate import (
     sealed,
     write_certificate,
 )
+from pebbler.validate.exact_bounds import compute_ns
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +36,28 @@ def instance() -> Instance:
 
 
 @pytest.fixture(scope="module")
-def certificates(instance: Instance) -> dict[str, Certificate]:
-    """One an argument."""
+def again(instance: Instance) -> Instance:
+    """The same where forward tasks may run again."""
+    return with_recomputation(instance)
+
+
+@pytest.fixture(scope="module")
+def certificates(instance: Instance, again: Instance) -> dict[str, Certificate]:
+    """One an argument; and one with prices of second runs."""
     bounds = {
         "compute": compute_bound(instance),
         "single-peak": single_peak_bound(instance),
         "prices": flow_bound(instance, hot_checkpoints(instance, 20)),
+        "second runs": recompute_bound(again, hot_checkpoints(again, 12)),
     }
     found = {name: bound.certificate for name, bound in bounds.items() if bound is not None}
     return {name: certificate for name, certificate in found.items() if certificate is not None}
+
+
+@pytest.fixture
+def proven(argument: str, instance: Instance, again: Instance) -> Instance:
+    """What the certificate of an argument is for."""
+    return again if argument == "second runs" else instance
 
 
 def reasons(instance: Instance, certificate: Certificate) -> str:
@@ -51,27 +66,29 @@ def reasons(instance: Instance, certificate: Certificate) -> str:
     return "; ".join(report.reasons)
 
 
-ARGUMENTS = ["compute", "single-peak", "prices"]
+ARGUMENTS = ["compute", "single-peak", "prices", "second runs"]
 
 
 @pytest.mark.parametrize("argument", ARGUMENTS)
 def test_every_argument_is_proven_anew(
-    argument: str, instance: Instance, certificates: dict[str, Certificate], tmp_path: Path
+    argument: str, proven: Instance, certificates: dict[str, Certificate], tmp_path: Path
 ) -> None:
     certificate = certificates[argument]
-    assert certificate.argument == argument
-    assert reasons(instance, certificate) == ""
-    assert certificate.lower_bound_ns == proven_ns(instance, certificate)
+    assert certificate.argument == ("prices" if argument == "second runs" else argument)
+    assert ("rerun_prices" in str(encode(certificate))) == (argument == "second runs")
+    assert reasons(proven, certificate) == ""
+    assert certificate.lower_bound_ns == proven_ns(proven, certificate)
+    assert argument == "compute" or certificate.lower_bound_ns > compute_ns(proven)
     write_certificate(certificate, tmp_path / "c.json", "abc")
     again = read_certificate(tmp_path / "c.json")
-    assert check_certificate(instance, again, instance_sha256="abc").valid
-    assert not check_certificate(instance, again, instance_sha256="abd").valid
+    assert check_certificate(proven, again, instance_sha256="abc").valid
+    assert not check_certificate(proven, again, instance_sha256="abd").valid
     assert (tmp_path / "c.json").read_bytes() == encode(again)
 
 
 @pytest.mark.parametrize("argument", ARGUMENTS)
 def test_a_certificate_with_any_digit_changed_is_refused(
-    argument: str, instance: Instance, certificates: dict[str, Certificate], tmp_path: Path
+    argument: str, proven: Instance, certificates: dict[str, Certificate], tmp_path: Path
 ) -> None:
     """Every digit of the file in turn, those of the checksum included (of prices every seventh)."""
     write_certificate(certificates[argument], tmp_path / "c.json")
@@ -87,24 +104,24 @@ def test_a_certificate_with_any_digit_changed_is_refused(
         except FormatError:  # a number may not begin with 0, and the format's name has a digit
             refused += 1
             continue
-        assert "checksum" in reasons(instance, changed)
+        assert "checksum" in reasons(proven, changed)
         refused += 1
     assert refused > 30
 
 
 @pytest.mark.parametrize("argument", ARGUMENTS)
 def test_a_bound_above_what_is_proven_is_refused_with_a_right_checksum(
-    argument: str, instance: Instance, certificates: dict[str, Certificate]
+    argument: str, proven: Instance, certificates: dict[str, Certificate]
 ) -> None:
     honest = certificates[argument]
     for more in (1, 1000, honest.lower_bound_ns):
         claim = honest.lower_bound_ns + more
         false = sealed(msgspec.structs.replace(honest, lower_bound_ns=claim))
         assert f"prove a bound of {honest.lower_bound_ns} ns only, not of {claim} ns" in reasons(
-            instance, false
+            proven, false
         )
     less = sealed(msgspec.structs.replace(honest, lower_bound_ns=honest.lower_bound_ns - 1))
-    assert reasons(instance, less) == ""
+    assert reasons(proven, less) == ""
 
 
 def test_prices_that_were_changed_prove_what_they_prove_and_no_more(
@@ -125,9 +142,33 @@ def test_prices_that_were_changed_prove_what_they_prove_and_no_more(
     assert refused >= 30
 
 
+def test_prices_of_second_runs_that_were_changed_prove_what_they_prove_and_no_more(
+    again: Instance, certificates: dict[str, Certificate]
+) -> None:
+    """One left out, lower or higher: less is proven, mostly, and never more than the best prices do."""
+    honest = certificates["second runs"]
+    assert not isinstance(honest.rerun_prices, msgspec.UnsetType)
+    rng = Random(2)
+    refused = 0
+    for i, (k, j, d, price) in enumerate(honest.rerun_prices):
+        other = rng.choice((0, price // 2, 2 * price))
+        prices = (*honest.rerun_prices[:i], (k, j, d, other), *honest.rerun_prices[i + 1 :])
+        mutant = sealed(msgspec.structs.replace(honest, rerun_prices=prices))
+        proven = proven_ns(again, mutant)
+        assert proven <= honest.lower_bound_ns + 1
+        assert check_certificate(again, mutant).valid == (proven >= honest.lower_bound_ns)
+        refused += proven < honest.lower_bound_ns
+    assert refused >= len(honest.rerun_prices) / 2 >= 5
+
+
 @pytest.mark.parametrize(
     ("argument", "change", "reason"),
     [
+        ("second runs", lambda _: {"rerun_prices": ((0, 1, 0, 1),)}, "no second run in interval 1"),
+        ("second runs", lambda _: {"rerun_prices": ((0, 0, 9, 1),)}, "that touches block 9"),
+        ("second runs", lambda _: {"rerun_prices": ((73, 24, 0, 1),)}, "task 73 has no second run"),
+        ("second runs", lambda _: {"rerun_prices": ((10**6, 24, 0, 1),)}, "task 1000000 has no second run"),
+        ("prices", lambda _: {"rerun_prices": ((0, 2, 0, 1),)}, "task 0 has no second run"),
         ("prices", lambda c: {"engine_prices": c.engine_prices[:1]}, "not a price for every instant"),
         (
             "prices",
@@ -145,27 +186,36 @@ def test_what_does_not_fit_the_instance_is_refused(
     argument: str,
     change: Callable[[Certificate], dict[str, object]],
     reason: str,
-    instance: Instance,
+    proven: Instance,
     certificates: dict[str, Certificate],
 ) -> None:
     honest = certificates[argument]
     changed = sealed(msgspec.structs.replace(honest, **change(honest)))  # type: ignore[arg-type]
-    assert reason in reasons(instance, changed)
+    assert reason in reasons(proven, changed)
 
 
-@pytest.mark.parametrize("argument", ["single-peak", "prices"])
+@pytest.mark.parametrize("argument", ["single-peak", "prices", "second runs"])
 def test_a_larger_budget_is_another_problem(
-    argument: str, instance: Instance, certificates: dict[str, Certificate]
+    argument: str, proven: Instance, certificates: dict[str, Certificate]
 ) -> None:
-    assert "prove a bound of" in reasons(with_budget(instance, 2**34), certificates[argument])
+    assert "prove a bound of" in reasons(with_budget(proven, 2**34), certificates[argument])
 
 
-def test_recomputable_tasks_leave_the_compute_bound_alone() -> None:
-    again = next(i for i in map(chain_instance, range(99)) if any(t.recomputable for t in i.tasks))
-    found = compute_bound(again).certificate
-    assert found is not None
-    assert reasons(again, found) == ""
-    peak = sealed(msgspec.structs.replace(found, argument="single-peak", position=0))
+def test_what_holds_for_second_runs_holds_without_them_and_not_the_other_way_round(
+    instance: Instance, again: Instance, certificates: dict[str, Certificate]
+) -> None:
+    """Second runs may make it shorter than any bound of copies alone."""
+    named = sealed(msgspec.structs.replace(certificates["prices"], instance=again.name))
+    assert "prove a bound of" in reasons(again, named)
+    first = certificates["second runs"]
+    free = msgspec.structs.replace(first, instance=instance.name, rerun_prices=msgspec.UNSET)
+    assert proven_ns(instance, free) >= first.lower_bound_ns
+
+
+def test_a_single_peak_proves_nothing_for_recomputable_tasks(
+    again: Instance, certificates: dict[str, Certificate]
+) -> None:
+    peak = sealed(msgspec.structs.replace(certificates["single-peak"], instance=again.name))
     assert "does not hold for recomputable tasks" in reasons(again, peak)
 
 

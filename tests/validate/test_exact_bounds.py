@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,17 @@ import numpy as np
 import pytest
 
 from pebbler.benchmark.chain import chain_instance
+from pebbler.benchmark.tiny import recomputing
+from pebbler.heuristics.reruns import stages_of
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.workload import Workload
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.flow import flow_bound, flow_model, hot_checkpoints, proven
+from pebbler.solver.flow_recompute import proven_with_reruns, recompute_model
 from pebbler.solver.linear import solve_linear
 from pebbler.validate.certificate import Certificate
 from pebbler.validate.exact_bounds import Prices, SinglePeak, compute_ns, priced_ns
+from pebbler.validate.exact_reruns import rerun_intervals
 
 
 def without_recomputation(seeds: range) -> Iterator[Instance]:
@@ -28,15 +33,23 @@ def without_recomputation(seeds: range) -> Iterator[Instance]:
             yield instance
 
 
-def random_prices(instance: Instance, count: int, rng: Random) -> Prices:
+def random_prices(instance: Instance, checkpoints: list[int], rng: Random) -> Prices:
     """Prices of which many are nothing, and some as high as they may be."""
-    one = 1000
+    one, count = 1000, len(checkpoints)
     together = [rng.choice((0, 0, one, rng.randint(0, one))) for _ in range(2 * count + 1)]
     engines = [together]
     if instance.engines == "duplex":
         out = [rng.choice((0, price, rng.randint(0, price))) for price in together]
         engines = [out, [price - part for price, part in zip(together, out, strict=True)]]
-    return Prices(one, [rng.choice((0, 0, rng.randint(0, 2 * one))) for _ in range(2 * count)], engines)
+    memory = [rng.choice((0, 0, rng.randint(0, 2 * one))) for _ in range(2 * count)]
+    reruns = {
+        (k, j, d): rng.randint(0, 2 * one)
+        for k, intervals in rerun_intervals(instance, checkpoints).items()
+        for j in intervals
+        for d in instance.tasks[k].blocks
+        if rng.random() < 0.6
+    }
+    return Prices(one, memory, engines, reruns)
 
 
 def disturbed(certificate: Certificate, rng: Random) -> Prices:
@@ -50,7 +63,9 @@ def disturbed(certificate: Certificate, rng: Random) -> Prices:
     engines[0] = [changed(price, one) for price in engines[0]]
     for other in certificate.engine_prices[1:]:
         engines.append([changed(p, one - first) for p, first in zip(other, engines[0], strict=True)])
-    return Prices(one, [changed(price, 100 * one) for price in certificate.memory_prices], engines)
+    memory = [changed(price, 100 * one) for price in certificate.memory_prices]
+    named = [] if isinstance(certificate.rerun_prices, msgspec.UnsetType) else certificate.rerun_prices
+    return Prices(one, memory, engines, {(k, j, d): changed(price, 100 * one) for k, j, d, price in named})
 
 
 @pytest.mark.parametrize("first", range(0, 120, 40))
@@ -66,7 +81,7 @@ def test_no_prices_prove_more_than_the_optimum(first: int) -> None:
         tasks = range(len(instance.tasks))
         for _ in range(30):
             checkpoints = sorted(rng.sample(tasks, rng.randint(0, len(tasks))))
-            bound = priced_ns(instance, checkpoints, random_prices(instance, len(checkpoints), rng))
+            bound = priced_ns(instance, checkpoints, random_prices(instance, checkpoints, rng))
             assert bound <= schedule.makespan_ns
         found = flow_bound(instance, tasks)
         assert found is not None
@@ -79,6 +94,61 @@ def test_no_prices_prove_more_than_the_optimum(first: int) -> None:
     assert solved >= 20
     assert tight >= solved / 4
     assert beyond >= 20
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_no_prices_prove_more_than_the_optimum_where_tasks_run_again(first: int) -> None:
+    """Those of the linear program prove its bound, whatever the checkpoints; others less."""
+    rng = Random(first)
+    solved = again = beyond = 0
+    for seed in range(first, first + 20):
+        instance = recomputing(seed, parts=seed % 3 > 0)
+        try:
+            schedule = brute_force(instance, "divisible", most_states=5_000)
+        except TimeoutError:
+            continue
+        if schedule is None:
+            continue
+        solved += 1
+        tasks = range(len(instance.tasks))
+        for checkpoints in (tasks, tasks[::2], tasks[1:2], tasks[:0]):
+            model = recompute_model(instance, checkpoints, "none")
+            result = solve_linear(model.linear)
+            found = proven_with_reruns(instance, result, model, "none", "highs")
+            assert found is not None
+            assert found.certificate is not None
+            assert result.bound * model.nanoseconds * (1 - 1e-6) <= found.certified_ns <= schedule.makespan_ns
+            named = not isinstance(found.certificate.rerun_prices, msgspec.UnsetType)
+            again += named
+            for _ in range(10):
+                prices = disturbed(found.certificate, rng)
+                bound = priced_ns(instance, found.certificate.checkpoints, prices)
+                assert bound <= schedule.makespan_ns
+                beyond += named and bound > compute_ns(instance)
+        for _ in range(30):
+            some = sorted(rng.sample(tasks, rng.randint(0, len(tasks))))
+            bound = priced_ns(instance, some, random_prices(instance, some, rng))
+            assert bound <= schedule.makespan_ns
+    assert solved >= 10
+    assert again >= 1
+    assert beyond >= 2
+
+
+def test_tasks_may_run_again_where_programs_let_them() -> None:
+    """As the search over plans has it, interval by interval; nothing runs again while a checkpoint does."""
+    rng = Random(0)
+    for seed in range(60):
+        instance = recomputing(seed)
+        tasks = range(len(instance.tasks))
+        some = sorted(rng.sample(tasks, rng.randint(0, len(tasks))))
+        stages = {
+            (k, 2 * bisect_left(some, t))
+            for t, runs in enumerate(stages_of(instance))
+            for k in runs
+            if k != t
+        }
+        found = rerun_intervals(instance, some)
+        assert {(k, j) for k, intervals in found.items() for j in intervals} == stages
 
 
 def test_every_position_of_a_single_peak_is_under_the_optimum() -> None:
@@ -214,17 +284,57 @@ def test_what_are_no_prices_is_refused(
         priced_ns(one_gap(), checkpoints, prices)
 
 
-def test_recomputable_tasks_have_no_such_bounds() -> None:
+def made_again() -> Instance:
+    """One gap whose block is never copied, but can be made again in 5 ns, after the peak in interval 4."""
     instance = one_gap()
-    tasks = tuple(msgspec.structs.replace(task, recomputable=True) for task in instance.tasks)
-    again = msgspec.structs.replace(instance, tasks=tasks)
-    with pytest.raises(ValueError, match="recomputable"):
-        priced_ns(again, [], Prices(1, [], [[0], [0]]))
-    with pytest.raises(ValueError, match="recomputable"):
-        SinglePeak(again)
+    (block, other), (first, *others) = instance.blocks, instance.tasks
+    return msgspec.structs.replace(
+        instance,
+        blocks=(msgspec.structs.replace(block, offload_ns=None), other),
+        tasks=(msgspec.structs.replace(first, recomputable=True), *others),
+    )
 
 
-@pytest.mark.parametrize("module", ["exact_bounds.py", "certificate.py"])
+def test_a_second_run_is_worth_its_price_worked_out_by_hand() -> None:
+    """The block stays at 2 ns a byte, or is made again at its price, by a run of 5 ns if that pays."""
+    one = 6  # so that a price is what the 6 bytes cost, in nanoseconds
+
+    def bound(price: int) -> int:
+        prices = Prices(one, [0, 0, one, one, 0, 0], [[0] * 7, [0] * 7], {(0, 4, 0): price})
+        return priced_ns(made_again(), [0, 1, 2], prices)
+
+    nothing = 15 - 2 * (10 - 8)
+    assert bound(0) == nothing
+    assert bound(3) == nothing + 3
+    assert bound(5) == nothing + 5
+    assert bound(7) == nothing + 7 - (7 - 5)
+    assert bound(20) == nothing + 6 * 2 - (20 - 5)
+
+
+def test_a_single_peak_has_no_bound_for_recomputable_tasks() -> None:
+    with pytest.raises(ValueError, match="recomputable"):
+        SinglePeak(made_again())
+
+
+@pytest.mark.parametrize(
+    ("reruns", "reason"),
+    [
+        ({(0, 4, 0): -1}, "task 0, interval 4: a price of block 0 is negative"),
+        ({(0, 3, 0): 1}, "task 0 has no second run in interval 3"),
+        ({(0, 0, 0): 1}, "task 0 has no second run in interval 0"),
+        ({(0, 6, 0): 1}, "task 0 has no second run in interval 6"),
+        ({(0, 4, 1): 1}, "touches block 1"),
+        ({(1, 4, 1): 1}, "task 1 has no second run"),
+    ],
+)
+def test_prices_of_what_does_not_run_again_are_refused(
+    reruns: dict[tuple[int, int, int], int], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        priced_ns(made_again(), [0, 1, 2], Prices(5, [0] * 6, [[0] * 7, [0] * 7], reruns))
+
+
+@pytest.mark.parametrize("module", ["exact_bounds.py", "exact_reruns.py", "certificate.py"])
 def test_the_proof_imports_nothing_that_solves(module: str, pytestconfig: pytest.Config) -> None:
     """No solver, no heuristic, no floating-point arrays: the standard library, msgspec and the formats."""
     tree = ast.parse((Path(pytestconfig.rootpath) / "validate" / module).read_text(encoding="utf-8"))
@@ -238,5 +348,6 @@ def test_the_proof_imports_nothing_that_solves(module: str, pytestconfig: pytest
         *(f"..instances.{name}" for name in ("errors", "files", "instance", "memory")),
         ".check",
         ".exact_bounds",
+        ".exact_reruns",
     }
     assert not {"numpy", "ortools", "pulp"} & named
