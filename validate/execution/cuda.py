@@ -75,12 +75,43 @@ class CudaEvent:
         return round(elapsed_ms * 1e6)
 
 
-class CudaStream:
-    """A stream of the backend."""
+class _PinnedMemory:
+    """Buffers in pinned memory of the host, found by address."""
 
-    def __init__(self, backend: CudaBackend, raw: Any) -> None:
-        self._backend = backend
-        self._driver = backend.driver
+    def __init__(self) -> None:
+        self._buffers: list[tuple[int, NDArray[np.uint8]]] = []
+
+    def add(self, buffer: NDArray[np.uint8]) -> int:
+        """Keep a buffer; return its address."""
+        address = int(buffer.ctypes.data)
+        self._buffers.append((address, buffer))
+        self._buffers.sort(key=lambda item: item[0])
+        return address
+
+    def view(self, address: int, size: int) -> NDArray[np.uint8] | None:
+        """Return what lies at an address; None for one of the device."""
+        index = bisect_right(self._buffers, address, key=lambda item: item[0]) - 1
+        if index < 0:
+            return None
+        begin, buffer = self._buffers[index]
+        return buffer[address - begin : address - begin + size] if address - begin < buffer.size else None
+
+    def clear(self) -> None:
+        """Give the buffers back."""
+        self._buffers.clear()
+
+
+class CudaStream:
+    """A stream of the backend.
+
+    It does not refer to the backend: streams and events must be destroyed by the thread that made them, so
+    they must go with their last reference, not when some other thread collects cycles.
+    """
+
+    def __init__(self, driver: Any, raw: Any, origin: Any, host: _PinnedMemory) -> None:
+        self._driver = driver
+        self._origin = origin
+        self._host = host
         self.raw = raw
 
     def wait(self, event: Event) -> None:
@@ -94,11 +125,11 @@ class CudaStream:
         with _failing(self._driver):
             event = self._driver.Event()
             event.record(self.raw)
-        return CudaEvent(self._driver, event, self._backend.origin)
+        return CudaEvent(self._driver, event, self._origin)
 
     def copy(self, target: int, source: int, bytes: int) -> None:  # noqa: A002
         """Copy, in any direction."""
-        to_host, from_host = (self._backend.host_view(address, bytes) for address in (target, source))
+        to_host, from_host = (self._host.view(address, bytes) for address in (target, source))
         with _failing(self._driver):
             if to_host is not None:
                 self._driver.memcpy_dtoh_async(to_host, source, self.raw)
@@ -141,7 +172,7 @@ class CudaBackend:
         self.driver = load_driver()
         self._listed = tuple(providers)
         self._closing = contextlib.ExitStack()
-        self._host: list[tuple[int, NDArray[np.uint8]]] = []
+        self._host = _PinnedMemory()
         self._providers: dict[str, Provider] = {}
         self._cublas: dict[CudaStream, Cublas] = {}
         self._functions: dict[str, Any] = {}
@@ -158,11 +189,12 @@ class CudaBackend:
         try:
             self._memory = VirtualMemory(number)
             self._closing.callback(self._memory.close)
-            self._compute = CudaStream(self, self._new_stream())
             with _failing(self.driver):
-                self.origin = self.driver.Event()
-                self.origin.record(self._compute.raw)
-                self.origin.synchronize()  # other streams may be read before this one has run
+                compute = self.driver.Stream()
+                self._origin = self.driver.Event()
+                self._origin.record(compute)
+                self._origin.synchronize()  # other streams may be read before this one has run
+            self._compute = CudaStream(self.driver, compute, self._origin, self._host)
         except BaseException:
             self.close()
             raise
@@ -179,11 +211,7 @@ class CudaBackend:
     def allocate_host(self, bytes: int) -> int:  # noqa: A002
         """Take pinned memory of the host."""
         with _failing(self.driver, bytes, "pinned host memory"):
-            array = self.driver.pagelocked_empty(max(bytes, 1), np.uint8)
-        address = int(array.ctypes.data)
-        self._host.append((address, array))
-        self._host.sort(key=lambda item: item[0])
-        return address
+            return self._host.add(self.driver.pagelocked_empty(max(bytes, 1), np.uint8))
 
     def allocate_pages(self, count: int, page_bytes: int) -> None:
         """Take device memory as pages."""
@@ -197,18 +225,10 @@ class CudaBackend:
         """Let addresses mean these pages."""
         self._memory.map(address, pages)
 
-    def host_view(self, address: int, bytes: int) -> NDArray[np.uint8] | None:  # noqa: A002
-        """Return what lies at an address of the host's buffers; None for one of the device."""
-        index = bisect_right(self._host, address, key=lambda item: item[0]) - 1
-        if index < 0:
-            return None
-        begin, array = self._host[index]
-        return array[address - begin : address - begin + bytes] if address - begin < array.size else None
-
     def write(self, address: int, values: NDArray[Any]) -> None:
         """Copy an array to an address."""
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        if (view := self.host_view(address, data.size)) is not None:
+        if (view := self._host.view(address, data.size)) is not None:
             view[:] = data
         elif data.size:
             with _failing(self.driver):
@@ -216,7 +236,7 @@ class CudaBackend:
 
     def read(self, address: int, bytes: int) -> NDArray[np.uint8]:  # noqa: A002
         """Return a copy of what is at an address."""
-        if (view := self.host_view(address, bytes)) is not None:
+        if (view := self._host.view(address, bytes)) is not None:
             return view.copy()
         data = np.empty(bytes, dtype=np.uint8)
         if bytes:
@@ -228,7 +248,10 @@ class CudaBackend:
 
     def stream(self, name: str) -> CudaStream:
         """Create a stream; there is one compute stream, on which the libraries work."""
-        return self._compute if name == "compute" else CudaStream(self, self._new_stream())
+        if name == "compute":
+            return self._compute
+        with _failing(self.driver):
+            return CudaStream(self.driver, self.driver.Stream(), self._origin, self._host)
 
     def algorithms(self, kernel: Kernel) -> list[tuple[str, int]]:
         """Return all algorithms of the providers for a convolution, also those that `prepare` refuses."""
@@ -314,10 +337,6 @@ class CudaBackend:
             with contextlib.suppress(self.driver.Error, DeviceError):
                 self._closing.close()
         self._host.clear()
-
-    def _new_stream(self) -> Any:
-        with _failing(self.driver):
-            return self.driver.Stream()
 
     def _provider(self, name: str) -> Provider:
         """Return a provider of convolutions, loaded at first use."""

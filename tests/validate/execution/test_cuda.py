@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -265,6 +267,19 @@ def test_closing_twice_is_no_error(fake_cuda: FakeCuda) -> None:  # noqa: F811
     backend.close()
     backend.close()
     assert fake_cuda.bytes_in_use() == 0
+
+
+def test_a_backend_goes_with_its_last_reference(fake_cuda: FakeCuda) -> None:  # noqa: ARG001, F811
+    # In a cycle its streams might be destroyed by another thread, which PyCUDA refuses with a warning.
+    backend = CudaBackend()
+    execute(*case(*MOVING), backend)
+    gone = weakref.ref(backend)
+    gc.disable()
+    try:
+        del backend
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_page_is_seen_at_every_address_that_means_it(fake_cuda: FakeCuda) -> None:  # noqa: F811
