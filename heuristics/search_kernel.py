@@ -398,6 +398,29 @@ def _largest(pool: _Pool) -> int:
 
 
 @njit(cache=True)
+def _holes_around(pool: _Pool, at: int, size: int, latest: int, start: Integers, length: Integers) -> int:
+    """List what is free by `latest` before and behind a range; return the number of such holes."""
+    holes = 0
+    for i in range(pool.ends[1]):
+        if pool.time[i] > latest:
+            continue
+        for behind in range(2):
+            low, high = pool.start[i], pool.start[i] + pool.size[i]
+            if behind:
+                low = max(low, at + size)
+            else:
+                high = min(high, at)
+            if high <= low:
+                continue
+            if holes and start[holes - 1] + length[holes - 1] == low:
+                length[holes - 1] += high - low
+            else:
+                start[holes], length[holes] = low, high - low
+                holes += 1
+    return holes
+
+
+@njit(cache=True)
 def _clear(problem: Problem, state: _State, size: int, only: int, most: int) -> int:
     """Move blocks so that `size` bytes are free in one range, for less than `most`; its address, or -1.
 
@@ -479,25 +502,7 @@ def _clear(problem: Problem, state: _State, size: int, only: int, most: int) -> 
             count = _before(at_of, at + size) - first
             for i in range(count):
                 moved[i] = there[first + i]
-            # what is free outside the range
-            holes = 0
-            for i in range(n):
-                if pool.time[i] > now and not late:
-                    continue
-                low, high = pool.start[i], pool.start[i] + pool.size[i]
-                if low < at and min(high, at) > low:
-                    if holes and hole_start[holes - 1] + hole_size[holes - 1] == low:
-                        hole_size[holes - 1] += min(high, at) - low
-                    else:
-                        hole_start[holes], hole_size[holes] = low, min(high, at) - low
-                        holes += 1
-                if high > at + size:
-                    low = max(low, at + size)
-                    if holes and hole_start[holes - 1] + hole_size[holes - 1] == low:
-                        hole_size[holes - 1] += high - low
-                    else:
-                        hole_start[holes], hole_size[holes] = low, high - low
-                        holes += 1
+            holes = _holes_around(pool, at, size, NEVER if late else now, hole_start, hole_size)
             for i in range(1, count):  # the largest first
                 d, j = moved[i], i
                 while j > 0 and state.extent[moved[j - 1]] < state.extent[d]:
@@ -1161,32 +1166,17 @@ def _reach(problem: Problem, random: NDArray[np.uint64]) -> int:
 
 
 @njit(cache=True)
-def _alike(problem: Problem, g: int, h: int, reach: int) -> bool:
-    """Whether gap h is of the kind of gap g and begins within reach of it."""
-    distance = problem.gaps[h, AFTER] - problem.gaps[g, AFTER]
-    return problem.gaps[h, GAP_KIND] == problem.gaps[g, GAP_KIND] and -reach <= distance <= reach
-
-
-@njit(cache=True)
-def _evict(problem: Problem, decisions: Decisions, g: int, reach: int) -> None:
-    """Evict a gap and those of its kind within reach, and the parts that follow."""
+def _flip(problem: Problem, decisions: Decisions, g: int, reach: int) -> None:
+    """Evict a gap and the parts that follow, or keep it and those before; and its kind within reach."""
+    evicted = 1 - decisions.evicted[g]
+    neighbour = NEXT_PART if evicted else PART_BEFORE
     for i in range(len(problem.gaps) if reach else 1):
         h = i if reach else g
-        if h == g or _alike(problem, g, h, reach):
+        distance = abs(problem.gaps[h, AFTER] - problem.gaps[g, AFTER])
+        if problem.gaps[h, GAP_KIND] == problem.gaps[g, GAP_KIND] and distance <= reach:
             while h >= 0:
-                decisions.evicted[h] = 1
-                h = problem.gaps[h, NEXT_PART]
-
-
-@njit(cache=True)
-def _keep(problem: Problem, decisions: Decisions, g: int, reach: int) -> None:
-    """Do not evict a gap and those of its kind within reach, nor the parts before."""
-    for i in range(len(problem.gaps) if reach else 1):
-        h = i if reach else g
-        if h == g or _alike(problem, g, h, reach):
-            while h >= 0:
-                decisions.evicted[h] = 0
-                h = problem.gaps[h, PART_BEFORE]
+                decisions.evicted[h] = evicted
+                h = problem.gaps[h, neighbour]
 
 
 @njit(cache=True)
@@ -1217,9 +1207,9 @@ def _change(problem: Problem, search: Search) -> bool:
                 g = _draw(random, gaps)
         reach = _reach(problem, random)
         if trial.evicted[g]:
-            _keep(problem, trial, g, reach)
+            _flip(problem, trial, g, reach)
             return repair(problem, trial, random, g, 1 + _draw(random, 4))
-        _evict(problem, trial, g, reach)
+        _flip(problem, trial, g, reach)
         if _draw(random, 2):  # and keep another in its place
             for _ in range(20):
                 h = _draw(random, gaps)
@@ -1229,7 +1219,7 @@ def _change(problem: Problem, search: Search) -> bool:
                     and problem.gaps[h, AFTER] < problem.gaps[g, UNTIL]
                     and problem.gaps[h, UNTIL] > problem.gaps[g, AFTER]
                 ):
-                    _keep(problem, trial, h, reach)
+                    _flip(problem, trial, h, reach)
                     return repair(problem, trial, random, h, 1 + _draw(random, 4))
         return True
     if dice < 50:

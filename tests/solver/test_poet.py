@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from pebbler.benchmark.chain import page_sized
 from pebbler.benchmark.tiny import recomputing, tiny_instance, without_copies
 from pebbler.heuristics.reruns import stages_of
-from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.instance import Instance
 from pebbler.instances.transforms import with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.brute_force import brute_force
@@ -17,6 +18,8 @@ from pebbler.solver.linear import solve_linear
 from pebbler.solver.poet import PagedStages
 from pebbler.solver.solve import Status, solve
 from pebbler.solver.stage_model import Stages
+
+from ..validate.test_exact_bounds import one_gap
 
 
 @pytest.mark.parametrize("parts", [False, True])
@@ -60,30 +63,15 @@ def test_without_copies_it_is_the_program_without_pages() -> None:
     assert compared >= 8
 
 
-def one_gap(again: bool) -> Instance:
-    """A of 6 bytes is made (5 ns), waits while B of 8 is used (7 ns) in a pool of 10, and is read (3 ns)."""
-
-    def task(name: str, time: int, reads: tuple[int, ...], writes: tuple[int, ...]) -> Task:
-        only = Algorithm(name="only", duration_ns=time, workspace_bytes=0)
-        return Task(name=name, inputs=reads, outputs=writes, algorithms=(only,), recomputable=again)
-
-    return Instance(
-        name="one-gap",
-        engines="duplex",
-        budget_bytes=10,
-        resident_bytes=0,
-        alignment_bytes=1,
-        blocks=(
-            Block(name="a", bytes=6, offload_ns=12, prefetch_ns=6),
-            Block(name="b", bytes=8, offload_ns=None, prefetch_ns=None),
-        ),
-        tasks=(task("make", 5, (), (0,)), task("peak", 7, (), (1,)), task("read", 3, (0,), ())),
-    )
+def one_gap_with(again: bool) -> Instance:
+    """The gap of the exact bounds' tests, with tasks that may run again or not."""
+    instance = one_gap()
+    return replace(instance, tasks=tuple(replace(task, recomputable=again) for task in instance.tasks))
 
 
 @pytest.mark.parametrize(("again", "time"), [(False, 5 + 12 + 7 + 6 + 3), (True, 5 + 7 + 5 + 3)])
 def test_a_gap_is_bridged_by_copies_or_by_a_second_run_worked_out_by_hand(again: bool, time: int) -> None:
-    instance = one_gap(again)
+    instance = one_gap_with(again)
     model = PagedStages(instance, stages_of(instance), "contiguous").build()
     objective = solve_linear(model.linear).objective
     assert objective is not None
@@ -94,7 +82,7 @@ def test_a_gap_is_bridged_by_copies_or_by_a_second_run_worked_out_by_hand(again:
 
 
 def test_what_it_cannot_do_is_one_sentence() -> None:
-    instance = one_gap(again=True)
+    instance = one_gap_with(again=True)
     assert "takes no whole variables" in solve(instance, "poet", solver="glop").stopped_by
     large = with_recomputation(Workload("resnet152", 64, "v100").instance("75%"))
     assert "the instance is too large" in solve(large, "poet").stopped_by
