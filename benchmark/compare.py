@@ -321,9 +321,9 @@ def compare(
     for instance in rounds:
         require_budget(instance)
     known = {
-        instance.name: best_bound(instance, without)
+        instance.name: best_bound(instance, without, memory)
         if time_limit is None or not refine
-        else refine_bound(instance, time_limit, seed=seed, workers=workers)
+        else refine_bound(instance, time_limit, seed=seed, workers=workers, memory=memory)
         for instance in rounds
     }
     run = _Run(known, time_limit, seed, workers, memory, without, on_better)
@@ -454,7 +454,10 @@ class _Run:
             return self.searched[method].least_bound()
         return iteration_bound(
             [instance.rounds for instance in solved],
-            [self.known.get(instance.name) or best_bound(instance) for instance in solved],
+            [
+                self.known.get(instance.name) or best_bound(instance, memory=self.memory)
+                for instance in solved
+            ],
         )
 
     def comparison(

@@ -135,7 +135,11 @@ def blame(run: Run, runs: Sequence[Run]) -> str:
         for other in (run, *runs)
         if other.about.problem_sha256 == run.about.problem_sha256
     ]
-    bound = max(found.lower_bound_ns for _, found in peers if found.lower_bound_ns is not None)
+    bound = max(
+        found.lower_bound_ns
+        for _, found in peers
+        if found.lower_bound_ns is not None and (memory == "paged" or not found.bounds_paged_only)
+    )
     made = [(model, found.iteration_ns) for model, found in peers if found.iteration_ns is not None]
     best = min(reached for model, reached in made if model == memory)
     alone = [
@@ -217,12 +221,19 @@ def _cells_table(some: Sequence[Run], runs: Sequence[Run]) -> str:
     for cell in dict.fromkeys(run.about.problem for run in some):
         found = {run.setting.memory_model: run for run in some if run.about.problem == cell}
         told = next(iter(found.values())).about
-        bounds = [
-            (run.found.lower_bound_ns, run.found.bound_by)
-            for run in found.values()
-            if run.found.lower_bound_ns is not None
-        ]
-        bound, bound_by = max(bounds, key=lambda one: one[0], default=(None, None))
+        bounds = {
+            paged: max(
+                (
+                    (run.found.lower_bound_ns, run.found.bound_by)
+                    for run in found.values()
+                    if run.found.lower_bound_ns is not None and run.found.bounds_paged_only == paged
+                ),
+                key=lambda one: one[0],
+                default=(None, None),
+            )
+            for paged in (False, True)
+        }
+        bound = bounds[False][0]
         times = [run.found.iteration_ns for run in found.values() if run.found.iteration_ns is not None]
         failures = {f"{memory}: {why}" for memory, run in found.items() if (why := failure(run)) is not None}
         misses = [
@@ -234,7 +245,7 @@ def _cells_table(some: Sequence[Run], runs: Sequence[Run]) -> str:
             (
                 cell,
                 str(told.tasks),
-                "" if bound is None else f"{format_time(bound)} ({bound_by})",
+                "; ".join(f"{format_time(ns)} ({name})" for ns, name in bounds.values() if ns is not None),
                 *(percent(found[m].found.gap) if m in found else "" for m in TARGETS),
                 "" if bound is None or not times else percent((min(times) - bound) / bound),
                 "; ".join([*misses, *sorted(failures)]),

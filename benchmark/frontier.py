@@ -256,9 +256,11 @@ class Sweep:
         """Solve a point, from the best schedule for a smaller budget, and write its files."""
         instance = with_budget(self.instance, budget)
         require_budget(instance)
-        known = best_bound(instance)
+        known = best_bound(instance, memory=self.memory)
         if self.time_limit is not None:
-            known = refine_bound(instance, self.time_limit, seed=self.seed, workers=self.workers)
+            known = refine_bound(
+                instance, self.time_limit, seed=self.seed, workers=self.workers, memory=self.memory
+            )
         result = solve(
             instance,
             self.method,

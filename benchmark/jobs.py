@@ -14,6 +14,7 @@ from ..instances.files import encode
 from ..instances.memory import ideal_ns
 from ..instances.units import format_size
 from ..solver.bounds import best_bound
+from ..validate.certificate import PAGED_ONLY
 from ..validate.schedule import MemoryModel
 from .compare import Comparison, Row, compare, compare_auto
 from .machine import limit_memory, package_versions, peak_rss_bytes
@@ -122,6 +123,11 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         if self.iteration_ns is None or self.lower_bound_ns is None:
             return math.inf
         return (self.iteration_ns - self.lower_bound_ns) / max(self.lower_bound_ns, 1)
+
+    @property
+    def bounds_paged_only(self) -> bool:
+        """Whether the bound does not hold in other memory models."""
+        return self.bound_by is not None and PAGED_ONLY in self.bound_by
 
 
 @dataclass(frozen=True, slots=True)

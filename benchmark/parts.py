@@ -61,10 +61,18 @@ def _table(runs: Sequence[Run], whole: Sequence[Run]) -> str:
     for cell in dict.fromkeys(run.about.problem for run in runs):
         parts, other = _found(runs, cell), _found(whole, cell)
         bound, bound_by = max(
-            ((found.lower_bound_ns, found.bound_by) for found in parts.values() if found.lower_bound_ns),
+            (
+                (found.lower_bound_ns, found.bound_by)
+                for found in parts.values()
+                if found.lower_bound_ns and not found.bounds_paged_only
+            ),
             default=(None, None),
         )
-        known = [found.lower_bound_ns for found in other.values() if found.lower_bound_ns is not None]
+        known = [
+            found.lower_bound_ns
+            for found in other.values()
+            if found.lower_bound_ns is not None and not found.bounds_paged_only
+        ]
         best = max(known, default=None)
         rows.append(
             (

@@ -24,11 +24,14 @@ class Guide(NamedTuple):
         The gaps in the order of their offloads, or those for which it matters.
     algorithms
         One a task.
+    tentative
+        Whether it is no more than a rounded relaxation: of use where it is good as it is.
     """
 
     returning: Sequence[Gap]
     leaving: Sequence[Gap]
     algorithms: Sequence[int]
+    tentative: bool = False
 
 
 def gaps_of(instance: Instance) -> dict[Gap, int]:

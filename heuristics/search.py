@@ -133,12 +133,19 @@ class LocalSearch:
         return min(_ROUND * decisions * len(self.instance.tasks), _WORK // (32 if self._problem.parts else 2))
 
     def offer(self, start: Schedule | Guide) -> None:
-        """Set off from the decisions of a schedule, or from some that need not fit."""
+        """Set off from the decisions of a schedule, or from some that need not fit.
+
+        From a tentative guide only if it makes for the best program so far.
+        """
         if isinstance(start, Schedule):
             decisions = decisions_from(self.instance, self._problem, start)
             repair(self._problem, decisions, self._state, -1, 0)
         else:
             decisions = self._complete(start)
+            if start.tentative:
+                cost, _ = simulate(self._problem, decisions, self._log, self._search.stalls[1])
+                if cost >= self.cost:
+                    return
         self._set_off(decisions, 0)
 
     def run(self, seconds: float = math.inf, work: int = _CHUNK) -> None:

@@ -19,6 +19,9 @@ from .units import ceil_to, format_size, parse_size
 PAGE = 2 * 2**20
 """Bytes of a page of device memory (2 MiB): parts begin at multiples of it, so that they can be paged."""
 
+_PAGES = "pages="
+"""How the word of that transform begins."""
+
 LINKS: dict[str, float] = {"pcie3": 12.8e9, "pcie4": 25.6e9, "pcie5": 51.2e9, "nvlink": 150e9}
 """Bytes a second of copies in one direction.
 
@@ -132,6 +135,36 @@ def with_mask(instance: Instance) -> Instance:
 def with_algorithms(instance: Instance, word: str, tasks: tuple[Task, ...]) -> Instance:
     """Return the instance with its tasks' algorithms exchanged, as a transform of that word."""
     return _changed(instance, word, tasks=tasks)
+
+
+def in_pages(instance: Instance, page_bytes: int = PAGE) -> Instance:
+    """Return what the instance comes to in paged memory: whole pages, and copies that take what they took.
+
+    Blocks and workspaces get the pages that they need, the pool has the whole pages that it holds. What
+    bounds this instance bounds the paged schedules of the other.
+    """
+    blocks = tuple(
+        msgspec.structs.replace(block, bytes=ceil_to(block.bytes, page_bytes)) for block in instance.blocks
+    )
+    tasks = tuple(
+        msgspec.structs.replace(
+            task,
+            algorithms=tuple(
+                msgspec.structs.replace(a, workspace_bytes=ceil_to(a.workspace_bytes, page_bytes))
+                for a in task.algorithms
+            ),
+        )
+        for task in instance.tasks
+    )
+    pool = max(instance.pool_bytes, 0) // page_bytes * page_bytes
+    budget = instance.resident_bytes + pool
+    return _changed(instance, f"{_PAGES}{page_bytes}", blocks=blocks, tasks=tasks, budget_bytes=budget)
+
+
+def page_bytes_of(instance: Instance) -> int | None:
+    """Bytes of a page where the instance is one of `in_pages`, else None."""
+    words = [word for word in instance.meta.get("transforms", ()) if word.startswith(_PAGES)]
+    return int(words[-1].removeprefix(_PAGES)) if words else None
 
 
 def in_parts(instance: Instance) -> bool:

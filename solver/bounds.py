@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..instances.instance import Instance
-from ..validate.certificate import Certificate, certify
+from ..instances.transforms import in_pages
+from ..validate.certificate import Certificate, certify, name_of_bound
 from ..validate.exact_bounds import EvictableStay, SinglePeak, least_times
+from ..validate.schedule import MemoryModel
 from .gradient_bounds import gradient_bound_ns
 
 _EXACT = 8
@@ -27,7 +29,7 @@ class Bound:
     Attributes
     ----------
     lower_bound_ns
-        No schedule of the instance is shorter.
+        No schedule of the instance is shorter; no paged one, where `bound_by` ends in ``+pages``.
     bound_by
         The argument: ``compute``, ``single-peak``, or a solver's name.
     certified
@@ -77,16 +79,21 @@ def certified_bound(certificate: Certificate) -> Bound:
     return Bound(certificate.lower_bound_ns, certificate.bound_by, certified=True, certificate=certificate)
 
 
-def best_bound(instance: Instance, without: Collection[str] = ()) -> Bound:
+def best_bound(
+    instance: Instance, without: Collection[str] = (), memory: MemoryModel = "contiguous"
+) -> Bound:
     """Return the best of the compute bound, that of gradients and, if no task may run again, of a peak.
 
-    The last is left out where `without`, rules that a method leaves out, has ``single-peak``.
+    The last is left out where `without`, rules that a method leaves out, has ``single-peak``. For paged
+    memory, the arguments are also tried on the instance in whole pages.
     """
     bounds = [compute_bound(instance)]
     if instance.gpus > 1:
         bounds.append(Bound(gradient_bound_ns(instance), "gradients", certified=True))
     if "single-peak" not in without and not any(task.recomputable for task in instance.tasks):
         bounds.append(single_peak_bound(instance))
+    if memory == "paged":
+        bounds.append(best_bound(in_pages(instance), without))
     return max(bounds, key=lambda bound: bound.lower_bound_ns)
 
 
@@ -111,7 +118,7 @@ def single_peak_bound(instance: Instance) -> Bound:
     position = max(bounds, key=lambda k: bounds[k], default=None)
     if position is None or bounds[position] <= peaks.before[-1]:
         least = compute_bound(instance)
-        return replace(least, bound_by="single-peak")
+        return replace(least, bound_by=name_of_bound(instance, "single-peak"))
     return certified_bound(certify(instance, "single-peak", "single-peak", position=position))
 
 

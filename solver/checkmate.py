@@ -82,7 +82,7 @@ def checkmate(instance: Instance, limits: Limits) -> Answer:
     stages = stages_of(instance)
     require_stages("checkmate", stages)
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
-    schedule, stopped_by, bound = None, "done", best_bound(instance)
+    schedule, stopped_by, bound = None, "done", best_bound(instance, memory=limits.memory)
     alone = all(block.prefetch_ns is None for block in instance.blocks)
     actions: list[Action] | None = None
     try:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from ..heuristics.gaps import Gap
 from ..instances.instance import Instance
 from ..instances.memory import footprint, live_bytes
-from ..validate.certificate import certify
+from ..validate.certificate import certify, name_of_bound
 from ..validate.exact_bounds import Prices, fitting, least_times
 from ..validate.exact_reruns import RerunKey
 from .bounds import Bound, certified_bound
@@ -40,6 +40,9 @@ _RANGE = 1e4
 
 SAFETY = 1e-6
 """Relative amount by which a floating-point bound is lowered before it is used."""
+
+_FASTEST = -40
+"""Of the paces that are told apart: bytes take a fortieth of the time or less."""
 
 _PRICE_BITS = 52
 """Of the largest price of a certificate: figures of files are exact in a double."""
@@ -226,7 +229,7 @@ def proven_by(
         found.append(certified_bound(certificate))
     if math.isfinite(result.bound):
         bound = math.ceil(result.bound * model.nanoseconds * (1 - SAFETY))
-        found.append(Bound(max(bound, 0), word, certified=False))
+        found.append(Bound(max(bound, 0), name_of_bound(instance, word), certified=False))
     return reduce(Bound.raised, found) if found else None
 
 
@@ -583,11 +586,17 @@ def _versions(instance: Instance, positions: NDArray[np.int64], blocks: Sequence
 
 
 def _merged(versions: list[_Version]) -> list[_Version]:
-    """Make one of the versions that the checkpoints cannot tell apart, at the fastest rates among them."""
+    """Make one of the versions that the checkpoints cannot tell apart, at the fastest rates among them.
+
+    Versions whose bytes take far less or more time than those of others stay apart.
+    """
     groups: dict[tuple[object, ...], list[_Version]] = defaultdict(list)
+    largest = max(versions, key=lambda v: v.bytes, default=None)
     for v in versions:
-        moves = v.offload_ns is None, v.prefetch_ns is None
-        groups[v.ready, v.gaps, v.must_leave, moves].append(v)
+        assert largest is not None
+        out = _pace(v.offload_ns, v.bytes, largest.offload_ns, largest.bytes)
+        back = _pace(v.prefetch_ns, v.bytes, largest.prefetch_ns, largest.bytes)
+        groups[v.ready, v.gaps, v.must_leave, out, back].append(v)
     return [
         _Version(
             total,
@@ -601,6 +610,15 @@ def _merged(versions: list[_Version]) -> list[_Version]:
         for group in groups.values()
         for total in [sum(v.bytes for v in group)]
     ]
+
+
+def _pace(time: Fraction | None, size: int, other_time: Fraction | None, other: int) -> int | None:
+    """Steps of a tenth by which bytes take longer in a copy than in another one; None without copies."""
+    if time is None:
+        return None
+    if not time or not other_time:
+        return _FASTEST
+    return max(round(math.log(time * other / (other_time * size)) / math.log(1.1)), _FASTEST)
 
 
 def _least_time(copies: list[tuple[Fraction | None, int]], total: int) -> Fraction | None:

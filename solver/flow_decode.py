@@ -25,7 +25,7 @@ class _Eviction(NamedTuple):
 
 
 def guide_of(instance: Instance, model: FlowModel, values: NDArray[np.float64]) -> Guide:
-    """Decode a solution in which at least the choice of algorithms is whole.
+    """Decode a solution; tentatively, if not even the choice of algorithms is whole.
 
     Where columns stand for the gaps of several blocks, such as the parts of a tensor, so many of these leave
     as make up the bytes that are absent, the last ones first; the last to leave is the first to come back.
@@ -40,7 +40,8 @@ def guide_of(instance: Instance, model: FlowModel, values: NDArray[np.float64]) 
         algorithms[k] = max(columns, key=lambda a: float(values[columns[a]]))
     returning = sorted(evictions, key=lambda eviction: eviction.returns_at)
     leaving = sorted(evictions, key=lambda eviction: eviction.leaves_at)
-    return Guide([one.gap for one in returning], [one.gap for one in leaving], algorithms)
+    tentative = not model.linear.integer.any()
+    return Guide([one.gap for one in returning], [one.gap for one in leaving], algorithms, tentative)
 
 
 def _evictions(

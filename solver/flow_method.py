@@ -17,7 +17,7 @@ from ..heuristics.methods import Answer, Limits, Refusal, find_method, register
 from ..heuristics.parts import with_parts
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
-from ..instances.transforms import in_parts
+from ..instances.transforms import in_pages, in_parts
 from ..instances.units import format_time
 from ..validate.schedule import Schedule
 from .bounds import best_bound
@@ -25,7 +25,7 @@ from .flow import FlowModel, bound_name, flow_model, hot_checkpoints, proven
 from .flow_decode import guide_of
 from .linear import LinearModel, LinearResult
 from .linear_worker import LinearWorker
-from .refine import Stage, Tiling, finest_integrality, stages
+from .refine import LARGE, Stage, Tiling, finest_integrality, stages
 from .windows import Windows
 
 if TYPE_CHECKING:
@@ -123,6 +123,8 @@ class FlowRun:
         Of the method.
     rules
         Those whose schedules the search starts from.
+    modelled
+        What the models take for the instance: in paged memory, sizes are whole pages.
     """
 
     name = "flow"
@@ -130,8 +132,9 @@ class FlowRun:
 
     def __init__(self, instance: Instance, limits: Limits) -> None:
         self.instance, self.limits = instance, limits
+        self.modelled = in_pages(instance) if limits.memory == "paged" else instance
         self.whole = finest_integrality(instance, limits.solver)
-        self.bound = best_bound(instance, limits.without)
+        self.bound = best_bound(instance, limits.without, limits.memory)
         self.best = limits.incumbent
         self.searches = "local-search" not in limits.without
         self.reason = "no schedule was found"
@@ -185,7 +188,7 @@ class FlowRun:
             return None
 
     def _new_windows(self) -> Windows | None:
-        return Windows(self.instance, self.whole)
+        return Windows(self.modelled, self.whole)
 
     def _start(self) -> None:
         """Start the search from the warm start and from a rule's schedule."""
@@ -259,20 +262,22 @@ class FlowRun:
     ) -> tuple[LinearModel, Callable[[LinearResult], None]]:
         """A model, and what is to be done with its result."""
         windows = self.windows.known if stage.windowed and self.windows is not None else ()
-        model = flow_model(self.instance, checkpoints, stage.integrality, windows)
+        model = flow_model(self.modelled, checkpoints, stage.integrality, windows)
         return model.linear, lambda result: self._take(stage, model, result)
 
     def _take(self, stage: Stage, model: FlowModel, result: LinearResult) -> None:
-        found = proven(self.instance, result, model, bound_name(stage.integrality, self.limits.solver))
+        found = proven(self.modelled, result, model, bound_name(stage.integrality, self.limits.solver))
         if found is not None:
             self.bound = self.bound.raised(found)
-        if result.values is not None and stage.integrality != "none" and self.search is not None:
-            self.search.offer(guide_of(self.instance, model, result.values))
+        if result.values is None or self.search is None:
+            return
+        if stage.integrality != "none" or len(self.instance.tasks) > LARGE:  # else whole models come soon
+            self.search.offer(guide_of(self.modelled, model, result.values))
 
     def _checkpoints(self, count: int) -> list[int]:
         """Hot checkpoints, and the tasks before which the best schedule stalls the most."""
         without = self.limits.without
-        hot = hot_checkpoints(self.instance, count, 0.0 if "hot-checkpoints" in without else 0.5)
+        hot = hot_checkpoints(self.modelled, count, 0.0 if "hot-checkpoints" in without else 0.5)
         stalls = [] if self.search is None or "refinement" in without else self.search.stalls()
         return sorted({*hot, *stalls[: count // 4]})
 

@@ -68,16 +68,16 @@ class _Run(FlowRun):
     def _model(
         self, checkpoints: list[int], stage: Stage
     ) -> tuple[LinearModel, Callable[[LinearResult], None]]:
-        model = recompute_model(self.instance, checkpoints, stage.integrality)
+        model = recompute_model(self.modelled, checkpoints, stage.integrality)
         return model.linear, lambda result: self._decide(stage, model, result)
 
     def _decide(self, stage: Stage, model: RecomputeModel, result: LinearResult) -> None:
         """Take what the solver has proven, and lead the search by what its solution decides."""
-        found = proven_with_reruns(self.instance, result, model, stage.integrality, self.limits.solver)
+        found = proven_with_reruns(self.modelled, result, model, stage.integrality, self.limits.solver)
         if found is not None:
             self._prove(found)
         if result.values is not None and stage.integrality == self.whole and self.reruns is not None:
-            self.reruns.offer_plan(*decided(self.instance, model, result.values))
+            self.reruns.offer_plan(*decided(self.modelled, model, result.values))
 
     def _prove(self, found: Bound) -> None:
         self.bound = self.bound.raised(found)

@@ -47,7 +47,7 @@ def poet(instance: Instance, limits: Limits) -> Answer:
         raise Refusal(f"poet: solver '{limits.solver}' takes no whole variables")
     stages = stages_of(instance)
     require_stages("poet", stages)
-    bound = best_bound(instance)
+    bound = best_bound(instance, memory=limits.memory)
     deadline = None if limits.time_limit is None else time.monotonic() + limits.time_limit
     paged = PagedStages(instance, stages, limits.memory)
     schedule = None

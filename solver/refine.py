@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from ..instances.instance import Instance
-from ..instances.transforms import in_parts
+from ..instances.transforms import in_pages, in_parts
+from ..validate.schedule import MemoryModel
 from .bounds import Bound, best_bound
 from .cluster_flow import cluster_flow_bound
 from .flow import Integrality, flow_bound, hot_checkpoints
@@ -27,7 +28,7 @@ from .windows import Windows
 _FIRST = 16
 """Checkpoints of the coarsest model."""
 
-_LARGE = 100
+LARGE = 100
 """Tasks above which LPs come before large whole models: one of those may not even finish its relaxation."""
 
 _WINDOW = 12
@@ -71,7 +72,7 @@ def finest_integrality(instance: Instance, solver: str) -> Integrality:
     many tasks, a whole model says after a minute hardly more than its relaxation.
     """
     again = any(task.recomputable for task in instance.tasks)
-    if not takes_whole_columns(solver) or (again and len(instance.tasks) > _LARGE):
+    if not takes_whole_columns(solver) or (again and len(instance.tasks) > LARGE):
         return "none"
     return "algorithms" if in_parts(instance) else "all"
 
@@ -99,7 +100,7 @@ def stages(tasks: int, deadline: float, whole: Integrality = "all") -> Iterator[
     def left() -> float:
         return max(deadline - time.monotonic(), 0.0)
 
-    large, linear = tasks > _LARGE, whole == "none"
+    large, linear = tasks > LARGE, whole == "none"
     share = _COARSE_SHARE if large else _SHARE
     count = min(_FIRST, tasks)
 
@@ -150,6 +151,7 @@ def refine_bound(
     workers: int = 1,
     solver: str = "highs",
     log: bool = False,
+    memory: MemoryModel = "contiguous",
     on_better: Callable[[Bound], None] | None = None,
 ) -> Bound:
     """Return the best bound that the time allows; the bound only rises.
@@ -171,6 +173,8 @@ def refine_bound(
         One that `list_linear_solvers` knows; with GLOP and PDLP the models stay linear.
     log
         Whether the solver writes its log to standard error.
+    memory
+        For paged memory, the models take blocks and workspaces in whole pages.
     on_better
         Called with every bound that is better than those before.
 
@@ -181,10 +185,12 @@ def refine_bound(
     """
     require_linear_solver(solver)
     deadline = time.monotonic() + time_limit
-    best = best_bound(instance)
+    best = best_bound(instance, memory=memory)
     if on_better is not None:
         on_better(best)
     whole = finest_integrality(instance, solver)
+    if memory == "paged":
+        instance = in_pages(instance)
     options = LinearOptions(workers=workers, seed=seed, log=log)
     other = None
     if any(task.recomputable for task in instance.tasks):

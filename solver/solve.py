@@ -16,12 +16,13 @@ from ..heuristics.methods import Answer, Limits, OnBetter, Refusal, find_method
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
 from ..instances.memory import require_budget, why_infeasible
+from ..instances.transforms import in_pages
 from ..instances.units import format_size, format_time
 from ..validate.certificate import Certificate, check_certificate
 from ..validate.check import check
 from ..validate.cluster_check import check_schedule
 from ..validate.measures import average_bytes, moved_bytes, pinned_bytes
-from ..validate.schedule import Schedule
+from ..validate.schedule import PAGE_BYTES, Schedule
 from .bounds import Bound, best_bound, certified_bound
 from .linear import require_linear_solver
 
@@ -181,11 +182,15 @@ def solve(
             f"the warm start is not a schedule of {instance.name}: {reasons[0]}; give one that is valid"
         )
     require_linear_solver(solver)
-    known = best_bound(instance) if bound is None else bound
+    known = best_bound(instance, memory=memory) if bound is None else bound
     limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log, frozenset(without), on_better)
     began = time.perf_counter()
     try:
         reason = why_infeasible(instance)
+        if reason is None and memory == "paged":
+            in_whole_pages = why_infeasible(in_pages(instance, PAGE_BYTES))
+            if in_whole_pages is not None:
+                reason = f"in pages of {format_size(PAGE_BYTES)}, {in_whole_pages}"
         if reason is not None:
             answer = Answer(None, reason, infeasible=True)
         elif instance.cluster is UNSET:
@@ -195,7 +200,7 @@ def solve(
     except Refusal as refusal:
         answer = Answer(None, stopped_by=str(refusal))
     seconds = time.perf_counter() - began
-    known = _best_known(instance, method, answer, known)
+    known = _best_known(instance, method, answer, known, memory)
     schedule = answer.schedule
     if schedule is not None:
         _require_valid(instance, schedule, known, memory)
@@ -222,10 +227,13 @@ def solve(
     )
 
 
-def _best_known(instance: Instance, method: str, answer: Answer, known: Bound) -> Bound:
+def _best_known(instance: Instance, method: str, answer: Answer, known: Bound, memory: str) -> Bound:
     """The best of what is known and what a method claims; its certificate is checked first."""
     if answer.certificate is not None:
-        if reasons := check_certificate(instance, answer.certificate).reasons:
+        reasons = list(check_certificate(instance, answer.certificate).reasons)
+        if answer.certificate.page_bytes is not UNSET and memory != "paged":
+            reasons.append(f"it is for paged memory, not for {memory}")
+        if reasons:
             raise AssertionError(
                 f"method {method} on {instance.name}: its certificate is wrong: {reasons[0]}"
             )

@@ -16,10 +16,14 @@ import msgspec
 from ..instances.errors import FormatError
 from ..instances.files import encode, read_document, write_document
 from ..instances.instance import Instance, Natural, Positive
+from ..instances.transforms import in_pages, page_bytes_of
 from .check import CheckReport
 from .exact_bounds import Prices, SinglePeak, compute_ns, priced_ns
 
 Argument = Literal["compute", "single-peak", "prices"]
+
+PAGED_ONLY = "+pages"
+"""How the name of a bound ends that holds in paged memory only."""
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +47,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     rerun_prices
         Where tasks may run again: a task, the interval in which it does, a block that it reads or writes, and
         the price, nanoseconds for a byte.
+    page_bytes
+        Where only paged schedules are bounded: the argument is for the instance in whole pages.
     checksum
         SHA-256 of the file in which this key is the empty text.
     """
@@ -59,6 +65,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     memory_prices: tuple[Natural, ...] = ()
     engine_prices: tuple[tuple[Natural, ...], ...] = ()
     rerun_prices: tuple[tuple[Natural, Natural, Natural, Natural], ...] | msgspec.UnsetType = msgspec.UNSET
+    page_bytes: Positive | msgspec.UnsetType = msgspec.UNSET
     checksum: str = ""
 
 
@@ -76,9 +83,9 @@ def certify(
     Parameters
     ----------
     instance
-        What to bound.
+        What to bound; where it is in whole pages, only the paged schedules are.
     argument, bound_by, position, checkpoints, prices
-        As the certificate has them.
+        As the certificate has them; the name gets a word about pages.
 
     Raises
     ------
@@ -86,10 +93,11 @@ def certify(
         When the argument does not hold for the instance, or its figures are not what it needs.
     """
     reruns = {} if prices is None else prices.reruns
+    page_bytes = page_bytes_of(instance)
     found = Certificate(
         instance=instance.name,
         argument=argument,
-        bound_by=bound_by,
+        bound_by=name_of_bound(instance, bound_by),
         lower_bound_ns=0,
         position=position,
         checkpoints=checkpoints,
@@ -97,9 +105,15 @@ def certify(
         memory_prices=() if prices is None else tuple(prices.memory),
         engine_prices=() if prices is None else tuple(map(tuple, prices.engines)),
         rerun_prices=tuple((*key, price) for key, price in sorted(reruns.items())) or msgspec.UNSET,
+        page_bytes=msgspec.UNSET if page_bytes is None else page_bytes,
     )
     proven = max(proven_ns(instance, found), 0)
     return sealed(msgspec.structs.replace(found, lower_bound_ns=proven))
+
+
+def name_of_bound(instance: Instance, bound_by: str) -> str:
+    """Name of a bound by what proves it; one for the instance in whole pages holds in paged memory only."""
+    return bound_by if page_bytes_of(instance) is None else f"{bound_by}{PAGED_ONLY}"
 
 
 def proven_ns(instance: Instance, certificate: Certificate) -> int:
@@ -110,6 +124,8 @@ def proven_ns(instance: Instance, certificate: Certificate) -> int:
     ValueError
         When the argument does not hold for the instance, or its figures are not what it needs.
     """
+    if certificate.page_bytes is not msgspec.UNSET:
+        instance = in_pages(instance, certificate.page_bytes)
     if certificate.argument == "compute":
         return compute_ns(instance)
     if certificate.argument == "single-peak":

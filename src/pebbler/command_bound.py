@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .instances.errors import PebblerError
-from .options import Parser, add_command, add_file, add_solver, print_json, require_place, seconds
+from .options import Parser, add_command, add_file, add_memory, add_solver, print_json, require_place, seconds
 
 if TYPE_CHECKING:
     from .solver.bounds import Bound
@@ -31,6 +31,7 @@ def add_bound(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="T",
         help="for better bounds by linear and integer programs; default: only those that need no solver",
     )
+    add_memory(command, "for which schedules: a bound for contiguous memory holds for paged memory, too")
     add_solver(command)
     command.add_argument(
         "-o",
@@ -72,10 +73,15 @@ def _bound(arguments: argparse.Namespace) -> int:
         print(f"pebbler: {instance.name} has no schedule: {reason}", file=sys.stderr)
         return 1
     if arguments.time_limit is None:
-        bound = best_bound(instance)
+        bound = best_bound(instance, memory=arguments.memory)
     else:
         bound = refine_bound(
-            instance, arguments.time_limit, solver=arguments.solver, log=arguments.log, on_better=progress
+            instance,
+            arguments.time_limit,
+            solver=arguments.solver,
+            log=arguments.log,
+            memory=arguments.memory,
+            on_better=progress,
         )
     if arguments.output is not None:
         if bound.certificate is None:
@@ -89,6 +95,8 @@ def _bound(arguments: argparse.Namespace) -> int:
 
 
 def _check_bound(arguments: argparse.Namespace) -> int:
+    from msgspec import UNSET
+
     from .instances.files import read_instance, sha256_of
     from .validate.certificate import check_certificate, read_certificate
 
@@ -98,7 +106,8 @@ def _check_bound(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(report)
     elif report.valid:
-        print(f"proven: no schedule takes less than {certificate.lower_bound_ns} ns")
+        paged = "" if certificate.page_bytes is UNSET else f"in pages of {certificate.page_bytes} bytes "
+        print(f"proven: no schedule {paged}takes less than {certificate.lower_bound_ns} ns")
     else:
         print("\n".join(report.reasons))
     return 0 if report.valid else 1

@@ -115,8 +115,13 @@ def add_limits(command: argparse.ArgumentParser) -> None:
     command.add_argument("--time-limit", type=seconds, metavar="T", help="for each method; default: none")
     command.add_argument("--seed", type=natural, default=0, metavar="N", help="default: 0")
     add_workers(command)
+    add_memory(command, "memory model")
+
+
+def add_memory(command: argparse.ArgumentParser, told: str) -> None:
+    """Add ``--memory``, with what it means."""
     command.add_argument(
-        "--memory", choices=("contiguous", "paged"), default="contiguous", help="memory model"
+        "--memory", choices=("contiguous", "paged"), default="contiguous", help=f"{told}; default: contiguous"
     )
 
 

@@ -8,17 +8,20 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 
-from pebbler.benchmark.tiny import tiny_instance
+from pebbler.benchmark.tiny import scaled, tiny_instance
 from pebbler.cli import main
 from pebbler.heuristics.methods import Limits, find_method
 from pebbler.heuristics.parts import with_parts
 from pebbler.instances.files import write_instance
-from pebbler.instances.transforms import with_recomputation
+from pebbler.instances.transforms import in_parts, with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, best_bound, compute_bound
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.refine import Stage, Tiling, finest_integrality, refine_bound, stages
+from pebbler.validate.certificate import check_certificate
+from pebbler.validate.schedule import PAGE_BYTES
 
 
 def test_bounds_only_rise_and_stay_under_schedules() -> None:
@@ -49,6 +52,35 @@ def test_refined_bounds_of_tiny_instances(seed: int) -> None:
     if schedule is not None:
         assert refined.lower_bound_ns <= schedule.makespan_ns
     assert compute_bound(instance).lower_bound_ns <= refined.certified_ns <= refined.lower_bound_ns
+
+
+def test_in_paged_memory_bounds_count_whole_pages() -> None:
+    """Blocks of 7/10 of a page and its multiples: pages make the optimum longer, and the bound follows."""
+    higher = tight = certified = 0
+    for seed in range(60):
+        tiny = tiny_instance(seed)
+        if in_parts(tiny):
+            continue
+        instance = scaled(tiny, size=7 * PAGE_BYTES // (10 * tiny.alignment_bytes))
+        bound = refine_bound(instance, 5.0, memory="paged")
+        plain = refine_bound(instance, 5.0)
+        assert bound.lower_bound_ns >= best_bound(instance, memory="paged").lower_bound_ns
+        assert bound.certificate is not None
+        assert check_certificate(instance, bound.certificate).valid
+        if bound.certificate.page_bytes is UNSET:
+            assert not bound.bound_by.endswith("+pages") or not bound.certified
+        else:
+            assert bound.certificate.bound_by.endswith("+pages")
+            certified += 1
+        schedule = brute_force(instance, "paged")
+        if schedule is None:
+            continue
+        assert bound.lower_bound_ns <= schedule.makespan_ns, seed
+        higher += bound.lower_bound_ns > plain.lower_bound_ns
+        tight += bound.lower_bound_ns == schedule.makespan_ns
+    assert higher >= 10
+    assert tight >= 10
+    assert certified >= 10
 
 
 def test_no_time_leaves_the_exact_bounds() -> None:

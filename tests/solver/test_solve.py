@@ -14,6 +14,8 @@ from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import with_budget
+from pebbler.instances.transforms import in_pages
+from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, best_bound
 from pebbler.solver.solve import Result, Status, solve
 from pebbler.validate.certificate import certify, sealed
@@ -101,6 +103,22 @@ def test_a_bound_is_certified_by_its_certificate(chain: Instance, toys: Toys, ke
     assert (result.lower_bound_ns, result.bound_by, result.certified) == (6_000_000, "proof", False)
     assert result.certified_lower_bound_ns == 5_000_000
     assert "certified bound  5.000 ms" in str(result)
+
+
+def test_a_certificate_for_paged_memory_bounds_no_contiguous_schedule(
+    chain: Instance, toys: Toys, keep: Method
+) -> None:
+    toys(proof=also(keep, certificate=certify(in_pages(chain), "compute", "sums")))
+    with pytest.raises(AssertionError, match="it is for paged memory, not for contiguous"):
+        solve(chain, "proof")
+
+
+def test_a_budget_may_be_too_small_for_whole_pages() -> None:
+    instance = Workload("lenet", 64, "k40").instance("1.05xMmin")
+    assert solve(instance, "modnn").schedule is not None
+    paged = solve(instance, "modnn", memory="paged")
+    assert paged.status is Status.INFEASIBLE
+    assert paged.stopped_by.startswith("in pages of 2.00 MiB, task 'BP1(pool1)' needs 12.00 MiB of blocks")
 
 
 def test_a_certificate_that_proves_less_is_a_defect_of_the_method(

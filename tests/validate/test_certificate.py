@@ -14,7 +14,7 @@ from pebbler.instances.errors import FormatError, PebblerError
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import with_budget
-from pebbler.instances.transforms import with_recomputation
+from pebbler.instances.transforms import in_pages, with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import compute_bound, single_peak_bound
 from pebbler.solver.flow import flow_bound, hot_checkpoints
@@ -192,6 +192,21 @@ def test_what_does_not_fit_the_instance_is_refused(
     honest = certificates[argument]
     changed = sealed(msgspec.structs.replace(honest, **change(honest)))  # type: ignore[arg-type]
     assert reason in reasons(proven, changed)
+
+
+def test_a_certificate_for_paged_memory_says_so_and_holds_for_nothing_else() -> None:
+    """A page for each of the small blocks of a deep network: what is proven with pages is not without."""
+    instance = Workload("resnet56", 8, "v100").instance("50%")
+    bound = flow_bound(in_pages(instance), hot_checkpoints(instance, 12))
+    assert bound is not None
+    assert bound.certificate is not None
+    assert bound.bound_by == bound.certificate.bound_by == "flow-lp-highs+pages"
+    assert bound.certificate.page_bytes == 2 * 2**20
+    assert reasons(instance, bound.certificate) == ""
+    elsewhere = sealed(msgspec.structs.replace(bound.certificate, page_bytes=msgspec.UNSET))
+    assert f"prove a bound of {proven_ns(instance, elsewhere)} ns only" in reasons(instance, elsewhere)
+    smaller = sealed(msgspec.structs.replace(bound.certificate, page_bytes=2**20))
+    assert "ns only" in reasons(instance, smaller)
 
 
 @pytest.mark.parametrize("argument", ["single-peak", "prices", "second runs"])

@@ -345,7 +345,7 @@ def test_the_proof_imports_nothing_that_solves(module: str, pytestconfig: pytest
     } | {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     ours = {name for name in named if name is not None and name.startswith(".")}
     assert ours <= {
-        *(f"..instances.{name}" for name in ("errors", "files", "instance", "memory")),
+        *(f"..instances.{name}" for name in ("errors", "files", "instance", "memory", "transforms")),
         ".check",
         ".exact_bounds",
         ".exact_reruns",
