@@ -52,6 +52,9 @@ _WORK = 5_000_000
 _ROUND = 100
 """Programs per decision in a round."""
 
+_MANY = 4000
+"""Tasks from which on addresses take most of the time."""
+
 _CHUNK = 100_000
 """Tasks that are simulated between looks at the clock."""
 
@@ -127,10 +130,12 @@ class LocalSearch:
     def round(self) -> int:
         """Tasks to simulate between looks at other things: some programs for each decision.
 
-        Fewer where tensors are in parts, which take longer.
+        Fewer where tensors are in parts, or thousands of tasks have addresses, which take longer.
         """
+        tasks = len(self.instance.tasks)
         decisions = sum(len(part) for part in self._search.best)
-        return min(_ROUND * decisions * len(self.instance.tasks), _WORK // (32 if self._problem.parts else 2))
+        slow = self._problem.parts or (self._problem.contiguous and tasks > _MANY)
+        return min(_ROUND * decisions * tasks, _WORK // (32 if slow else 2))
 
     def offer(self, start: Schedule | Guide) -> None:
         """Set off from the decisions of a schedule, or from some that need not fit.

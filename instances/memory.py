@@ -116,18 +116,23 @@ def ideal_ns(instance: Instance) -> int:
     return sum(algorithm.duration_ns for algorithm in fastest(instance))
 
 
+def live_ranges(instance: Instance) -> list[range]:
+    """Per block, the tasks during which it is live when nothing is evicted."""
+    count = len(instance.tasks)
+    ranges = []
+    for block, uses in zip(instance.blocks, instance.uses, strict=True):
+        first = 0 if block.initially == "device" or not uses else uses[0]
+        last = count - 1 if block.finally_ == "device" else uses[-1] if uses else -1
+        ranges.append(range(first, last + 1))
+    return ranges
+
+
 def live_bytes(instance: Instance) -> list[int]:
     """Per task, the bytes of the blocks that are live while it runs when nothing is evicted."""
-    count = len(instance.tasks)
-    change = [0] * (count + 1)
-    for block, uses in zip(instance.blocks, instance.uses, strict=True):
-        if not uses and block.finally_ != "device" and block.initially != "device":
-            continue
-        first = 0 if block.initially == "device" else uses[0] if uses else 0
-        last = count - 1 if block.finally_ == "device" else uses[-1] if uses else -1
-        if last >= first:
-            change[first] += block.bytes
-            change[last + 1] -= block.bytes
+    change = [0] * (len(instance.tasks) + 1)
+    for block, live in zip(instance.blocks, live_ranges(instance), strict=True):
+        change[live.start] += block.bytes
+        change[live.stop] -= block.bytes
     return list(accumulate(change[:-1]))
 
 

@@ -38,8 +38,8 @@ def guide_of(instance: Instance, model: FlowModel, values: NDArray[np.float64]) 
     algorithms = [by_speed(task)[0] for task in instance.tasks]
     for k, columns in model.choices.items():
         algorithms[k] = max(columns, key=lambda a: float(values[columns[a]]))
-    returning = sorted(evictions, key=lambda eviction: eviction.returns_at)
-    leaving = sorted(evictions, key=lambda eviction: eviction.leaves_at)
+    returning = sorted(evictions, key=lambda eviction: (eviction.returns_at, -eviction.gap[1]))
+    leaving = sorted(evictions, key=lambda eviction: (eviction.leaves_at, eviction.gap[1]))
     tentative = not model.linear.integer.any()
     return Guide([one.gap for one in returning], [one.gap for one in leaving], algorithms, tentative)
 

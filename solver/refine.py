@@ -31,6 +31,9 @@ _FIRST = 16
 LARGE = 100
 """Tasks above which LPs come before large whole models: one of those may not even finish its relaxation."""
 
+_HUGE = 4000
+"""Tasks above which there are only LPs."""
+
 _WINDOW = 12
 """Tasks of a short window: some layers, whose model is solved in some tenths of a second."""
 
@@ -68,11 +71,13 @@ class Tiling:
 def finest_integrality(instance: Instance, solver: str) -> Integrality:
     """What can be whole in models of an instance.
 
-    Parts of tensors approximate evictions of any size, which are then left continuous. With second runs of
-    many tasks, a whole model says after a minute hardly more than its relaxation.
+    In thousands of tasks, nothing: after a minute, a whole model is then no better than its relaxation. Parts
+    of tensors approximate evictions of any size, which are then left continuous. With second runs of many
+    tasks, a whole model says after a minute hardly more than its relaxation.
     """
     again = any(task.recomputable for task in instance.tasks)
-    if not takes_whole_columns(solver) or (again and len(instance.tasks) > LARGE):
+    huge = len(instance.tasks) > (LARGE if again else _HUGE)
+    if huge or not takes_whole_columns(solver):
         return "none"
     return "algorithms" if in_parts(instance) else "all"
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from ..instances.instance import Instance
-from ..instances.memory import live_bytes
+from ..instances.memory import fastest, live_ranges
 from ..validate.exact_bounds import least_times
 from .flow import SAFETY, Integrality, Window, window_model
 from .linear import LinearModel, LinearResult
@@ -45,14 +45,16 @@ class Windows:
         self._instance, self._integrality = instance, integrality
         self._before = [0, *accumulate(least_times(instance))]
         self._least: dict[bytes, int] = {}
-        fastest = (min(task.algorithms, key=lambda a: a.duration_ns) for task in instance.tasks)
-        needs = zip(live_bytes(instance), fastest, strict=True)
-        self._tight = [live + a.workspace_bytes > instance.pool_bytes for live, a in needs]
+        self._live = live_ranges(instance)
+        self._scratch = [algorithm.workspace_bytes for algorithm in fastest(instance)]
+        self._fixed = {
+            d for d, b in enumerate(instance.blocks) if b.offload_ns is None or b.prefetch_ns is None
+        }
 
     def prove(
         self, length: int, seconds: float, solve: Callable[[LinearModel, float], LinearResult | None]
     ) -> None:
-        """Cut the tasks into stretches, and bound the time of each in which not everything fits anyway.
+        """Cut the tasks into stretches, and bound the time of each in which not all that it uses fits.
 
         Parameters
         ----------
@@ -67,7 +69,7 @@ class Windows:
         total = len(self._instance.tasks)
         for first in range(0, total, length):
             until = min(first + length, total)
-            if not any(self._tight[max(first - 1, 0) : until]):
+            if self._fits(max(first - 1, 0), until):
                 continue
             model = window_model(self._instance, first, until, self._integrality, self._before)
             key = _digest(model.linear)
@@ -83,6 +85,25 @@ class Windows:
                 window = Window(first, until, least_ns)
                 if window not in self.known:  # the last of each length may be the same
                     self.known.append(window)
+
+    def _fits(self, first: int, until: int) -> bool:
+        """Whether the fastest algorithms fit beside what a stretch uses and what cannot leave.
+
+        All else leaves before it and comes back after it, at no cost to the stretch.
+        """
+        instance = self._instance
+        kept = self._fixed.union(*(instance.tasks[k].blocks for k in range(first, until)))
+        change = [0] * (until - first + 1)
+        for d in kept:
+            live = self._live[d]
+            if live.start < until and live.stop > first:
+                change[max(live.start, first) - first] += instance.blocks[d].bytes
+                change[min(live.stop, until) - first] -= instance.blocks[d].bytes
+        scratch = self._scratch[first:until]
+        return all(
+            live + size <= instance.pool_bytes
+            for live, size in zip(accumulate(change[:-1]), scratch, strict=True)
+        )
 
 
 def _digest(model: LinearModel) -> bytes:
