@@ -14,8 +14,12 @@ from .parts import with_parts
 _FIRST_METHOD = "modnn"
 """Whose schedule the search starts from where none is given."""
 
-RULES = ("moves", "places")
-"""What contiguous search can leave out: moves inside the device; changing which holes blocks take."""
+RULES = ("moves", "places", "relaxed-start")
+"""What contiguous search can leave out: moves inside the device; changing which holes blocks take; a start
+from what a search without addresses has found."""
+
+RELAXED_SHARE = 0.15
+"""Of the time, for that search."""
 
 
 @register(
@@ -35,7 +39,7 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     Refusal
         When there is no program, or for what the search does not model.
     """
-    from .search import LocalSearch  # with it comes Numba
+    from .search import LocalSearch, offer_relaxed  # with it comes Numba
 
     search = LocalSearch(instance, limits.memory, limits.seed, limits.without)
     # from here on, for the search may have had to be compiled
@@ -48,8 +52,10 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     except Refusal as refusal:
         reason = f"; {_FIRST_METHOD}: {refusal}"
     try:
-        if start is not None:
-            search.offer(start)
+        starts = [] if start is None else [start]
+        for one in starts:
+            search.offer(one)
+        offer_relaxed(search, starts, RELAXED_SHARE * (deadline - time.monotonic()))
         while not search.done:
             if time.monotonic() >= deadline:
                 stopped_by = "time limit"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
@@ -52,6 +52,9 @@ _WORK = 5_000_000
 _ROUND = 100
 """Programs per decision in a round."""
 
+_RELAXED_ROUNDS = 4
+"""Of a search without addresses."""
+
 _MANY = 4000
 """Tasks from which on addresses take most of the time."""
 
@@ -72,7 +75,7 @@ class LocalSearch:
     seed
         Of its random decisions.
     without
-        Rules to leave out: ``moves``, ``places``.
+        Rules to leave out: ``moves``, ``places``, ``relaxed-start``.
 
     Raises
     ------
@@ -86,7 +89,7 @@ class LocalSearch:
         if any(task.recomputable for task in instance.tasks):
             raise Refusal("local search: recomputation is not modelled yet")
         require_copies(instance)
-        self.instance, self.memory = instance, memory
+        self.instance, self.memory, self.seed, self.without = instance, memory, seed, without
         self._problem = problem_of(
             instance, memory, moves="moves" not in without, sides="places" not in without
         )
@@ -102,6 +105,7 @@ class LocalSearch:
             counts=np.array([0, NEVER, NEVER, NEVER, 0], dtype=np.int64),
             random=self._state,
             stalls=np.zeros((2, len(instance.tasks)), dtype=np.int64),
+            placed=np.zeros(len(instance.blocks) + 1, dtype=np.int64),
         )
         self._turn = 0
         self._best_at = 0
@@ -221,6 +225,29 @@ class LocalSearch:
         repair(self._problem, decisions, self._state, -1, noise)
         choose_sides(self._problem, decisions)
         return decisions
+
+
+def offer_relaxed(search: LocalSearch, starts: Iterable[Schedule], seconds: float = math.inf) -> None:
+    """In contiguous memory, set a search off from what one without addresses makes of some schedules.
+
+    Its decisions may have no places at first; the search then looks for these alone. Nothing is done where
+    the rule ``relaxed-start`` is left out, or addresses do not count.
+
+    Parameters
+    ----------
+    search, starts
+        What to set off, and the schedules from which the other one sets off.
+    seconds
+        For the search without addresses, which ends after some rounds.
+    """
+    if search.memory != "contiguous" or "relaxed-start" in search.without:
+        return
+    until = time.monotonic() + seconds
+    relaxed = LocalSearch(search.instance, "divisible", search.seed)
+    for start in starts:
+        relaxed.offer(start)
+    relaxed.run(until - time.monotonic(), _RELAXED_ROUNDS * relaxed.round)
+    search.offer(relaxed.guide())
 
 
 def _copied(decisions: Decisions) -> Decisions:

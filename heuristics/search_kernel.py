@@ -620,7 +620,7 @@ def _prefetch(problem: Problem, state: _State, g: int, side: int, ready: int) ->
     if problem.single:
         state.clock[1] = end
     state.arrival[d], state.used[d] = end, end
-    _record(state, PREFETCH, d, _NOTHING, state.address[d])
+    _record(state, PREFETCH, d, g, state.address[d])
     return True
 
 
@@ -721,14 +721,15 @@ def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Inte
     problem, decisions
         What to issue.
     log
-        Takes the steps: kind, task or block, algorithm, address.
+        Takes the steps: kind; task or block; algorithm, or the gap of a prefetch; address.
     stalls
         Takes per task the time for which compute waits before it.
 
     Returns
     -------
     tuple of int
-        A makespan from `IMPOSSIBLE` on says that memory, or room in the log, ran out.
+        A makespan from `IMPOSSIBLE` on says that memory, or room in the log, ran out: the steps are those
+        until then.
     """
     tasks, blocks = problem.length, len(problem.blocks)
     gaps, versions = len(problem.gaps), len(problem.versions)
@@ -825,7 +826,7 @@ def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Inte
             d = problem.gaps[g, BLOCK]
             free_at = max(state.clock[2], state.released[d])
             if not _prefetch(problem, state, g, decisions.side[blocks + g], free_at):
-                return IMPOSSIBLE + tasks - k, 0
+                return IMPOSSIBLE + tasks - k, state.clock[3]
             _raise(busy, peak, extra, k, problem.gaps[g, UNTIL], problem.blocks[d, BYTES])
             loaded[g] = 1
             absent[d] = -1
@@ -846,7 +847,7 @@ def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Inte
             ready = max(ready, state.clock[0])
             time = _put(problem, state, d, decisions.side[d], ready, _ANYHOW)
             if time == NEVER:
-                return IMPOSSIBLE + tasks - k, 0
+                return IMPOSSIBLE + tasks - k, state.clock[3]
             start = max(start, time)
             state.used[d], state.arrival[d] = 0, NEVER
         a = algorithm[k]
@@ -868,7 +869,7 @@ def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Inte
             if time == NEVER:
                 a = fitting(problem, k, a, _largest(pool))
                 if a < 0:
-                    return IMPOSSIBLE + tasks - k, 0
+                    return IMPOSSIBLE + tasks - k, state.clock[3]
                 scratch = problem.algorithms[first + a, WORKSPACE]
                 if scratch:
                     at, time = _find(pool, problem.contiguous, scratch, side, ready)
@@ -994,6 +995,9 @@ class Search(NamedTuple):
         State of the random numbers.
     stalls
         Per task, the time for which compute waits before it in `current`, and room for the next.
+    placed
+        Where `current` runs out of memory: the number of the blocks that have a place then, and of each the
+        number of what decided it in `side`.
     """
 
     current: Decisions
@@ -1003,6 +1007,7 @@ class Search(NamedTuple):
     counts: Integers
     random: NDArray[np.uint64]
     stalls: Integers
+    placed: Integers
 
 
 @njit(cache=True)
@@ -1192,10 +1197,20 @@ def _near_stall(search: Search, problem: Problem) -> int:
 
 
 @njit(cache=True)
+def _any_side(random: NDArray[np.uint64]) -> int:
+    side: Any = (LOW, HIGH, EARLY_LOW, EARLY_HIGH, TIGHT)[_draw(random, 5)]
+    return side
+
+
+@njit(cache=True)
 def _change(problem: Problem, search: Search) -> bool:
     """Change the trial at random; whether it may be possible."""
     trial, random = search.trial, search.random
     tasks, blocks, gaps = problem.length, len(problem.blocks), len(problem.gaps)
+    if problem.sides and search.counts[1] >= IMPOSSIBLE and search.placed[0] and _draw(random, 2):
+        # something is in the way: one of these lies in the wrong place
+        trial.side[search.placed[1 + _draw(random, search.placed[0])]] = _any_side(random)
+        return True
     dice = _draw(random, 80 + min(20, max(_SIDES // tasks, 1)) if problem.sides else 80)
     if dice < 35 and gaps:
         g = _draw(random, gaps)
@@ -1253,9 +1268,27 @@ def _change(problem: Problem, search: Search) -> bool:
             if problem.tasks[j, TASK_KIND] == problem.tasks[k, TASK_KIND]:
                 trial.algorithm[j] = a
         return True
-    i = _draw(random, blocks + gaps + tasks)
-    trial.side[i] = (LOW, HIGH, EARLY_LOW, EARLY_HIGH, TIGHT)[_draw(random, 5)]
+    trial.side[_draw(random, blocks + gaps + tasks)] = _any_side(random)
     return True
+
+
+@njit(cache=True)
+def _tell_placed(problem: Problem, log: Integers, steps: int, placed: Integers) -> None:
+    """List what decided the places of the blocks that are on the device after some steps."""
+    decided = np.full(len(problem.blocks), -1, np.int64)
+    for step in range(min(steps, len(log))):
+        kind, d = log[step, 0], log[step, 1]
+        if kind == PLACE:
+            decided[d] = d
+        elif kind == PREFETCH:
+            decided[d] = len(problem.blocks) + log[step, 2]
+        elif kind == RELEASE:
+            decided[d] = -1
+    placed[0] = 0
+    for d in range(len(decided)):
+        if decided[d] >= 0 and problem.blocks[d, BYTES]:
+            placed[0] += 1
+            placed[placed[0]] = decided[d]
 
 
 @njit(cache=True)
@@ -1271,9 +1304,11 @@ def improve(problem: Problem, search: Search, log: Integers, evaluations: int) -
         counts[0] += 1
         if not possible:
             continue
-        makespan, _ = simulate(problem, search.trial, log, search.stalls[1])
+        makespan, steps = simulate(problem, search.trial, log, search.stalls[1])
         if makespan <= counts[1] or makespan <= search.history[turn]:
             _copy(search.current, search.trial)
+            if makespan >= IMPOSSIBLE:
+                _tell_placed(problem, log, steps, search.placed)
             _assign(search.stalls[0], search.stalls[1])
             counts[1] = makespan
             if makespan < counts[3]:
@@ -1289,15 +1324,19 @@ def set_off(problem: Problem, search: Search, log: Integers, start: Decisions, s
     """Go on from some decisions after a number of random moves, whatever they cost."""
     counts = search.counts
     _copy(search.current, start)
-    makespan, _ = simulate(problem, search.current, log, search.stalls[0])
+    makespan, steps = simulate(problem, search.current, log, search.stalls[0])
+    if makespan >= IMPOSSIBLE:
+        _tell_placed(problem, log, steps, search.placed)
     for _ in range(strength):
         _copy(search.trial, search.current)
         if not _change(problem, search):
             continue
         counts[0] += 1
-        found, _ = simulate(problem, search.trial, log, search.stalls[1])
+        found, steps = simulate(problem, search.trial, log, search.stalls[1])
         if found < IMPOSSIBLE or found <= makespan:
             makespan = found
+            if makespan >= IMPOSSIBLE:
+                _tell_placed(problem, log, steps, search.placed)
             _copy(search.current, search.trial)
             _assign(search.stalls[0], search.stalls[1])
     counts[0] += 1

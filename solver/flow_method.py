@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ..heuristics.local_search import RELAXED_SHARE
 from ..heuristics.local_search import RULES as SEARCH_RULES
 from ..heuristics.methods import Answer, Limits, Refusal, find_method, register
 from ..heuristics.parts import with_parts
@@ -204,12 +205,17 @@ class FlowRun:
                 found.append(ruled)
                 if self.best is None or ruled.makespan_ns < self.best.makespan_ns:
                     self.best = ruled
+        from ..heuristics.search import LocalSearch, offer_relaxed
+
         if self.search is None:
             return
         self._tell()
         for start in found:
             self.search.offer(start)
         self._search()
+        if isinstance(self.search, LocalSearch) and self.searches and not self._met():
+            offer_relaxed(self.search, found, RELAXED_SHARE * (self.deadline - time.monotonic()))
+            self._search()
 
     def _solve(self, worker: LinearWorker, stage: Stage) -> None:
         """Solve a model, for its bound and for what it decides."""

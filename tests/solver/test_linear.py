@@ -219,7 +219,7 @@ def test_the_command_line_chooses_and_the_bound_says_who(
     options = ["--time-limit", "8s", "--solver", "scip", "--log", "--memory", "paged", "--json"]
     assert main(["solve", str(path), "--method", "flow", *options, "-o", str(tmp_path / "o.json")]) == 0
     out, err = capfd.readouterr()
-    assert json.loads(out)["bound_by"] == "flow-milp-scip+windows"
+    assert json.loads(out)["bound_by"] == "flow-milp-scip+windows+pages"
     assert "presolving" in err
     for command in (["bound", str(path), "--time-limit", "1s"], ["solve", str(path), "--method", "modnn"]):
         rest = ["-o", str(tmp_path / "o.json")] if command[0] == "solve" else []
