@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from pebbler.benchmark.tiny import tiny_instance
-from pebbler.heuristics.gaps import Guide, gaps_of
+from pebbler.heuristics.choices import by_speed
+from pebbler.heuristics.gaps import Gap, Guide, gaps_of
 from pebbler.heuristics.methods import Limits, Refusal, find_method
-from pebbler.heuristics.search import LocalSearch
+from pebbler.heuristics.search import LocalSearch, offer_relaxed
 from pebbler.heuristics.search_kernel import AFTER, BLOCK, IMPOSSIBLE, UNTIL, VERSION, simulate
 from pebbler.heuristics.search_problem import (
     decisions_from,
@@ -204,6 +205,94 @@ def test_a_block_is_moved_where_the_bytes_are_free_but_no_hole_is_large_enough()
     search = LocalSearch(instance, "contiguous")
     search.run(work=10_000)
     assert search.makespan_ns == 50  # b in a corner from the start
+
+
+def immovable() -> Instance:
+    """Where A and B lie decides whether C, of 8 bytes, finds a hole: neither fits into one to make room."""
+
+    def block(name: str, size: int) -> Block:
+        return Block(name=name, bytes=size, offload_ns=None, prefetch_ns=None, move_ns=1)
+
+    def task(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Task:
+        plain = Algorithm(name="plain", duration_ns=10, workspace_bytes=0)
+        return Task(name=name, inputs=inputs, outputs=outputs, algorithms=(plain,))
+
+    return Instance(
+        name="immovable",
+        engines="duplex",
+        budget_bytes=25,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=(block("s", 2), block("a", 8), block("b", 8), block("c", 8)),
+        tasks=(
+            task("makes s", (), (0,)),
+            task("reads s, makes a", (0,), (1,)),
+            task("makes b", (), (2,)),
+            task("reads a and b, makes c", (1, 2), (3,)),
+        ),
+    )
+
+
+def test_what_is_in_the_way_is_known_and_put_elsewhere() -> None:
+    instance = immovable()
+    search = LocalSearch(instance, "contiguous")
+    assert search.makespan_ns is None
+    count, *placed = search._search.placed.tolist()
+    assert placed[:count] == [1, 2]  # A and B, by their first places
+    search.run(work=2_000)
+    assert search.makespan_ns == 40
+    schedule = search.schedule("x")
+    assert schedule is not None
+    assert check(instance, schedule).reasons == ()
+    assert LocalSearch(instance, "contiguous", without=("places",)).cost == search.cost - 40 + IMPOSSIBLE + 1
+
+
+def evicted(search: LocalSearch) -> set[Gap]:
+    """What leaves where the search is, but for blocks so small that they have places of their own."""
+    keys, gone = gap_keys(search._problem), search._search.current.evicted
+    small = search.instance.pool_bytes // 500
+    return {
+        (d, a)
+        for (d, a), out in zip(keys, gone, strict=True)
+        if out and search.instance.blocks[d].bytes > small
+    }
+
+
+def test_a_search_without_addresses_leads_one_with_addresses() -> None:
+    instance = Workload("resnet34", 64, "k40").instance("1.05xMmin")
+    start = find_method("modnn").call(instance, Limits()).schedule
+    assert start is not None
+    search, plain = LocalSearch(instance, "contiguous"), LocalSearch(instance, "contiguous")
+    relaxed = LocalSearch(instance, "divisible")
+    for one in (search, plain, relaxed):
+        one.offer(start)
+    offer_relaxed(search, [start])
+    relaxed.run(work=4 * relaxed.round)
+    relaxed.offer(relaxed.guide())  # it goes on from its best
+    assert evicted(search) == evicted(relaxed) != evicted(plain)
+    for memory, without in (("paged", ()), ("contiguous", ("relaxed-start",))):
+        other = LocalSearch(instance, memory, without=without)  # type: ignore[arg-type]
+        before = int(other._search.counts[0])
+        offer_relaxed(other, [start])
+        assert int(other._search.counts[0]) == before
+
+
+def test_a_tentative_guide_counts_only_where_it_is_better() -> None:
+    instance = Workload("vgg16", 64, "v100").instance("75%")
+    search = LocalSearch(instance, "paged")
+    fastest = [by_speed(task)[0] for task in instance.tasks]
+    everything = Guide(list(gaps_of(instance)), [], fastest)
+    before = search.cost, search._search.current.evicted.sum()
+    search.offer(everything._replace(tentative=True))
+    assert (search.cost, search._search.current.evicted.sum()) == before
+    search.offer(everything)
+    assert search._search.current.evicted.sum() > before[1]
+    better = LocalSearch(instance, "paged")
+    better.run(work=200_000)
+    assert better.cost < before[0]
+    again = LocalSearch(instance, "paged")
+    again.offer(better.guide()._replace(tentative=True))
+    assert again.cost < before[0]
 
 
 def test_recomputation_is_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from pebbler.benchmark.tiny import tiny_instance
@@ -11,8 +13,10 @@ from pebbler.instances.files import encode
 from pebbler.instances.workload import Workload
 from pebbler.solver import flow_method
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.flow import FlowModel, flow_model
+from pebbler.solver.flow import FlowModel, flow_model, hot_checkpoints
+from pebbler.solver.flow_decode import guide_of
 from pebbler.solver.flow_method import flow
+from pebbler.solver.linear import solve_linear
 from pebbler.solver.solve import Status, solve
 from pebbler.validate.check import check
 
@@ -25,6 +29,27 @@ def test_gaps_are_stays_that_can_be_evicted() -> None:
     tasks = [task.name for task in instance.tasks]
     assert found["Y(conv1)", tasks.index("FP(pool1)")] == tasks.index("BP1(pool1)")
     assert all(until > after + 1 for (_, after), until in gaps.items())
+
+
+def test_relaxations_of_large_graphs_are_rounded_in_the_order_of_tasks() -> None:
+    instance = Workload("vgg:groups=30-30-2-2-2", 32, "v100").instance("50%")
+    model = flow_model(instance, hot_checkpoints(instance, 16), "none")
+    result = solve_linear(model.linear)
+    assert result.values is not None
+    guide = guide_of(instance, model, result.values)
+    assert guide.tentative
+    assert max(len(gaps) for gaps in model.gaps) > 10  # of blocks that the checkpoints cannot tell apart
+    copied = sum(instance.blocks[d].bytes for d, _ in guide.returning)
+    absent = sum(
+        float(result.values[columns.absent].max(initial=0)) * sum(instance.blocks[d].bytes for d, _ in gaps)
+        for gaps, columns in model.gaps.items()
+    )
+    assert 0.95 * absent < copied < 1.3 * absent
+    # out in the order of tasks, back in the reverse order, wherever the relaxation does not say otherwise
+    ahead = sum(early[1] <= late[1] for early, late in pairwise(guide.leaving))
+    behind = sum(early[1] >= late[1] for early, late in pairwise(guide.returning))
+    assert ahead > 0.8 * len(guide.leaving)
+    assert behind > 0.8 * len(guide.returning)
 
 
 def test_flow_is_between_its_bound_and_brute_force() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 
 from pebbler.benchmark.tiny import tiny_instance
 from pebbler.instances.instance import Instance
 from pebbler.instances.workload import Workload
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.flow import Window, flow_bound, hot_checkpoints
+from pebbler.solver.flow import Window, flow_bound, hot_checkpoints, window_model
 from pebbler.solver.linear import LinearModel, LinearResult, solve_linear
 from pebbler.solver.windows import Windows
+from pebbler.validate.exact_bounds import least_times
 from pebbler.validate.schedule import Schedule
 from pebbler.validate.simulate import simulate
 
@@ -101,6 +104,28 @@ def test_repeated_layers_are_solved_once_and_say_more_than_few_checkpoints() -> 
     assert not better.certified
     assert better.certificate is not None
     assert better.certified_ns <= plain.lower_bound_ns
+
+
+def test_a_window_that_is_not_looked_at_takes_no_longer_than_its_tasks() -> None:
+    skipped = kept = 0
+    for seed in range(80):
+        instance = tiny_instance(seed)
+        if any(task.recomputable for task in instance.tasks):
+            continue
+        windows = Windows(instance, "all")
+        before = [0, *accumulate(least_times(instance))]
+        for first in range(1, len(instance.tasks) - 2):
+            until = first + 2
+            fits = windows._fits(first - 1, until)
+            kept += not fits
+            if fits:
+                model = window_model(instance, first, until, "all", before)
+                found = solve_linear(model.linear).objective
+                assert found is not None
+                assert found * model.nanoseconds == pytest.approx(before[until] - before[first]), seed
+                skipped += 1
+    assert skipped > 30
+    assert kept > 30
 
 
 def test_what_has_no_time_or_is_stopped_stays_unknown() -> None:
