@@ -52,8 +52,8 @@ _WORK = 5_000_000
 _ROUND = 100
 """Programs per decision in a round."""
 
-_RELAXED_ROUNDS = 4
-"""Of a search without addresses."""
+_RELAXED_GLANCES = 20
+"""Looks at a search without addresses before it ends, ten a round."""
 
 _MANY = 4000
 """Tasks from which on addresses take most of the time."""
@@ -227,7 +227,9 @@ class LocalSearch:
         return decisions
 
 
-def offer_relaxed(search: LocalSearch, starts: Iterable[Schedule], seconds: float = math.inf) -> None:
+def offer_relaxed(
+    search: LocalSearch, starts: Iterable[Schedule], seconds: float = math.inf, bound_ns: int = 0
+) -> None:
     """In contiguous memory, set a search off from what one without addresses makes of some schedules.
 
     Its decisions may have no places at first; the search then looks for these alone. Nothing is done where
@@ -239,6 +241,8 @@ def offer_relaxed(search: LocalSearch, starts: Iterable[Schedule], seconds: floa
         What to set off, and the schedules from which the other one sets off.
     seconds
         For the search without addresses, which ends after some rounds.
+    bound_ns
+        A lower bound; there is no need to search on from there.
     """
     if search.memory != "contiguous" or "relaxed-start" in search.without:
         return
@@ -246,7 +250,10 @@ def offer_relaxed(search: LocalSearch, starts: Iterable[Schedule], seconds: floa
     relaxed = LocalSearch(search.instance, "divisible", search.seed)
     for start in starts:
         relaxed.offer(start)
-    relaxed.run(until - time.monotonic(), _RELAXED_ROUNDS * relaxed.round)
+    for _ in range(_RELAXED_GLANCES):
+        if relaxed.cost <= bound_ns or time.monotonic() >= until:
+            break
+        relaxed.run(until - time.monotonic(), relaxed.round // 10)
     search.offer(relaxed.guide())
 
 

@@ -41,6 +41,9 @@ _SECONDS = 20.0
 _GLANCE = 20_000
 """Tasks that the search simulates between looks at a model."""
 
+_FIRST_SHARE = 0.1
+"""Of a round of the search, before a search without addresses: what is easy is solved by then."""
+
 _GRACE = 2.0
 """Seconds after the time limit that a solver gets to say what it has proven."""
 
@@ -212,10 +215,12 @@ class FlowRun:
         self._tell()
         for start in found:
             self.search.offer(start)
+        if isinstance(self.search, LocalSearch) and self.searches:
+            self._search(_FIRST_SHARE)
+            if not self._met():
+                seconds = RELAXED_SHARE * (self.deadline - time.monotonic())
+                offer_relaxed(self.search, found, seconds, self.bound.lower_bound_ns)
         self._search()
-        if isinstance(self.search, LocalSearch) and self.searches and not self._met():
-            offer_relaxed(self.search, found, RELAXED_SHARE * (self.deadline - time.monotonic()))
-            self._search()
 
     def _solve(self, worker: LinearWorker, stage: Stage) -> None:
         """Solve a model, for its bound and for what it decides."""
@@ -287,9 +292,10 @@ class FlowRun:
         stalls = [] if self.search is None or "refinement" in without else self.search.stalls()
         return sorted({*hot, *stalls[: count // 4]})
 
-    def _search(self) -> None:
-        if self.search is not None and self.searches:
-            self.search.run(self.deadline - time.monotonic(), self.search.round)
+    def _search(self, share: float = 1.0) -> None:
+        """Search for a share of a round."""
+        if self.search is not None and self.searches and not self._met():
+            self.search.run(self.deadline - time.monotonic(), int(share * self.search.round))
             self._tell()
 
     def _tell(self) -> None:
