@@ -89,7 +89,8 @@ def best_bound(
     """
     bounds = [compute_bound(instance)]
     if instance.gpus > 1:
-        bounds.append(Bound(gradient_bound_ns(instance), "gradients", certified=True))
+        name = name_of_bound(instance, "gradients")
+        bounds.append(Bound(gradient_bound_ns(instance), name, certified=True))
     if "single-peak" not in without and not any(task.recomputable for task in instance.tasks):
         bounds.append(single_peak_bound(instance))
     if memory == "paged":
