@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pebbler.benchmark.tiny import tiny_instance
+from pebbler.heuristics import search as search_module
 from pebbler.heuristics.choices import by_speed
 from pebbler.heuristics.gaps import Gap, Guide, gaps_of
 from pebbler.heuristics.methods import Limits, Refusal, find_method
@@ -258,7 +259,8 @@ def evicted(search: LocalSearch) -> set[Gap]:
     }
 
 
-def test_a_search_without_addresses_leads_one_with_addresses() -> None:
+def test_a_search_without_addresses_leads_one_with_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "_RELAXED_GLANCES", 2)
     instance = Workload("resnet34", 64, "k40").instance("1.05xMmin")
     start = find_method("modnn").call(instance, Limits()).schedule
     assert start is not None
@@ -267,7 +269,7 @@ def test_a_search_without_addresses_leads_one_with_addresses() -> None:
     for one in (search, plain, relaxed):
         one.offer(start)
     offer_relaxed(search, [start])
-    for _ in range(20):
+    for _ in range(2):
         relaxed.run(work=relaxed.round // 10)
     relaxed.offer(relaxed.guide())  # it goes on from its best
     assert evicted(search) == evicted(relaxed) != evicted(plain)
