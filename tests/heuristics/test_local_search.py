@@ -174,29 +174,34 @@ def test_a_warm_start_that_is_not_valid_is_refused() -> None:
         solve(other, "local-search", warm_start=warm)
 
 
-def test_a_block_is_moved_where_the_bytes_are_free_but_no_hole_is_large_enough() -> None:
-    def block(name: str, size: int) -> Block:
-        return Block(name=name, bytes=size, offload_ns=None, prefetch_ns=None, move_ns=3)
-
-    def task(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Task:
-        plain = Algorithm(name="plain", duration_ns=10, workspace_bytes=0)
-        return Task(name=name, inputs=inputs, outputs=outputs, algorithms=(plain,))
-
-    instance = Instance(
-        name="two-holes",
+def staying(
+    budget: int, move_ns: int, sizes: dict[str, int], *uses: tuple[tuple[int, ...], tuple[int, ...]]
+) -> Instance:
+    """Blocks that cannot leave, and tasks of 10 ns by what they read and write."""
+    plain = Algorithm(name="plain", duration_ns=10, workspace_bytes=0)
+    return Instance(
+        name="staying",
         engines="duplex",
-        budget_bytes=6,
+        budget_bytes=budget,
         resident_bytes=0,
         alignment_bytes=1,
-        blocks=(block("a", 2), block("b", 2), block("c", 2), block("d", 4)),
-        tasks=(
-            task("makes a", (), (0,)),
-            task("makes b", (), (1,)),
-            task("makes c", (), (2,)),
-            task("reads a and c", (0, 2), ()),
-            task("reads b, makes d", (1,), (3,)),
+        blocks=tuple(
+            Block(name=name, bytes=size, offload_ns=None, prefetch_ns=None, move_ns=move_ns)
+            for name, size in sizes.items()
+        ),
+        tasks=tuple(
+            Task(name=f"task {k}", inputs=inputs, outputs=outputs, algorithms=(plain,))
+            for k, (inputs, outputs) in enumerate(uses)
         ),
     )
+
+
+def test_a_block_is_moved_where_the_bytes_are_free_but_no_hole_is_large_enough() -> None:
+    # makes a, makes b, makes c, reads a and c, reads b and makes d
+    uses: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+        ((), (0,)), ((), (1,)), ((), (2,)), ((0, 2), ()), ((1,), (3,)),
+    ]  # fmt: skip
+    instance = staying(6, 3, {"a": 2, "b": 2, "c": 2, "d": 4}, *uses)
     assert LocalSearch(instance, "contiguous", without=("moves", "places")).schedule("x") is None
     schedule = LocalSearch(instance, "contiguous", without=("places",)).schedule("x")
     assert schedule is not None
@@ -208,34 +213,11 @@ def test_a_block_is_moved_where_the_bytes_are_free_but_no_hole_is_large_enough()
     assert search.makespan_ns == 50  # b in a corner from the start
 
 
-def immovable() -> Instance:
-    """Where A and B lie decides whether C, of 8 bytes, finds a hole: neither fits into one to make room."""
-
-    def block(name: str, size: int) -> Block:
-        return Block(name=name, bytes=size, offload_ns=None, prefetch_ns=None, move_ns=1)
-
-    def task(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Task:
-        plain = Algorithm(name="plain", duration_ns=10, workspace_bytes=0)
-        return Task(name=name, inputs=inputs, outputs=outputs, algorithms=(plain,))
-
-    return Instance(
-        name="immovable",
-        engines="duplex",
-        budget_bytes=25,
-        resident_bytes=0,
-        alignment_bytes=1,
-        blocks=(block("s", 2), block("a", 8), block("b", 8), block("c", 8)),
-        tasks=(
-            task("makes s", (), (0,)),
-            task("reads s, makes a", (0,), (1,)),
-            task("makes b", (), (2,)),
-            task("reads a and b, makes c", (1, 2), (3,)),
-        ),
-    )
-
-
 def test_what_is_in_the_way_is_known_and_put_elsewhere() -> None:
-    instance = immovable()
+    # where a and b lie decides whether c finds a hole: neither fits into one to make room
+    instance = staying(
+        25, 1, {"s": 2, "a": 8, "b": 8, "c": 8}, ((), (0,)), ((0,), (1,)), ((), (2,)), ((1, 2), (3,))
+    )
     search = LocalSearch(instance, "contiguous")
     assert search.makespan_ns is None
     count, *placed = search._search.placed.tolist()
