@@ -135,8 +135,8 @@ def blame(run: Run, runs: Sequence[Run]) -> str:
         for other in (run, *runs)
         if other.about.problem_sha256 == run.about.problem_sha256
     ]
-    bound = max(
-        found.lower_bound_ns
+    bound, paged_only = max(
+        (found.lower_bound_ns, found.bounds_paged_only)
         for _, found in peers
         if found.lower_bound_ns is not None and (memory == "paged" or not found.bounds_paged_only)
     )
@@ -151,6 +151,8 @@ def blame(run: Run, runs: Sequence[Run]) -> str:
         return " or ".join(alone)
     if _within(best, bound, limit):
         return "bound and schedule"
+    if paged_only:  # a schedule in another memory model says nothing beside it
+        return "open"
     return "addresses" if _within(min(reached for _, reached in made), bound, limit) else "open"
 
 

@@ -153,6 +153,18 @@ def test_runs_of_another_instance_say_nothing() -> None:
     assert blame(run(1200, 1000), [run(1001, 1000, instance="1" * 64)]) == "open"
 
 
+def test_a_bound_for_whole_pages_counts_for_paged_schedules_only() -> None:
+    paged = run(1200, 1100)
+    paged = replace(paged, found=replace(paged.found, bound_by="flow-lp-highs+pages"))
+    other = run(1105, 1000, "contiguous")
+    assert blame(paged, [other]) == "open"  # not addresses: the other schedule has no pages
+    assert blame(paged, [run(1105, 1000)]) == "schedule"
+    assert blame(other, [paged]) == "open"
+    table = report([paged, other])
+    assert "1.000 us" in table
+    assert "; 1.100 us (flow-lp-highs+pages)" in table
+
+
 def test_hardest_are_the_greatest_multiples_of_targets() -> None:
     gaps: list[tuple[str, MemoryModel, int | None]] = [
         ("a", "paged", 1012),
