@@ -20,7 +20,8 @@ from ..instances.transforms import in_pages, with_recomputation
 from ..instances.units import format_size, format_time
 from ..instances.workload import Workload
 from ..solver.bounds import Bound, best_bound
-from ..solver.flow import FlowModel, flow_model, hot_checkpoints, proven
+from ..solver.checkpoints import hot_checkpoints
+from ..solver.flow import FlowModel, flow_model, proven
 from ..solver.flow_recompute import RecomputeModel, proven_with_reruns, recompute_model
 from ..solver.linear import solve_linear
 from ..validate.certificate import Certificate, check_certificate

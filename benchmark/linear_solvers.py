@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from ..instances.instance import Instance
 from ..instances.workload import Workload
-from ..solver.flow import Integrality, flow_model, hot_checkpoints
+from ..solver.checkpoints import hot_checkpoints
+from ..solver.flow import Integrality, flow_model
 from ..solver.linear import LinearModel, LinearResult, list_linear_solvers
 from ..solver.linear_worker import LinearWorker
 from .page import row

@@ -27,8 +27,9 @@ from ..instances.instance import Instance
 from ..instances.memory import ideal_ns
 from ..instances.workload import Workload
 from ..solver.bounds import best_bound, compute_bound
+from ..solver.checkpoints import hot_checkpoints
 from ..solver.cluster_flow import cluster_flow_bound
-from ..solver.flow import flow_bound, hot_checkpoints
+from ..solver.flow import flow_bound
 from ..solver.gradient_bounds import gradient_bound_ns
 from ..solver.solve import solve
 from ..validate.cluster_check import check_schedule

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Literal, NamedTuple, Unpack
 
 import numpy as np
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from ..heuristics.gaps import Gap
 from ..instances.instance import Instance
-from ..instances.memory import footprint, live_bytes
+from ..instances.memory import footprint
 from ..validate.certificate import certify, name_of_bound
 from ..validate.exact_bounds import Prices, fitting, least_times
 from ..validate.exact_reruns import RerunKey
@@ -100,7 +100,7 @@ class GapColumns(NamedTuple):
 
     From instant `first` on, `absent` says which share of it is absent, and `back` how much has still to come
     back; from `ready` on, `out` how much of its version is out. Both are in units of `unit` bytes of the
-    model.
+    model, as is `soonest`, what goes out in the first interval in which any of it can (None: nothing ever).
     """
 
     first: int
@@ -108,6 +108,7 @@ class GapColumns(NamedTuple):
     back: NDArray[np.int64]
     ready: int
     out: NDArray[np.int64]
+    soonest: int | None
     unit: float
 
 
@@ -252,31 +253,6 @@ def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[Reru
         whole,
         {key: price for key, price in paid_again.items() if price > 0},
     )
-
-
-def hot_checkpoints(instance: Instance, count: int, share: float = 0.5) -> list[int]:
-    """Choose positions at which memory is accounted for.
-
-    A share of them, the hot ones, are where footprint and live bytes press hardest on the pool, adjacent ones
-    included; the others are spread evenly over time and position, each the tightest of its stretch.
-    """
-    total = len(instance.tasks)
-    if count >= total:
-        return list(range(total))
-    room = max(instance.pool_bytes, 1)
-    fixed = np.array([footprint(instance, k) for k in range(total)], dtype=float)
-    live = np.array(live_bytes(instance), dtype=float)
-    press = fixed + np.minimum(live - fixed, 0.35 * room)
-    chosen = set(np.argsort(-press, kind="stable")[: int(count * share)].tolist())
-    spread = max(count - len(chosen), 1)
-    times = np.cumsum([max(min(a.duration_ns for a in task.algorithms), 1) for task in instance.tasks])
-    stretch = ((times / times[-1] + np.arange(1, total + 1) / total) / 2 * spread).astype(int)
-    for part in range(spread + 1):
-        inside = np.flatnonzero(stretch == part)
-        if len(inside):
-            chosen.add(int(inside[np.lexsort((-live[inside], -fixed[inside]))[0]]))
-    others = (int(k) for k in np.argsort(-press, kind="stable") if int(k) not in chosen)
-    return sorted([*chosen, *islice(others, max(count - len(chosen), 0))])
 
 
 def flow_model(
@@ -500,7 +476,8 @@ def _add_version(
         r = builder.columns(len(instants), upper=size)
         x = builder.columns(len(instants), upper=possible.astype(float), integer=whole)
         q = np.array(list(offloaded.values()), dtype=np.int64)
-        gaps.append(GapColumns(gap.first, x, r, version.ready or 0, q, 1.0))
+        soonest = int(q[0]) if len(q) else None
+        gaps.append(GapColumns(gap.first, x, r, version.ready or 0, q, soonest, 1.0))
         falling = builder.rows(len(r) - 1, lower=0.0)
         builder.entries(falling, r[:-1], 1.0)
         builder.entries(falling, r[1:], -1.0)
@@ -555,7 +532,8 @@ def _add_stay(
     builder.entries(memory[instants], absent, -size)
     builder.entries(out[np.arange(ready, gap.last + 1)], leaving, float(version.offload_ns or 0) / ns)
     builder.entries(back[instants + 1], coming, float(version.prefetch_ns or 0) / ns)
-    return [GapColumns(gap.first, absent, absent, gap.first, absent, size)]
+    soonest = int(leaving[0]) if len(leaving) else None
+    return [GapColumns(gap.first, absent, absent, gap.first, absent, soonest, size)]
 
 
 def _versions(instance: Instance, positions: NDArray[np.int64], blocks: Sequence[int]) -> list[_Version]:

@@ -1,7 +1,7 @@
 """The method ``flow``: FLOW on more and more checkpoints for the bound, local search for the schedule.
 
 Each gets from the other what it lacks: the search sets off from what FLOW evicts and which algorithms it
-takes, and FLOW gets the tasks as checkpoints before which the best schedule stalls.
+takes, and FLOW gets the tasks as checkpoints at which its last solution fails, or the best schedule stalls.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from ..instances.transforms import in_pages, in_parts
 from ..instances.units import format_time
 from ..validate.schedule import Schedule
 from .bounds import best_bound
-from .flow import FlowModel, bound_name, flow_model, hot_checkpoints, proven
+from .checkpoints import Checkpoints
+from .flow import FlowModel, bound_name, flow_model, proven
 from .flow_decode import guide_of
 from .linear import LinearModel, LinearResult
 from .linear_worker import LinearWorker
-from .refine import LARGE, Stage, Tiling, finest_integrality, stages
+from .refine import LARGE, ROUNDS, Stage, Tiling, finest_integrality, stages
 from .windows import Windows
 
 if TYPE_CHECKING:
@@ -51,9 +52,9 @@ _CLOSE = 2.5e-6
 """What a solver's gap tolerance and the safety margin of a bound leave between a schedule and its proof."""
 
 RULES = ("refinement", "hot-checkpoints", "single-peak", "local-search")
-"""What a run can leave out, with recomputation or without: checkpoints where the schedule stalls; those where
-memory is tight (they are spread evenly then); the single-peak bound; the search from decoded solutions and
-rules."""
+"""What a run can leave out, with recomputation or without: checkpoints where the last solution fails or the
+schedule stalls; those where memory is tight (they are spread evenly then); the single-peak bound; the search
+from decoded solutions and rules."""
 
 _ALL_RULES = (*RULES, "windows", *SEARCH_RULES)
 """What it can leave out where tasks run once."""
@@ -129,9 +130,12 @@ class FlowRun:
         Those whose schedules the search starts from.
     modelled
         What the models take for the instance: in paged memory, sizes are whole pages.
+    rounds
+        LPs in a row of as many checkpoints, where each leads to the next.
     """
 
     name = "flow"
+    rounds = ROUNDS
     rules: tuple[str, ...] = (_FIRST_METHOD,)
 
     def __init__(self, instance: Instance, limits: Limits) -> None:
@@ -141,10 +145,12 @@ class FlowRun:
         self.bound = best_bound(instance, limits.without, limits.memory)
         self.best = limits.incumbent
         self.searches = "local-search" not in limits.without
+        self.refines = "refinement" not in limits.without
         self.reason = "no schedule was found"
         self.cut = False
         self.told: tuple[int | None, int] | None = None
         self.windows = None if "windows" in limits.without else self._new_windows()
+        self.checkpoints = Checkpoints(self.modelled, 0.0 if "hot-checkpoints" in limits.without else 0.5)
         self.search = self._new_search()
         # from here on, for the search may have had to be compiled
         seconds = _SECONDS if limits.time_limit is None else limits.time_limit
@@ -153,10 +159,11 @@ class FlowRun:
     def answer(self) -> Answer:
         """Run until done; the best schedule and bound, whatever ended it."""
         stopped_by = "done"
+        rounds = self.rounds if self.refines else 1
         try:
             with LinearWorker(self.limits.solver) as worker:
                 self._start()
-                for stage in stages(len(self.instance.tasks), self.deadline, self.whole):
+                for stage in stages(len(self.instance.tasks), self.deadline, self.whole, rounds):
                     if self._met() or self._late():
                         break
                     if isinstance(stage, Tiling):
@@ -220,11 +227,13 @@ class FlowRun:
             if not self._met():
                 seconds = RELAXED_SHARE * (self.deadline - time.monotonic())
                 offer_relaxed(self.search, found, seconds, self.bound.lower_bound_ns)
-        self._search()
+        if self.limits.workers == 1:  # else it goes on beside the models
+            self._search()
 
     def _solve(self, worker: LinearWorker, stage: Stage) -> None:
         """Solve a model, for its bound and for what it decides."""
-        checkpoints = self._checkpoints(stage.count)
+        stalls = self.search.stalls() if self.search is not None and self.refines else []
+        checkpoints = self.checkpoints.choose(stage.count, stalls[: stage.count // 4])
         linear, take = self._model(checkpoints, stage)
         result = self._solved(worker, linear, stage.time_limit)
         if result is not None:
@@ -280,17 +289,12 @@ class FlowRun:
         found = proven(self.modelled, result, model, bound_name(stage.integrality, self.limits.solver))
         if found is not None:
             self.bound = self.bound.raised(found)
+        if stage.leads and self.refines:
+            self.checkpoints.learn(model, result)
         if result.values is None or self.search is None:
             return
         if stage.integrality != "none" or len(self.instance.tasks) > LARGE:  # else whole models come soon
             self.search.offer(guide_of(self.modelled, model, result.values))
-
-    def _checkpoints(self, count: int) -> list[int]:
-        """Hot checkpoints, and the tasks before which the best schedule stalls the most."""
-        without = self.limits.without
-        hot = hot_checkpoints(self.modelled, count, 0.0 if "hot-checkpoints" in without else 0.5)
-        stalls = [] if self.search is None or "refinement" in without else self.search.stalls()
-        return sorted({*hot, *stalls[: count // 4]})
 
     def _search(self, share: float = 1.0) -> None:
         """Search for a share of a round."""

@@ -48,6 +48,7 @@ class _Run(FlowRun):
     """One call of the method."""
 
     name = "flow-recompute"
+    rounds = 1
     reruns: RerunSearch | None = None
     rules = ("modnn", "memonger-rule", "superneurons-rule", "knapsack-rule")
 

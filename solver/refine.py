@@ -12,8 +12,9 @@ from ..instances.instance import Instance
 from ..instances.transforms import in_pages, in_parts
 from ..validate.schedule import MemoryModel
 from .bounds import Bound, best_bound
+from .checkpoints import Checkpoints
 from .cluster_flow import cluster_flow_bound
-from .flow import Integrality, flow_bound, hot_checkpoints
+from .flow import Integrality, bound_name, flow_model, proven
 from .flow_recompute import recompute_bound
 from .linear import (
     LinearModel,
@@ -40,10 +41,16 @@ _WINDOW = 12
 _GROWTH = 3.0
 """A whole model with a third more checkpoints takes about this many times as long."""
 
-_SHARE, _COARSE_SHARE = 0.3, 0.1
-"""Shares of the time left that a model may take that is not the last; a whole one before the LPs."""
+_SHARE = 0.3
+"""Share of the time left that a model may take that is not the last."""
 
-_WORTH = 8
+ROUNDS = 4
+"""LPs of so many checkpoints in a row, each on those that the last one suggests."""
+
+_FINDING = (32, 48)
+"""Checkpoints of the LPs that find out which ones matter: with many more, they share their prices out."""
+
+_WORTH = 25
 """An LP that takes longer than the time left over this is the finest: the next takes several times longer."""
 
 
@@ -51,13 +58,15 @@ _WORTH = 8
 class Stage:
     """A model to solve: on how many checkpoints, what is whole in it, and for how many seconds at most.
 
-    `windowed` says whether it takes what is known of windows.
+    `windowed` says whether it takes what is known of windows, `leads` whether the next checkpoints follow
+    from its solution.
     """
 
     count: int
     integrality: Integrality
     time_limit: float
     windowed: bool = False
+    leads: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +91,17 @@ def finest_integrality(instance: Instance, solver: str) -> Integrality:
     return "algorithms" if in_parts(instance) else "all"
 
 
-def stages(tasks: int, deadline: float, whole: Integrality = "all") -> Iterator[Stage | Tiling]:
+def stages(
+    tasks: int, deadline: float, whole: Integrality = "all", rounds: int = ROUNDS
+) -> Iterator[Stage | Tiling]:
     """Models from coarse to fine, so that the bound rises as much as the time allows.
 
-    Whole models on more and more checkpoints come first: solved to the end, one says more than a finer one
-    that is cut short. Where there are many tasks, LPs follow, as fine as the time allows. The last is the
-    whole model that then comes, with all the time left. Where there are few tasks, each comes after its LP,
-    which takes little time and whose dual values become a certificate. Short windows, which take seconds,
-    come before all models, longer ones before the finest; whole models take what is known of them, and of the
-    LPs of many tasks the last.
+    Short windows, which take seconds, come first. Where there are many tasks, LPs on few checkpoints follow:
+    they find out which ones matter. Then come whole models on more and more of these: solved to the end, one
+    says more than a finer one that is cut short. Longer windows and finer LPs come before the last, which has
+    all the time left. Where there are few tasks, each whole model leads to the next, and comes after its LP,
+    which takes little time and whose dual values become a certificate. Where nothing is whole, LPs on more
+    and more checkpoints are all. Whole models take what is known of windows, and so does one LP.
 
     Parameters
     ----------
@@ -100,48 +111,59 @@ def stages(tasks: int, deadline: float, whole: Integrality = "all") -> Iterator[
         When to end, as `time.monotonic` tells it. The time between stages is taken for that of the models.
     whole
         What is whole in the models other than LPs; ``none``: there are only LPs.
+    rounds
+        How many LPs have the same number of checkpoints; more than one where each leads to the next.
     """
 
     def left() -> float:
         return max(deadline - time.monotonic(), 0.0)
 
     large, linear = tasks > LARGE, whole == "none"
-    share = _COARSE_SHARE if large else _SHARE
     count = min(_FIRST, tasks)
+
+    def solved_linear(fine: int, rounds: int) -> Iterator[Stage]:
+        """LPs as fine as the time allows."""
+        while left() > 0:
+            last = fine == tasks
+            for _ in range(1 if last else rounds):
+                began = time.monotonic()
+                yield Stage(fine, "none", left() if last and linear else _SHARE * left(), leads=linear)
+                if last or (time.monotonic() - began) * _WORTH > left():
+                    return
+            fine = min(fine * 3 // 2, tasks)
+
+    def solved_whole(share: float) -> Iterator[Stage]:
+        if not large:
+            yield Stage(count, "none", share * left(), leads=False)
+        yield Stage(count, whole, share * left(), windowed=True, leads=not large)
 
     def more() -> int:
         return min(2 * count if whole == "algorithms" else count * 4 // 3, tasks)
 
-    def solved_whole(share: float) -> Iterator[Stage]:
-        if not large:
-            yield Stage(count, "none", share * left())
-        yield Stage(count, whole, share * left(), windowed=True)
-
-    if not linear and tasks > 2 * _WINDOW and left() > 0:
+    if linear:
+        yield from solved_linear(count, rounds)
+        return
+    if tasks > 2 * _WINDOW and left() > 0:
         yield Tiling(_WINDOW, _SHARE * left())
-    while not linear and count < tasks and left() > 0:
+    for fine in _FINDING if large and left() > 0 else ():
+        for _ in range(rounds):
+            yield Stage(fine, "none", _SHARE * left())
+    while count < tasks and left() > 0:
         began = time.monotonic()
-        yield from solved_whole(share)
+        yield from solved_whole(_SHARE)
         count = more()
-        if (time.monotonic() - began) * _GROWTH > share * left():
+        if (time.monotonic() - began) * _GROWTH > _SHARE * left():
             break
-    if not linear and tasks > 4 * _WINDOW and left() > 0:
+    if tasks > 4 * _WINDOW and left() > 0:
         yield Tiling(2 * _WINDOW, _SHARE * left())
-    if large or linear:
-        finest = count = min(_FIRST if linear else 2 * _FIRST, tasks)
-        while left() > 0:
-            began = time.monotonic()
-            yield Stage(count, "none", left() if count == tasks and linear else _SHARE * left())
-            if (time.monotonic() - began) * _WORTH > left():
-                break
-            finest = count
-            if count == tasks:
-                break
-            count = min(2 * count, tasks)
-        count = finest
-        if not linear and left() > 0:
-            yield Stage(count, "none", _SHARE * left(), windowed=True)
-    while not linear and left() > 0:
+    if large:
+        fine = count
+        for stage in solved_linear(_FINDING[-1] * 3 // 2, 1):
+            fine = stage.count
+            yield stage
+        if left() > 0:
+            yield Stage(fine, "none", _SHARE * left(), windowed=True, leads=False)
+    while left() > 0:
         yield from solved_whole(1.0)
         if count == tasks:
             break
@@ -203,24 +225,29 @@ def refine_bound(
     elif instance.cluster is not UNSET:
         other = cluster_flow_bound
     windows = Windows(instance, whole) if other is None else None
+    chosen = Checkpoints(instance)
 
     def solve(model: LinearModel, seconds: float) -> LinearResult:
         return solve_linear(model, solver=solver, **(options | LinearOptions(time_limit=seconds)))
 
-    for stage in stages(len(instance.tasks), deadline, whole):
+    def bound(stage: Stage) -> Bound | None:
+        checkpoints, how = chosen.choose(stage.count), stage.integrality
+        if other is not None:
+            limit = LinearOptions(time_limit=stage.time_limit)
+            return other(instance, checkpoints, integrality=how, solver=solver, **(options | limit))
+        known = windows.known if stage.windowed and windows is not None else ()
+        model = flow_model(instance, checkpoints, how, known)
+        result = solve(model.linear, stage.time_limit)
+        if stage.leads:
+            chosen.learn(model, result)
+        return proven(instance, result, model, bound_name(how, solver))
+
+    for stage in stages(len(instance.tasks), deadline, whole, 1 if other is not None else ROUNDS):
         if isinstance(stage, Tiling):
             if windows is not None:
                 windows.prove(stage.length, stage.time_limit, solve)
             continue
-        options["time_limit"] = stage.time_limit
-        checkpoints = hot_checkpoints(instance, stage.count)
-        if other is not None:
-            found = other(instance, checkpoints, integrality=stage.integrality, solver=solver, **options)
-        else:
-            known = windows.known if stage.windowed and windows is not None else ()
-            found = flow_bound(
-                instance, checkpoints, integrality=stage.integrality, solver=solver, windows=known, **options
-            )
+        found = bound(stage)
         before = best
         best = best if found is None else best.raised(found)
         if best.lower_bound_ns > before.lower_bound_ns and on_better is not None:

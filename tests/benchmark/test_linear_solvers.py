@@ -6,7 +6,8 @@ import pytest
 
 from pebbler.benchmark.linear_solvers import KINDS, measure, table
 from pebbler.instances.workload import Workload
-from pebbler.solver.flow import flow_model, hot_checkpoints
+from pebbler.solver.checkpoints import hot_checkpoints
+from pebbler.solver.flow import flow_model
 
 
 def test_solvers_agree_and_the_table_has_a_row_a_model() -> None:

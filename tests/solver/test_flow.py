@@ -15,7 +15,8 @@ from pebbler.instances.memory import with_budget
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import best_bound, compute_bound
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.flow import flow_bound, flow_model, hot_checkpoints
+from pebbler.solver.checkpoints import hot_checkpoints
+from pebbler.solver.flow import flow_bound, flow_model
 from pebbler.solver.linear import ModelBuilder, solve_linear
 
 

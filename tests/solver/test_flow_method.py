@@ -13,7 +13,8 @@ from pebbler.instances.files import encode
 from pebbler.instances.workload import Workload
 from pebbler.solver import flow_method
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.flow import FlowModel, flow_model, hot_checkpoints
+from pebbler.solver.checkpoints import hot_checkpoints
+from pebbler.solver.flow import FlowModel, flow_model
 from pebbler.solver.flow_decode import guide_of
 from pebbler.solver.flow_method import flow
 from pebbler.solver.linear import solve_linear

@@ -24,7 +24,8 @@ from pebbler.instances.memory import with_budget
 from pebbler.instances.transforms import split_parts, with_engines, with_inputs_on_clock
 from pebbler.instances.workload import Workload
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.flow import FlowModel, flow_bound, flow_model, hot_checkpoints
+from pebbler.solver.checkpoints import hot_checkpoints
+from pebbler.solver.flow import FlowModel, flow_bound, flow_model
 from pebbler.solver.flow_decode import guide_of
 from pebbler.solver.flow_method import flow_parts
 from pebbler.solver.linear import solve_linear

@@ -19,7 +19,8 @@ from pebbler.cli import main
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import write_instance
 from pebbler.instances.workload import Workload
-from pebbler.solver.flow import flow_model, hot_checkpoints
+from pebbler.solver.checkpoints import hot_checkpoints
+from pebbler.solver.flow import flow_model
 from pebbler.solver.linear import (
     LinearModel,
     LinearResult,

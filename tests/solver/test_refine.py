@@ -108,15 +108,18 @@ def named(stage: Stage | Tiling) -> tuple[int, str]:
 
 
 def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
-    whole = list(islice(stages(300, time.monotonic() + 1000), 20))
+    whole = list(islice(stages(300, time.monotonic() + 1000), 30))
     assert list(map(named, whole)) == [
         (12, "windows"),
+        *((count, "none") for count in (32, 32, 32, 32, 48, 48, 48, 48)),
         *((count, "all+windows") for count in (16, 21, 28, 37, 49, 65, 86, 114, 152, 202, 269)),
         (24, "windows"),
-        *((count, "none") for count in (32, 64, 128, 256, 300)),
+        *((count, "none") for count in (72, 108, 162, 243, 300)),
         (300, "none+windows"),
         (300, "all+windows"),
     ]
+    leading = [stage.count for stage in whole if isinstance(stage, Stage) and stage.leads]
+    assert leading == [32, 32, 32, 32, 48, 48, 48, 48]
     assert all(0 < stage.time_limit <= 1000 for stage in whole)
     assert whole[-1].time_limit > 900
     assert list(map(named, stages(40, time.monotonic() + 1000))) == [
@@ -125,7 +128,11 @@ def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
     ]
     assert list(map(named, stages(10, time.monotonic() + 1000))) == [(10, "none"), (10, "all+windows")]
     linear = list(stages(40, time.monotonic() + 1000, "none"))
-    assert list(map(named, linear)) == [(16, "none"), (32, "none"), (40, "none")]
+    assert list(map(named, linear)) == [(count, "none") for count in (*[16] * 4, *[24] * 4, *[36] * 4, 40)]
+    once = list(stages(40, time.monotonic() + 1000, "none", rounds=1))
+    assert list(map(named, once)) == [(16, "none"), (24, "none"), (36, "none"), (40, "none")]
+    few = [stage for stage in stages(40, time.monotonic() + 1000) if isinstance(stage, Stage)]
+    assert all(stage.leads == (stage.integrality == "all") for stage in few)
     assert list(stages(300, time.monotonic())) == []
 
 

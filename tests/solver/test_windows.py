@@ -10,7 +10,8 @@ from pebbler.benchmark.tiny import tiny_instance
 from pebbler.instances.instance import Instance
 from pebbler.instances.workload import Workload
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.flow import Window, flow_bound, hot_checkpoints, window_model
+from pebbler.solver.checkpoints import hot_checkpoints
+from pebbler.solver.flow import Window, flow_bound, window_model
 from pebbler.solver.linear import LinearModel, LinearResult, solve_linear
 from pebbler.solver.windows import Windows
 from pebbler.validate.exact_bounds import least_times

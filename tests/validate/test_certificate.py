@@ -17,7 +17,8 @@ from pebbler.instances.memory import with_budget
 from pebbler.instances.transforms import in_pages, with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import compute_bound, single_peak_bound
-from pebbler.solver.flow import flow_bound, hot_checkpoints
+from pebbler.solver.checkpoints import hot_checkpoints
+from pebbler.solver.flow import flow_bound
 from pebbler.solver.flow_recompute import recompute_bound
 from pebbler.validate.certificate import (
     Certificate,

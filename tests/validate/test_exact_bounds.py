@@ -19,7 +19,8 @@ from pebbler.heuristics.reruns import stages_of
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.workload import Workload
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.flow import flow_bound, flow_model, hot_checkpoints, proven
+from pebbler.solver.checkpoints import hot_checkpoints
+from pebbler.solver.flow import flow_bound, flow_model, proven
 from pebbler.solver.flow_recompute import proven_with_reruns, recompute_model
 from pebbler.solver.linear import solve_linear
 from pebbler.validate.certificate import Certificate
