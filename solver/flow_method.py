@@ -45,6 +45,9 @@ _GLANCE = 20_000
 _FIRST_SHARE = 0.1
 """Of a round of the search, before a search without addresses: what is easy is solved by then."""
 
+_MODEL_SHARE = 0.8
+"""Of the time left, what a model may take at most: the search sets off from its solution."""
+
 _GRACE = 2.0
 """Seconds after the time limit that a solver gets to say what it has proven."""
 
@@ -255,6 +258,8 @@ class FlowRun:
 
     def _solved(self, worker: LinearWorker, linear: LinearModel, seconds: float) -> LinearResult | None:
         """Solve a model while the search goes on; None where that made it needless."""
+        if self.search is not None and self.searches:
+            seconds = min(seconds, _MODEL_SHARE * (self.deadline - time.monotonic()))
         worker.start(
             linear,
             time_limit=seconds,

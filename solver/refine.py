@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -38,8 +39,9 @@ _HUGE = 4000
 _WINDOW = 12
 """Tasks of a short window: some layers, whose model is solved in some tenths of a second."""
 
-_GROWTH = 3.0
-"""A whole model with a third more checkpoints takes about this many times as long."""
+_FEW, _MANY, _IN_PARTS = (7 / 6, 2.0), (4 / 3, 3.0), (2.0, 3.0)
+"""By which factor the checkpoints of whole models grow, and about how much longer a model takes then: for few
+tasks, for many, and where tensors are in parts. Of few tasks, more models make for more schedules."""
 
 _SHARE = 0.3
 """Share of the time left that a model may take that is not the last."""
@@ -137,8 +139,13 @@ def stages(
             yield Stage(count, "none", share * left(), leads=False)
         yield Stage(count, whole, share * left(), windowed=True, leads=not large)
 
+    if whole == "algorithms":
+        growth, longer = _IN_PARTS
+    else:
+        growth, longer = _MANY if large else _FEW
+
     def more() -> int:
-        return min(2 * count if whole == "algorithms" else count * 4 // 3, tasks)
+        return min(math.ceil(growth * count), tasks)
 
     if linear:
         yield from solved_linear(count, rounds)
@@ -152,7 +159,7 @@ def stages(
         began = time.monotonic()
         yield from solved_whole(_SHARE)
         count = more()
-        if (time.monotonic() - began) * _GROWTH > _SHARE * left():
+        if (time.monotonic() - began) * longer > _SHARE * left():
             break
     if tasks > 4 * _WINDOW and left() > 0:
         yield Tiling(2 * _WINDOW, _SHARE * left())
@@ -164,8 +171,9 @@ def stages(
         if left() > 0:
             yield Stage(fine, "none", _SHARE * left(), windowed=True, leads=False)
     while left() > 0:
+        began = time.monotonic()
         yield from solved_whole(1.0)
-        if count == tasks:
+        if count == tasks or time.monotonic() - began > left():
             break
         count = more()
 
