@@ -109,6 +109,7 @@ class LocalSearch:
         )
         self._turn = 0
         self._best_at = 0
+        self._waiting: Decisions | None = None
         self._set_off(first, 0)
         improve(self._problem, self._search, self._log, 0)  # compiled now, if it must be
 
@@ -142,20 +143,25 @@ class LocalSearch:
         return min(_ROUND * decisions * tasks, _WORK // (32 if slow else 2))
 
     def offer(self, start: Schedule | Guide) -> None:
-        """Set off from the decisions of a schedule, or from some that need not fit.
-
-        From a tentative guide only if it makes for the best program so far.
-        """
+        """Set off from the decisions of a schedule, or from some that need not fit."""
         if isinstance(start, Schedule):
             decisions = decisions_from(self.instance, self._problem, start)
             repair(self._problem, decisions, self._state, -1, 0)
         else:
             decisions = self._complete(start)
-            if start.tentative:
-                cost, _ = simulate(self._problem, decisions, self._log, self._search.stalls[1])
-                if cost >= self.cost:
-                    return
         self._set_off(decisions, 0)
+
+    def suggest(self, guide: Guide) -> None:
+        """Set off from a guide: at once if it makes for the best program so far, else after this descent.
+
+        A tentative one is of no use then. Of several, the last counts.
+        """
+        decisions = self._complete(guide)
+        cost, _ = simulate(self._problem, decisions, self._log, self._search.stalls[1])
+        if cost < self.cost:
+            self._set_off(decisions, 0)
+        elif not guide.tentative:
+            self._waiting = decisions
 
     def run(self, seconds: float = math.inf, work: int = _CHUNK) -> None:
         """Search on until so many tasks have been simulated, or some seconds have passed."""
@@ -202,6 +208,10 @@ class LocalSearch:
     def _next(self) -> None:
         """Set off on another descent."""
         self._turn += 1
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._set_off(waiting, 0)
+            return
         draw = int(self._random.integers(4))
         if draw == 0:
             self._set_off(self._complete(self._fastest(), int(self._random.integers(1, 4))), 0)

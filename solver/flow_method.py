@@ -296,10 +296,12 @@ class FlowRun:
             self.bound = self.bound.raised(found)
         if stage.leads and self.refines:
             self.checkpoints.learn(model, result)
-        if result.values is None or self.search is None:
+        from ..heuristics.search import LocalSearch
+
+        if result.values is None or not isinstance(self.search, LocalSearch):
             return
         if stage.integrality != "none" or len(self.instance.tasks) > LARGE:  # else whole models come soon
-            self.search.offer(guide_of(self.modelled, model, result.values))
+            self.search.suggest(guide_of(self.modelled, model, result.values))
 
     def _search(self, share: float = 1.0) -> None:
         """Search for a share of a round."""

@@ -262,21 +262,24 @@ def test_a_search_without_addresses_leads_one_with_addresses(monkeypatch: pytest
         assert int(other._search.counts[0]) == before
 
 
-def test_a_tentative_guide_counts_only_where_it_is_better() -> None:
+def test_a_suggestion_waits_for_the_end_of_a_descent_unless_it_is_better() -> None:
     instance = Workload("vgg16", 64, "v100").instance("75%")
     search = LocalSearch(instance, "paged")
     fastest = [by_speed(task)[0] for task in instance.tasks]
     everything = Guide(list(gaps_of(instance)), [], fastest)
     before = search.cost, search._search.current.evicted.sum()
-    search.offer(everything._replace(tentative=True))
-    assert (search.cost, search._search.current.evicted.sum()) == before
-    search.offer(everything)
+    for tentative in (True, False):
+        search.suggest(everything._replace(tentative=tentative))
+        assert (search.cost, search._search.current.evicted.sum()) == before
+        assert (search._waiting is None) == tentative
+    search._next()
+    assert search._waiting is None
     assert search._search.current.evicted.sum() > before[1]
     better = LocalSearch(instance, "paged")
     better.run(work=200_000)
     assert better.cost < before[0]
     again = LocalSearch(instance, "paged")
-    again.offer(better.guide()._replace(tentative=True))
+    again.suggest(better.guide()._replace(tentative=True))
     assert again.cost < before[0]
 
 
