@@ -49,13 +49,14 @@ class Checkpoints:
     def choose(self, count: int, stalls: Sequence[int] = ()) -> list[int]:
         """Choose the checkpoints of the next model.
 
-        First come those of the last model that have a price; then tasks at which its solution fails, tasks at
-        which a schedule stalls, checkpoints without a price, and tasks where memory is tight.
+        Those of the first are where memory is tight, and tasks at which a schedule stalls. Then first come
+        those of the last model that have a price, the dearest first; then tasks at which its solution fails,
+        tasks at which a schedule stalls, and checkpoints without a price.
 
         Parameters
         ----------
         count
-            How many.
+            How many; the first model has more where there are stalls.
         stalls
             Tasks before which the best schedule stalls, the longest stall first.
         """
@@ -63,6 +64,8 @@ class Checkpoints:
         if count >= total:
             return list(range(total))
         hot = _by_heat(self._instance, count, self._hot)
+        if not self._courses:
+            return sorted({*hot, *stalls})
         ranked = dict.fromkeys((*self._priced, *self._failing, *stalls, *self._idle, *hot))
         return sorted(islice(ranked, count))
 
