@@ -63,10 +63,11 @@ class Checkpoints:
         total = len(self._instance.tasks)
         if count >= total:
             return list(range(total))
-        hot = _by_heat(self._instance, count, self._hot)
         if not self._courses:
-            return sorted({*hot, *stalls})
-        ranked = dict.fromkeys((*self._priced, *self._failing, *stalls, *self._idle, *hot))
+            return sorted({*_by_heat(self._instance, count, self._hot), *stalls})
+        ranked = dict.fromkeys((*self._priced, *self._failing, *stalls, *self._idle))
+        if len(ranked) < count:
+            ranked |= dict.fromkeys(_by_heat(self._instance, count, self._hot))
         return sorted(islice(ranked, count))
 
     def learn(self, model: FlowModel, result: LinearResult) -> None:
