@@ -17,13 +17,14 @@ from ..heuristics.methods import Limits, Refusal, list_methods
 from ..heuristics.parts import with_parts
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
+from ..instances.memory import PAGE_BYTES
 from ..instances.transforms import in_parts
 from ..solver.bounds import compute_bound, single_peak_bound
 from ..solver.brute_force import brute_force
 from ..solver.cp_sat import solve_divisible
 from ..solver.flow import Integrality, flow_bound
 from ..validate.check import check
-from ..validate.schedule import PAGE_BYTES, MemoryModel, Schedule
+from ..validate.schedule import MemoryModel, Schedule
 from .page import publish, row
 from .tiny import plain, scaled, tiny_instance, twisted
 

@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 
 from ..instances.instance import Instance
-from ..instances.transforms import PAGE, in_parts, split_parts
+from ..instances.memory import PAGE_BYTES
+from ..instances.transforms import in_parts, split_parts
 from ..instances.units import ceil_to
 from .gaps import gaps_of
 from .methods import Refusal
@@ -39,9 +40,9 @@ def with_parts(instance: Instance) -> Instance:
     away = {d for d, _ in gaps_of(instance)}
     sizes = [instance.blocks[d].bytes for d in away]
     most = max(_MOST, 2 * len(away))
-    size = PAGE
+    size = PAGE_BYTES
     while sum(-(-total // size) for total in sizes) > most:
-        size += max(size // 8 // PAGE, 1) * PAGE
+        size += max(size // 8 // PAGE_BYTES, 1) * PAGE_BYTES
     return split_parts(instance, size, away)
 
 

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance, Task
+from ..instances.memory import PAGE_BYTES
 from ..instances.units import ceil_to, format_size
 from ..validate.measures import highest_byte, memory_curve
-from ..validate.schedule import PAGE_BYTES, Kind, MemoryModel, Operation, Residence, Schedule, Stream
+from ..validate.schedule import Kind, MemoryModel, Operation, Residence, Schedule, Stream, unit_bytes
 from .methods import Refusal
 from .pool import Fit, PagePool, Pool, Range
 
@@ -138,7 +139,7 @@ class ProgramBuilder:
     ) -> None:
         self.instance = instance
         self.memory: MemoryModel = memory
-        self._unit = {"contiguous": instance.alignment_bytes, "paged": PAGE_BYTES, "divisible": 1}[memory]
+        self._unit = unit_bytes(instance, memory)
         for block in instance.blocks:
             if memory == "paged" and block.begin is not None and block.begin % PAGE_BYTES:
                 raise PebblerError(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..instances.instance import Instance
 from ..instances.memory import least_budget
 from ..instances.units import ceil_to
-from ..validate.schedule import PAGE_BYTES, MemoryModel, Schedule
+from ..validate.schedule import MemoryModel, Schedule, unit_bytes
 from .gaps import Gap, Guide, gaps_of, stays_of
 from .parts import chains, require_alike, tensors_of
 from .program import ProgramBuilder
@@ -65,7 +65,7 @@ def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, s
     Refusal
         For parts in contiguous memory that tasks or copies tell apart.
     """
-    unit = {"contiguous": instance.alignment_bytes, "paged": PAGE_BYTES, "divisible": 1}[memory]
+    unit = unit_bytes(instance, memory)
     tasks, blocks = instance.tasks, instance.blocks
     size = [ceil_to(block.bytes, unit) for block in blocks]
     capacity = max(instance.pool_bytes, 0) // unit * unit

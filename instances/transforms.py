@@ -14,10 +14,8 @@ import msgspec
 from .devices import whole_ns
 from .errors import PebblerError
 from .instance import Block, Instance, Task
+from .memory import PAGE_BYTES
 from .units import ceil_to, format_size, parse_size
-
-PAGE = 2 * 2**20
-"""Bytes of a page of device memory (2 MiB): parts begin at multiples of it, so that they can be paged."""
 
 _PAGES = "pages="
 """How the word of that transform begins."""
@@ -137,7 +135,7 @@ def with_algorithms(instance: Instance, word: str, tasks: tuple[Task, ...]) -> I
     return _changed(instance, word, tasks=tasks)
 
 
-def in_pages(instance: Instance, page_bytes: int = PAGE) -> Instance:
+def in_pages(instance: Instance, page_bytes: int = PAGE_BYTES) -> Instance:
     """Return what the instance comes to in paged memory: whole pages, and copies that take what they took.
 
     Blocks and workspaces get the pages that they need, the pool has the whole pages that it holds. What
@@ -196,9 +194,9 @@ def split_parts(instance: Instance, size: int, blocks_to_split: Container[int] |
         When `size` is under 2 MiB, the alignment does not divide that, or blocks are parts already.
     """
     _require_whole(instance)
-    if size < PAGE:
+    if size < PAGE_BYTES:
         raise PebblerError(f"parts of {size} bytes are smaller than a page; give 2MiB or more")
-    if PAGE % instance.alignment_bytes:
+    if PAGE_BYTES % instance.alignment_bytes:
         raise PebblerError(
             f"{instance.name}: its alignment of {instance.alignment_bytes} does not divide 2 MiB; "
             "parts need one that does"
@@ -207,7 +205,7 @@ def split_parts(instance: Instance, size: int, blocks_to_split: Container[int] |
     parts: list[range] = []
     for d, block in enumerate(instance.blocks):
         chosen = blocks_to_split is None or d in blocks_to_split
-        pieces = _parts(block, size // PAGE * PAGE) if chosen else [block]
+        pieces = _parts(block, size // PAGE_BYTES * PAGE_BYTES) if chosen else [block]
         parts.append(range(len(blocks), len(blocks) + len(pieces)))
         blocks.extend(pieces)
 
@@ -227,7 +225,7 @@ def split_parts(instance: Instance, size: int, blocks_to_split: Container[int] |
 def _parts(block: Block, most: int) -> list[Block]:
     if block.bytes <= most:
         return [block]
-    size = ceil_to(-(-block.bytes // -(-block.bytes // most)), PAGE)
+    size = ceil_to(-(-block.bytes // -(-block.bytes // most)), PAGE_BYTES)
     begins = range(0, block.bytes, size)
     return [
         msgspec.structs.replace(

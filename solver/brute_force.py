@@ -20,7 +20,7 @@ from ..heuristics.methods import Answer, Limits, Refusal, register
 from ..heuristics.program import ProgramBuilder
 from ..instances.instance import Instance
 from ..instances.units import ceil_to
-from ..validate.schedule import PAGE_BYTES, MemoryModel, Schedule
+from ..validate.schedule import MemoryModel, Schedule, unit_bytes
 
 _MOST_PLACES = 64
 _ABSENT = -1
@@ -148,7 +148,7 @@ class _Machine:
     def __init__(self, instance: Instance, memory: MemoryModel) -> None:
         self.instance = instance
         self.memory: MemoryModel = memory
-        unit = {"contiguous": instance.alignment_bytes, "paged": PAGE_BYTES, "divisible": 1}[memory]
+        unit = unit_bytes(instance, memory)
         self.pool = instance.pool_bytes // unit * unit if memory == "paged" else instance.pool_bytes
         self.needs = _Needs(
             tuple(ceil_to(block.bytes, unit) for block in instance.blocks),

@@ -15,14 +15,14 @@ from ..heuristics.cluster import spread
 from ..heuristics.methods import Answer, Limits, OnBetter, Refusal, find_method
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
-from ..instances.memory import require_budget, why_infeasible
+from ..instances.memory import PAGE_BYTES, require_budget, why_infeasible
 from ..instances.transforms import in_pages
 from ..instances.units import format_size, format_time
 from ..validate.certificate import Certificate, check_certificate
 from ..validate.check import check
 from ..validate.cluster_check import check_schedule
 from ..validate.measures import average_bytes, moved_bytes, pinned_bytes
-from ..validate.schedule import PAGE_BYTES, Schedule
+from ..validate.schedule import Schedule
 from .bounds import Bound, best_bound, certified_bound
 from .linear import require_linear_solver
 

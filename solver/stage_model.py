@@ -24,7 +24,7 @@ from ..instances.buffers import Buffer
 from ..instances.instance import Instance
 from ..instances.memory import ideal_ns
 from ..instances.units import ceil_to
-from ..validate.schedule import PAGE_BYTES, MemoryModel
+from ..validate.schedule import MemoryModel, unit_bytes
 from .linear import LinearModel, ModelBuilder
 from .packing import pack
 
@@ -97,7 +97,7 @@ class Stages:
     def build(self) -> StageModel:
         """Build the program."""
         instance, builder = self.instance, self.builder
-        unit = {"contiguous": instance.alignment_bytes, "paged": PAGE_BYTES, "divisible": 1}[self.memory]
+        unit = unit_bytes(instance, self.memory)
         unit = 1 if self.first_runs_only else unit
         pool = instance.pool_bytes // unit * unit
         self.ns, size = max(ideal_ns(instance), 1) / _RANGE, max(pool, 1) / _RANGE

@@ -14,7 +14,7 @@ from pebbler.benchmark.tiny import plain, scaled, tiny_instance, twisted, withou
 from pebbler.heuristics.methods import Limits, Refusal, list_methods
 from pebbler.instances.errors import BudgetError
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import least_budget, require_budget, unlimited_peak, with_budget
+from pebbler.instances.memory import PAGE_BYTES, least_budget, require_budget, unlimited_peak, with_budget
 from pebbler.instances.units import parse_size
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import best_bound, compute_bound
@@ -24,7 +24,7 @@ from pebbler.solver.flow import flow_bound, flow_model
 from pebbler.solver.linear import LinearModel, LinearResult, solve_linear
 from pebbler.solver.solve import Status, solve
 from pebbler.validate.check import check
-from pebbler.validate.schedule import PAGE_BYTES, Schedule
+from pebbler.validate.schedule import Schedule
 
 # --- POET (ICML 2022) through CBC: "Optimal" for wrong values where objectives are around 1e-3 ------------
 

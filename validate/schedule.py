@@ -14,14 +14,12 @@ import msgspec
 from ..instances.errors import FormatError
 from ..instances.files import read_document, write_document
 from ..instances.instance import Instance, Natural, Positive
+from ..instances.memory import PAGE_BYTES
 from ..instances.units import LARGEST
 
 Stream = Literal["compute", "d2h", "h2d", "copy", "cpu", "network", "nvlink"]
 Kind = Literal["run", "offload", "prefetch", "move", "send", "accumulate", "exchange", "return", "reduce"]
 MemoryModel = Literal["contiguous", "paged", "divisible"]
-
-PAGE_BYTES = 2 * 2**20
-"""Page of the paged memory model: what CUDA's virtual memory calls map (2 MiB)."""
 
 GRADIENT_KINDS: tuple[Kind, ...] = ("send", "accumulate", "exchange", "return", "reduce")
 """What happens to gradients where there are several GPUs."""
@@ -30,6 +28,16 @@ COLLECTIVE_KINDS: tuple[Kind, ...] = ("exchange", "reduce")
 """Operations of all nodes, or all GPUs, together."""
 
 Extent = tuple[Natural, Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]]
+
+
+def unit_bytes(instance: Instance, memory: MemoryModel) -> int:
+    """Return what sizes are rounded up to in a memory model: the alignment, pages, or single bytes."""
+    units: dict[MemoryModel, int] = {
+        "contiguous": instance.alignment_bytes,
+        "paged": PAGE_BYTES,
+        "divisible": 1,
+    }
+    return units[memory]
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

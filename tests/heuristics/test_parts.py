@@ -18,8 +18,8 @@ from pebbler.heuristics.search import LocalSearch
 from pebbler.heuristics.search_kernel import HIGH, IMPOSSIBLE, LOW, arrange, simulate
 from pebbler.heuristics.search_problem import decisions_of, gap_keys, log_for, problem_of, program_of
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import with_budget
-from pebbler.instances.transforms import PAGE, split_parts, with_engines, with_inputs_on_clock
+from pebbler.instances.memory import PAGE_BYTES, with_budget
+from pebbler.instances.transforms import split_parts, with_engines, with_inputs_on_clock
 from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel, Schedule
@@ -38,7 +38,7 @@ def test_what_can_be_away_is_split_the_largest_tensors_into_the_most_parts() -> 
     largest = max(split, key=lambda name: sizes[name])
     assert count[largest] == max(count.values()) >= 10
     pieces = {block.bytes for block in parts.blocks if block.tensor is not None}
-    assert max(pieces) <= max(b.bytes for b in parts.blocks if b.tensor == largest) + 2 * PAGE
+    assert max(pieces) <= max(b.bytes for b in parts.blocks if b.tensor == largest) + 2 * PAGE_BYTES
 
 
 def test_parts_depend_on_no_budget_and_are_not_split_again() -> None:

@@ -9,7 +9,7 @@ from pebbler.instances.instance import Instance
 from pebbler.instances.memory import ideal_ns, least_budget, unlimited_peak
 from pebbler.instances.transforms import (
     LINKS,
-    PAGE,
+    PAGE_BYTES,
     split_parts,
     with_engines,
     with_inputs_on_clock,
@@ -155,7 +155,7 @@ def test_parts_make_up_their_tensors(vgg16, size):
     changed = split_parts(vgg16, size)
     assert changed.name == "vgg16-b16-parts"
     assert {block.name for block in changed.blocks if block.tensor is None} == {
-        block.name for block in vgg16.blocks if block.bytes <= size // PAGE * PAGE
+        block.name for block in vgg16.blocks if block.bytes <= size // PAGE_BYTES * PAGE_BYTES
     }
     parts: dict[str, list] = {}
     for block in changed.blocks:
@@ -169,7 +169,7 @@ def test_parts_make_up_their_tensors(vgg16, size):
         end = 0
         for piece in pieces:
             assert piece.begin == end
-            assert piece.begin % PAGE == 0
+            assert piece.begin % PAGE_BYTES == 0
             assert piece.bytes <= size
             assert (piece.initially, piece.finally_) == (whole.initially, whole.finally_)
             end += piece.bytes

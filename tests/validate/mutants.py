@@ -12,7 +12,8 @@ from typing import TypeVar
 import msgspec
 
 from pebbler.instances.instance import Instance
-from pebbler.validate.schedule import PAGE_BYTES, Operation, Residence, Schedule
+from pebbler.instances.memory import PAGE_BYTES
+from pebbler.validate.schedule import Operation, Residence, Schedule
 
 Mutation = Callable[[Instance, Schedule, Random], Schedule | None]
 Case = tuple[Instance, Schedule]

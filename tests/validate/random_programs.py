@@ -9,9 +9,9 @@ import msgspec
 
 from pebbler.heuristics.program import OutOfMemoryError, ProgramBuilder
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import least_budget
+from pebbler.instances.memory import PAGE_BYTES, least_budget
 from pebbler.instances.units import ceil_to
-from pebbler.validate.schedule import PAGE_BYTES, MemoryModel, Operation, Residence, Schedule
+from pebbler.validate.schedule import MemoryModel, Operation, Residence, Schedule
 
 MODELS: tuple[MemoryModel, ...] = ("contiguous", "paged", "divisible")
 

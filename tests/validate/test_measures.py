@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.memory import PAGE_BYTES
 from pebbler.validate.check import check
 from pebbler.validate.measures import (
     average_bytes,
@@ -17,7 +18,7 @@ from pebbler.validate.measures import (
     pinned_bytes,
     stalls_ns,
 )
-from pebbler.validate.schedule import PAGE_BYTES, Operation, Residence, Schedule
+from pebbler.validate.schedule import Operation, Residence, Schedule
 
 X, A, B, H = range(4)
 FIRST, OUT, SECOND, BACK, MOVE, THIRD = range(6)

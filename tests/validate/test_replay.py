@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.memory import PAGE_BYTES
 from pebbler.validate.replay import Machine, draw_durations, own_durations, replay
-from pebbler.validate.schedule import PAGE_BYTES, MemoryModel, Operation, Residence, Schedule
+from pebbler.validate.schedule import MemoryModel, Operation, Residence, Schedule
 
 
 def block(name: str, **changes: object) -> Block:

@@ -13,8 +13,8 @@ import pytest
 from pebbler.instances.errors import FormatError
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.memory import PAGE_BYTES
 from pebbler.validate.schedule import (
-    PAGE_BYTES,
     Operation,
     Residence,
     Schedule,

@@ -20,6 +20,7 @@ import msgspec
 
 from ...instances.errors import PebblerError
 from ...instances.instance import Algorithm, Instance
+from ...instances.memory import PAGE_BYTES
 from ...instances.profile import (
     CopyTimes,
     IterationEnergy,
@@ -30,7 +31,7 @@ from ...instances.profile import (
     TaskTimes,
 )
 from ...instances.workload import Workload
-from ..schedule import PAGE_BYTES, Operation, Schedule
+from ..schedule import Operation, Schedule
 from .cuda_kernels import kernels_of_tasks
 from .data import initial
 from .device import Backend, DeviceError, Event, Stream

@@ -10,7 +10,7 @@ from pebbler.heuristics.program import ProgramBuilder
 from pebbler.instances import transforms
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
-from pebbler.instances.memory import least_budget, with_budget
+from pebbler.instances.memory import PAGE_BYTES, least_budget, with_budget
 from pebbler.instances.units import ceil_to
 from pebbler.instances.workload import Workload
 from pebbler.instances.zoo import find_network
@@ -19,7 +19,7 @@ from pebbler.validate.execution.cpu import CpuBackend
 from pebbler.validate.execution.device import DeviceError
 from pebbler.validate.execution.kernel import EXECUTABLE
 from pebbler.validate.execution.trial import Trial, attempt
-from pebbler.validate.schedule import PAGE_BYTES, Schedule
+from pebbler.validate.schedule import Schedule
 
 SMALL = {
     "lenet": ("lenet", 4),
