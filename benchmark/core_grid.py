@@ -49,7 +49,7 @@ DATA = Path("docs/data/core-grid.sqlite")
 BEGIN, END = "<!-- begin core-grid -->\n", "<!-- end core-grid -->\n"
 
 _HARDEST = 8
-_LONG = 600
+LONG = 600
 """Seconds that the hardest cells get."""
 
 _MOST_BYTES = 4e9
@@ -174,10 +174,10 @@ def report(runs: Sequence[Run]) -> str:
     """Return the tables as Markdown: for each time limit a summary and the cells."""
     text = "".join(f"- {origin}.\n" for origin in origins(runs))
     for seconds, some in by_seconds(runs).items():
-        text += f"\n## {seconds:g} s a cell\n\n{_summary(some, long=seconds >= _LONG)}\n"
+        text += f"\n## {seconds:g} s a cell\n\n{_summary(some, long=seconds >= LONG)}\n"
         peak = max(run.found.peak_rss_bytes or 0 for run in some)
         text += f"Memory: at most {format_size(peak)}, target {_verdict(peak, _MOST_BYTES, '4 GB')}.\n\n"
-        if seconds < _LONG:
+        if seconds < LONG:
             names = hardest(some)
             text += f"The {len(names)} hardest cells, the worst first: {', '.join(names)}.\n\n"
         text += _cells_table(some, runs)

@@ -14,8 +14,9 @@ from statistics import median
 
 from ..instances.units import format_time
 from . import core_grid
-from .core_grid import TARGETS, by_seconds
+from .core_grid import LONG, TARGETS, by_seconds, hardest
 from .exhibits import percent
+from .frontiers_plot import frontiers_picture
 from .jobs import Found
 from .page import markdown, publish
 from .results import Run, origins, read_latest
@@ -25,7 +26,8 @@ DATA = Path("docs/data/parts.sqlite")
 BEGIN, END = "<!-- begin parts -->\n", "<!-- end parts -->\n"
 
 WORST = 0.03
-"""Target of the paged gaps to the bound of parts."""
+WORST_LONG = 0.015
+"""Targets of the paged gaps to the bound of parts: of all cells, and of the hardest with ten minutes."""
 
 
 def report(runs: Sequence[Run], whole: Sequence[Run]) -> str:
@@ -41,19 +43,26 @@ def report(runs: Sequence[Run], whole: Sequence[Run]) -> str:
     text = "".join(f"- {origin}.\n" for origin in origins(runs))
     beside = by_seconds(whole)
     for seconds, some in by_seconds(runs).items():
-        text += f"\n## {seconds:g} s a cell\n\n{_summary(some)}\n{_table(some, beside.get(seconds, []))}"
+        text += f"\n## {seconds:g} s a cell\n\n{_summary(some, long=seconds >= LONG)}\n"
+        text += _table(some, beside.get(seconds, []))
     return text
 
 
-def _summary(runs: Sequence[Run]) -> str:
-    gaps = [run.found.gap for run in runs if run.setting.memory_model == "paged"]
-    if not gaps:
+def _summary(runs: Sequence[Run], *, long: bool) -> str:
+    paged = [run for run in runs if run.setting.memory_model == "paged"]
+    if not paged:
         return ""
-    verdict = "met" if max(gaps) <= WORST else "missed"
-    return (
+    gaps = [run.found.gap for run in paged]
+    limit = WORST_LONG if long else WORST
+    verdict = "met" if max(gaps) <= limit else "missed"
+    text = (
         f"Paged memory, {len(gaps)} cells: gaps of {percent(median(gaps))} in the median and "
-        f"{percent(max(gaps))} at worst ({verdict}: {WORST:.0%}).\n"
+        f"{percent(max(gaps))} at worst ({verdict}: {percent(limit)}); "
+        f"{sum(gap <= limit for gap in gaps)} are within that.\n"
     )
+    if not long:
+        text += f"The hardest, the worst first: {', '.join(hardest(paged))}.\n"
+    return text
 
 
 def _table(runs: Sequence[Run], whole: Sequence[Run]) -> str:
@@ -118,8 +127,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--whole", type=Path, default=core_grid.DATA, metavar="FILE", help=f"default: {core_grid.DATA}"
     )
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="draw the frontiers in paged memory, as PNG"
+    )
     options = core_grid.make_chosen(parser, list(TARGETS), METHOD, DATA, arguments)
-    publish(report(read_latest(options.data), read_latest(options.whole)), options.write, BEGIN, END)
+    runs, whole = read_latest(options.data), read_latest(options.whole)
+    publish(report(runs, whole), options.write, BEGIN, END)
+    if options.picture is not None:
+        drawn = {"whole tensors": whole, "tensors in parts": runs}
+        options.picture.write_bytes(
+            frontiers_picture({word: _comparable(some, options.seconds) for word, some in drawn.items()})
+        )
+
+
+def _comparable(runs: Sequence[Run], seconds: float) -> list[Run]:
+    """The runs that the picture shows: in paged memory, with that time limit."""
+    return [run for run in runs if (run.setting.memory_model, run.setting.time_limit) == ("paged", seconds)]
 
 
 if __name__ == "__main__":
