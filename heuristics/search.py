@@ -17,6 +17,7 @@ from .choices import by_speed
 from .gaps import Guide, require_copies
 from .methods import Refusal
 from .search_kernel import (
+    ANY,
     IMPOSSIBLE,
     NEVER,
     VERSION,
@@ -26,13 +27,13 @@ from .search_kernel import (
     repair,
     set_off,
     simulate,
+    state_for,
 )
 from .search_problem import (
     choose_sides,
     decisions_from,
     decisions_of,
     gap_keys,
-    log_for,
     problem_of,
     program_of,
 )
@@ -93,9 +94,9 @@ class LocalSearch:
         self._problem = problem_of(
             instance, memory, moves="moves" not in without, sides="places" not in without
         )
-        self._log = log_for(self._problem)
+        self._room = state_for(self._problem)
         self._random = np.random.default_rng(seed)
-        self._state = self._random.integers(0, 1 << 63, size=1, dtype=np.uint64)
+        self._splitmix = self._random.integers(0, 1 << 63, size=1, dtype=np.uint64)
         first = self._complete(self._fastest())
         self._search = Search(
             current=_copied(first),
@@ -103,7 +104,7 @@ class LocalSearch:
             trial=_copied(first),
             history=np.zeros(_HISTORIES[0], dtype=np.int64),
             counts=np.array([0, NEVER, NEVER, NEVER, 0], dtype=np.int64),
-            random=self._state,
+            random=self._splitmix,
             stalls=np.zeros((2, len(instance.tasks)), dtype=np.int64),
             placed=np.zeros(len(instance.blocks) + 1, dtype=np.int64),
         )
@@ -111,7 +112,7 @@ class LocalSearch:
         self._best_at = 0
         self._waiting: Decisions | None = None
         self._set_off(first, 0)
-        improve(self._problem, self._search, self._log, 0)  # compiled now, if it must be
+        improve(self._problem, self._search, self._room, 0)  # compiled now, if it must be
 
     @property
     def makespan_ns(self) -> int | None:
@@ -146,7 +147,7 @@ class LocalSearch:
         """Set off from the decisions of a schedule, or from some that need not fit."""
         if isinstance(start, Schedule):
             decisions = decisions_from(self.instance, self._problem, start)
-            repair(self._problem, decisions, self._state, -1, 0)
+            repair(self._problem, decisions, self._room, self._splitmix, -1, 0)
         else:
             decisions = self._complete(start)
         self._set_off(decisions, 0)
@@ -157,7 +158,7 @@ class LocalSearch:
         A tentative one is of no use then. Of several, the last counts.
         """
         decisions = self._complete(guide)
-        cost, _ = simulate(self._problem, decisions, self._log, self._search.stalls[1])
+        cost, _ = simulate(self._problem, decisions, self._room, self._search.stalls[1], ANY)
         if cost < self.cost:
             self._set_off(decisions, 0)
         elif not guide.tentative:
@@ -171,7 +172,7 @@ class LocalSearch:
         steps = max(work // len(self.instance.tasks), 1)
         while steps > 0 and time.monotonic() < until:
             before = int(counts[2])
-            improve(self._problem, self._search, self._log, step)
+            improve(self._problem, self._search, self._room, step)
             steps -= step
             if counts[2] < before:
                 self._best_at = int(counts[0])
@@ -182,8 +183,8 @@ class LocalSearch:
         """Return the best program as a schedule; None while there is none."""
         if self.makespan_ns is None:
             return None
-        _, steps = simulate(self._problem, self._search.best, self._log, self._search.stalls[1])
-        return program_of(self.instance, self._problem, self.memory, self._log[:steps]).finish(method)
+        _, steps = simulate(self._problem, self._search.best, self._room, self._search.stalls[1], ANY)
+        return program_of(self.instance, self._problem, self.memory, self._room.log[:steps]).finish(method)
 
     def guide(self) -> Guide:
         """What the best program decided: its evictions, the order of its copies, its algorithms."""
@@ -202,7 +203,7 @@ class LocalSearch:
         if self.makespan_ns is None:
             return []
         waits = np.zeros(len(self.instance.tasks), dtype=np.int64)
-        simulate(self._problem, self._search.best, self._log, waits)
+        simulate(self._problem, self._search.best, self._room, waits, ANY)
         return [int(k) for k in np.argsort(-waits, kind="stable") if waits[k] > 0]
 
     def _next(self) -> None:
@@ -222,7 +223,7 @@ class LocalSearch:
         length = _HISTORIES[self._turn % len(_HISTORIES)]
         self._search = self._search._replace(history=np.zeros(length, dtype=np.int64))
         before = int(self._search.counts[2])
-        set_off(self._problem, self._search, self._log, _copied(start), strength)
+        set_off(self._problem, self._search, self._room, _copied(start), strength)
         if self._search.counts[2] < before:
             self._best_at = int(self._search.counts[0])
 
@@ -232,7 +233,7 @@ class LocalSearch:
 
     def _complete(self, guide: Guide, noise: int = 0) -> Decisions:
         decisions = decisions_of(self.instance, self._problem, guide)
-        repair(self._problem, decisions, self._state, -1, noise)
+        repair(self._problem, decisions, self._room, self._splitmix, -1, noise)
         choose_sides(self._problem, decisions)
         return decisions
 

@@ -17,12 +17,14 @@ live blocks exceed the pool. It is taken when the program becomes no longer than
 moves ago.
 
 Importing this module imports Numba. What it compiles is cached beside it, for as long as this file is as it
-is: all that calls each other is here.
+is: all that calls each other is here. Nothing is allocated in compiled code, so that Numba need not count
+references to arrays: that took four fifths of the time. What a simulation works in is in `State`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -30,6 +32,15 @@ from numpy.typing import NDArray
 
 Integers = NDArray[Any]
 """Of int64; one of them is a plain integer to Numba."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _compiled(function: _F) -> _F:
+    """Compile a function, without the runtime that counts references."""
+    options: Any = {"cache": True, "_nrt": False}
+    return cast(_F, njit(**options)(function))
+
 
 _kinds: Any = np.arange(6)
 RUN, OFFLOAD, PREFETCH, MOVE, PLACE, RELEASE = _kinds
@@ -43,6 +54,9 @@ IMPOSSIBLE = 1 << 60
 """From this on a makespan is none: the sooner the program ran out of memory, the greater."""
 
 NEVER = 1 << 62
+
+ANY: Any = np.int64(NEVER)
+"""The makespan that a program must not exceed, where it may have any."""
 
 _NOTHING: Any = np.int64(0)
 """Zero as an argument: Numba compiles a function anew for every plain number that it is called with."""
@@ -166,7 +180,7 @@ class _Pool(NamedTuple):
     ends: Integers
 
 
-@njit(cache=True)
+@_compiled
 def _free(pool: _Pool, contiguous: bool, start: int, size: int, time: int) -> None:
     """Give a range back that is free from `time` on."""
     head, i = pool.ends
@@ -177,7 +191,7 @@ def _free(pool: _Pool, contiguous: bool, start: int, size: int, time: int) -> No
     pool.start[i], pool.size[i], pool.time[i] = start, size, time
 
 
-@njit(cache=True)
+@_compiled
 def _settle(pool: _Pool, contiguous: bool, now: int) -> None:
     """Join ranges that are free by `now`, before which nothing more starts, and those free at one time.
 
@@ -206,7 +220,7 @@ def _settle(pool: _Pool, contiguous: bool, now: int) -> None:
     pool.ends[1] = kept
 
 
-@njit(cache=True)
+@_compiled
 def _find(pool: _Pool, contiguous: bool, size: int, side: int, ready: int) -> tuple[int, int]:
     """Address and time of the best place for `size` bytes; a time of `NEVER` where there is none.
 
@@ -257,7 +271,7 @@ def _find(pool: _Pool, contiguous: bool, size: int, side: int, ready: int) -> tu
     return best_at, best_time
 
 
-@njit(cache=True)
+@_compiled
 def _free_at(pool: _Pool, at: int, size: int, first: int) -> int:
     """Time from which on a range is free that begins in free range `first` or later."""
     time = 0
@@ -269,7 +283,7 @@ def _free_at(pool: _Pool, at: int, size: int, first: int) -> int:
     return time
 
 
-@njit(cache=True)
+@_compiled
 def _take(pool: _Pool, contiguous: bool, at: int, size: int) -> None:
     """Take what `_find` has found."""
     n = pool.ends[1]
@@ -312,14 +326,54 @@ def _take(pool: _Pool, contiguous: bool, at: int, size: int) -> None:
     pool.ends[1] = n + shift
 
 
-class _State(NamedTuple):
-    """The program so far.
+class _Clearing(NamedTuple):
+    """Room to look for a range that can be cleared."""
 
-    `clock`: when compute, offloads and prefetches are free; steps logged. `extent`: bytes that are there of a
-    block, or of the tensor whose first part it is.
+    there: Integers
+    at: Integers
+    extent: Integers
+    costs: Integers
+    waits: Integers
+    edges: Integers
+    price: Integers
+    left: Integers
+    moved: Integers
+    to: Integers
+    hole_start: Integers
+    hole_size: Integers
+
+
+class State(NamedTuple):
+    """The program so far, and room to work in; each simulation begins anew.
+
+    Attributes
+    ----------
+    log
+        The steps: kind; task or block; algorithm, or the gap of a prefetch; address.
+    clock
+        When compute, offloads and prefetches are free; steps logged.
+    address, resident, extent, arrival, used, released
+        Per block: where it lies, whether it is there, the bytes that are there of it, or of the tensor whose
+        first part it is; from when on it is there, is no longer used, and has been released.
+    copying, absent, leaving
+        Per block: the end of its last offload, the gap in which it is absent, and that which begins when it
+        has been copied; -1: none.
+    gone, loaded, over
+        Per gap: whether its block leaves, whether it has come back; room.
+    needed, issued, copied, written
+        Per version: whether it is offloaded, after which task at the soonest, whether it has been; when it
+        was written.
+    busy, algorithm, rest, change
+        Per task: bytes that are taken, what it runs, least time of it and all later ones; room.
+    peak, extra
+        Per chunk of tasks, the most bytes that are taken, and what all of them got.
+    order, turn
+        Room to arrange copies.
     """
 
     pool: _Pool
+    clearing: _Clearing
+    log: Integers
     clock: Integers
     address: Integers
     resident: Integers
@@ -327,18 +381,63 @@ class _State(NamedTuple):
     arrival: Integers
     used: Integers
     released: Integers
-    log: Integers
+    copying: Integers
+    absent: Integers
+    leaving: Integers
+    gone: Integers
+    loaded: Integers
+    over: Integers
+    needed: Integers
+    issued: Integers
+    copied: Integers
+    written: Integers
+    busy: Integers
+    algorithm: Integers
+    rest: Integers
+    change: Integers
+    peak: Integers
+    extra: Integers
+    order: Integers
+    turn: Integers
 
 
-@njit(cache=True)
-def _record(state: _State, kind: int, what: int, how: int, at: int) -> None:
+def state_for(problem: Problem) -> State:
+    """Room to simulate programs in: for all steps, and for as many moves as there are tasks."""
+    tasks, blocks = problem.length, len(problem.blocks)
+    gaps, versions = len(problem.gaps), len(problem.versions)
+    ranges = 2 * (blocks + gaps) + tasks + 8
+
+    def room(*counts: int) -> Iterator[Integers]:
+        return (np.zeros(count, np.int64) for count in counts)
+
+    edges = 2 * (ranges + blocks)
+    return State(
+        _Pool(*room(ranges, ranges, ranges, 2)),
+        _Clearing(
+            *room(blocks, blocks, blocks, blocks + 1, ranges + 1, edges, edges, edges),
+            *room(blocks, blocks, ranges + 2, ranges + 2),
+        ),
+        np.zeros((3 * (tasks + blocks + gaps), 4), np.int64),
+        *room(4, *[blocks] * 9, *[gaps] * 3, *[versions] * 4, tasks, tasks, tasks + 1, tasks + 2),
+        *room(*[tasks // _CHUNK + 1] * 2, *[max(gaps, versions)] * 2),
+    )
+
+
+@_compiled
+def _fill(array: Integers, value: int) -> None:
+    for i in range(len(array)):
+        array[i] = value
+
+
+@_compiled
+def _record(state: State, kind: int, what: int, how: int, at: int) -> None:
     step = state.clock[3]
     if step < len(state.log):
         state.log[step, 0], state.log[step, 1], state.log[step, 2], state.log[step, 3] = kind, what, how, at
     state.clock[3] = step + 1
 
 
-@njit(cache=True)
+@_compiled
 def _before(rising: Integers, value: int) -> int:
     """Return how many of some rising numbers are less than a value."""
     low, high = 0, len(rising)
@@ -351,8 +450,8 @@ def _before(rising: Integers, value: int) -> int:
     return low
 
 
-@njit(cache=True)
-def _move(problem: Problem, state: _State, d: int, target: int) -> None:
+@_compiled
+def _move(problem: Problem, state: State, d: int, target: int) -> None:
     """Move a block to a free range of the device."""
     pool, need = state.pool, problem.blocks[d, BYTES]
     time = _free_at(pool, target, need, _NOTHING)
@@ -367,7 +466,7 @@ def _move(problem: Problem, state: _State, d: int, target: int) -> None:
     _record(state, MOVE, d, _NOTHING, target)
 
 
-@njit(cache=True)
+@_compiled
 def _touching(start: Integers, size: Integers, at: int) -> int:
     """Return the first of some ranges by address that ends after an address, or their number."""
     first = _before(start, at + 1)
@@ -376,7 +475,7 @@ def _touching(start: Integers, size: Integers, at: int) -> int:
     return first
 
 
-@njit(cache=True)
+@_compiled
 def _free_now(pool: _Pool, now: int) -> int:
     """Bytes that are free by now."""
     total = 0
@@ -386,7 +485,7 @@ def _free_now(pool: _Pool, now: int) -> int:
     return total
 
 
-@njit(cache=True)
+@_compiled
 def _largest(pool: _Pool) -> int:
     """Bytes of the largest hole."""
     largest, length = 0, 0
@@ -397,7 +496,7 @@ def _largest(pool: _Pool) -> int:
     return largest
 
 
-@njit(cache=True)
+@_compiled
 def _holes_around(pool: _Pool, at: int, size: int, latest: int, start: Integers, length: Integers) -> int:
     """List what is free by `latest` before and behind a range; return the number of such holes."""
     holes = 0
@@ -420,8 +519,24 @@ def _holes_around(pool: _Pool, at: int, size: int, latest: int, start: Integers,
     return holes
 
 
-@njit(cache=True)
-def _clear(problem: Problem, state: _State, size: int, only: int, most: int) -> int:
+@_compiled
+def _sort(key: Integers, what: Integers, count: int) -> None:
+    """Sort the first elements of two arrays by the first one, whose values differ (Shell's way)."""
+    step = 1
+    while step < count:
+        step = 3 * step + 1
+    while step > 1:
+        step //= 3
+        for i in range(step, count):
+            value, other, j = key[i], what[i], i
+            while j >= step and key[j - step] > value:
+                key[j], what[j] = key[j - step], what[j - step]
+                j -= step
+            key[j], what[j] = value, other
+
+
+@_compiled
+def _clear(problem: Problem, state: State, size: int, only: int, most: int) -> int:
     """Move blocks so that `size` bytes are free in one range, for less than `most`; its address, or -1.
 
     Ranges that begin or end where a block or a hole does are tried, the cheapest first, or the one at address
@@ -429,24 +544,24 @@ def _clear(problem: Problem, state: _State, size: int, only: int, most: int) -> 
     hole that takes it. A range costs the moves and the waits for blocks that are being copied and holes that
     are not free yet. Blocks go where it is free by now, or anywhere if `most` is `NEVER` and they must.
     """
-    pool, now = state.pool, state.clock[0]
+    pool, room, now = state.pool, state.clearing, state.clock[0]
     blocks = len(problem.blocks)
     never = NEVER // (blocks + 1)
     total = _free_now(pool, NEVER if most == NEVER else now + most)
     if total < size:
         return -1
-    address = np.empty(blocks, np.int64)
-    found = np.empty(blocks, np.int64)
     residents = 0
     for d in range(blocks):
         if state.extent[d]:
-            address[residents], found[residents] = state.address[d], d
+            room.at[residents], room.there[residents] = state.address[d], d
             residents += 1
-    order = np.argsort(address[:residents])
-    there, at_of = found[order], address[order]
-    extent_of = state.extent[there]
+    _sort(room.at, room.there, residents)
+    there, at_of, extent_of = room.there, room.at[:residents], room.extent[:residents]
     n = pool.ends[1]
-    costs = np.zeros(residents + 1, np.int64)
+    costs, waits, edges, price, left = room.costs, room.waits, room.edges, room.price, room.left
+    costs[0], waits[0] = 0, 0
+    for i in range(residents):
+        extent_of[i] = state.extent[there[i]]
     for i in range(residents):
         costs[i + 1] = costs[i]
         d = there[i]
@@ -458,10 +573,8 @@ def _clear(problem: Problem, state: _State, size: int, only: int, most: int) -> 
                 costs[i + 1] += move + max(max(state.used[d], state.arrival[d]) - now, 0)
             d = problem.blocks[d, FOLLOWING]
     start = pool.start[:n]
-    waits = np.zeros(n + 1, np.int64)
     for i in range(n):
         waits[i + 1] = waits[i] + max(pool.time[i] - now, 0)
-    edges = np.empty(2 * (n + residents), np.int64)
     m = 0
     for i in range(n):
         edges[m], edges[m + 1] = pool.start[i], pool.start[i] + pool.size[i] - size
@@ -472,7 +585,6 @@ def _clear(problem: Problem, state: _State, size: int, only: int, most: int) -> 
         m += 2
     if only >= 0:
         edges[0], m = only, 1
-    price = np.empty(m, np.int64)
     for e in range(m):
         at = edges[e]
         if at < 0 or at + size > problem.capacity:
@@ -482,13 +594,10 @@ def _clear(problem: Problem, state: _State, size: int, only: int, most: int) -> 
         price[e] = costs[_before(at_of, at + size)] - costs[first]
         price[e] += waits[_before(start, at + size)] - waits[hole]
     best_at, count = -1, 0
-    moved = np.empty(residents, np.int64)
-    to = np.empty(residents, np.int64)
-    hole_start = np.empty(n + 2, np.int64)
-    hole_size = np.empty(n + 2, np.int64)
-    left = np.empty(m, np.int64)
+    moved, to, hole_start, hole_size = room.moved, room.to, room.hole_start, room.hole_size
     for late in range(2 if most == NEVER else 1):
-        _assign(left, price)
+        for e in range(m):
+            left[e] = price[e]
         for _ in range(_TRIES):
             e = 0
             for i in range(1, m):
@@ -539,8 +648,8 @@ def _clear(problem: Problem, state: _State, size: int, only: int, most: int) -> 
     return best_at
 
 
-@njit(cache=True)
-def _spot(problem: Problem, state: _State, d: int, side: int, ready: int) -> tuple[int, int]:
+@_compiled
+def _spot(problem: Problem, state: State, d: int, side: int, ready: int) -> tuple[int, int]:
     """Address and time of the best place for a block that comes; a time of `NEVER` where there is none.
 
     A part follows what is there of its tensor. The first to come takes a hole that has room for all of it.
@@ -558,7 +667,7 @@ def _spot(problem: Problem, state: _State, d: int, side: int, ready: int) -> tup
     return at, _free_at(state.pool, at, size, _NOTHING)
 
 
-@njit(cache=True)
+@_compiled
 def _free_in_full(pool: _Pool, at: int, size: int) -> int:
     """Time from which on a range is free; `NEVER` where something lies in it."""
     time, end = 0, at
@@ -573,8 +682,8 @@ def _free_in_full(pool: _Pool, at: int, size: int) -> int:
     return time if end >= at + size else NEVER
 
 
-@njit(cache=True)
-def _put(problem: Problem, state: _State, d: int, side: int, ready: int, clear: int) -> int:
+@_compiled
+def _put(problem: Problem, state: State, d: int, side: int, ready: int, clear: int) -> int:
     """Place a block that comes, after moves if that is sooner; time of its place, `NEVER` without one."""
     at, time = _spot(problem, state, d, side, ready)
     size, lead = problem.blocks[d, BYTES], problem.blocks[d, LEAD]
@@ -597,8 +706,8 @@ def _put(problem: Problem, state: _State, d: int, side: int, ready: int, clear: 
     return time
 
 
-@njit(cache=True)
-def _release(problem: Problem, state: _State, d: int) -> None:
+@_compiled
+def _release(problem: Problem, state: State, d: int) -> None:
     state.resident[d] = 0
     lead = problem.blocks[d, LEAD]
     state.extent[lead] = min(state.extent[lead], problem.blocks[d, BEGIN])
@@ -608,8 +717,8 @@ def _release(problem: Problem, state: _State, d: int) -> None:
     _record(state, RELEASE, d, _NOTHING, _NOTHING)
 
 
-@njit(cache=True)
-def _prefetch(problem: Problem, state: _State, g: int, side: int, ready: int) -> bool:
+@_compiled
+def _prefetch(problem: Problem, state: State, g: int, side: int, ready: int) -> bool:
     d = problem.gaps[g, BLOCK]
     time = _put(problem, state, d, side, ready, _ANYHOW)
     if time == NEVER:
@@ -624,25 +733,25 @@ def _prefetch(problem: Problem, state: _State, g: int, side: int, ready: int) ->
     return True
 
 
-@njit(cache=True)
-def load_of(problem: Problem, decisions: Decisions, gone: Integers) -> Integers:
-    """Bytes at every task without workspaces and prefetches; `gone` takes the gaps that take effect.
+@_compiled
+def _load(problem: Problem, decisions: Decisions, state: State) -> None:
+    """Work out `busy`, without workspaces and prefetches, and in `gone` the gaps that take effect.
 
     An eviction takes effect once its offload has been issued, which may have to wait for its turn.
     """
-    count = problem.length
-    needed = problem.versions[:, DUE_ANYHOW].copy()
+    gone, needed, issued, change = state.gone, state.needed, state.issued, state.change
+    for v in range(len(needed)):
+        needed[v], issued[v] = problem.versions[v, DUE_ANYHOW], 0
     for g in range(len(gone)):
         gone[g] = 1 if decisions.evicted[g] or problem.gaps[g, FORCED] else 0
         if gone[g] and problem.gaps[g, VERSION] >= 0:
             needed[problem.gaps[g, VERSION]] = 1
-    issued = np.zeros(len(needed), np.int64)
     latest = -1
     for v in decisions.offloads:
         if needed[v]:
             latest = max(latest, problem.versions[v, WRITER])
             issued[v] = latest
-    change = np.zeros(count + 2, np.int64)
+    _fill(change, _NOTHING)
     for g in range(len(gone)):
         first, until = problem.gaps[g, AFTER] + 1, problem.gaps[g, UNTIL]
         size = problem.blocks[problem.gaps[g, BLOCK], BYTES]
@@ -657,15 +766,13 @@ def load_of(problem: Problem, decisions: Decisions, gone: Integers) -> Integers:
         else:
             change[first] += size
             change[until] -= size
-    load = problem.tasks[:count, FIXED].copy()
     running = 0
-    for k in range(count):
+    for k in range(problem.length):
         running += change[k]
-        load[k] += running
-    return load
+        state.busy[k] = problem.tasks[k, FIXED] + running
 
 
-@njit(cache=True)
+@_compiled
 def _raise(load: Integers, peak: Integers, extra: Integers, first: int, until: int, size: int) -> None:
     """Add to the load of some tasks; chunks have their greatest load in `peak`, what all got in `extra`."""
     k = first
@@ -682,7 +789,7 @@ def _raise(load: Integers, peak: Integers, extra: Integers, first: int, until: i
         k = end
 
 
-@njit(cache=True)
+@_compiled
 def _last_over(load: Integers, peak: Integers, extra: Integers, first: int, until: int, limit: int) -> int:
     """Return the last of some tasks whose load exceeds a limit, or the task before the first."""
     k = until - 1
@@ -697,7 +804,7 @@ def _last_over(load: Integers, peak: Integers, extra: Integers, first: int, unti
     return first - 1
 
 
-@njit(cache=True)
+@_compiled
 def fitting(problem: Problem, k: int, wanted: int, room: int) -> int:
     """Return the algorithm that is wanted if its workspace fits, else the fastest that does; -1 if none."""
     first, last = problem.tasks[k, ALGORITHMS], problem.tasks[k + 1, ALGORITHMS]
@@ -712,18 +819,39 @@ def fitting(problem: Problem, k: int, wanted: int, room: int) -> int:
     return best
 
 
-@njit(cache=True)
-def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Integers) -> tuple[int, int]:
-    """Makespan of the decisions in nanoseconds, and the number of steps that `log` holds.
+@_compiled
+def _least_rest(problem: Problem, algorithm: Integers, rest: Integers) -> None:
+    """Work out the least time of each task and all after it, and of none.
+
+    Where a workspace finds no place, a task falls back on an algorithm that needs less.
+    """
+    rest[problem.length] = 0
+    for k in range(problem.length - 1, -1, -1):
+        first = problem.tasks[k, ALGORITHMS]
+        least = problem.algorithms[first + algorithm[k], DURATION]
+        for a in range(first, problem.tasks[k + 1, ALGORITHMS]):
+            if problem.algorithms[a, WORKSPACE] < problem.algorithms[first + algorithm[k], WORKSPACE]:
+                least = min(least, problem.algorithms[a, DURATION])
+        rest[k] = rest[k + 1] + least
+
+
+@_compiled
+def simulate(
+    problem: Problem, decisions: Decisions, state: State, stalls: Integers, allowed: int
+) -> tuple[int, int]:
+    """Makespan of the decisions in nanoseconds, and the number of steps that the log of the state holds.
 
     Parameters
     ----------
     problem, decisions
         What to issue.
-    log
-        Takes the steps: kind; task or block; algorithm, or the gap of a prefetch; address.
+    state
+        Room to work in; takes the steps.
     stalls
         Takes per task the time for which compute waits before it.
+    allowed
+        A program that is certain to take longer is given up: its makespan is then at least what is returned,
+        which is more than this, and neither steps nor stalls are complete.
 
     Returns
     -------
@@ -733,46 +861,43 @@ def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Inte
     """
     tasks, blocks = problem.length, len(problem.blocks)
     gaps, versions = len(problem.gaps), len(problem.versions)
-    gone = np.zeros(gaps, np.int64)
-    busy = load_of(problem, decisions, gone)
-    algorithm = np.empty(tasks, np.int64)
+    pool, gone, busy, needed = state.pool, state.gone, state.busy, state.needed
+    algorithm, rest, peak, extra = state.algorithm, state.rest, state.peak, state.extra
+    copied, written, loaded = state.copied, state.written, state.loaded
+    copying, absent, leaving = state.copying, state.absent, state.leaving
+    _load(problem, decisions, state)
     for k in range(tasks):
         a = fitting(problem, k, decisions.algorithm[k], problem.capacity - busy[k])
         if a < 0:
             return IMPOSSIBLE + tasks, 0
         algorithm[k] = a
         busy[k] += problem.algorithms[problem.tasks[k, ALGORITHMS] + a, WORKSPACE]
-    chunks = tasks // _CHUNK + 1
-    peak, extra = np.zeros(chunks, np.int64), np.zeros(chunks, np.int64)
+    for v in range(versions):
+        needed[v], copied[v], written[v] = problem.versions[v, DUE_ANYHOW], 0, 0
+    coming, last_use = _NOTHING, _NOTHING
+    for g in range(gaps):
+        loaded[g] = 0
+        if gone[g]:
+            coming += problem.blocks[problem.gaps[g, BLOCK], PREFETCH_NS]
+            last_use = max(last_use, problem.gaps[g, UNTIL])
+            if problem.gaps[g, VERSION] >= 0:
+                needed[problem.gaps[g, VERSION]] = 1
+    leaving_ns = _NOTHING
+    for v in range(versions):
+        if needed[v]:
+            leaving_ns += problem.blocks[problem.versions[v, BLOCK], OFFLOAD_NS]
+    _least_rest(problem, algorithm, rest)
+    _fill(peak, _NOTHING)
+    _fill(extra, _NOTHING)
     for k in range(tasks):
         peak[k // _CHUNK] = max(peak[k // _CHUNK], busy[k])
-
-    room = 2 * (blocks + gaps) + tasks + 8
-    pool = _Pool(
-        np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64), np.zeros(2, np.int64)
-    )
+    pool.ends[0] = pool.ends[1] = 0
     _free(pool, problem.contiguous, _NOTHING, problem.capacity, _NOTHING)
-    state = _State(
-        pool,
-        np.zeros(4, np.int64),
-        np.zeros(blocks, np.int64),
-        np.zeros(blocks, np.int64),
-        np.zeros(blocks, np.int64),
-        np.zeros(blocks, np.int64),
-        np.zeros(blocks, np.int64),
-        np.zeros(blocks, np.int64),
-        log,
-    )
-    needed = problem.versions[:, DUE_ANYHOW].copy()
-    for g in range(gaps):
-        if gone[g] and problem.gaps[g, VERSION] >= 0:
-            needed[problem.gaps[g, VERSION]] = 1
-    copied = np.zeros(versions, np.int64)
-    written = np.zeros(versions, np.int64)
-    copying = np.zeros(blocks, np.int64)
-    absent = np.full(blocks, -1, np.int64)
-    leaving = np.full(blocks, -1, np.int64)
-    loaded = np.zeros(gaps, np.int64)
+    _fill(state.clock, _NOTHING)
+    for d in range(blocks):
+        state.address[d] = state.resident[d] = state.extent[d] = 0
+        state.arrival[d] = state.used[d] = state.released[d] = copying[d] = 0
+        absent[d] = leaving[d] = -1
     turn, head, possible = 0, 0, -1
 
     for i in range(problem.tasks[0, STARTING], problem.tasks[1, STARTING]):
@@ -828,6 +953,7 @@ def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Inte
             if not _prefetch(problem, state, g, decisions.side[blocks + g], free_at):
                 return IMPOSSIBLE + tasks - k, state.clock[3]
             _raise(busy, peak, extra, k, problem.gaps[g, UNTIL], problem.blocks[d, BYTES])
+            coming -= problem.blocks[d, PREFETCH_NS]
             loaded[g] = 1
             absent[d] = -1
             possible = -1
@@ -905,6 +1031,7 @@ def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Inte
                 d = problem.versions[v, BLOCK]
                 begin = max(max(state.clock[1], written[v]), state.arrival[d])
                 done = begin + problem.blocks[d, OFFLOAD_NS]
+                leaving_ns -= problem.blocks[d, OFFLOAD_NS]
                 state.clock[1] = done
                 if problem.single:
                     state.clock[2] = done
@@ -934,20 +1061,25 @@ def simulate(problem: Problem, decisions: Decisions, log: Integers, stalls: Inte
                 leaving[d] = gaps
             else:
                 _release(problem, state, d)
+        ends = max(state.clock[0] + rest[k + 1], state.clock[1] + leaving_ns)
+        if coming:
+            ends = max(ends, state.clock[2] + coming + (leaving_ns if problem.single else rest[last_use]))
+        if ends > allowed:
+            return ends, state.clock[3]
         now = state.clock[0] if pool.ends[1] - pool.ends[0] > _MANY else min(state.clock[0], state.clock[2])
         _settle(pool, problem.contiguous, now)
     if turn < versions:
         for i in range(turn, versions):
             if needed[decisions.offloads[i]]:
                 return IMPOSSIBLE, 0
-    if state.clock[3] > len(log):
+    if state.clock[3] > len(state.log):
         return IMPOSSIBLE, 0
     return max(state.clock[0], max(state.clock[1], state.clock[2])), state.clock[3]
 
 
-@njit(cache=True)
+@_compiled
 def _start_of(
-    problem: Problem, decisions: Decisions, state: _State, k: int, algorithm: int, copying: Integers
+    problem: Problem, decisions: Decisions, state: State, k: int, algorithm: int, copying: Integers
 ) -> int:
     """When task k would start if it came next."""
     start = state.clock[0]
@@ -1010,7 +1142,7 @@ class Search(NamedTuple):
     placed: Integers
 
 
-@njit(cache=True)
+@_compiled
 def _draw(random: NDArray[np.uint64], below: int) -> int:
     """Return a random integer from 0 on and below a limit (splitmix64)."""
     random[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -1022,13 +1154,13 @@ def _draw(random: NDArray[np.uint64], below: int) -> int:
     return drawn
 
 
-@njit(cache=True)
+@_compiled
 def _assign(target: Integers, source: Integers) -> None:
     for i in range(len(source)):
         target[i] = source[i]
 
 
-@njit(cache=True)
+@_compiled
 def _copy(target: Decisions, source: Decisions) -> None:
     _assign(target.evicted, source.evicted)
     _assign(target.offloads, source.offloads)
@@ -1038,7 +1170,7 @@ def _copy(target: Decisions, source: Decisions) -> None:
     _assign(target.side, source.side)
 
 
-@njit(cache=True)
+@_compiled
 def leanest(problem: Problem, k: int) -> int:
     """Least workspace of a task."""
     least = problem.algorithms[problem.tasks[k, ALGORITHMS], WORKSPACE]
@@ -1047,17 +1179,18 @@ def leanest(problem: Problem, k: int) -> int:
     return least
 
 
-@njit(cache=True)
-def repair(problem: Problem, decisions: Decisions, random: NDArray[np.uint64], kept: int, noise: int) -> bool:
+@_compiled
+def repair(
+    problem: Problem, decisions: Decisions, state: State, random: NDArray[np.uint64], kept: int, noise: int
+) -> bool:
     """Evict where live blocks exceed the pool, but not gap `kept`; whether it was possible.
 
     Of the gaps over the task, one with a long stay to come is taken; `noise` is the number of random ones to
     choose from, 0 for all. Of the parts of a tensor, the last that is there comes first.
     """
     tasks, gaps = problem.length, len(problem.gaps)
-    gone = np.zeros(gaps, np.int64)
-    load = load_of(problem, decisions, gone)
-    over = np.empty(gaps, np.int64)
+    gone, load, over = state.gone, state.busy, state.over
+    _load(problem, decisions, state)
     for k in range(tasks):
         excess = load[k] + leanest(problem, k) - problem.capacity
         if excess <= 0:
@@ -1093,7 +1226,7 @@ def repair(problem: Problem, decisions: Decisions, random: NDArray[np.uint64], k
     return True
 
 
-@njit(cache=True)
+@_compiled
 def _shift(order: Integers, random: NDArray[np.uint64]) -> None:
     """Take one element of an order a few places forward or back."""
     count = len(order)
@@ -1115,17 +1248,20 @@ def _shift(order: Integers, random: NDArray[np.uint64]) -> None:
     order[i] = element
 
 
-@njit(cache=True)
-def _shift_parts(order: Integers, first: Integers, following: Integers, random: NDArray[np.uint64]) -> None:
+@_compiled
+def _shift_parts(
+    state: State, order: Integers, first: Integers, following: Integers, random: NDArray[np.uint64]
+) -> None:
     """Shift one element of an order, or all parts of its tensor, which are then side by side."""
     if len(order) == 0:
         return
     if _draw(random, 2):
         _shift(order, random)
-        arrange(order, first, following)
+        arrange(order, first, following, state.turn)
         return
     count = len(order)
-    old = order.copy()
+    old = state.order[:count]
+    _assign(old, order)
     i = _draw(random, count)
     group = first[old[i]]
     size = 0
@@ -1148,10 +1284,13 @@ def _shift_parts(order: Integers, first: Integers, following: Integers, random: 
         j += 1
 
 
-@njit(cache=True)
-def arrange(order: Integers, first: Integers, following: Integers) -> None:
-    """Give the places of each tensor's parts in an order to these in turn, whichever were there."""
-    turn = np.full(len(order), -1, np.int64)
+@_compiled
+def arrange(order: Integers, first: Integers, following: Integers, turn: Integers) -> None:
+    """Give the places of each tensor's parts in an order to these in turn, whichever were there.
+
+    `turn` is room for as many elements.
+    """
+    _fill(turn, -_ANYHOW)
     for i in range(len(order)):
         group = first[order[i]]
         element = group if turn[group] < 0 else turn[group]
@@ -1159,7 +1298,7 @@ def arrange(order: Integers, first: Integers, following: Integers) -> None:
         turn[group] = following[element]
 
 
-@njit(cache=True)
+@_compiled
 def _reach(problem: Problem, random: NDArray[np.uint64]) -> int:
     """Tasks up to which a change is made to all that is of a kind: none, or, one time in four, some."""
     if _draw(random, 4):
@@ -1170,7 +1309,7 @@ def _reach(problem: Problem, random: NDArray[np.uint64]) -> int:
     return reach >> _draw(random, 6)
 
 
-@njit(cache=True)
+@_compiled
 def _flip(problem: Problem, decisions: Decisions, g: int, reach: int) -> None:
     """Evict a gap and the parts that follow, or keep it and those before; and its kind within reach."""
     evicted = 1 - decisions.evicted[g]
@@ -1184,7 +1323,7 @@ def _flip(problem: Problem, decisions: Decisions, g: int, reach: int) -> None:
                 h = problem.gaps[h, neighbour]
 
 
-@njit(cache=True)
+@_compiled
 def _near_stall(search: Search, problem: Problem) -> int:
     """Return a task, one with a long stall before it more often than not."""
     tasks = problem.length
@@ -1196,14 +1335,14 @@ def _near_stall(search: Search, problem: Problem) -> int:
     return k
 
 
-@njit(cache=True)
+@_compiled
 def _any_side(random: NDArray[np.uint64]) -> int:
     side: Any = (LOW, HIGH, EARLY_LOW, EARLY_HIGH, TIGHT)[_draw(random, 5)]
     return side
 
 
-@njit(cache=True)
-def _change(problem: Problem, search: Search) -> bool:
+@_compiled
+def _change(problem: Problem, search: Search, state: State) -> bool:
     """Change the trial at random; whether it may be possible."""
     trial, random = search.trial, search.random
     tasks, blocks, gaps = problem.length, len(problem.blocks), len(problem.gaps)
@@ -1223,7 +1362,7 @@ def _change(problem: Problem, search: Search) -> bool:
         reach = _reach(problem, random)
         if trial.evicted[g]:
             _flip(problem, trial, g, reach)
-            return repair(problem, trial, random, g, 1 + _draw(random, 4))
+            return repair(problem, trial, state, random, g, 1 + _draw(random, 4))
         _flip(problem, trial, g, reach)
         if _draw(random, 2):  # and keep another in its place
             for _ in range(20):
@@ -1235,21 +1374,21 @@ def _change(problem: Problem, search: Search) -> bool:
                     and problem.gaps[h, UNTIL] > problem.gaps[g, AFTER]
                 ):
                     _flip(problem, trial, h, reach)
-                    return repair(problem, trial, random, h, 1 + _draw(random, 4))
+                    return repair(problem, trial, state, random, h, 1 + _draw(random, 4))
         return True
     if dice < 50:
         if not problem.parts:
             _shift(trial.offloads, random)
         else:
             first, following = problem.versions[:, LEAVES_FIRST], problem.versions[:, LEAVES_NEXT]
-            _shift_parts(trial.offloads, first, following, random)
+            _shift_parts(state, trial.offloads, first, following, random)
         return True
     if dice < 60 and gaps:
         if not problem.parts:
             _shift(trial.prefetches, random)
         else:
             first, following = problem.gaps[:, FIRST_PART], problem.gaps[:, NEXT_PART]
-            _shift_parts(trial.prefetches, first, following, random)
+            _shift_parts(state, trial.prefetches, first, following, random)
         return True
     if dice < 65 and gaps:
         g = _draw(random, gaps)
@@ -1272,10 +1411,11 @@ def _change(problem: Problem, search: Search) -> bool:
     return True
 
 
-@njit(cache=True)
-def _tell_placed(problem: Problem, log: Integers, steps: int, placed: Integers) -> None:
+@_compiled
+def _tell_placed(problem: Problem, state: State, steps: int, placed: Integers) -> None:
     """List what decided the places of the blocks that are on the device after some steps."""
-    decided = np.full(len(problem.blocks), -1, np.int64)
+    decided, log = state.leaving, state.log
+    _fill(decided, -_ANYHOW)
     for step in range(min(steps, len(log))):
         kind, d = log[step, 0], log[step, 1]
         if kind == PLACE:
@@ -1291,24 +1431,27 @@ def _tell_placed(problem: Problem, log: Integers, steps: int, placed: Integers) 
             placed[placed[0]] = decided[d]
 
 
-@njit(cache=True)
-def improve(problem: Problem, search: Search, log: Integers, evaluations: int) -> None:
+@_compiled
+def improve(problem: Problem, search: Search, state: State, evaluations: int) -> None:
     """Make a number of moves."""
     counts = search.counts
     for _ in range(evaluations):
         _copy(search.trial, search.current)
-        possible = _change(problem, search)
+        possible = _change(problem, search, state)
         if possible and _draw(search.random, 4) == 0:
-            possible = _change(problem, search)
+            possible = _change(problem, search, state)
         turn = counts[0] % len(search.history)
         counts[0] += 1
         if not possible:
             continue
-        makespan, steps = simulate(problem, search.trial, log, search.stalls[1])
+        allowed = max(counts[1], search.history[turn])
+        makespan, steps = simulate(
+            problem, search.trial, state, search.stalls[1], allowed if allowed < IMPOSSIBLE else ANY
+        )
         if makespan <= counts[1] or makespan <= search.history[turn]:
             _copy(search.current, search.trial)
             if makespan >= IMPOSSIBLE:
-                _tell_placed(problem, log, steps, search.placed)
+                _tell_placed(problem, state, steps, search.placed)
             _assign(search.stalls[0], search.stalls[1])
             counts[1] = makespan
             if makespan < counts[3]:
@@ -1319,24 +1462,24 @@ def improve(problem: Problem, search: Search, log: Integers, evaluations: int) -
         search.history[turn] = min(search.history[turn], counts[1])
 
 
-@njit(cache=True)
-def set_off(problem: Problem, search: Search, log: Integers, start: Decisions, strength: int) -> None:
+@_compiled
+def set_off(problem: Problem, search: Search, state: State, start: Decisions, strength: int) -> None:
     """Go on from some decisions after a number of random moves, whatever they cost."""
     counts = search.counts
     _copy(search.current, start)
-    makespan, steps = simulate(problem, search.current, log, search.stalls[0])
+    makespan, steps = simulate(problem, search.current, state, search.stalls[0], ANY)
     if makespan >= IMPOSSIBLE:
-        _tell_placed(problem, log, steps, search.placed)
+        _tell_placed(problem, state, steps, search.placed)
     for _ in range(strength):
         _copy(search.trial, search.current)
-        if not _change(problem, search):
+        if not _change(problem, search, state):
             continue
         counts[0] += 1
-        found, steps = simulate(problem, search.trial, log, search.stalls[1])
+        found, steps = simulate(problem, search.trial, state, search.stalls[1], ANY)
         if found < IMPOSSIBLE or found <= makespan:
             makespan = found
             if makespan >= IMPOSSIBLE:
-                _tell_placed(problem, log, steps, search.placed)
+                _tell_placed(problem, state, steps, search.placed)
             _copy(search.current, search.trial)
             _assign(search.stalls[0], search.stalls[1])
     counts[0] += 1

@@ -283,8 +283,11 @@ def _evict_suffixes(problem: Problem, evicted: Integers) -> None:
 
 def _arrange(problem: Problem, decisions: Decisions) -> None:
     """Let the parts of a tensor leave the last one first, and come back in their order."""
-    arrange(decisions.offloads, problem.versions[:, LEAVES_FIRST], problem.versions[:, LEAVES_NEXT])
-    arrange(decisions.prefetches, problem.gaps[:, FIRST_PART], problem.gaps[:, NEXT_PART])
+    for order, first, following in (
+        (decisions.offloads, problem.versions[:, LEAVES_FIRST], problem.versions[:, LEAVES_NEXT]),
+        (decisions.prefetches, problem.gaps[:, FIRST_PART], problem.gaps[:, NEXT_PART]),
+    ):
+        arrange(order, first, following, np.empty_like(order))
 
 
 def _ordered(rank: Integers, block: Integers, first: Sequence[int]) -> Integers:
@@ -391,12 +394,6 @@ def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: I
         elif kind == RELEASE:
             builder.release(what)
     return builder
-
-
-def log_for(problem: Problem) -> Integers:
-    """Room for the steps of a program, and for as many moves as it has tasks."""
-    steps = 3 * (problem.length + len(problem.blocks) + len(problem.gaps))
-    return np.zeros((steps, 4), dtype=np.int64)
 
 
 def _table(rows: Iterable[Sequence[int]], columns: int) -> Integers:

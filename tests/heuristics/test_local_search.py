@@ -13,12 +13,20 @@ from pebbler.heuristics.choices import by_speed
 from pebbler.heuristics.gaps import Gap, Guide, gaps_of
 from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.heuristics.search import LocalSearch, offer_relaxed
-from pebbler.heuristics.search_kernel import AFTER, BLOCK, IMPOSSIBLE, UNTIL, VERSION, simulate
+from pebbler.heuristics.search_kernel import (
+    AFTER,
+    ANY,
+    BLOCK,
+    IMPOSSIBLE,
+    UNTIL,
+    VERSION,
+    simulate,
+    state_for,
+)
 from pebbler.heuristics.search_problem import (
     decisions_from,
     decisions_of,
     gap_keys,
-    log_for,
     problem_of,
     program_of,
 )
@@ -78,7 +86,7 @@ def test_random_decisions_run_as_simulated(case: tuple[str, int, str, str], memo
     instance = Workload(network, batch, device).instance(budget)
     problem = problem_of(instance, memory)
     rng = np.random.default_rng(3)
-    log, stalls = log_for(problem), np.zeros(problem.length, dtype=np.int64)
+    state, stalls = state_for(problem), np.zeros(problem.length, dtype=np.int64)
     ran = exact = 0
     for _ in range(30):
         by_use = np.argsort(problem.gaps[:, UNTIL], kind="stable")
@@ -86,14 +94,17 @@ def test_random_decisions_run_as_simulated(case: tuple[str, int, str, str], memo
         algorithms = [int(rng.integers(len(task.algorithms))) for task in instance.tasks]
         decisions = decisions_of(instance, problem, Guide(evicted, [], algorithms))
         decisions.side[:] = rng.integers(5, size=len(decisions.side))
-        makespan, steps = simulate(problem, decisions, log, stalls)
+        makespan, steps = simulate(problem, decisions, state, stalls, ANY)
         if makespan >= IMPOSSIBLE:
             continue
-        schedule = program_of(instance, problem, memory, log[:steps]).finish("random")
+        schedule = program_of(instance, problem, memory, state.log[:steps]).finish("random")
         assert check(instance, schedule).reasons == ()
         assert schedule.makespan_ns <= makespan
         ran += 1
         exact += schedule.makespan_ns == makespan
+        for most in (makespan, makespan - 1, makespan * 9 // 10, makespan // 2):
+            least, _ = simulate(problem, decisions, state, stalls, most)
+            assert least == makespan if most >= makespan else most < least <= makespan
     assert ran >= 5
     assert exact >= 0.8 * ran
 

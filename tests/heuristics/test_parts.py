@@ -15,8 +15,8 @@ from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.heuristics.modnn import modnn, modnn_parts
 from pebbler.heuristics.parts import chains, require_alike, tensors_of, with_parts
 from pebbler.heuristics.search import LocalSearch
-from pebbler.heuristics.search_kernel import HIGH, IMPOSSIBLE, LOW, arrange, simulate
-from pebbler.heuristics.search_problem import decisions_of, gap_keys, log_for, problem_of, program_of
+from pebbler.heuristics.search_kernel import ANY, HIGH, IMPOSSIBLE, LOW, arrange, simulate, state_for
+from pebbler.heuristics.search_problem import decisions_of, gap_keys, problem_of, program_of
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import PAGE_BYTES, with_budget
 from pebbler.instances.transforms import split_parts, with_engines, with_inputs_on_clock
@@ -59,7 +59,7 @@ def test_chains_have_the_elements_of_a_key_by_rank() -> None:
 def test_parts_take_their_places_in_an_order_in_turn() -> None:
     order = np.array([4, 3, 0, 1, 2])
     first, following = np.array([2, 1, 2, 3, 2]), np.array([-1, -1, 4, -1, 0])
-    arrange(order, first, following)
+    arrange(order, first, following, np.empty_like(order))
     assert order.tolist() == [2, 3, 4, 1, 0]
 
 
@@ -105,7 +105,7 @@ def test_random_suffixes_run_as_simulated(case: str, memory: MemoryModel) -> Non
     instance = CASES[case]
     problem = problem_of(instance, memory)
     rng = np.random.default_rng(5)
-    log, stalls = log_for(problem), np.zeros(problem.length, dtype=np.int64)
+    state, stalls = state_for(problem), np.zeros(problem.length, dtype=np.int64)
     keys = gap_keys(problem)
     stays = dict.fromkeys((instance.blocks[d].tensor, a) for d, a in keys)
     ran = moved = 0
@@ -114,15 +114,18 @@ def test_random_suffixes_run_as_simulated(case: str, memory: MemoryModel) -> Non
         evicted = [(d, a) for d, a in keys if rng.random() < share[instance.blocks[d].tensor, a]]
         algorithms = [int(rng.integers(len(task.algorithms))) for task in instance.tasks]
         decisions = decisions_of(instance, problem, Guide(evicted, [], algorithms))
-        makespan, steps = simulate(problem, decisions, log, stalls)
+        makespan, steps = simulate(problem, decisions, state, stalls, ANY)
         if makespan >= IMPOSSIBLE:
             continue
-        schedule = program_of(instance, problem, memory, log[:steps]).finish("random")
+        schedule = program_of(instance, problem, memory, state.log[:steps]).finish("random")
         assert check(instance, schedule).reasons == ()
         assert schedule.makespan_ns <= makespan
         assert suffixes_only(instance, schedule)
         ran += 1
         moved += sum(operation.kind == "move" for operation in schedule.operations)
+        for most in (makespan, makespan - 1, makespan * 3 // 4):
+            least, _ = simulate(problem, decisions, state, stalls, most)
+            assert least == makespan if most >= makespan else most < least <= makespan
     assert ran >= 3
     assert moved == 0 or memory == "contiguous"
 
@@ -160,10 +163,10 @@ def test_what_is_in_the_way_of_a_part_that_comes_back_is_moved() -> None:
     decisions = decisions_of(instance, problem, guide)
     decisions.side[:] = LOW
     decisions.side[2] = HIGH  # Y, so that Z takes what T left
-    log, stalls = log_for(problem), np.zeros(problem.length, dtype=np.int64)
-    makespan, steps = simulate(problem, decisions, log, stalls)
+    state, stalls = state_for(problem), np.zeros(problem.length, dtype=np.int64)
+    makespan, steps = simulate(problem, decisions, state, stalls, ANY)
     assert makespan < IMPOSSIBLE
-    schedule = program_of(instance, problem, "contiguous", log[:steps]).finish("by hand")
+    schedule = program_of(instance, problem, "contiguous", state.log[:steps]).finish("by hand")
     assert check(instance, schedule).reasons == ()
     moves = [operation.block for operation in schedule.operations if operation.kind == "move"]
     assert moves == [3]
