@@ -18,7 +18,7 @@ moves ago.
 
 Importing this module imports Numba. What it compiles is cached beside it, for as long as this file is as it
 is: all that calls each other is here. Nothing is allocated in compiled code, so that Numba need not count
-references to arrays: that took four fifths of the time. What a simulation works in is in `State`.
+references to arrays, which would take most of the time. What a simulation works in is in `State`.
 """
 
 from __future__ import annotations
