@@ -48,9 +48,9 @@ _PATIENCE = 200
 """The search is done when it has simulated this number of programs per decision since the best was found, or
 so many tasks as `_WORK` says."""
 
-_WORK = 5_000_000
+_WORK = 10_000_000
 
-_ROUND = 100
+_ROUND = 200
 """Programs per decision in a round."""
 
 _RELAXED_GLANCES = 20

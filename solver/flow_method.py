@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _SECONDS = 20.0
 """Time limit where none is given."""
 
-_GLANCE = 20_000
+_GLANCE = 100_000
 """Tasks that the search simulates between looks at a model."""
 
 _FIRST_SHARE = 0.1
