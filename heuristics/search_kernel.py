@@ -61,6 +61,9 @@ ANY: Any = np.int64(NEVER)
 _NOTHING: Any = np.int64(0)
 """Zero as an argument: Numba compiles a function anew for every plain number that it is called with."""
 
+_NONE: Any = np.int64(-1)
+"""Nobody, in the same way."""
+
 _ANYHOW: Any = np.int64(1)
 """A placement may move other blocks."""
 
@@ -1290,7 +1293,7 @@ def arrange(order: Integers, first: Integers, following: Integers, turn: Integer
 
     `turn` is room for as many elements.
     """
-    _fill(turn, -_ANYHOW)
+    _fill(turn, _NONE)
     for i in range(len(order)):
         group = first[order[i]]
         element = group if turn[group] < 0 else turn[group]
@@ -1415,7 +1418,7 @@ def _change(problem: Problem, search: Search, state: State) -> bool:
 def _tell_placed(problem: Problem, state: State, steps: int, placed: Integers) -> None:
     """List what decided the places of the blocks that are on the device after some steps."""
     decided, log = state.leaving, state.log
-    _fill(decided, -_ANYHOW)
+    _fill(decided, _NONE)
     for step in range(min(steps, len(log))):
         kind, d = log[step, 0], log[step, 1]
         if kind == PLACE:
