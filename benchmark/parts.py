@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from ..instances.files import write_atomically
 from ..instances.units import format_time
 from . import core_grid
 from .core_grid import LONG, TARGETS, by_seconds, hardest
@@ -135,9 +136,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     publish(report(runs, whole), options.write, BEGIN, END)
     if options.picture is not None:
         drawn = {"whole tensors": whole, "tensors in parts": runs}
-        options.picture.write_bytes(
-            frontiers_picture({word: _comparable(some, options.seconds) for word, some in drawn.items()})
+        picture = frontiers_picture(
+            {word: _comparable(some, options.seconds) for word, some in drawn.items()}
         )
+        write_atomically(options.picture, picture)
 
 
 def _comparable(runs: Sequence[Run], seconds: float) -> list[Run]:

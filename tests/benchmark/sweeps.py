@@ -11,6 +11,7 @@ from typing import Any
 
 from pebbler.benchmark.jobs import Job, measure
 from pebbler.benchmark.machine import origin
+from pebbler.benchmark.problems import About
 from pebbler.benchmark.results import Results, Run
 from pebbler.benchmark.runner import Made, make
 from pebbler.benchmark.sweep import jobs, read_config
@@ -24,6 +25,21 @@ select = ["chain2-s?"]
 methods = ["modnn", "vdnn-all-m", "vdnn-all-p", "brute-force"]
 """
 """Twelve runs; on each instance, some methods have a schedule and some have none."""
+
+ABOUT = About(
+    problem="net/1/K40/50%",
+    problem_sha256="0" * 64,
+    family_sha256="f" * 64,
+    network="net",
+    batch=1,
+    device="K40",
+    graph="executable",
+    rounds_of="1",
+    engines="duplex",
+    tasks=10,
+    budget_bytes=100,
+)
+"""A problem that nobody solves, for runs that were never made."""
 
 COSTS = ("solve_seconds", "wall_seconds", "peak_rss_bytes")
 

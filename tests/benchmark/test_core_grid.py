@@ -12,7 +12,7 @@ from pebbler.benchmark import core_grid, runner
 from pebbler.benchmark.core_grid import BEGIN, END, blame, cells, hardest, jobs, report, setting
 from pebbler.benchmark.jobs import Found, Job
 from pebbler.benchmark.machine import Origin
-from pebbler.benchmark.problems import About, WorkloadProblem
+from pebbler.benchmark.problems import WorkloadProblem
 from pebbler.benchmark.results import Run, read_latest
 from pebbler.benchmark.runner import Tally, make_in_turn
 from pebbler.instances.errors import PebblerError
@@ -20,21 +20,9 @@ from pebbler.instances.memory import ideal_ns
 from pebbler.instances.workload import Workload
 from pebbler.validate.schedule import MemoryModel
 
-SMALL = WorkloadProblem(Workload("alexnet", 64, "K40"), "1.25xMmin")
+from .sweeps import ABOUT
 
-ABOUT = About(
-    problem="net/1/K40/50%",
-    problem_sha256="0" * 64,
-    family_sha256="f" * 64,
-    network="net",
-    batch=1,
-    device="K40",
-    graph="executable",
-    rounds_of="1",
-    engines="duplex",
-    tasks=10,
-    budget_bytes=100,
-)
+SMALL = WorkloadProblem(Workload("alexnet", 64, "K40"), "1.25xMmin")
 
 
 def run(

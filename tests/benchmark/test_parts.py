@@ -14,9 +14,10 @@ from pebbler.benchmark.core_grid import setting
 from pebbler.benchmark.frontiers_plot import frontiers_picture
 from pebbler.benchmark.jobs import Found
 from pebbler.benchmark.machine import Origin
-from pebbler.benchmark.problems import About
 from pebbler.benchmark.results import Results, Run
 from pebbler.validate.schedule import MemoryModel
+
+from .sweeps import ABOUT
 
 
 def run(
@@ -30,17 +31,10 @@ def run(
     name = f"net/1/K40/{percentage}%"
     return Run(
         fingerprint=f"{name} {method} {memory} {seconds}",
-        about=About(
+        about=dataclasses.replace(
+            ABOUT,
             problem=name,
             problem_sha256=f"{percentage:064}",
-            family_sha256="f" * 64,
-            network="net",
-            batch=1,
-            device="K40",
-            graph="executable",
-            rounds_of="1",
-            engines="duplex",
-            tasks=10,
             budget_bytes=percentage * 2**20,
         ),
         seed=0,
