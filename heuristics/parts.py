@@ -7,13 +7,15 @@ part first, which comes back last.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from fractions import Fraction
+from itertools import accumulate
 
 from ..instances.instance import Instance
-from ..instances.memory import PAGE_BYTES
+from ..instances.memory import PAGE_BYTES, needs
 from ..instances.transforms import in_parts, split_parts
 from ..instances.units import ceil_to
-from .gaps import gaps_of
+from .gaps import Gap, gaps_of
 from .methods import Refusal
 
 _MOST = 96
@@ -22,13 +24,17 @@ _MOST = 96
 With 256, VGG-16 (256) on a V100 at 1.05 M_min takes as long in paged memory and longer in contiguous.
 """
 
+_WASTE = Fraction(2, 100)
+"""Share of what a task leaves of the pool that parts may leave empty."""
+
 
 def with_parts(instance: Instance) -> Instance:
     """Return the instance with the tensors in parts that are worth it.
 
     These are the ones that can be away for a while. All parts are about the same size, the least with which
-    there are not too many: so the largest tensors are cut into the most. It does not depend on the budget. An
-    instance that is in parts already stays as it is.
+    there are not too many: so the largest tensors are cut into the most. But where memory is short, parts of
+    a tensor come and go in what other tasks leave of the pool. If a number of parts fills that badly, up to
+    twice as many are taken. An instance that is in parts already stays as it is.
 
     Raises
     ------
@@ -37,13 +43,49 @@ def with_parts(instance: Instance) -> Instance:
     """
     if in_parts(instance):
         return instance
-    away = {d for d, _ in gaps_of(instance)}
-    sizes = [instance.blocks[d].bytes for d in away]
-    most = max(_MOST, 2 * len(away))
+    gaps = gaps_of(instance)
+    away = {d for d, _ in gaps}
+    size = _even_size([instance.blocks[d].bytes for d in away])
+    room = _room(instance, gaps)
+    return split_parts(instance, {d: _fitting(instance.blocks[d].bytes, size, room[d]) for d in sorted(away)})
+
+
+def _even_size(sizes: Sequence[int]) -> int:
+    """The least size of parts with which there are not too many."""
+    most = max(_MOST, 2 * len(sizes))
     size = PAGE_BYTES
     while sum(-(-total // size) for total in sizes) > most:
         size += max(size // 8 // PAGE_BYTES, 1) * PAGE_BYTES
-    return split_parts(instance, size, away)
+    return size
+
+
+def _room(instance: Instance, gaps: Mapping[Gap, int]) -> dict[int, list[int]]:
+    """Per block that can leave, what tasks next to its gaps leave of the pool, where more could lie there."""
+    tasks = len(instance.tasks)
+    left = [instance.budget_bytes - need for need in needs(instance)]
+    change = [0] * (tasks + 2)
+    for (d, after), until in gaps.items():
+        change[after + 1] += instance.blocks[d].bytes
+        change[until] -= instance.blocks[d].bytes
+    held = list(accumulate(change))
+    room: dict[int, list[int]] = {d: [] for d, _ in gaps}
+    for (d, after), until in gaps.items():
+        room[d] += [left[k] for k in (after + 1, until - 1) if k < tasks and held[k] > left[k] > 0]
+    return room
+
+
+def _fitting(total: int, size: int, room: Sequence[int]) -> int:
+    """Size of a tensor's parts, of which whole numbers fill the room."""
+    least = -(-total // size)
+    best, best_waste = size, Fraction(1)
+    for count in range(least, 2 * least + 1):
+        part = ceil_to(-(-total // count), PAGE_BYTES)
+        waste = sum((Fraction(left % part, left) for left in room), Fraction()) / max(len(room), 1)
+        if waste < best_waste:
+            best, best_waste = part, waste
+        if waste <= _WASTE:
+            break
+    return best
 
 
 def tensors_of(instance: Instance) -> list[list[int]]:

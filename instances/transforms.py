@@ -6,7 +6,7 @@ tensors.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -173,8 +173,8 @@ def in_parts(instance: Instance) -> bool:
     )
 
 
-def split_parts(instance: Instance, size: int, blocks_to_split: Container[int] | None = None) -> Instance:
-    """Return the instance with every larger tensor in parts of at most `size` bytes.
+def split_parts(instance: Instance, size: int | Mapping[int, int]) -> Instance:
+    """Return the instance with tensors in parts of at most `size` bytes.
 
     Parts are blocks: they are offloaded, prefetched and released one by one. Those of one tensor are equal,
     but for the last, and begin at multiples of 2 MiB. Their copies together take as long as the tensor's.
@@ -184,18 +184,18 @@ def split_parts(instance: Instance, size: int, blocks_to_split: Container[int] |
     instance
         One whose tensors are whole.
     size
-        Bytes of a part at most.
-    blocks_to_split
-        Which blocks to split; default: all that are larger.
+        Bytes of a part at most: of all tensors, or by the block that is to be split.
 
     Raises
     ------
     PebblerError
-        When `size` is under 2 MiB, the alignment does not divide that, or blocks are parts already.
+        When a size is under 2 MiB, the alignment does not divide that, or blocks are parts already.
     """
     _require_whole(instance)
-    if size < PAGE_BYTES:
-        raise PebblerError(f"parts of {size} bytes are smaller than a page; give 2MiB or more")
+    most = size if isinstance(size, Mapping) else dict.fromkeys(range(len(instance.blocks)), size)
+    least = min(most.values(), default=PAGE_BYTES)
+    if least < PAGE_BYTES:
+        raise PebblerError(f"parts of {least} bytes are smaller than a page; give 2MiB or more")
     if PAGE_BYTES % instance.alignment_bytes:
         raise PebblerError(
             f"{instance.name}: its alignment of {instance.alignment_bytes} does not divide 2 MiB; "
@@ -204,8 +204,7 @@ def split_parts(instance: Instance, size: int, blocks_to_split: Container[int] |
     blocks: list[Block] = []
     parts: list[range] = []
     for d, block in enumerate(instance.blocks):
-        chosen = blocks_to_split is None or d in blocks_to_split
-        pieces = _parts(block, size // PAGE_BYTES * PAGE_BYTES) if chosen else [block]
+        pieces = _parts(block, most[d] // PAGE_BYTES * PAGE_BYTES) if d in most else [block]
         parts.append(range(len(blocks), len(blocks) + len(pieces)))
         blocks.extend(pieces)
 
@@ -218,7 +217,7 @@ def split_parts(instance: Instance, size: int, blocks_to_split: Container[int] |
         )
         for task in instance.tasks
     )
-    word = f"parts={format_size(size).replace(' ', '')}"
+    word = "parts" if isinstance(size, Mapping) else f"parts={format_size(size).replace(' ', '')}"
     return _changed(instance, word, name=f"{instance.name}-parts", blocks=tuple(blocks), tasks=tasks)
 
 
