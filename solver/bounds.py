@@ -124,10 +124,12 @@ def single_peak_bound(instance: Instance) -> Bound:
 
 
 def _promising(peaks: SinglePeak) -> list[int]:
-    """Positions at which the bound, in floating point, is greatest and above the compute bound."""
+    """Positions at which the bound is greatest and above that of compute, if all copies had one rate."""
     instance, before, stays = peaks.instance, peaks.before, peaks.stays
-    out = _Queue(stays, [stay.ready for stay in stays])
-    back = _Queue(stays, [before[-1] - before[stay.until] for stay in stays])
+    out = _Queue(stays, [stay.ready for stay in stays], [stay.out_ns for stay in stays])
+    back = _Queue(
+        stays, [before[-1] - before[stay.until] for stay in stays], [stay.back_ns for stay in stays]
+    )
     estimates = {}
     for k, least in enumerate(least_times(instance)):
         choices = peaks.choices(k)
@@ -135,8 +137,8 @@ def _promising(peaks: SinglePeak) -> list[int]:
             continue
         head, tail = before[k], before[-1] - before[k + 1]
         excesses = np.array([excess for _, excess in choices], dtype=float)
-        ends = np.maximum(head, out.copied_by(k, excesses, float(peaks.out_rate)))
-        starts = np.maximum(tail, back.copied_by(k, excesses, float(peaks.back_rate)))
+        ends = np.maximum(head, out.copied_by(k, excesses))
+        starts = np.maximum(tail, back.copied_by(k, excesses))
         lengths = ends + starts + np.array([time for time, _ in choices], dtype=float)
         estimates[k] = float(lengths.min(initial=np.inf))
     ranked = sorted((k for k in estimates if estimates[k] > before[-1]), key=lambda k: -estimates[k])
@@ -144,17 +146,18 @@ def _promising(peaks: SinglePeak) -> list[int]:
 
 
 class _Queue:
-    """Stays in the order in which an engine copies them, as arrays."""
+    """Stays in the order in which an engine copies them at one rate, as arrays."""
 
-    def __init__(self, stays: list[EvictableStay], available: list[int | None]) -> None:
+    def __init__(self, stays: list[EvictableStay], available: list[int | None], times: list[int]) -> None:
         order = sorted(range(len(stays)), key=lambda i: -1 if available[i] is None else available[i] or 0)
         self._after = np.array([stays[i].after for i in order])
         self._until = np.array([stays[i].until for i in order])
         self._bytes = np.array([stays[i].bytes for i in order], dtype=float)
         self._free = np.array([available[i] is None for i in order], dtype=bool)
         self._available = np.array([float(available[i] or 0) for i in order])
+        self._rate = sum(times) / max(float(self._bytes.sum()), 1.0)
 
-    def copied_by(self, k: int, excesses: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
+    def copied_by(self, k: int, excesses: NDArray[np.float64]) -> NDArray[np.float64]:
         """Earliest times at which each excess has been copied; infinite where there is too little."""
         across = (self._after < k) & (self._until > k)
         free = float(self._bytes[across & self._free].sum())
@@ -164,7 +167,7 @@ class _Queue:
         wanted = excesses - free
         ends = np.where(
             earlier[None, :] < wanted[:, None],
-            available[None, :] + rate * (wanted[:, None] - earlier[None, :]),
+            available[None, :] + self._rate * (wanted[:, None] - earlier[None, :]),
             0.0,
         ).max(axis=1, initial=0.0)
         return np.asarray(np.where(wanted > sizes.sum(), np.inf, ends))

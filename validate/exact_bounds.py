@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate, pairwise
@@ -45,24 +45,27 @@ class EvictableStay:
     """A block between two uses that could be evicted after task `after` and be back for task `until`.
 
     `ready` is the earliest end of the write of its version; None: the host has a valid copy from the start.
+    `out_ns` and `back_ns` are the times of its copies.
     """
 
     bytes: int
     after: int
     until: int
     ready: int | None
+    out_ns: int
+    back_ns: int
 
 
 class SinglePeak:
     """Bound by what one task forces out of memory before it and back in after it.
 
     While task k runs, the blocks that are live across it can hold only what F_k and k's workspace leave of
-    the pool. The bytes in excess are offloaded before k starts and prefetched after k ends, by engines that
-    copy no faster than the fastest rate of any block; an offload cannot start before the block's version is
-    written, and after a prefetch the tasks from the block's next use on are still to come. At one rate, what
-    an engine that never idles without need has copied by some time does not depend on the order, so that
-    earliest-written-first (offloads) and, seen from the end, latest-needed-first (prefetches) are exact for
-    this relaxation. Blocks with a valid host copy need no offload.
+    the pool. The bytes in excess are offloaded before k starts and prefetched after k ends. An offload cannot
+    start before the block's version is written, and after a prefetch the tasks from the block's next use on
+    are still to come. So whatever is written by some instant may have left by then, and what else has to
+    leave takes its time after that instant, in the best case those blocks with the most bytes a nanosecond;
+    the instant that proves most is taken. Prefetches are seen from the end. Blocks with a valid host copy
+    need no offload.
 
     Attributes
     ----------
@@ -70,8 +73,6 @@ class SinglePeak:
         Earliest start of each task, and the compute time: prefix sums of the least times.
     stays
         What could be evicted.
-    out_rate, back_rate
-        Least time of a byte, each way.
 
     Raises
     ------
@@ -85,8 +86,6 @@ class SinglePeak:
         self.instance = instance
         self.before = [0, *accumulate(least_times(instance))]
         self.stays = _evictable_stays(instance, self.before)
-        self.out_rate = _fastest_rate((b.offload_ns, b.bytes) for b in instance.blocks)
-        self.back_rate = _fastest_rate((b.prefetch_ns, b.bytes) for b in instance.blocks)
         self._live = live_bytes(instance)
 
     def choices(self, k: int) -> list[tuple[int, int]]:
@@ -103,36 +102,53 @@ class SinglePeak:
         total = self.before[-1]
         across = [stay for stay in self.stays if stay.after < k < stay.until]
         free = sum(stay.bytes for stay in across if stay.ready is None)
-        out = sorted((stay.ready, stay.bytes) for stay in across if stay.ready is not None)
-        back = sorted((total - self.before[stay.until], stay.bytes) for stay in across)
+        out = [(stay.ready, stay.bytes, stay.out_ns) for stay in across if stay.ready is not None]
+        back = [(total - self.before[stay.until], stay.bytes, stay.back_ns) for stay in across]
+        out.sort(reverse=True)
+        back.sort(reverse=True)
         head, tail = Fraction(self.before[k]), Fraction(total - self.before[k + 1])
         lengths = []
         for time, excess in self.choices(k):
-            end = _copied_by(out, excess - free, self.out_rate)
-            start = _copied_by(back, excess, self.back_rate)
+            end = _copied_by(out, excess - free)
+            start = _copied_by(back, excess)
             if end is not None and start is not None:
                 lengths.append(max(end, head) + time + max(start, tail))
         return math.ceil(min(lengths, default=Fraction(0)))
 
 
-def _copied_by(queue: list[tuple[int, int]], excess: int, rate: Fraction) -> Fraction | None:
-    """Earliest time at which an engine has copied `excess` bytes; None when there are not that many.
+_FRACTION = 40
+"""Bits behind the point of a rate, rounded down: of a terabyte, they make a nanosecond."""
 
-    `queue` holds the time from which on each piece is available, and its bytes, in that order.
+
+def _copied_by(pieces: Sequence[tuple[int, int, int]], excess: int) -> Fraction | None:
+    """Earliest time by which an engine can have copied `excess` bytes; None if there are not that many.
+
+    `pieces` are, the last first: the time from which on a piece is available, its bytes, and the time of its
+    copy.
     """
-    time = Fraction(0)
-    for available, size in queue:
-        if excess <= 0:
+    left = excess - sum(size for _, size, _ in pieces)
+    if left > 0:
+        return None
+    later: dict[int, int] = defaultdict(int)  # bytes by their rate
+    best = 0
+    for available, size, time in pieces:
+        later[(time << _FRACTION) // size] += size
+        left += size
+        if left > 0:
+            best = max(best, (available << _FRACTION) + _least_time(later, left))
+    return Fraction(best, 1 << _FRACTION)
+
+
+def _least_time(bytes_by_rate: Mapping[int, int], amount: int) -> int:
+    """Least time that some of the bytes take: the quickest."""
+    total: int = 0
+    for rate in sorted(bytes_by_rate):
+        taken = min(bytes_by_rate[rate], amount)
+        total += taken * rate
+        amount -= taken
+        if not amount:
             break
-        amount = min(size, excess)
-        time = max(time, Fraction(available)) + amount * rate
-        excess -= amount
-    return time if excess <= 0 else None
-
-
-def _fastest_rate(copies: Iterable[tuple[int | None, int]]) -> Fraction:
-    """Least time per byte of the copies that are possible."""
-    return min((Fraction(time, size) for time, size in copies if time is not None), default=Fraction(0))
+    return total
 
 
 def _evictable_stays(instance: Instance, before: list[int]) -> list[EvictableStay]:
@@ -147,7 +163,8 @@ def _evictable_stays(instance: Instance, before: list[int]) -> list[EvictableSta
             written = bisect_right(writers, after)
             ready = before[writers[written - 1] + 1] if written else None
             if until > after + 1 and (ready is None or block.offload_ns is not None):
-                stays.append(EvictableStay(block.bytes, after, until, ready))
+                times = block.offload_ns or 0, block.prefetch_ns
+                stays.append(EvictableStay(block.bytes, after, until, ready, *times))
     return stays
 
 

@@ -11,6 +11,8 @@ import pytest
 from pebbler.benchmark.tiny import tiny_instance
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import ideal_ns, least_budget, unlimited_peak, with_budget
+from pebbler.instances.transforms import in_pages
+from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, best_bound, compute_bound, single_peak_bound
 
 
@@ -162,12 +164,25 @@ def test_the_earliest_written_go_out_first_and_the_latest_needed_come_back_first
     assert single_peak_bound(instance).lower_bound_ns == 28 + 50 + 204
 
 
-def test_the_engine_copies_at_the_rate_of_the_quickest_block() -> None:
-    """A block elsewhere copies at 1 ns a byte out and 1/2 back."""
-    instance = one_gap(4)
-    quick = block("q", 10, 10, 5, initially="device")
-    faster = msgspec.structs.replace(instance, blocks=(*instance.blocks, quick))
-    assert single_peak_bound(faster).lower_bound_ns == 5 + 4 + 7 + 2 + 3
+@pytest.mark.parametrize(("excess", "out", "back"), [(4, 2, 2), (6, 3, 3), (8, 7, 5), (12, 15, 9)])
+def test_every_block_copies_at_its_own_rate_and_the_quickest_go_first(
+    excess: int, out: int, back: int
+) -> None:
+    """A takes 2 ns a byte out and 1 back, C half a nanosecond; a quick block elsewhere is no help."""
+    instance = problem(
+        [block("a", 6, 12, 6), block("b", 8), block("c", 6, 3, 3), block("q", 10, 1, 1, initially="device")],
+        [task("make", 5, outputs=(0, 2)), task("peak", 7, outputs=(1,)), task("read", 3, inputs=(0, 2))],
+        20 - excess,
+    )
+    assert single_peak_bound(instance).lower_bound_ns == 5 + out + 7 + back + 3
+
+
+def test_tiny_blocks_that_take_whole_pages_do_not_weaken_the_bound() -> None:
+    """Their pages leave in next to no time, and no other block's do."""
+    instance = Workload("vgg:groups=2-24-64-4-4", 128, "v100").instance("30%")
+    bound = single_peak_bound(instance).lower_bound_ns
+    assert single_peak_bound(in_pages(instance)).lower_bound_ns >= bound
+    assert bound > 1.1 * compute_bound(instance).lower_bound_ns
 
 
 @pytest.mark.parametrize(("out", "back"), [(None, 6), (12, None), (None, None)])
