@@ -42,15 +42,22 @@ def report(runs: Sequence[Run], whole: Sequence[Run]) -> str:
         With whole tensors, where there are some.
     """
     text = "".join(f"- {origin}.\n" for origin in origins(runs))
-    beside = by_seconds(whole)
-    for seconds, some in by_seconds(runs).items():
-        text += f"\n## {seconds:g} s a cell\n\n{_summary(some, long=seconds >= LONG)}\n"
-        text += _table(some, beside.get(seconds, []))
+    limits, beside = by_seconds(runs), by_seconds(whole)
+    short = [run for seconds, some in limits.items() if seconds < LONG for run in some]
+    for seconds, some in limits.items():
+        text += f"\n## {seconds:g} s a cell\n\n{_summary(some, long=seconds >= LONG)}"
+        if seconds >= LONG:
+            text += _left_out(some, short)
+        text += "\n" + _table(some, beside.get(seconds, []))
     return text
 
 
+def _paged(runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if run.setting.memory_model == "paged"]
+
+
 def _summary(runs: Sequence[Run], *, long: bool) -> str:
-    paged = [run for run in runs if run.setting.memory_model == "paged"]
+    paged = _paged(runs)
     if not paged:
         return ""
     gaps = [run.found.gap for run in paged]
@@ -64,6 +71,16 @@ def _summary(runs: Sequence[Run], *, long: bool) -> str:
     if not long:
         text += f"The hardest, the worst first: {', '.join(hardest(paged))}.\n"
     return text
+
+
+def _left_out(long: Sequence[Run], short: Sequence[Run]) -> str:
+    """Which of the hardest cells got no long run, and how far the short one came."""
+    ran = {run.about.problem for run in long}
+    gaps = {run.about.problem: run.found.gap for run in _paged(short)}
+    left = [f"{cell} ({percent(gaps[cell])})" for cell in hardest(_paged(short)) if cell not in ran]
+    if not left:
+        return ""
+    return f"Of the hardest, without such a run, and with these gaps in less time: {', '.join(left)}.\n"
 
 
 def _table(runs: Sequence[Run], whole: Sequence[Run]) -> str:

@@ -74,12 +74,14 @@ def test_cells_stand_beside_whole_tensors_and_are_measured_against_both_bounds()
 
 
 def test_each_time_limit_has_its_target() -> None:
-    text = parts.report([run(50, 1_020_000, 1_000_000), run(50, 1_020_000, 1_000_000, seconds=600.0)], [])
+    quick = [run(50, 1_020_000, 1_000_000), run(75, 1_010_000, 1_000_000)]
+    text = parts.report([*quick, run(50, 1_020_000, 1_000_000, seconds=600.0)], [])
     short, long = text.split("## 600 s a cell")
-    assert "2.00% at worst (met: 3.00%); 1 are within" in short
-    assert "The hardest, the worst first: net/1/K40/50%." in short
+    assert "2.00% at worst (met: 3.00%); 2 are within" in short
+    assert "The hardest, the worst first: net/1/K40/50%, net/1/K40/75%." in short
     assert "2.00% at worst (missed: 1.50%); 0 are within" in long
     assert "The hardest" not in long
+    assert "without such a run, and with these gaps in less time: net/1/K40/75% (1.00%).\n" in long
 
 
 def test_a_cell_without_a_schedule_says_so_and_meets_nothing() -> None:
