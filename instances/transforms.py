@@ -169,7 +169,7 @@ def in_parts(instance: Instance) -> bool:
     """Whether tensors were split into parts, even if none was large enough."""
     words = instance.meta.get("transforms", ())
     return any(block.tensor is not None for block in instance.blocks) or any(
-        word.startswith("parts=") for word in words
+        word.partition("=")[0] == "parts" for word in words
     )
 
 

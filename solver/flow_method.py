@@ -111,7 +111,7 @@ def flow_parts(instance: Instance, limits: Limits) -> Answer:
     if not in_parts(instance):
         raise PebblerError(
             f"{instance.name}: its tensors are whole, and flow-parts schedules parts; "
-            "make the file with pebbler instance --parts, or take flow"
+            "make the file with pebbler instance --parts auto, or take flow"
         )
     _require_single_runs(instance)
     return _PartsRun(instance, limits).answer()

@@ -17,11 +17,13 @@ import pytest
 from pebbler.cli import main
 from pebbler.heuristics import methods
 from pebbler.heuristics.methods import Answer, Limits, Method, MethodInfo
+from pebbler.heuristics.parts import with_parts
 from pebbler.instances.files import read_instance, sha256_of, write_instance
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import unlimited_peak
 from pebbler.instances.profile import CopyTimes, Machine, Profile, TaskTimes, write_profile
 from pebbler.instances.suites import list_suites
+from pebbler.instances.transforms import in_parts
 from pebbler.instances.workload import Workload
 from pebbler.validate.schedule import read_schedule
 
@@ -646,6 +648,7 @@ def instance(*options: str) -> Instance:
         (["--mask"], ["mask"]),
         (["--parts", "8MiB"], ["parts=8.00MiB"]),
         (["--parts", "8MiB", "--link", "25GB", "--mask"], ["mask", "link=25GB", "parts=8.00MiB"]),
+        (["--parts", "auto", "--mask"], ["mask", "parts"]),
         (["--weights-as-blocks"], []),
     ],
 )
@@ -661,6 +664,13 @@ def test_a_relative_budget_is_that_of_the_transformed_instance() -> None:
         instance("vgg16", "--batch", "8", "--budget", "100%", *option) for option in ([], ["--mask"])
     )
     assert unlimited_peak(masked) == masked.budget_bytes != plain.budget_bytes
+
+
+def test_parts_of_their_own_size_fit_the_budget() -> None:
+    options = ("--batch", "64", "--device", "v100", "--budget", "1.05xMmin")
+    made = instance("vgg16", *options, "--parts", "auto")
+    assert made == with_parts(instance("vgg16", *options))
+    assert in_parts(made)
 
 
 def test_a_device_of_ones_own(pytestconfig: pytest.Config) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from pebbler.cli import main
-from pebbler.instances.files import write_instance
+from pebbler.heuristics.parts import with_parts
+from pebbler.instances.files import read_instance, write_instance
 from pebbler.instances.instance import Instance
+from pebbler.instances.workload import Workload
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +91,9 @@ def test_two_methods_on_two_variants_share_a_picture(capsys: pytest.CaptureFixtu
     assert (whole["instance"], parts["instance"]) == ("alexnet-b64", "alexnet-b64-parts")
     assert whole["least_budget_bytes"] == parts["least_budget_bytes"]
     assert Path("out/alexnet-b64.frontiers.png").read_bytes().startswith(b"\x89PNG")
+    cut = with_parts(Workload("alexnet", 64, "k40").instance(whole["least_budget_bytes"])).blocks
+    for point in parts["points"]:
+        assert read_instance(f"out/alexnet-b64-parts-{point['budget_bytes']}.instance.json").blocks == cut
     for found, method in ((whole, "modnn"), (parts, "modnn-parts")):
         assert json.loads(Path(f"out/{found['instance']}.{method}.frontier.json").read_text()) == found
         name = f"out/{found['instance']}-{found['points'][0]['budget_bytes']}"

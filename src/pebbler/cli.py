@@ -140,6 +140,7 @@ def _instance(arguments: argparse.Namespace) -> int:
         instance = workload.instance(0, size, rounds=rounds, check_budget=False)
     instance = _transformed(arguments, instance)
     instance = with_budget(instance, parse_budget(str(budget), instance))
+    instance = _cut(instance, arguments.parts)
     require_budget(instance)
     checksum = write_instance(instance, arguments.output)
     least = least_budget(instance)
@@ -179,9 +180,8 @@ def _foreign(arguments: argparse.Namespace) -> Instance:
 
 
 def _transformed(arguments: argparse.Namespace, instance: Instance) -> Instance:
-    """Return the instance with the transforms that the options ask for; parts come last."""
+    """Return the instance with the transforms that the options ask for, but for parts, which come last."""
     from .instances import transforms
-    from .instances.units import parse_size
 
     if arguments.mask:
         instance = transforms.with_mask(instance)
@@ -195,9 +195,18 @@ def _transformed(arguments: argparse.Namespace, instance: Instance) -> Instance:
         from .heuristics.stream_algorithms import with_streams
 
         instance = with_streams(instance, arguments.streams)
-    if arguments.parts is not None:
-        instance = transforms.split_parts(instance, parse_size(arguments.parts))
     return instance
+
+
+def _cut(instance: Instance, parts: str | None) -> Instance:
+    """Return the instance in parts as `--parts` says: of a size, or of sizes that fit its budget."""
+    from .heuristics.parts import with_parts
+    from .instances.transforms import split_parts
+    from .instances.units import parse_size
+
+    if parts == "auto":
+        return with_parts(instance)
+    return instance if parts is None else split_parts(instance, parse_size(parts))
 
 
 def _generate(arguments: argparse.Namespace) -> int:

@@ -79,6 +79,7 @@ def _over_budget(arguments: argparse.Namespace) -> int:
     from .benchmark.plan import planned
     from .heuristics.methods import find_method
     from .instances.files import read_instance, write_atomically
+    from .instances.memory import least_budget, with_budget
 
     refuse_options(arguments, "--over budget", ("overhead", "budget"))
     source = arguments.network_or_file
@@ -94,6 +95,8 @@ def _over_budget(arguments: argparse.Namespace) -> int:
             )
         instance = workload.instance(budget, size, rounds=rounds, check_budget=False)
     methods = [find_method(name) for name in dict.fromkeys(arguments.method.split(","))]
+    # one instance for all budgets; parts are cut for the tightest
+    instance = with_budget(instance, least_budget(instance))
     frontiers = []
     for method in methods:
         sweep = Sweep(

@@ -107,7 +107,11 @@ def add_transforms(command: argparse.ArgumentParser) -> None:
         choices=("also", "only"),
         help="convolutions sample by sample on several streams: beside the others, or only so",
     )
-    command.add_argument("--parts", metavar="SIZE", help="tensors in parts of at most SIZE, 2MiB or more")
+    command.add_argument(
+        "--parts",
+        metavar="auto|SIZE",
+        help="tensors in parts: of at most SIZE, 2MiB or more; auto: as flow-parts cuts them for the budget",
+    )
 
 
 def add_limits(command: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from pebbler.heuristics.search_kernel import ANY, HIGH, IMPOSSIBLE, LOW, arrange
 from pebbler.heuristics.search_problem import decisions_of, gap_keys, problem_of, program_of
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import PAGE_BYTES, unlimited_peak, with_budget
-from pebbler.instances.transforms import split_parts, with_engines, with_inputs_on_clock
+from pebbler.instances.transforms import in_parts, split_parts, with_engines, with_inputs_on_clock
 from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel, Schedule
@@ -45,6 +45,7 @@ def test_parts_are_not_split_again_and_small_tensors_not_at_all() -> None:
     assert with_parts(parts) is parts
     small = with_parts(Workload("lenet", 2, "k40").instance("1GiB"))
     assert all(block.tensor is None for block in small.blocks)
+    assert in_parts(small)
 
 
 def test_without_pressure_parts_are_even_whatever_the_budget() -> None:

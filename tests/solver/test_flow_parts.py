@@ -163,7 +163,7 @@ def test_one_engine_costs_no_less_and_inputs_on_the_clock_cost_their_load() -> N
 def test_whole_tensors_are_refused_with_the_way_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(PebblerError, match=r"its tensors are whole, .* --parts, or take flow"):
+    with pytest.raises(PebblerError, match=r"its tensors are whole, .* --parts auto, or take flow"):
         flow_parts(WHOLE, Limits())
     path = tmp_path / "whole.json"
     write_instance(WHOLE, path)
