@@ -30,6 +30,9 @@ from .windows import Windows
 _FIRST = 16
 """Checkpoints of the coarsest model."""
 
+_FIRST_LINEAR = 64
+"""The same where there are only LPs: of so many tasks, sixteen are too few to find out which ones matter."""
+
 LARGE = 100
 """Tasks above which LPs come before large whole models: one of those may not even finish its relaxation."""
 
@@ -52,8 +55,9 @@ ROUNDS = 4
 _FINDING = (32, 48)
 """Checkpoints of the LPs that find out which ones matter: with many more, they share their prices out."""
 
-_WORTH = 25
-"""An LP that takes longer than the time left over this is the finest: the next takes several times longer."""
+_WORTH, _WORTH_LINEAR = 25, 4
+"""An LP that takes longer than the time left over this is the finest: the next takes several times longer.
+The second is for where nothing but LPs is to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,9 @@ def stages(
         return max(deadline - time.monotonic(), 0.0)
 
     large, linear = tasks > LARGE, whole == "none"
-    count = min(_FIRST, tasks)
+    count, worth = min(_FIRST, tasks), _WORTH
+    if linear and tasks > _HUGE:
+        count, worth = _FIRST_LINEAR, _WORTH_LINEAR
 
     def solved_linear(fine: int, rounds: int) -> Iterator[Stage]:
         """LPs as fine as the time allows."""
@@ -130,7 +136,7 @@ def stages(
             for _ in range(1 if last else rounds):
                 began = time.monotonic()
                 yield Stage(fine, "none", left() if last and linear else _SHARE * left(), leads=linear)
-                if last or (time.monotonic() - began) * _WORTH > left():
+                if last or (time.monotonic() - began) * worth > left():
                     return
             fine = min(fine * 3 // 2, tasks)
 
