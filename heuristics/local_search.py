@@ -14,9 +14,10 @@ from .parts import with_parts
 _FIRST_METHOD = "modnn"
 """Whose schedule the search starts from where none is given."""
 
-RULES = ("moves", "places", "relaxed-start")
-"""What contiguous search can leave out: moves inside the device; changing which holes blocks take; a start
-from what a search without addresses has found."""
+RULES = ("moves", "places", "relaxed-start", "costs")
+"""What a search can leave out: in contiguous memory, moves inside the device, changing which holes blocks
+take, and a start from what a search without addresses has found; in any, that bytes which cost little leave
+first."""
 
 RELAXED_SHARE = 0.15
 """Of the time, for that search."""
@@ -93,7 +94,7 @@ def furthest_parts(instance: Instance, limits: Limits) -> Answer:
     """
     from .search import LocalSearch  # with it comes Numba
 
-    schedule = LocalSearch(instance, limits.memory, limits.seed).schedule("furthest-parts")
+    schedule = LocalSearch(instance, limits.memory, limits.seed, ["costs"]).schedule("furthest-parts")
     if schedule is None:
         raise Refusal("furthest-parts: found no places for all blocks")
     return Answer(schedule)

@@ -36,6 +36,7 @@ from .search_problem import (
     gap_keys,
     problem_of,
     program_of,
+    with_costs,
 )
 
 _HISTORIES = (20, 60, 200, 600)
@@ -55,6 +56,10 @@ _ROUND = 200
 
 _RELAXED_GLANCES = 20
 """Looks at a search without addresses before it ends, ten a round."""
+
+_COSTS = ((math.inf, 0.0), (0.1, 0.0), (0.01, 0.0), (0.01, 0.02), (0.01, 0.05))
+"""How closely what bytes cost may be told apart where blocks have to leave, and what of the tasks makes bytes
+that cost nothing; what makes for the best first program counts from then on."""
 
 _MANY = 4000
 """Tasks from which on addresses take most of the time."""
@@ -76,7 +81,7 @@ class LocalSearch:
     seed
         Of its random decisions.
     without
-        Rules to leave out: ``moves``, ``places``, ``relaxed-start``.
+        Rules to leave out: ``moves``, ``places``, ``relaxed-start``, ``costs``.
 
     Raises
     ------
@@ -91,13 +96,18 @@ class LocalSearch:
             raise Refusal("local search: recomputation is not modelled yet")
         require_copies(instance)
         self.instance, self.memory, self.seed, self.without = instance, memory, seed, without
-        self._problem = problem_of(
-            instance, memory, moves="moves" not in without, sides="places" not in without
-        )
-        self._room = state_for(self._problem)
+        problem = problem_of(instance, memory, moves="moves" not in without, sides="places" not in without)
+        self._room = state_for(problem)
         self._random = np.random.default_rng(seed)
         self._splitmix = self._random.integers(0, 1 << 63, size=1, dtype=np.uint64)
-        first = self._complete(self._fastest())
+        stalls = np.zeros((2, len(instance.tasks)), dtype=np.int64)
+        starts = []
+        for width, free in _COSTS[: 1 if "costs" in without else None]:
+            self._problem = with_costs(problem, width, free)
+            first = self._complete(self._fastest())
+            cost, _ = simulate(self._problem, first, self._room, stalls[1], ANY)
+            starts.append((cost, self._problem, first))
+        _, self._problem, first = min(starts, key=lambda start: start[0])
         self._search = Search(
             current=_copied(first),
             best=_copied(first),
@@ -105,7 +115,7 @@ class LocalSearch:
             history=np.zeros(_HISTORIES[0], dtype=np.int64),
             counts=np.array([0, NEVER, NEVER, NEVER, 0], dtype=np.int64),
             random=self._splitmix,
-            stalls=np.zeros((2, len(instance.tasks)), dtype=np.int64),
+            stalls=stalls,
             placed=np.zeros(len(instance.blocks) + 1, dtype=np.int64),
         )
         self._turn = 0

@@ -85,7 +85,7 @@ to wait for memory that is free earlier, so that the program can only be faster 
 BYTES, OFFLOAD_NS, PREFETCH_NS, MOVE_NS, DUE, LEAD, BEGIN, FOLLOWING, SPAN = range(9)
 FIXED, ALGORITHMS, TASK_KIND, INPUTS, UPDATES, OUTPUTS, DEAD, STARTING, WRITTEN = range(9)
 DURATION, WORKSPACE = range(2)
-BLOCK, AFTER, UNTIL, VERSION, FORCED, NEXT_PART, PART_BEFORE, FIRST_PART, GAP_KIND = range(9)
+BLOCK, AFTER, UNTIL, VERSION, FORCED, NEXT_PART, PART_BEFORE, FIRST_PART, GAP_KIND, COST = range(10)
 WRITER, DUE_ANYHOW, LEAVES_NEXT, LEAVES_FIRST = range(1, 5)
 
 
@@ -121,7 +121,7 @@ class Problem(NamedTuple):
         Per gap: its block; the tasks before and after; the version that must be offloaded first, or -1;
         whether the block is never on the device then; the gaps of the next part of the tensor and of the one
         before, or -1, and that of the first; its kind, shared by all gaps of blocks of its size between tasks
-        of the same two kinds.
+        of the same two kinds; what a byte costs that leaves in it, in classes.
     versions
         Per version of a block: the block, who writes it, whether it must be offloaded anyhow; the version of
         the part that leaves next, or -1, and that of the part that leaves first.
@@ -1183,13 +1183,22 @@ def leanest(problem: Problem, k: int) -> int:
 
 
 @_compiled
+def _leaves_before(problem: Problem, g: int, h: int) -> bool:
+    """Whether one of two gaps is the better one to evict."""
+    if problem.gaps[g, COST] != problem.gaps[h, COST]:
+        return problem.gaps[g, COST] < problem.gaps[h, COST]
+    return problem.gaps[g, UNTIL] > problem.gaps[h, UNTIL]
+
+
+@_compiled
 def repair(
     problem: Problem, decisions: Decisions, state: State, random: NDArray[np.uint64], kept: int, noise: int
 ) -> bool:
     """Evict where live blocks exceed the pool, but not gap `kept`; whether it was possible.
 
-    Of the gaps over the task, one with a long stay to come is taken; `noise` is the number of random ones to
-    choose from, 0 for all. Of the parts of a tensor, the last that is there comes first.
+    Of the gaps over the task, one whose bytes cost little is taken, and of these one with a long stay to
+    come; `noise` is the number of random ones to choose from, 0 for all. Of the parts of a tensor, the last
+    that is there comes first.
     """
     tasks, gaps = problem.length, len(problem.gaps)
     gone, load, over = state.gone, state.busy, state.over
@@ -1211,7 +1220,7 @@ def repair(
             pick = -1
             for i in range(count if noise == 0 else min(noise, count)):
                 j = i if noise == 0 else _draw(random, count)
-                if pick < 0 or problem.gaps[over[j], UNTIL] > problem.gaps[over[pick], UNTIL]:
+                if pick < 0 or _leaves_before(problem, over[j], over[pick]):
                     pick = j
             g = over[pick]
             before = problem.gaps[g, PART_BEFORE]

@@ -18,6 +18,8 @@ from .search_kernel import (
     AFTER,
     ALGORITHMS,
     BLOCK,
+    BYTES,
+    COST,
     EARLY_HIGH,
     FIRST_PART,
     FIXED,
@@ -29,8 +31,10 @@ from .search_kernel import (
     NEVER,
     NEXT_PART,
     OFFLOAD,
+    OFFLOAD_NS,
     PLACE,
     PREFETCH,
+    PREFETCH_NS,
     RELEASE,
     RUN,
     TASK_KIND,
@@ -167,12 +171,12 @@ def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, s
         algorithms=_table(algorithms, 2),
         gaps=_table(
             [
-                (d, after, last, version, after == -1 and blocks[d].initially == "host", *chain, kind)
+                (d, after, last, version, after == -1 and blocks[d].initially == "host", *chain, kind, 0)
                 for (d, after), last, version, chain, kind in zip(
                     keys, until, version_of, gap_chains, gap_kinds, strict=True
                 )
             ],
-            9,
+            10,
         ),
         versions=_table(
             [
@@ -183,6 +187,31 @@ def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, s
         ),
         lists=lists,
     )
+
+
+def with_costs(problem: Problem, width: float, free: float) -> Problem:
+    """Return a problem whose gaps have classes of what a byte costs that leaves: the time of its copies.
+
+    Bytes are those that a block takes in memory: in whole pages, a small one takes many for the time of its
+    copies. What the host has a copy of need not be offloaded.
+
+    Parameters
+    ----------
+    problem
+        Any.
+    width
+        Of a class, in logarithms.
+    free
+        What is written in this first share of the tasks costs least: its copies may hide behind compute.
+    """
+    blocks = problem.blocks[problem.gaps[:, BLOCK]]
+    out = np.where(problem.gaps[:, VERSION] >= 0, blocks[:, OFFLOAD_NS], 0)
+    times, sizes = out + blocks[:, PREFETCH_NS], np.maximum(blocks[:, BYTES], 1)
+    mean = max(times.sum() / max(sizes.sum(), 1), 1e-9)
+    gaps = problem.gaps.copy()
+    gaps[:, COST] = np.rint(np.log(np.maximum(times / sizes / mean, 1e-6)) / width).astype(np.int64)
+    gaps[gaps[:, AFTER] + 1 < free * problem.length, COST] = -NEVER
+    return problem._replace(gaps=gaps)
 
 
 def _kinds(described: Iterable[Hashable]) -> list[int]:

@@ -273,6 +273,16 @@ def test_a_search_without_addresses_leads_one_with_addresses(monkeypatch: pytest
         assert int(other._search.counts[0]) == before
 
 
+def test_where_bytes_differ_in_cost_cheap_ones_leave_first() -> None:
+    """In whole pages, small blocks take many bytes for the time of their copies."""
+    instance = Workload("resnet50", 16, "v100").instance("50%")
+    models: list[MemoryModel] = ["paged", "contiguous", "divisible"]
+    furthest = {model: LocalSearch(instance, model, without=["costs"]).cost for model in models}
+    found = {model: LocalSearch(instance, model).cost for model in models}
+    assert all(found[model] <= furthest[model] for model in models)
+    assert found["paged"] < 0.95 * furthest["paged"]
+
+
 def test_a_suggestion_waits_for_the_end_of_a_descent_unless_it_is_better() -> None:
     instance = Workload("vgg16", 64, "v100").instance("75%")
     search = LocalSearch(instance, "paged")
