@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Iterable
+from itertools import islice, product
 
 import numpy as np
 
@@ -102,8 +103,9 @@ class LocalSearch:
         self._splitmix = self._random.integers(0, 1 << 63, size=1, dtype=np.uint64)
         stalls = np.zeros((2, len(instance.tasks)), dtype=np.int64)
         starts = []
-        for width, free in _COSTS[: 1 if "costs" in without else None]:
-            self._problem = with_costs(problem, width, free)
+        costs = product(_COSTS, (False, True) if problem.parts else (False,))
+        for (width, free), by_tensor in islice(costs, 1 if "costs" in without else None):
+            self._problem = with_costs(problem, width, free, by_tensor=by_tensor)
             first = self._complete(self._fastest())
             cost, _ = simulate(self._problem, first, self._room, stalls[1], ANY)
             starts.append((cost, self._problem, first))

@@ -189,7 +189,7 @@ def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, s
     )
 
 
-def with_costs(problem: Problem, width: float, free: float) -> Problem:
+def with_costs(problem: Problem, width: float, free: float, *, by_tensor: bool = False) -> Problem:
     """Return a problem whose gaps have classes of what a byte costs that leaves: the time of its copies.
 
     Bytes are those that a block takes in memory: in whole pages, a small one takes many for the time of its
@@ -203,10 +203,16 @@ def with_costs(problem: Problem, width: float, free: float) -> Problem:
         Of a class, in logarithms.
     free
         What is written in this first share of the tasks costs least: its copies may hide behind compute.
+    by_tensor
+        Whether all parts of a tensor cost what they cost together; else the last one, which may take a page
+        for a few bytes, is cheap.
     """
     blocks = problem.blocks[problem.gaps[:, BLOCK]]
     out = np.where(problem.gaps[:, VERSION] >= 0, blocks[:, OFFLOAD_NS], 0)
     times, sizes = out + blocks[:, PREFETCH_NS], np.maximum(blocks[:, BYTES], 1)
+    if by_tensor:
+        first = problem.gaps[:, FIRST_PART]
+        times, sizes = np.bincount(first, times)[first], np.bincount(first, sizes)[first]
     mean = max(times.sum() / max(sizes.sum(), 1), 1e-9)
     gaps = problem.gaps.copy()
     gaps[:, COST] = np.rint(np.log(np.maximum(times / sizes / mean, 1e-6)) / width).astype(np.int64)
