@@ -11,6 +11,7 @@ import pytest
 from pebbler.benchmark.tiny import plain, scaled, twisted, without_parts
 from pebbler.heuristics.methods import Limits, Refusal
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.memory import with_budget
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.cp_sat import _Model, solve_divisible
 from pebbler.solver.cp_sat_decode import Clock, decode, encode
@@ -71,8 +72,9 @@ def swap(**changes: int | None) -> Instance:
 
 
 def test_the_method_proves_what_it_finds() -> None:
-    # A must leave while b runs (5 ns, hidden) and come back between c and d (3 ns)
-    result = solve(swap(), "cp-sat")
+    # A must leave while b runs (5 ns, hidden) and come back between c and d (3 ns), as a whole: two bytes are
+    # spare, with which a single peak proves 42
+    result = solve(with_budget(swap(), 18), "cp-sat")
     assert (result.status, result.makespan_ns) == (Status.OPTIMAL, 43)
     assert (result.bound_by, result.certified) == ("cp-sat", False)
     assert result.stopped_by == "optimal in divisible memory"
