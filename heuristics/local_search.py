@@ -83,7 +83,7 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     transform=with_parts,
 )
 def furthest_parts(instance: Instance, limits: Limits) -> Answer:
-    """Take the rule with which the search begins, and do not search.
+    """Let what is needed last leave first, and do not search.
 
     Evictions are just enough for the bytes of the live blocks; copies follow the order of writers and uses.
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
-from itertools import accumulate
 
 from ..instances.instance import Instance
-from ..instances.memory import PAGE_BYTES, needs
+from ..instances.memory import PAGE_BYTES, footprint, live_bytes, needs
 from ..instances.transforms import in_parts, split_parts
 from ..instances.units import ceil_to
 from .gaps import Gap, gaps_of
@@ -61,16 +60,11 @@ def _even_size(sizes: Sequence[int]) -> int:
 
 def _room(instance: Instance, gaps: Mapping[Gap, int]) -> dict[int, list[int]]:
     """Per block that can leave, what tasks next to its gaps leave of the pool, where more could lie there."""
-    tasks = len(instance.tasks)
     left = [instance.budget_bytes - need for need in needs(instance)]
-    change = [0] * (tasks + 2)
-    for (d, after), until in gaps.items():
-        change[after + 1] += instance.blocks[d].bytes
-        change[until] -= instance.blocks[d].bytes
-    held = list(accumulate(change))
+    between = [live - footprint(instance, k) for k, live in enumerate(live_bytes(instance))]
     room: dict[int, list[int]] = {d: [] for d, _ in gaps}
     for (d, after), until in gaps.items():
-        room[d] += [left[k] for k in (after + 1, until - 1) if k < tasks and held[k] > left[k] > 0]
+        room[d] += [left[k] for k in (after + 1, until - 1) if between[k] > left[k] > 0]
     return room
 
 

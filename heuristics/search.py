@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Iterable
-from itertools import islice, product
+from itertools import islice
 
 import numpy as np
 
@@ -32,12 +32,12 @@ from .search_kernel import (
 )
 from .search_problem import (
     choose_sides,
+    costings,
     decisions_from,
     decisions_of,
     gap_keys,
     problem_of,
     program_of,
-    with_costs,
 )
 
 _HISTORIES = (20, 60, 200, 600)
@@ -57,10 +57,6 @@ _ROUND = 200
 
 _RELAXED_GLANCES = 20
 """Looks at a search without addresses before it ends, ten a round."""
-
-_COSTS = ((math.inf, 0.0), (0.1, 0.0), (0.01, 0.0), (0.01, 0.02), (0.01, 0.05))
-"""How closely what bytes cost may be told apart where blocks have to leave, and what of the tasks makes bytes
-that cost nothing; what makes for the best first program counts from then on."""
 
 _MANY = 4000
 """Tasks from which on addresses take most of the time."""
@@ -102,11 +98,10 @@ class LocalSearch:
         self._random = np.random.default_rng(seed)
         self._splitmix = self._random.integers(0, 1 << 63, size=1, dtype=np.uint64)
         stalls = np.zeros((2, len(instance.tasks)), dtype=np.int64)
+        plain = decisions_of(instance, problem, self._fastest())
         starts = []
-        costs = product(_COSTS, (False, True) if problem.parts else (False,))
-        for (width, free), by_tensor in islice(costs, 1 if "costs" in without else None):
-            self._problem = with_costs(problem, width, free, by_tensor=by_tensor)
-            first = self._complete(self._fastest())
+        for self._problem in islice(costings(problem), 1 if "costs" in without else None):
+            first = self._repaired(_copied(plain))
             cost, _ = simulate(self._problem, first, self._room, stalls[1], ANY)
             starts.append((cost, self._problem, first))
         _, self._problem, first = min(starts, key=lambda start: start[0])
@@ -244,7 +239,10 @@ class LocalSearch:
         return Guide([], [], [by_speed(task)[0] for task in self.instance.tasks])
 
     def _complete(self, guide: Guide, noise: int = 0) -> Decisions:
-        decisions = decisions_of(self.instance, self._problem, guide)
+        return self._repaired(decisions_of(self.instance, self._problem, guide), noise)
+
+    def _repaired(self, decisions: Decisions, noise: int = 0) -> Decisions:
+        """The same decisions, changed so that live blocks fit the pool."""
         repair(self._problem, decisions, self._room, self._splitmix, -1, noise)
         choose_sides(self._problem, decisions)
         return decisions

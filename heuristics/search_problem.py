@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +53,9 @@ Integers = NDArray[np.int64]
 
 _SHARE = 500
 """The smallest blocks may take this part of the pool for themselves."""
+
+_COSTS = ((math.inf, 0.0), (0.1, 0.0), (0.01, 0.0), (0.01, 0.02), (0.01, 0.05))
+"""How closely what bytes cost may be told apart, and in which first share of the tasks they cost nothing."""
 
 
 def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, sides: bool = True) -> Problem:
@@ -189,7 +194,18 @@ def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, s
     )
 
 
-def with_costs(problem: Problem, width: float, free: float, *, by_tensor: bool = False) -> Problem:
+def costings(problem: Problem) -> Iterator[Problem]:
+    """Yield a problem with each way to tell costs apart, none of them twice: first with none at all."""
+    seen = set()
+    for (width, free), by_tensor in product(_COSTS, (False, True) if problem.parts else (False,)):
+        costed = _with_costs(problem, width, free, by_tensor=by_tensor)
+        told = costed.gaps[:, COST].tobytes()
+        if told not in seen:
+            seen.add(told)
+            yield costed
+
+
+def _with_costs(problem: Problem, width: float, free: float, *, by_tensor: bool) -> Problem:
     """Return a problem whose gaps have classes of what a byte costs that leaves: the time of its copies.
 
     Bytes are those that a block takes in memory: in whole pages, a small one takes many for the time of its
