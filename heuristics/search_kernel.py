@@ -73,6 +73,9 @@ _SIDES = 2000
 _TRIES = 64
 """Ranges to try before clearing one is given up."""
 
+_DRAWS = 20
+"""Times to draw something that a change makes sense for."""
+
 _CHUNK = 64
 """Tasks whose greatest load is kept together."""
 
@@ -737,18 +740,26 @@ def _prefetch(problem: Problem, state: State, g: int, side: int, ready: int) -> 
 
 
 @_compiled
+def _tell_copies(problem: Problem, decisions: Decisions, state: State) -> None:
+    """Work out `gone` and `needed`: which gaps are to begin with an eviction, and what is to be offloaded."""
+    gone, needed = state.gone, state.needed
+    for v in range(len(needed)):
+        needed[v] = problem.versions[v, DUE_ANYHOW]
+    for g in range(len(gone)):
+        gone[g] = 1 if decisions.evicted[g] or problem.gaps[g, FORCED] else 0
+        if gone[g] and problem.gaps[g, VERSION] >= 0:
+            needed[problem.gaps[g, VERSION]] = 1
+
+
+@_compiled
 def _load(problem: Problem, decisions: Decisions, state: State) -> None:
     """Work out `busy`, without workspaces and prefetches, and in `gone` the gaps that take effect.
 
     An eviction takes effect once its offload has been issued, which may have to wait for its turn.
     """
     gone, needed, issued, change = state.gone, state.needed, state.issued, state.change
-    for v in range(len(needed)):
-        needed[v], issued[v] = problem.versions[v, DUE_ANYHOW], 0
-    for g in range(len(gone)):
-        gone[g] = 1 if decisions.evicted[g] or problem.gaps[g, FORCED] else 0
-        if gone[g] and problem.gaps[g, VERSION] >= 0:
-            needed[problem.gaps[g, VERSION]] = 1
+    _tell_copies(problem, decisions, state)
+    _fill(issued, _NOTHING)
     latest = -1
     for v in decisions.offloads:
         if needed[v]:
@@ -1229,7 +1240,7 @@ def repair(
             else:
                 over[pick] = over[count - 1]
                 count -= 1
-            decisions.evicted[g] = 1
+            decisions.evicted[g], decisions.hold[g] = 1, _NOTHING
             gone[g] = 1
             size = problem.blocks[problem.gaps[g, BLOCK], BYTES]
             for j in range(problem.gaps[g, AFTER] + 1, problem.gaps[g, UNTIL]):
@@ -1239,44 +1250,77 @@ def repair(
 
 
 @_compiled
-def _shift(order: Integers, random: NDArray[np.uint64]) -> None:
-    """Take one element of an order a few places forward or back."""
+def _one_of(copies: Integers, random: NDArray[np.uint64]) -> int:
+    """Return one of what is copied at random; where hardly anything is, perhaps another."""
+    i = _draw(random, len(copies))
+    for _ in range(_DRAWS):
+        if copies[i]:
+            break
+        i = _draw(random, len(copies))
+    return i
+
+
+@_compiled
+def _shift(order: Integers, copies: Integers, random: NDArray[np.uint64]) -> bool:
+    """Take one copy of an order past a few others; whether there are any.
+
+    What is not copied is not taken anywhere: its place among the copies is still a good one when it is.
+    """
     count = len(order)
-    if count < 2:
-        return
-    i = _draw(random, count)
-    distance = 1
-    while distance < count and _draw(random, 2):
-        distance *= 2
-    j = i + 1 + _draw(random, distance) if _draw(random, 2) else i - 1 - _draw(random, distance)
-    j = min(max(j, 0), count - 1)
-    element = order[i]
-    while i < j:
-        order[i] = order[i + 1]
+    if count == 0:
+        return False
+    element = _one_of(copies, random)
+    if not copies[element]:
+        return False
+    i = 0
+    while order[i] != element:
         i += 1
-    while i > j:
-        order[i] = order[i - 1]
-        i -= 1
-    order[i] = element
+    step = 1 if _draw(random, 2) else -1
+    others = 1
+    while others < count and _draw(random, 2):
+        others *= 2
+    others = 1 + _draw(random, others)
+    last, j = i, i + step
+    while 0 <= j < count and others:
+        if copies[order[j]]:
+            last = j
+            others -= 1
+        j += step
+    for j in range(i, last, step):
+        order[j] = order[j + step]
+    order[last] = element
+    return last != i
 
 
 @_compiled
 def _shift_parts(
-    state: State, order: Integers, first: Integers, following: Integers, random: NDArray[np.uint64]
-) -> None:
-    """Shift one element of an order, or all parts of its tensor, which are then side by side."""
+    state: State,
+    order: Integers,
+    copies: Integers,
+    first: Integers,
+    following: Integers,
+    random: NDArray[np.uint64],
+) -> bool:
+    """Shift one copy of an order, or all parts of its tensor, which are then side by side.
+
+    Returns whether it can be.
+    """
     if len(order) == 0:
-        return
+        return False
     if _draw(random, 2):
-        _shift(order, random)
+        shifted = _shift(order, copies, random)
         arrange(order, first, following, state.turn)
-        return
+        return shifted
+    element = _one_of(copies, random)
+    if not copies[element]:
+        return False
     count = len(order)
     old = state.order[:count]
     _assign(old, order)
-    i = _draw(random, count)
-    group = first[old[i]]
-    size = 0
+    group = first[element]
+    i, size = 0, 0
+    while old[i] != element:
+        i += 1
     for element in old:
         size += first[element] == group
     distance = size
@@ -1294,6 +1338,7 @@ def _shift_parts(
         order[j] = element
         element = following[element]
         j += 1
+    return True
 
 
 @_compiled
@@ -1331,6 +1376,8 @@ def _flip(problem: Problem, decisions: Decisions, g: int, reach: int) -> None:
         distance = abs(problem.gaps[h, AFTER] - problem.gaps[g, AFTER])
         if problem.gaps[h, GAP_KIND] == problem.gaps[g, GAP_KIND] and distance <= reach:
             while h >= 0:
+                if evicted and not decisions.evicted[h]:
+                    decisions.hold[h] = _NOTHING
                 decisions.evicted[h] = evicted
                 h = problem.gaps[h, neighbour]
 
@@ -1367,7 +1414,7 @@ def _change(problem: Problem, search: Search, state: State) -> bool:
         g = _draw(random, gaps)
         if dice < 15:  # one that lies over a stall
             k = _near_stall(search, problem)
-            for _ in range(20):
+            for _ in range(_DRAWS):
                 if problem.gaps[g, AFTER] < k < problem.gaps[g, UNTIL]:
                     break
                 g = _draw(random, gaps)
@@ -1377,7 +1424,7 @@ def _change(problem: Problem, search: Search, state: State) -> bool:
             return repair(problem, trial, state, random, g, 1 + _draw(random, 4))
         _flip(problem, trial, g, reach)
         if _draw(random, 2):  # and keep another in its place
-            for _ in range(20):
+            for _ in range(_DRAWS):
                 h = _draw(random, gaps)
                 if (
                     h != g
@@ -1388,32 +1435,34 @@ def _change(problem: Problem, search: Search, state: State) -> bool:
                     _flip(problem, trial, h, reach)
                     return repair(problem, trial, state, random, h, 1 + _draw(random, 4))
         return True
+    if dice < 65 and gaps:
+        _tell_copies(problem, trial, state)
     if dice < 50:
         if not problem.parts:
-            _shift(trial.offloads, random)
-        else:
-            first, following = problem.versions[:, LEAVES_FIRST], problem.versions[:, LEAVES_NEXT]
-            _shift_parts(state, trial.offloads, first, following, random)
-        return True
+            return _shift(trial.offloads, state.needed, random)
+        first, following = problem.versions[:, LEAVES_FIRST], problem.versions[:, LEAVES_NEXT]
+        return _shift_parts(state, trial.offloads, state.needed, first, following, random)
     if dice < 60 and gaps:
         if not problem.parts:
-            _shift(trial.prefetches, random)
-        else:
-            first, following = problem.gaps[:, FIRST_PART], problem.gaps[:, NEXT_PART]
-            _shift_parts(state, trial.prefetches, first, following, random)
-        return True
+            return _shift(trial.prefetches, state.gone, random)
+        first, following = problem.gaps[:, FIRST_PART], problem.gaps[:, NEXT_PART]
+        return _shift_parts(state, trial.prefetches, state.gone, first, following, random)
     if dice < 65 and gaps:
-        g = _draw(random, gaps)
+        g = _one_of(state.gone, random)
         first, until = problem.gaps[g, AFTER] + 1, problem.gaps[g, UNTIL]
-        trial.hold[g] = 0 if _draw(random, 3) == 0 else first + _draw(random, until - first + 1)
-        return True
+        held = trial.hold[g]
+        trial.hold[g] = _NOTHING if _draw(random, 3) == 0 else first + _draw(random, until - first + 1)
+        return bool(state.gone[g] and trial.hold[g] != held)
     if dice < 80:
         k = _near_stall(search, problem) if _draw(random, 2) else _draw(random, tasks)
-        for _ in range(20):
+        for _ in range(_DRAWS):
             if problem.tasks[k + 1, ALGORITHMS] - problem.tasks[k, ALGORITHMS] > 1:
                 break
             k = _draw(random, tasks)
-        a = _draw(random, problem.tasks[k + 1, ALGORITHMS] - problem.tasks[k, ALGORITHMS])
+        choices = problem.tasks[k + 1, ALGORITHMS] - problem.tasks[k, ALGORITHMS]
+        if choices == 1:
+            return False
+        a = (trial.algorithm[k] + 1 + _draw(random, choices - 1)) % choices
         reach = _reach(problem, random)
         for j in range(max(k - reach, 0), min(k + reach + 1, tasks)):
             if problem.tasks[j, TASK_KIND] == problem.tasks[k, TASK_KIND]:
@@ -1455,6 +1504,7 @@ def improve(problem: Problem, search: Search, state: State, evaluations: int) ->
         turn = counts[0] % len(search.history)
         counts[0] += 1
         if not possible:
+            search.history[turn] = min(search.history[turn], counts[1])
             continue
         allowed = max(counts[1], search.history[turn])
         makespan, steps = simulate(

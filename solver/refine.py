@@ -55,6 +55,9 @@ ROUNDS = 4
 _FINDING = (32, 48)
 """Checkpoints of the LPs that find out which ones matter: with many more, they share their prices out."""
 
+_CHOOSING = 36
+"""Checkpoints of the model in which only the choice of algorithms is whole, the dearest of those."""
+
 _WORTH, _WORTH_LINEAR = 25, 4
 """An LP that takes longer than the time left over this is the finest: the next takes several times longer.
 The second is for where nothing but LPs is to come."""
@@ -103,11 +106,13 @@ def stages(
     """Models from coarse to fine, so that the bound rises as much as the time allows.
 
     Short windows, which take seconds, come first. Where there are many tasks, LPs on few checkpoints follow:
-    they find out which ones matter. Then come whole models on more and more of these: solved to the end, one
-    says more than a finer one that is cut short. Longer windows and finer LPs come before the last, which has
-    all the time left. Where there are few tasks, each whole model leads to the next, and comes after its LP,
-    which takes little time and whose dual values become a certificate. Where nothing is whole, LPs on more
-    and more checkpoints are all. Whole models take what is known of windows, and so does one LP.
+    they find out which ones matter. On the dearest of these, algorithms alone are whole at first: such a
+    model is often solved to the end where one that is all whole is not. Then come whole models on more and
+    more of them: solved to the end, one says more than a finer one that is cut short. Longer windows and
+    finer LPs come before the last, which has all the time left. Where there are few tasks, each whole model
+    leads to the next, and comes after its LP, which takes little time and whose dual values become a
+    certificate. Where nothing is whole, LPs on more and more checkpoints are all. Whole models take what is
+    known of windows, and so does one LP.
 
     Parameters
     ----------
@@ -161,6 +166,8 @@ def stages(
     for fine in _FINDING if large and left() > 0 else ():
         for _ in range(rounds):
             yield Stage(fine, "none", _SHARE * left())
+    if large and whole == "all" and left() > 0:
+        yield Stage(_CHOOSING, "algorithms", _SHARE * left(), windowed=True, leads=False)
     while count < tasks and left() > 0:
         began = time.monotonic()
         yield from solved_whole(_SHARE)
