@@ -1402,7 +1402,7 @@ def _any_side(random: NDArray[np.uint64]) -> int:
 
 @_compiled
 def _change(problem: Problem, search: Search, state: State) -> bool:
-    """Change the trial at random; whether it may be possible."""
+    """Change the trial at random; whether it may be possible, and may matter."""
     trial, random = search.trial, search.random
     tasks, blocks, gaps = problem.length, len(problem.blocks), len(problem.gaps)
     if problem.sides and search.counts[1] >= IMPOSSIBLE and search.placed[0] and _draw(random, 2):
@@ -1410,6 +1410,8 @@ def _change(problem: Problem, search: Search, state: State) -> bool:
         trial.side[search.placed[1 + _draw(random, search.placed[0])]] = _any_side(random)
         return True
     dice = _draw(random, 80 + min(20, max(_SIDES // tasks, 1)) if problem.sides else 80)
+    if problem.contiguous and 35 <= dice < 80 and _draw(random, 9) < 4:
+        dice = _draw(random, 35)  # where addresses count, other orders seldom help
     if dice < 35 and gaps:
         g = _draw(random, gaps)
         if dice < 15:  # one that lies over a stall
@@ -1435,7 +1437,7 @@ def _change(problem: Problem, search: Search, state: State) -> bool:
                     _flip(problem, trial, h, reach)
                     return repair(problem, trial, state, random, h, 1 + _draw(random, 4))
         return True
-    if dice < 65 and gaps:
+    if dice < 65:
         _tell_copies(problem, trial, state)
     if dice < 50:
         if not problem.parts:
@@ -1503,7 +1505,7 @@ def improve(problem: Problem, search: Search, state: State, evaluations: int) ->
             possible = _change(problem, search, state)
         turn = counts[0] % len(search.history)
         counts[0] += 1
-        if not possible:
+        if not possible:  # time goes by all the same
             search.history[turn] = min(search.history[turn], counts[1])
             continue
         allowed = max(counts[1], search.history[turn])
