@@ -1261,20 +1261,29 @@ def _one_of(copies: Integers, random: NDArray[np.uint64]) -> int:
 
 
 @_compiled
+def _place_of_one(order: Integers, copies: Integers, random: NDArray[np.uint64]) -> int:
+    """Return the place in an order of one of what is copied, at random; -1 where none was found."""
+    if len(order) == 0:
+        return -1
+    element = _one_of(copies, random)
+    if not copies[element]:
+        return -1
+    i = 0
+    while order[i] != element:
+        i += 1
+    return i
+
+
+@_compiled
 def _shift(order: Integers, copies: Integers, random: NDArray[np.uint64]) -> bool:
     """Take one copy of an order past a few others; whether there are any.
 
     What is not copied is not taken anywhere: its place among the copies is still a good one when it is.
     """
-    count = len(order)
-    if count == 0:
+    count, i = len(order), _place_of_one(order, copies, random)
+    if i < 0:
         return False
-    element = _one_of(copies, random)
-    if not copies[element]:
-        return False
-    i = 0
-    while order[i] != element:
-        i += 1
+    element = order[i]
     step = 1 if _draw(random, 2) else -1
     others = 1
     while others < count and _draw(random, 2):
@@ -1305,22 +1314,18 @@ def _shift_parts(
 
     Returns whether it can be.
     """
-    if len(order) == 0:
-        return False
-    if _draw(random, 2):
+    if len(order) and _draw(random, 2):
         shifted = _shift(order, copies, random)
         arrange(order, first, following, state.turn)
         return shifted
-    element = _one_of(copies, random)
-    if not copies[element]:
+    i = _place_of_one(order, copies, random)
+    if i < 0:
         return False
     count = len(order)
     old = state.order[:count]
     _assign(old, order)
-    group = first[element]
-    i, size = 0, 0
-    while old[i] != element:
-        i += 1
+    group = first[old[i]]
+    size = 0
     for element in old:
         size += first[element] == group
     distance = size
@@ -1505,24 +1510,22 @@ def improve(problem: Problem, search: Search, state: State, evaluations: int) ->
             possible = _change(problem, search, state)
         turn = counts[0] % len(search.history)
         counts[0] += 1
-        if not possible:  # time goes by all the same
-            search.history[turn] = min(search.history[turn], counts[1])
-            continue
-        allowed = max(counts[1], search.history[turn])
-        makespan, steps = simulate(
-            problem, search.trial, state, search.stalls[1], allowed if allowed < IMPOSSIBLE else ANY
-        )
-        if makespan <= counts[1] or makespan <= search.history[turn]:
-            _copy(search.current, search.trial)
-            if makespan >= IMPOSSIBLE:
-                _tell_placed(problem, state, steps, search.placed)
-            _assign(search.stalls[0], search.stalls[1])
-            counts[1] = makespan
-            if makespan < counts[3]:
-                counts[3], counts[4] = makespan, counts[0]
-            if makespan < counts[2]:
-                _copy(search.best, search.trial)
-                counts[2] = makespan
+        if possible:
+            allowed = max(counts[1], search.history[turn])
+            makespan, steps = simulate(
+                problem, search.trial, state, search.stalls[1], allowed if allowed < IMPOSSIBLE else ANY
+            )
+            if makespan <= counts[1] or makespan <= search.history[turn]:
+                _copy(search.current, search.trial)
+                if makespan >= IMPOSSIBLE:
+                    _tell_placed(problem, state, steps, search.placed)
+                _assign(search.stalls[0], search.stalls[1])
+                counts[1] = makespan
+                if makespan < counts[3]:
+                    counts[3], counts[4] = makespan, counts[0]
+                if makespan < counts[2]:
+                    _copy(search.best, search.trial)
+                    counts[2] = makespan
         search.history[turn] = min(search.history[turn], counts[1])
 
 
