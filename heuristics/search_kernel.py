@@ -1240,7 +1240,7 @@ def repair(
             else:
                 over[pick] = over[count - 1]
                 count -= 1
-            decisions.evicted[g], decisions.hold[g] = 1, _NOTHING
+            decisions.evicted[g] = 1
             gone[g] = 1
             size = problem.blocks[problem.gaps[g, BLOCK], BYTES]
             for j in range(problem.gaps[g, AFTER] + 1, problem.gaps[g, UNTIL]):
@@ -1250,80 +1250,42 @@ def repair(
 
 
 @_compiled
-def _one_of(copies: Integers, random: NDArray[np.uint64]) -> int:
-    """Return one of what is copied at random; where hardly anything is, perhaps another."""
-    i = _draw(random, len(copies))
-    for _ in range(_DRAWS):
-        if copies[i]:
-            break
-        i = _draw(random, len(copies))
-    return i
-
-
-@_compiled
-def _place_of_one(order: Integers, copies: Integers, random: NDArray[np.uint64]) -> int:
-    """Return the place in an order of one of what is copied, at random; -1 where none was found."""
-    if len(order) == 0:
-        return -1
-    element = _one_of(copies, random)
-    if not copies[element]:
-        return -1
-    i = 0
-    while order[i] != element:
-        i += 1
-    return i
-
-
-@_compiled
-def _shift(order: Integers, copies: Integers, random: NDArray[np.uint64]) -> bool:
-    """Take one copy of an order past a few others; whether there are any.
-
-    What is not copied is not taken anywhere: its place among the copies is still a good one when it is.
-    """
-    count, i = len(order), _place_of_one(order, copies, random)
-    if i < 0:
-        return False
+def _shift(order: Integers, random: NDArray[np.uint64]) -> None:
+    """Take one element of an order a few places forward or back."""
+    count = len(order)
+    if count < 2:
+        return
+    i = _draw(random, count)
+    distance = 1
+    while distance < count and _draw(random, 2):
+        distance *= 2
+    j = i + 1 + _draw(random, distance) if _draw(random, 2) else i - 1 - _draw(random, distance)
+    j = min(max(j, 0), count - 1)
     element = order[i]
-    step = 1 if _draw(random, 2) else -1
-    others = 1
-    while others < count and _draw(random, 2):
-        others *= 2
-    others = 1 + _draw(random, others)
-    last, j = i, i + step
-    while 0 <= j < count and others:
-        if copies[order[j]]:
-            last = j
-            others -= 1
-        j += step
-    for j in range(i, last, step):
-        order[j] = order[j + step]
-    order[last] = element
-    return last != i
+    while i < j:
+        order[i] = order[i + 1]
+        i += 1
+    while i > j:
+        order[i] = order[i - 1]
+        i -= 1
+    order[i] = element
 
 
 @_compiled
 def _shift_parts(
-    state: State,
-    order: Integers,
-    copies: Integers,
-    first: Integers,
-    following: Integers,
-    random: NDArray[np.uint64],
-) -> bool:
-    """Shift one copy of an order, or all parts of its tensor, which are then side by side.
-
-    Returns whether it can be.
-    """
-    if len(order) and _draw(random, 2):
-        shifted = _shift(order, copies, random)
+    state: State, order: Integers, first: Integers, following: Integers, random: NDArray[np.uint64]
+) -> None:
+    """Shift one element of an order, or all parts of its tensor, which are then side by side."""
+    if len(order) == 0:
+        return
+    if _draw(random, 2):
+        _shift(order, random)
         arrange(order, first, following, state.turn)
-        return shifted
-    i = _place_of_one(order, copies, random)
-    if i < 0:
-        return False
+        return
     count = len(order)
     old = state.order[:count]
     _assign(old, order)
+    i = _draw(random, count)
     group = first[old[i]]
     size = 0
     for element in old:
@@ -1343,7 +1305,6 @@ def _shift_parts(
         order[j] = element
         element = following[element]
         j += 1
-    return True
 
 
 @_compiled
@@ -1381,8 +1342,6 @@ def _flip(problem: Problem, decisions: Decisions, g: int, reach: int) -> None:
         distance = abs(problem.gaps[h, AFTER] - problem.gaps[g, AFTER])
         if problem.gaps[h, GAP_KIND] == problem.gaps[g, GAP_KIND] and distance <= reach:
             while h >= 0:
-                if evicted and not decisions.evicted[h]:
-                    decisions.hold[h] = _NOTHING
                 decisions.evicted[h] = evicted
                 h = problem.gaps[h, neighbour]
 
@@ -1407,7 +1366,7 @@ def _any_side(random: NDArray[np.uint64]) -> int:
 
 @_compiled
 def _change(problem: Problem, search: Search, state: State) -> bool:
-    """Change the trial at random; whether it may be possible, and may matter."""
+    """Change the trial at random; whether it may be possible."""
     trial, random = search.trial, search.random
     tasks, blocks, gaps = problem.length, len(problem.blocks), len(problem.gaps)
     if problem.sides and search.counts[1] >= IMPOSSIBLE and search.placed[0] and _draw(random, 2):
@@ -1415,8 +1374,6 @@ def _change(problem: Problem, search: Search, state: State) -> bool:
         trial.side[search.placed[1 + _draw(random, search.placed[0])]] = _any_side(random)
         return True
     dice = _draw(random, 80 + min(20, max(_SIDES // tasks, 1)) if problem.sides else 80)
-    if problem.contiguous and 35 <= dice < 80 and _draw(random, 9) < 4:
-        dice = _draw(random, 35)  # where addresses count, other orders seldom help
     if dice < 35 and gaps:
         g = _draw(random, gaps)
         if dice < 15:  # one that lies over a stall
@@ -1442,34 +1399,32 @@ def _change(problem: Problem, search: Search, state: State) -> bool:
                     _flip(problem, trial, h, reach)
                     return repair(problem, trial, state, random, h, 1 + _draw(random, 4))
         return True
-    if dice < 65:
-        _tell_copies(problem, trial, state)
     if dice < 50:
         if not problem.parts:
-            return _shift(trial.offloads, state.needed, random)
-        first, following = problem.versions[:, LEAVES_FIRST], problem.versions[:, LEAVES_NEXT]
-        return _shift_parts(state, trial.offloads, state.needed, first, following, random)
+            _shift(trial.offloads, random)
+        else:
+            first, following = problem.versions[:, LEAVES_FIRST], problem.versions[:, LEAVES_NEXT]
+            _shift_parts(state, trial.offloads, first, following, random)
+        return True
     if dice < 60 and gaps:
         if not problem.parts:
-            return _shift(trial.prefetches, state.gone, random)
-        first, following = problem.gaps[:, FIRST_PART], problem.gaps[:, NEXT_PART]
-        return _shift_parts(state, trial.prefetches, state.gone, first, following, random)
+            _shift(trial.prefetches, random)
+        else:
+            first, following = problem.gaps[:, FIRST_PART], problem.gaps[:, NEXT_PART]
+            _shift_parts(state, trial.prefetches, first, following, random)
+        return True
     if dice < 65 and gaps:
-        g = _one_of(state.gone, random)
+        g = _draw(random, gaps)
         first, until = problem.gaps[g, AFTER] + 1, problem.gaps[g, UNTIL]
-        held = trial.hold[g]
-        trial.hold[g] = _NOTHING if _draw(random, 3) == 0 else first + _draw(random, until - first + 1)
-        return bool(state.gone[g] and trial.hold[g] != held)
+        trial.hold[g] = 0 if _draw(random, 3) == 0 else first + _draw(random, until - first + 1)
+        return True
     if dice < 80:
         k = _near_stall(search, problem) if _draw(random, 2) else _draw(random, tasks)
         for _ in range(_DRAWS):
             if problem.tasks[k + 1, ALGORITHMS] - problem.tasks[k, ALGORITHMS] > 1:
                 break
             k = _draw(random, tasks)
-        choices = problem.tasks[k + 1, ALGORITHMS] - problem.tasks[k, ALGORITHMS]
-        if choices == 1:
-            return False
-        a = (trial.algorithm[k] + 1 + _draw(random, choices - 1)) % choices
+        a = _draw(random, problem.tasks[k + 1, ALGORITHMS] - problem.tasks[k, ALGORITHMS])
         reach = _reach(problem, random)
         for j in range(max(k - reach, 0), min(k + reach + 1, tasks)):
             if problem.tasks[j, TASK_KIND] == problem.tasks[k, TASK_KIND]:
@@ -1500,6 +1455,41 @@ def _tell_placed(problem: Problem, state: State, steps: int, placed: Integers) -
 
 
 @_compiled
+def _same_turns(one: Integers, other: Integers, copied: Integers) -> bool:
+    """Whether what is copied has the same order in two orders of everything."""
+    j = 0
+    for element in one:
+        if copied[element]:
+            while not copied[other[j]]:
+                j += 1
+            if other[j] != element:
+                return False
+            j += 1
+    return True
+
+
+@_compiled
+def same_program(problem: Problem, one: Decisions, other: Decisions, state: State) -> bool:
+    """Whether decisions differ at most in turns and holds of copies that are not made."""
+    for g in range(len(one.evicted)):
+        if one.evicted[g] != other.evicted[g]:
+            return False
+    for k in range(len(one.algorithm)):
+        if one.algorithm[k] != other.algorithm[k]:
+            return False
+    for i in range(len(one.side)):
+        if one.side[i] != other.side[i]:
+            return False
+    _tell_copies(problem, one, state)
+    for g in range(len(one.hold)):
+        if state.gone[g] and one.hold[g] != other.hold[g]:
+            return False
+    return _same_turns(one.offloads, other.offloads, state.needed) and _same_turns(
+        one.prefetches, other.prefetches, state.gone
+    )
+
+
+@_compiled
 def improve(problem: Problem, search: Search, state: State, evaluations: int) -> None:
     """Make a number of moves."""
     counts = search.counts
@@ -1510,7 +1500,12 @@ def improve(problem: Problem, search: Search, state: State, evaluations: int) ->
             possible = _change(problem, search, state)
         turn = counts[0] % len(search.history)
         counts[0] += 1
-        if possible:
+        if not possible:
+            continue
+        if same_program(problem, search.current, search.trial, state):
+            # taken, for what does not matter now decides where a copy begins that is made later
+            _copy(search.current, search.trial)
+        else:
             allowed = max(counts[1], search.history[turn])
             makespan, steps = simulate(
                 problem, search.trial, state, search.stalls[1], allowed if allowed < IMPOSSIBLE else ANY

@@ -17,9 +17,11 @@ from pebbler.heuristics.search_kernel import (
     AFTER,
     ANY,
     BLOCK,
+    FORCED,
     IMPOSSIBLE,
     UNTIL,
     VERSION,
+    same_program,
     simulate,
     state_for,
 )
@@ -107,6 +109,40 @@ def test_random_decisions_run_as_simulated(case: tuple[str, int, str, str], memo
             assert least == makespan if most >= makespan else most < least <= makespan
     assert ran >= 5
     assert exact >= 0.8 * ran
+
+
+@pytest.mark.parametrize("memory", ["paged", "contiguous"])
+def test_what_is_not_copied_does_not_matter(memory: MemoryModel) -> None:
+    """Turns and holds of copies that are not made leave the program as it is; others make another one."""
+    instance = Workload("vgg16", 256, "k40").instance("12GiB")
+    problem = problem_of(instance, memory)
+    search = LocalSearch(instance, memory, seed=2)
+    search.run(work=100_000)
+    decisions = search._search.best
+    gone = decisions.evicted != 0
+    assert 2 <= gone.sum() < len(gone)
+    assert not problem.gaps[:, FORCED].any()
+    state, stalls = state_for(problem), np.zeros(problem.length, dtype=np.int64)
+    makespan, steps = simulate(problem, decisions, state, stalls, ANY)
+    log = state.log[:steps].copy()
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        kept = [g for g in decisions.prefetches if not gone[g]]
+        order = [g for g in decisions.prefetches if gone[g]]
+        for g in rng.permutation(kept):
+            order.insert(int(rng.integers(len(order) + 1)), g)
+        hold = np.where(gone, decisions.hold, rng.integers(problem.length, size=len(gone)))
+        other = decisions._replace(prefetches=np.array(order), hold=hold)
+        assert same_program(problem, decisions, other, state)
+        assert same_program(problem, other, decisions, state)
+        assert simulate(problem, other, state, stalls, ANY) == (makespan, steps)
+        assert (state.log[:steps] == log).all()
+        first, second = rng.choice(np.flatnonzero(gone[other.prefetches]), 2, replace=False)
+        order[first], order[second] = order[second], order[first]
+        assert not same_program(problem, decisions, other._replace(prefetches=np.array(order)), state)
+        turned = other._replace(algorithm=other.algorithm + (np.arange(problem.length) == rng.integers(70)))
+        assert not same_program(problem, decisions, turned, state)
+        assert not same_program(problem, decisions, other._replace(hold=hold + gone), state)
 
 
 def test_the_search_starts_where_a_schedule_is() -> None:
