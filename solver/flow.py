@@ -4,8 +4,9 @@ Positions are tasks. At some of them, the checkpoints, memory is accounted for a
 (2i) and the end (2i + 1) of the i-th checkpoint; interval j ends at instant j, so that odd intervals are the
 runs of checkpoints and even ones what lies between. Bytes flow out (Q, cumulative, per version of a block)
 and have still to come back (R, per gap between uses); a block may be absent at an instant (x) only as far as
-it is out and has still to come back. Preemption of transfers and memory between instants are left out, so
-that any choice of checkpoints, with whole or continuous x and lambda, bounds the problem from below.
+it is out and has still to come back. Memory between instants is left out, and so is that transfers are not
+interrupted, unless copies are `unbroken`. So any choice of checkpoints, with whole or continuous x and lambda,
+bounds the problem from below.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ..validate.exact_bounds import Prices, fitting, least_times
 from ..validate.exact_reruns import RerunKey
 from .bounds import Bound, certified_bound
 from .linear import LinearModel, LinearOptions, LinearResult, ModelBuilder, solve_linear
+from .unbroken import LONG, UnbrokenCopies
 
 Integrality = Literal["none", "algorithms", "all"]
 """What must be whole: nothing (LP), the choice of algorithms, or that and the evictions (MILP)."""
@@ -147,12 +149,13 @@ class FlowModel(PricedModel):
     ----------
     gaps
         Per gap its columns, or per set of gaps that the checkpoints cannot tell apart.
-    windowed
-        Whether it rests on what was proven of windows, too.
+    beyond
+        What it has beside the rows of FLOW: ``unbroken`` copies, and ``windows``, of which it takes what was
+        proven.
     """
 
     gaps: dict[tuple[Gap, ...], GapColumns]
-    windowed: bool
+    beyond: tuple[str, ...]
 
 
 def flow_bound(
@@ -162,13 +165,14 @@ def flow_bound(
     integrality: Integrality = "none",
     solver: str = "highs",
     windows: Sequence[Window] = (),
+    unbroken: bool = False,
     **options: Unpack[LinearOptions],
 ) -> Bound | None:
     """Bound the makespan by FLOW on some checkpoints.
 
     Parameters
     ----------
-    instance, checkpoints, integrality, windows
+    instance, checkpoints, integrality, windows, unbroken
         As for `flow_model`.
     solver, **options
         As for `solve_linear`.
@@ -183,7 +187,7 @@ def flow_bound(
     ValueError
         For an instance with recomputable tasks, which the model does not cover.
     """
-    model = flow_model(instance, checkpoints, integrality, windows)
+    model = flow_model(instance, checkpoints, integrality, windows, unbroken=unbroken)
     result = solve_linear(model.linear, solver=solver, **options)
     return proven(instance, result, model, bound_name(integrality, solver))
 
@@ -201,7 +205,7 @@ def proven(instance: Instance, result: LinearResult, model: FlowModel, name: str
     out in exact arithmetic, with its certificate; windows have no part in it. What rests on floating point
     alone is lowered by a relative safety margin of 1e-6; it counts where it is higher.
     """
-    return proven_by(instance, result, model, name, f"{name}+windows" if model.windowed else name, {})
+    return proven_by(instance, result, model, name, "+".join((name, *model.beyond)), {})
 
 
 def proven_by(
@@ -260,6 +264,8 @@ def flow_model(
     checkpoints: Sequence[int],
     integrality: Integrality,
     windows: Sequence[Window] = (),
+    *,
+    unbroken: bool = False,
 ) -> FlowModel:
     """Build FLOW on some checkpoints.
 
@@ -271,18 +277,22 @@ def flow_model(
         What must be whole.
     windows
         Stretches of tasks of which more is known than the checkpoints say.
+    unbroken
+        Whether long copies are not interrupted, where evictions are whole.
 
     Raises
     ------
     ValueError
-        For an instance with recomputable tasks.
+        For an instance with recomputable tasks, or copies that are unbroken while evictions are not whole.
     """
+    if unbroken and integrality != "all":
+        raise ValueError("copies are unbroken only where evictions are whole")
     if any(task.recomputable for task in instance.tasks):
         raise ValueError("FLOW does not cover recomputable tasks")
     positions = np.array(sorted(set(checkpoints)), dtype=np.int64)
     whole = _Stretch(0, len(instance.tasks), range(len(instance.blocks)))
     before = [0, *accumulate(least_times(instance))]
-    return _model(instance, positions, integrality, whole, before, windows)
+    return _model(instance, positions, integrality, whole, before, windows, unbroken=unbroken)
 
 
 def window_model(
@@ -327,6 +337,8 @@ def _model(
     stretch: _Stretch,
     before: Sequence[int],
     windows: Sequence[Window],
+    *,
+    unbroken: bool = False,
 ) -> FlowModel:
     """FLOW on some checkpoints for the time of a stretch."""
     count = len(positions)
@@ -380,10 +392,19 @@ def _model(
     load = _first_loads_ns(instance, positions) if stretch.first == 0 else 0
     if load:
         builder.entries(back[:1], builder.columns(1, lower=1.0, upper=1.0), load / ns)
+    lines: tuple[UnbrokenCopies, UnbrokenCopies] | None = None
+    if unbroken:
+        longest = max(
+            (float(time or 0) for v in versions for time in (v.offload_ns, v.prefetch_ns)), default=0.0
+        )
+        line = UnbrokenCopies(builder, 2 * count + 1, LONG * longest)
+        lines = line, line if single else UnbrokenCopies(builder, 2 * count + 1, LONG * longest)
     gaps: dict[tuple[Gap, ...], GapColumns] = {}
     for version in versions:
-        add = _add_stay if integrality != "all" and version.stays_once else _add_version
-        columns = add(builder, version, units, memory, out, back, whole=integrality == "all")
+        if integrality != "all" and version.stays_once:
+            columns = _add_stay(builder, version, units, memory, out, back)
+        else:
+            columns = _add_version(builder, version, units, memory, out, back, integrality == "all", lines)
         gaps.update(zip(version.names, columns, strict=False))
     if windows:
         _add_windows(builder, windows, stretch.first, positions, delta, np.array(before) / ns, ns)
@@ -396,7 +417,7 @@ def _model(
         memory_rows=memory,
         engine_rows=(out,) if single else (out, back),
         gaps=gaps,
-        windowed=bool(windows),
+        beyond=(*(["unbroken"] if unbroken else []), *(["windows"] if windows else [])),
     )
 
 
@@ -447,14 +468,15 @@ def _add_version(
     memory: NDArray[np.int64],
     out: NDArray[np.int64],
     back: NDArray[np.int64],
-    *,
     whole: bool,
+    lines: tuple[UnbrokenCopies, UnbrokenCopies] | None,
 ) -> list[GapColumns]:
     """Columns and rows of one version of a block: out once, back after every gap in which it was absent."""
     gaps = []
     ns, size = units[0], version.bytes / units[1]
     final = len(out) - 1
     offloaded: dict[int, int] = {}
+    left: dict[int, int] = {}
     if version.ready is not None and version.offload_ns is not None:
         last = final if version.must_leave else max((gap.last for gap in version.gaps), default=-1)
         instants = np.arange(version.ready, last + 1)
@@ -467,6 +489,10 @@ def _add_version(
             builder.entries(rising, q[1:], 1.0)
             builder.entries(rising, q[:-1], -1.0)
             rate = float(version.offload_ns) / ns / size
+            if lines is not None:
+                leaving = lines[0].add(instants, q, size, float(version.offload_ns), comes_back=False)
+                if leaving is not None:
+                    left = dict(zip(instants.tolist(), leaving.done.tolist(), strict=True))
             builder.entries(out[instants], q, rate)
             builder.entries(out[instants[1:]], q[:-1], -rate)
     for gap in version.gaps if version.prefetch_ns is not None else ():
@@ -478,6 +504,12 @@ def _add_version(
         q = np.array(list(offloaded.values()), dtype=np.int64)
         soonest = int(q[0]) if len(q) else None
         gaps.append(GapColumns(gap.first, x, r, version.ready or 0, q, soonest, 1.0))
+        if lines is not None:
+            coming = lines[1].add(instants, r, size, float(version.prefetch_ns or 0), comes_back=True)
+            if coming is not None:
+                before = builder.rows(len(r), upper=1.0)
+                builder.entries(before, x, 1.0)
+                builder.entries(before, coming.begun, 1.0)
         falling = builder.rows(len(r) - 1, lower=0.0)
         builder.entries(falling, r[:-1], 1.0)
         builder.entries(falling, r[1:], -1.0)
@@ -488,6 +520,10 @@ def _add_version(
             gone = builder.rows(int(possible.sum()), lower=0.0)
             builder.entries(gone, [offloaded[int(i)] for i in instants[possible]], 1.0)
             builder.entries(gone, x[possible], -size)
+            if left:
+                after = builder.rows(int(possible.sum()), upper=0.0)
+                builder.entries(after, x[possible], 1.0)
+                builder.entries(after, [left[int(i)] for i in instants[possible]], -1.0)
         builder.entries(memory[instants], x, -size)
         builder.entries(back[instants[1:]], r[:-1], rate)
         builder.entries(back[instants[1:]], r[1:], -rate)
@@ -507,15 +543,12 @@ def _add_stay(
     memory: NDArray[np.int64],
     out: NDArray[np.int64],
     back: NDArray[np.int64],
-    *,
-    whole: bool,
 ) -> list[GapColumns]:
     """Columns and rows of a version with one gap, where nothing is whole: fewer, for the same bound.
 
     What is absent rises by what goes out in an interval, and falls by what comes back. Copies that are not
     used do not count, and bytes that come back in vain and are dropped again count as absent meanwhile.
     """
-    assert not whole
     (gap,) = version.gaps
     ns, size = units[0], version.bytes / units[1]
     ready = version.ready or 0

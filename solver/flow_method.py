@@ -59,8 +59,8 @@ RULES = ("refinement", "hot-checkpoints", "single-peak", "local-search")
 schedule stalls; those where memory is tight (they are spread evenly then); the single-peak bound; the search
 from decoded solutions and rules."""
 
-_ALL_RULES = (*RULES, "windows", *SEARCH_RULES)
-"""What it can leave out where tasks run once."""
+_ALL_RULES = (*RULES, "windows", "unbroken", *SEARCH_RULES)
+"""What it can leave out where tasks run once: also windows, and that long copies are not interrupted."""
 
 _FIRST_METHOD = "modnn"
 """The rule whose schedule the search starts from."""
@@ -287,7 +287,8 @@ class FlowRun:
     ) -> tuple[LinearModel, Callable[[LinearResult], None]]:
         """A model, and what is to be done with its result."""
         windows = self.windows.known if stage.windowed and self.windows is not None else ()
-        model = flow_model(self.modelled, checkpoints, stage.integrality, windows)
+        unbroken = stage.unbroken and "unbroken" not in self.limits.without
+        model = flow_model(self.modelled, checkpoints, stage.integrality, windows, unbroken=unbroken)
         return model.linear, lambda result: self._take(stage, model, result)
 
     def _take(self, stage: Stage, model: FlowModel, result: LinearResult) -> None:

@@ -68,7 +68,7 @@ class Stage:
     """A model to solve: on how many checkpoints, what is whole in it, and for how many seconds at most.
 
     `windowed` says whether it takes what is known of windows, `leads` whether the next checkpoints follow
-    from its solution.
+    from its solution, `unbroken` whether long copies are not interrupted.
     """
 
     count: int
@@ -76,6 +76,7 @@ class Stage:
     time_limit: float
     windowed: bool = False
     leads: bool = True
+    unbroken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,14 @@ def stages(
     def solved_whole(share: float) -> Iterator[Stage]:
         if not large:
             yield Stage(count, "none", share * left(), leads=False)
-        yield Stage(count, whole, share * left(), windowed=True, leads=not large)
+        yield Stage(
+            count,
+            whole,
+            share * left(),
+            windowed=True,
+            leads=not large,
+            unbroken=not large and whole == "all",
+        )
 
     if whole == "algorithms":
         growth, longer = _IN_PARTS
@@ -257,7 +265,7 @@ def refine_bound(
             limit = LinearOptions(time_limit=stage.time_limit)
             return other(instance, checkpoints, integrality=how, solver=solver, **(options | limit))
         known = windows.known if stage.windowed and windows is not None else ()
-        model = flow_model(instance, checkpoints, how, known)
+        model = flow_model(instance, checkpoints, how, known, unbroken=stage.unbroken)
         result = solve(model.linear, stage.time_limit)
         if stage.leads:
             chosen.learn(model, result)

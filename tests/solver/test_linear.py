@@ -215,12 +215,12 @@ def test_the_command_line_chooses_and_the_bound_says_who(
     write_instance(Workload("vgg16", 64, "v100").instance("1.05xMmin"), path)
     assert main(["bound", str(path), "--time-limit", "8s", "--solver", "scip", "--log", "--json"]) == 0
     out, err = capfd.readouterr()
-    assert json.loads(out)["bound_by"] == "flow-milp-scip+windows"
+    assert json.loads(out)["bound_by"] == "flow-milp-scip+unbroken+windows"
     assert "presolving" in err
     options = ["--time-limit", "8s", "--solver", "scip", "--log", "--memory", "paged", "--json"]
     assert main(["solve", str(path), "--method", "flow", *options, "-o", str(tmp_path / "o.json")]) == 0
     out, err = capfd.readouterr()
-    assert json.loads(out)["bound_by"] == "flow-milp-scip+windows+pages"
+    assert json.loads(out)["bound_by"] == "flow-milp-scip+unbroken+windows+pages"
     assert "presolving" in err
     for command in (["bound", str(path), "--time-limit", "1s"], ["solve", str(path), "--method", "modnn"]):
         rest = ["-o", str(tmp_path / "o.json")] if command[0] == "solve" else []

@@ -32,7 +32,7 @@ def test_bounds_only_rise_and_stay_under_schedules() -> None:
     assert values == sorted(set(values))
     assert best == seen[-1]
     assert seen[0] == best_bound(instance)
-    assert best.bound_by == "flow-milp-highs+windows"
+    assert best.bound_by == "flow-milp-highs+unbroken+windows"
     assert not best.certified
     assert best.certificate is not None
     assert best.certificate.bound_by == "flow-lp-highs"
@@ -132,7 +132,9 @@ def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
     assert list(map(named, linear)) == [(count, "none") for count in (*[16] * 4, *[24] * 4, *[36] * 4, 40)]
     once = list(stages(40, time.monotonic() + 1000, "none", rounds=1))
     assert list(map(named, once)) == [(16, "none"), (24, "none"), (36, "none"), (40, "none")]
+    assert not any(stage.unbroken for stage in (*whole, *linear) if isinstance(stage, Stage))
     few = [stage for stage in stages(40, time.monotonic() + 1000) if isinstance(stage, Stage)]
+    assert all(stage.unbroken == (stage.integrality == "all") for stage in few)
     assert all(stage.leads == (stage.integrality == "all") for stage in few)
     assert list(stages(300, time.monotonic())) == []
 
