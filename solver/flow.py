@@ -5,8 +5,8 @@ Positions are tasks. At some of them, the checkpoints, memory is accounted for a
 runs of checkpoints and even ones what lies between. Bytes flow out (Q, cumulative, per version of a block)
 and have still to come back (R, per gap between uses); a block may be absent at an instant (x) only as far as
 it is out and has still to come back. Memory between instants is left out, and so is that transfers are not
-interrupted, unless copies are `unbroken`. So any choice of checkpoints, with whole or continuous x and lambda,
-bounds the problem from below.
+interrupted, unless copies are `unbroken`. So any choice of checkpoints, with whole or continuous x and
+lambda, bounds the problem from below.
 """
 
 from __future__ import annotations
