@@ -110,10 +110,12 @@ FACTS = {
     "recomputation/number": Fact("recomputation", "39", "number", "checkpointing"),
     "ablations/nothing": Fact("ablations", "nothing", "median gap", "ablations"),
     "ablations/local-search": Fact("ablations", "local-search", "median gap", "ablations"),
-    "ablations/single-peak-worst": Fact("ablations", "single-peak", "worst gap", "ablations"),
+    "ablations/moves": Fact("ablations", "moves", "median gap", "ablations"),
     "ablations/places": Fact("ablations", "places", "median gap", "ablations"),
-    "ablations/hot-worst": Fact("ablations", "hot-checkpoints", "worst gap", "ablations"),
-    "ablations/nothing-worst": Fact("ablations", "nothing", "worst gap", "ablations"),
+    "ablations/relaxed-start": Fact("ablations", "relaxed-start", "median gap", "ablations"),
+    "ablations/refinement": Fact("ablations", "refinement", "median gap", "ablations"),
+    "ablations/hot-checkpoints": Fact("ablations", "hot-checkpoints", "median gap", "ablations"),
+    "ablations/single-peak": Fact("ablations", "single-peak", "median gap", "ablations"),
 }
 """What the text takes from pages."""
 
