@@ -26,12 +26,15 @@ class Guide(NamedTuple):
         One a task.
     tentative
         Whether it is no more than a rounded relaxation: of use where it is good as it is.
+    holds
+        Per prefetch, the task before which it is not issued; none: each as soon as there is room.
     """
 
     returning: Sequence[Gap]
     leaving: Sequence[Gap]
     algorithms: Sequence[int]
     tentative: bool = False
+    holds: Sequence[int] = ()
 
 
 def gaps_of(instance: Instance) -> dict[Gap, int]:

@@ -8,6 +8,7 @@ import time
 import msgspec
 
 from ..instances.instance import Instance
+from . import placement
 from .methods import Answer, Limits, Refusal, find_method, register
 from .parts import with_parts
 
@@ -40,9 +41,9 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     Refusal
         When there is no program, or for what the search does not model.
     """
-    from .search import LocalSearch, offer_relaxed  # with it comes Numba
+    from .contiguous_search import ContiguousSearch, new_search  # with it comes Numba
 
-    search = LocalSearch(instance, limits.memory, limits.seed, limits.without)
+    search = new_search(instance, limits.memory, limits.seed, limits.without, placement.pack)
     # from here on, for the search may have had to be compiled
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
     best, start = limits.incumbent, limits.warm_start
@@ -53,10 +54,10 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     except Refusal as refusal:
         reason = f"; {_FIRST_METHOD}: {refusal}"
     try:
-        starts = [] if start is None else [start]
-        for one in starts:
-            search.offer(one)
-        offer_relaxed(search, starts, RELAXED_SHARE * (deadline - time.monotonic()))
+        if start is not None:
+            search.offer(start)
+        if isinstance(search, ContiguousSearch):
+            search.lead(RELAXED_SHARE * (deadline - time.monotonic()))
         while not search.done:
             if time.monotonic() >= deadline:
                 stopped_by = "time limit"

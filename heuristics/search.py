@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from itertools import islice
 
 import numpy as np
@@ -31,11 +31,13 @@ from .search_kernel import (
     state_for,
 )
 from .search_problem import (
+    Lifetime,
     choose_sides,
     costings,
     decisions_from,
     decisions_of,
     gap_keys,
+    lifetimes_of,
     problem_of,
     program_of,
 )
@@ -55,13 +57,10 @@ _WORK = 10_000_000
 _ROUND = 200
 """Programs per decision in a round."""
 
-_RELAXED_GLANCES = 20
-"""Looks at a search without addresses before it ends, ten a round."""
-
 _MANY = 4000
 """Tasks from which on addresses take most of the time."""
 
-_CHUNK = 100_000
+CHUNK = 100_000
 """Tasks that are simulated between looks at the clock."""
 
 
@@ -78,7 +77,14 @@ class LocalSearch:
     seed
         Of its random decisions.
     without
-        Rules to leave out: ``moves``, ``places``, ``relaxed-start``, ``costs``.
+        Rules to leave out: ``moves``, ``places``, ``costs``.
+    addresses
+        Whether they count where the memory is contiguous; without, blocks need just their bytes.
+
+    Attributes
+    ----------
+    descents
+        That have ended.
 
     Raises
     ------
@@ -87,13 +93,21 @@ class LocalSearch:
     """
 
     def __init__(
-        self, instance: Instance, memory: MemoryModel, seed: int = 0, without: Collection[str] = ()
+        self,
+        instance: Instance,
+        memory: MemoryModel,
+        seed: int = 0,
+        without: Collection[str] = (),
+        *,
+        addresses: bool = True,
     ) -> None:
         if any(task.recomputable for task in instance.tasks):
             raise Refusal("local search: recomputation is not modelled yet")
         require_copies(instance)
         self.instance, self.memory, self.seed, self.without = instance, memory, seed, without
         problem = problem_of(instance, memory, moves="moves" not in without, sides="places" not in without)
+        if not addresses:
+            problem = problem._replace(contiguous=False, moves=False, sides=False)
         self._room = state_for(problem)
         self._random = np.random.default_rng(seed)
         self._splitmix = self._random.integers(0, 1 << 63, size=1, dtype=np.uint64)
@@ -115,9 +129,10 @@ class LocalSearch:
             stalls=stalls,
             placed=np.zeros(len(instance.blocks) + 1, dtype=np.int64),
         )
-        self._turn = 0
+        self.descents = 0
         self._best_at = 0
         self._waiting: Decisions | None = None
+        self._rest = IMPOSSIBLE, first
         self._set_off(first, 0)
         improve(self._problem, self._search, self._room, 0)  # compiled now, if it must be
 
@@ -171,11 +186,11 @@ class LocalSearch:
         elif not guide.tentative:
             self._waiting = decisions
 
-    def run(self, seconds: float = math.inf, work: int = _CHUNK) -> None:
+    def run(self, seconds: float = math.inf, work: int = CHUNK) -> None:
         """Search on until so many tasks have been simulated, or some seconds have passed."""
         counts = self._search.counts
         until = time.monotonic() + seconds
-        step = max(min(_CHUNK, work) // len(self.instance.tasks), 1)
+        step = max(min(CHUNK, work) // len(self.instance.tasks), 1)
         steps = max(work // len(self.instance.tasks), 1)
         while steps > 0 and time.monotonic() < until:
             before = int(counts[2])
@@ -205,6 +220,20 @@ class LocalSearch:
         )
         return Guide([keys[g] for g in returning], [keys[g] for g in leaving], best.algorithm.tolist())
 
+    def best(self) -> Decisions:
+        """A copy of the decisions of the best program."""
+        return _copied(self._search.best)
+
+    def rest(self) -> tuple[int, Decisions]:
+        """Where the last descent ended: the cost of its last program, and its decisions."""
+        cost, decisions = self._rest
+        return cost, _copied(decisions)
+
+    def lifetimes(self, decisions: Decisions) -> list[Lifetime]:
+        """Return what decisions put into the pool, and when; without addresses."""
+        _, steps = simulate(self._problem, decisions, self._room, self._search.stalls[1], ANY)
+        return lifetimes_of(self.instance, self._problem, self._room.log[:steps])
+
     def stalls(self) -> list[int]:
         """Tasks before which compute waits in the best program, the longest wait first."""
         if self.makespan_ns is None:
@@ -215,7 +244,8 @@ class LocalSearch:
 
     def _next(self) -> None:
         """Set off on another descent."""
-        self._turn += 1
+        self._rest = int(self._search.counts[1]), _copied(self._search.current)
+        self.descents += 1
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             self._set_off(waiting, 0)
@@ -227,7 +257,7 @@ class LocalSearch:
             self._set_off(self._search.best, 1 << int(self._random.integers(1, 6)))
 
     def _set_off(self, start: Decisions, strength: int) -> None:
-        length = _HISTORIES[self._turn % len(_HISTORIES)]
+        length = _HISTORIES[self.descents % len(_HISTORIES)]
         self._search = self._search._replace(history=np.zeros(length, dtype=np.int64))
         before = int(self._search.counts[2])
         set_off(self._problem, self._search, self._room, _copied(start), strength)
@@ -246,36 +276,6 @@ class LocalSearch:
         repair(self._problem, decisions, self._room, self._splitmix, -1, noise)
         choose_sides(self._problem, decisions)
         return decisions
-
-
-def offer_relaxed(
-    search: LocalSearch, starts: Iterable[Schedule], seconds: float = math.inf, bound_ns: int = 0
-) -> None:
-    """In contiguous memory, set a search off from what one without addresses makes of some schedules.
-
-    Its decisions may have no places at first; the search then looks for these alone. Nothing is done where
-    the rule ``relaxed-start`` is left out, or addresses do not count.
-
-    Parameters
-    ----------
-    search, starts
-        What to set off, and the schedules from which the other one sets off.
-    seconds
-        For the search without addresses, which ends after some rounds.
-    bound_ns
-        A lower bound; there is no need to search on from there.
-    """
-    if search.memory != "contiguous" or "relaxed-start" in search.without:
-        return
-    until = time.monotonic() + seconds
-    relaxed = LocalSearch(search.instance, "divisible", search.seed)
-    for start in starts:
-        relaxed.offer(start)
-    for _ in range(_RELAXED_GLANCES):
-        if relaxed.cost <= bound_ns or time.monotonic() >= until:
-            break
-        relaxed.run(until - time.monotonic(), relaxed.round // 10)
-    search.offer(relaxed.guide())
 
 
 def _copied(decisions: Decisions) -> Decisions:

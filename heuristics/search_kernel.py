@@ -50,6 +50,9 @@ first run are of blocks that start on the device."""
 LOW, HIGH, EARLY_LOW, EARLY_HIGH, TIGHT = np.arange(5)
 """Which hole a placement takes: the lowest or highest place, the one that is free earliest, the tightest."""
 
+PLACED: Any = np.int64(5)
+"""From here on, that at this distance; where that is not free, the lowest that is free earliest."""
+
 IMPOSSIBLE = 1 << 60
 """From this on a makespan is none: the sooner the program ran out of memory, the greater."""
 
@@ -235,6 +238,10 @@ def _find(pool: _Pool, contiguous: bool, size: int, side: int, ready: int) -> tu
     head, n = pool.ends
     if size == 0:
         return 0, 0
+    if contiguous and side >= PLACED:
+        time = _free_in_full(pool, side - PLACED, size)
+        if time != NEVER:
+            return side - PLACED, time
     if not contiguous:
         total = 0
         for i in range(head, n):
@@ -689,11 +696,17 @@ def _free_in_full(pool: _Pool, at: int, size: int) -> int:
 
 
 @_compiled
+def _planned(side: int, at: int) -> bool:
+    """Whether a place is the one that was decided: others wait for it, and nothing is moved."""
+    return side >= PLACED and at == side - PLACED
+
+
+@_compiled
 def _put(problem: Problem, state: State, d: int, side: int, ready: int, clear: int) -> int:
     """Place a block that comes, after moves if that is sooner; time of its place, `NEVER` without one."""
     at, time = _spot(problem, state, d, side, ready)
     size, lead = problem.blocks[d, BYTES], problem.blocks[d, LEAD]
-    if time > ready and clear and problem.moves:
+    if time > ready and clear and problem.moves and not _planned(side, at):
         only = state.address[lead] + problem.blocks[d, BEGIN] if state.extent[lead] else -1
         rest = (
             problem.blocks[d, SPAN] - problem.blocks[d, BEGIN]
@@ -997,7 +1010,7 @@ def simulate(
             side = decisions.side[blocks + gaps + k]
             at, time = _find(pool, problem.contiguous, scratch, side, ready)
             start = max(start, state.clock[0])
-            if time > start and problem.moves:
+            if time > start and problem.moves and not _planned(side, at):
                 most = time if time == NEVER else time - start
                 b = fitting(problem, k, a, _largest(pool))
                 if b >= 0:  # which may take less time than moves

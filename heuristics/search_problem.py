@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,7 @@ from .search_kernel import (
     TASK_KIND,
     UNTIL,
     VERSION,
+    WORKSPACE,
     WRITER,
     Decisions,
     Problem,
@@ -304,14 +306,17 @@ def decisions_of(instance: Instance, problem: Problem, guide: Guide) -> Decision
     index = {gap: g for g, gap in enumerate(keys)}
     back = [index[gap] for gap in guide.returning if gap in index]
     out = [v for gap in guide.leaving if gap in index and (v := int(problem.gaps[index[gap], VERSION])) >= 0]
-    evicted = np.zeros(len(keys), dtype=np.int64)
+    evicted, hold = np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys), dtype=np.int64)
     evicted[back] = 1
+    for gap, task in zip(guide.returning, guide.holds, strict=False):
+        if gap in index:
+            hold[index[gap]] = task
     _evict_suffixes(problem, evicted)
     decisions = Decisions(
         evicted=evicted,
         offloads=_ordered(problem.versions[:, WRITER], problem.versions[:, BLOCK], out),
         prefetches=_ordered(problem.gaps[:, UNTIL], problem.gaps[:, BLOCK], back),
-        hold=np.zeros(len(keys), dtype=np.int64),
+        hold=hold,
         algorithm=np.array(guide.algorithms, dtype=np.int64),
         side=np.zeros(len(instance.blocks) + len(keys) + len(instance.tasks), dtype=np.int64),
     )
@@ -445,6 +450,52 @@ def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: I
         elif kind == RELEASE:
             builder.release(what)
     return builder
+
+
+class Lifetime(NamedTuple):
+    """A piece of the pool that a program holds for a while: a stay of a block, or a workspace.
+
+    Attributes
+    ----------
+    side
+        The number in `Decisions.side` of what decides its place.
+    bytes
+        As the search counts them.
+    begin_ns, end_ns
+        From when on, and until when.
+    """
+
+    side: int
+    bytes: int
+    begin_ns: int
+    end_ns: int
+
+
+def lifetimes_of(instance: Instance, problem: Problem, log: Integers) -> list[Lifetime]:
+    """What the steps that the kernel has logged put into the pool, and when; without addresses."""
+    schedule = program_of(instance, problem, "divisible", log).finish("")
+    operations = {operation.id: operation for operation in schedule.operations}
+    blocks, gaps = len(problem.blocks), len(problem.gaps)
+    prefetches = [operation.id for operation in schedule.operations if operation.kind == "prefetch"]
+    gap_of = dict(zip(prefetches, log[log[:, 0] == PREFETCH, 2].tolist(), strict=True))
+    found = []
+    for residence in schedule.residences:
+        if residence.workspace_of is not None:
+            run = operations[residence.workspace_of]
+            assert run.task is not None
+            row = problem.tasks[run.task, ALGORITHMS] + run.algorithm
+            side, size = blocks + gaps + run.task, int(problem.algorithms[row, WORKSPACE])
+        else:
+            assert residence.block is not None
+            came = residence.acquired_by
+            side = residence.block if came not in gap_of else blocks + gap_of[came]
+            size = int(problem.blocks[residence.block, BYTES])
+        begin = 0 if residence.acquired_by is None else operations[residence.acquired_by].start_ns
+        ends = [operations[i].end_ns for i in residence.released_after]
+        end = max(ends, default=schedule.makespan_ns)
+        if size and end > begin:
+            found.append(Lifetime(side, size, begin, end))
+    return found
 
 
 def _table(rows: Iterable[Sequence[int]], columns: int) -> Integers:

@@ -17,9 +17,10 @@ _LEAST = 0.05
 
 
 class _Eviction(NamedTuple):
-    """A gap that is evicted, with the instants by which its block is back and out."""
+    """A gap that is evicted, with the instants at which its block begins to return, is back, and is out."""
 
     gap: Gap
+    begins_at: int
     returns_at: int
     leaves_at: int
 
@@ -40,8 +41,15 @@ def guide_of(instance: Instance, model: FlowModel, values: NDArray[np.float64]) 
         algorithms[k] = max(columns, key=lambda a: float(values[columns[a]]))
     returning = sorted(evictions, key=lambda eviction: (eviction.returns_at, -eviction.gap[1]))
     leaving = sorted(evictions, key=lambda eviction: (eviction.leaves_at, eviction.gap[1]))
-    tentative = not model.linear.integer.any()
-    return Guide([one.gap for one in returning], [one.gap for one in leaving], algorithms, tentative)
+    # room for the checkpoint at which it begins is taken first, and the one before an instant is half of it
+    holds = [model.checkpoints[one.begins_at // 2] + 1 for one in returning]
+    return Guide(
+        [one.gap for one in returning],
+        [one.gap for one in leaving],
+        algorithms,
+        tentative=not model.linear.integer.any(),
+        holds=holds,
+    )
 
 
 def _evictions(
@@ -61,8 +69,9 @@ def _evictions(
             break
         back = columns.first + _last(still > so_far + 0.001 * size) + 1
         so_far += size
+        begins = columns.first + max(_last(still >= min(so_far, absent) - 0.001 * size), 0)
         out = columns.ready + _first(gone >= min(so_far, absent) - 0.001 * size)
-        evictions.append(_Eviction(gap, back, out))
+        evictions.append(_Eviction(gap, begins, back, out))
     return evictions
 
 

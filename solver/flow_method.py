@@ -27,6 +27,7 @@ from .flow import FlowModel, bound_name, flow_model, proven
 from .flow_decode import guide_of
 from .linear import LinearModel, LinearResult
 from .linear_worker import LinearWorker
+from .packing import places
 from .refine import LARGE, ROUNDS, Stage, Tiling, finest_integrality, stages
 from .windows import Windows
 
@@ -191,12 +192,12 @@ class FlowRun:
         )
 
     def _new_search(self) -> LocalSearch | RerunSearch | None:
-        from ..heuristics.search import LocalSearch  # with it comes Numba
+        from ..heuristics.contiguous_search import new_search  # with it comes Numba
 
         limits = self.limits
         rules = limits.without & set(SEARCH_RULES)
         try:
-            return LocalSearch(self.instance, limits.memory, limits.seed, rules)
+            return new_search(self.instance, limits.memory, limits.seed, rules, places)
         except Refusal as refusal:
             self.reason = str(refusal)
             return None
@@ -218,7 +219,8 @@ class FlowRun:
                 found.append(ruled)
                 if self.best is None or ruled.makespan_ns < self.best.makespan_ns:
                     self.best = ruled
-        from ..heuristics.search import LocalSearch, offer_relaxed
+        from ..heuristics.contiguous_search import ContiguousSearch
+        from ..heuristics.search import LocalSearch
 
         if self.search is None:
             return
@@ -227,9 +229,9 @@ class FlowRun:
             self.search.offer(start)
         if isinstance(self.search, LocalSearch) and self.searches:
             self._search(_FIRST_SHARE)
-            if not self._met():
+            if isinstance(self.search, ContiguousSearch) and not self._met():
                 seconds = RELAXED_SHARE * (self.deadline - time.monotonic())
-                offer_relaxed(self.search, found, seconds, self.bound.lower_bound_ns)
+                self.search.lead(seconds, self.bound.lower_bound_ns)
         if self.limits.workers == 1:  # else it goes on beside the models
             self._search()
 

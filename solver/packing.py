@@ -20,7 +20,7 @@ import numpy as np
 
 from ..instances.buffers import Buffer
 from ..instances.errors import PebblerError
-from ..instances.units import format_size
+from ..instances.units import ceil_to, format_size
 from ..validate.packing import check_packing
 from .interrupts import solve_interruptibly
 from .packing_search import Answer, Integers, PackingSearch
@@ -34,6 +34,12 @@ _LARGEST_SEARCH = 2_000
 _STEPS_OF_A_TURN = 20_000_000
 _TURNS = 1_500
 """Steps of a search in one turn, about 15 ms on one core, and turns after which it makes way for CP-SAT."""
+
+_FEW_TURNS = 20
+_FEW_BUFFERS = 150
+_LITTLE = 1.0
+"""Where little effort is asked for: turns; buffers of a group above which CP-SAT, whose presolve alone takes
+long then, is left out; and its limit, in what it calls deterministic seconds."""
 
 _LARGEST_COEFFICIENT = 2**31
 """CP-SAT is not given sizes from here on, after division by what they share (google/or-tools #5293)."""
@@ -148,6 +154,41 @@ def pack(
     return PackResult(status, height, capacity, lower, tuple(offsets), interrupted)
 
 
+def places(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int) -> list[int] | None:
+    """Find an offset for each of the given pieces with a little, fixed effort.
+
+    Parameters
+    ----------
+    lifetimes
+        Bytes, begin and end of each piece; bytes are multiples of the alignment.
+    capacity, alignment
+        Bytes of the pool; offsets are multiples of the alignment.
+
+    Returns
+    -------
+    list of int or None
+        The same for the same pieces; None where that effort found no places.
+    """
+    if not lifetimes:
+        return []
+    buffers = [
+        Buffer(str(i), begin, end, ceil_to(size, alignment)) for i, (size, begin, end) in enumerate(lifetimes)
+    ]
+    work = _Work(capacity // alignment, little=True)
+    offsets = [0] * len(buffers)
+    for members in _connected(buffers):
+        group = _Group(buffers, members, alignment)
+        group.offsets = _first_fit(group)
+        work.lower = max(work.lower, group.lower)
+        if work.open(group):
+            work.solve(group)
+        if group.height() > work.target():
+            return None
+        for i, offset in zip(members, group.placed(), strict=True):
+            offsets[i] = int(offset) * alignment
+    return offsets
+
+
 def _connected(buffers: Sequence[Buffer]) -> list[list[int]]:
     """Indices of the buffers, in groups such that buffers of different groups never live together."""
     order = sorted(range(len(buffers)), key=lambda i: (buffers[i].lower, i))
@@ -219,11 +260,20 @@ def _first_fit_in(group: _Group, order: Integers) -> Integers:
 class _Work:
     """What is aimed at, what is proven, and the time that is left; heights in the common unit."""
 
-    def __init__(self, capacity: int | None, deadline: float | None, workers: int, seed: int) -> None:
+    def __init__(
+        self,
+        capacity: int | None,
+        deadline: float | None = None,
+        workers: int = 1,
+        seed: int = 0,
+        *,
+        little: bool = False,
+    ) -> None:
         self.capacity = capacity
         self.deadline = deadline
         self.workers = workers
         self.seed = seed
+        self.little = little
         self.lower = 0
 
     def target(self) -> int:
@@ -242,6 +292,8 @@ class _Work:
         if len(group.size) <= _LARGEST_SEARCH:
             self._search(group)
         largest = max(group.height(), int(group.alignment.max()))
+        if self.little and len(group.size) > _FEW_BUFFERS:
+            return
         if self.open(group) and largest < _LARGEST_COEFFICIENT:
             self._cp_sat(group)
 
@@ -256,7 +308,7 @@ class _Work:
             for order in group.orders
         ]
         nodes = max(_STEPS_OF_A_TURN // int(len(group.size) + (group.last - group.first).sum()), 1)
-        for turn in range(_TURNS):
+        for turn in range(_FEW_TURNS if self.little else _TURNS):
             which = turn % len(searches)
             answer = searches[which].run(nodes)
             if answer == Answer.FOUND:
@@ -298,6 +350,8 @@ class _Work:
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = self.workers
         solver.parameters.random_seed = self.seed
+        if self.little:
+            solver.parameters.max_deterministic_time = _LITTLE
         left = self.left()
         if left is not None:
             solver.parameters.max_time_in_seconds = max(left, 0.01)

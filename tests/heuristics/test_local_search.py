@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from pebbler.benchmark.tiny import tiny_instance
-from pebbler.heuristics import search as search_module
 from pebbler.heuristics.choices import by_speed
-from pebbler.heuristics.gaps import Gap, Guide, gaps_of
+from pebbler.heuristics.gaps import Guide, gaps_of
 from pebbler.heuristics.methods import Limits, Refusal, find_method
-from pebbler.heuristics.search import LocalSearch, offer_relaxed
+from pebbler.heuristics.search import LocalSearch
 from pebbler.heuristics.search_kernel import (
     AFTER,
     ANY,
@@ -275,38 +274,6 @@ def test_what_is_in_the_way_is_known_and_put_elsewhere() -> None:
     assert schedule is not None
     assert check(instance, schedule).reasons == ()
     assert LocalSearch(instance, "contiguous", without=("places",)).cost == search.cost - 40 + IMPOSSIBLE + 1
-
-
-def evicted(search: LocalSearch) -> set[Gap]:
-    """What leaves where the search is, but for blocks so small that they have places of their own."""
-    keys, gone = gap_keys(search._problem), search._search.current.evicted
-    small = search.instance.pool_bytes // 500
-    return {
-        (d, a)
-        for (d, a), out in zip(keys, gone, strict=True)
-        if out and search.instance.blocks[d].bytes > small
-    }
-
-
-def test_a_search_without_addresses_leads_one_with_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "_RELAXED_GLANCES", 2)
-    instance = Workload("resnet34", 64, "k40").instance("1.05xMmin")
-    start = find_method("modnn").call(instance, Limits()).schedule
-    assert start is not None
-    search, plain = LocalSearch(instance, "contiguous"), LocalSearch(instance, "contiguous")
-    relaxed = LocalSearch(instance, "divisible")
-    for one in (search, plain, relaxed):
-        one.offer(start)
-    offer_relaxed(search, [start])
-    for _ in range(2):
-        relaxed.run(work=relaxed.round // 10)
-    relaxed.offer(relaxed.guide())  # it goes on from its best
-    assert evicted(search) == evicted(relaxed) != evicted(plain)
-    for memory, without in (("paged", ()), ("contiguous", ("relaxed-start",))):
-        other = LocalSearch(instance, memory, without=without)  # type: ignore[arg-type]
-        before = int(other._search.counts[0])
-        offer_relaxed(other, [start])
-        assert int(other._search.counts[0]) == before
 
 
 def test_where_bytes_differ_in_cost_cheap_ones_leave_first() -> None:

@@ -19,7 +19,7 @@ from pebbler.cli import main
 from pebbler.instances.buffers import Buffer, read_buffers, write_offsets
 from pebbler.instances.errors import PebblerError
 from pebbler.solver import packing, packing_search
-from pebbler.solver.packing import pack
+from pebbler.solver.packing import pack, places
 from pebbler.solver.packing_search import Answer, PackingSearch
 from pebbler.solver.solve import Status
 from pebbler.validate.packing import check_packing
@@ -434,3 +434,26 @@ def test_the_command_writes_its_best_when_it_is_interrupted(file: Path) -> None:
     assert process.returncode == 130
     assert "status           feasible" in out
     assert len(Path("out.csv").read_text().splitlines()) == len(rows) + 1
+
+
+def test_places_with_little_effort_are_apart_inside_and_always_the_same() -> None:
+    rng = random.Random(5)
+    found = 0
+    for _ in range(60):
+        lifetimes = []
+        for _ in range(rng.randint(1, 30)):
+            begin = rng.randint(0, 20)
+            lifetimes.append((4 * rng.randint(1, 12), begin, begin + rng.randint(1, 9)))
+        live = max(sum(s for s, b, e in lifetimes if b <= t < e) for t in range(30))
+        assert places(lifetimes, live - 1, 4) is None
+        offsets = places(lifetimes, live + 8, 4)
+        assert offsets == places(lifetimes, live + 8, 4)
+        if offsets is None:
+            continue
+        found += 1
+        pieces = [(*lifetime, at) for lifetime, at in zip(lifetimes, offsets, strict=True)]
+        assert all(at % 4 == 0 and 0 <= at <= live + 8 - size for size, _, _, at in pieces)
+        for (s, b, e, at), (t, c, f, to) in itertools.combinations(pieces, 2):
+            assert e <= c or f <= b or at + s <= to or to + t <= at
+    assert found > 50
+    assert places([], 0, 4) == []
