@@ -17,11 +17,11 @@ _FIRST_METHOD = "modnn"
 
 RULES = ("moves", "places", "relaxed-start", "costs")
 """What a search can leave out: in contiguous memory, moves inside the device, changing which holes blocks
-take, and a start from what a search without addresses has found; in any, that bytes which cost little leave
+take, and a search without addresses beside the one with them; in any, that bytes which cost little leave
 first."""
 
 RELAXED_SHARE = 0.15
-"""Of the time, for that search."""
+"""Of the time, which that search has for itself at first."""
 
 
 @register(

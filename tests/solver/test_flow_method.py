@@ -9,6 +9,7 @@ import pytest
 from pebbler.benchmark.tiny import tiny_instance
 from pebbler.heuristics.gaps import Gap, gaps_of
 from pebbler.heuristics.methods import Limits, Refusal
+from pebbler.heuristics.search_problem import decisions_of, gap_keys, problem_of
 from pebbler.instances.files import encode
 from pebbler.instances.workload import Workload
 from pebbler.solver import flow_method
@@ -51,6 +52,24 @@ def test_relaxations_of_large_graphs_are_rounded_in_the_order_of_tasks() -> None
     behind = sum(early[1] >= late[1] for early, late in pairwise(guide.returning))
     assert ahead > 0.8 * len(guide.leaving)
     assert behind > 0.8 * len(guide.returning)
+
+
+def test_a_guide_holds_prefetches_until_flow_begins_them() -> None:
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    gaps = gaps_of(instance)
+    model = flow_model(instance, hot_checkpoints(instance, 20), "algorithms")
+    result = solve_linear(model.linear)
+    assert result.values is not None
+    guide = guide_of(instance, model, result.values)
+    assert len(guide.holds) == len(guide.returning) > 3
+    for gap, hold in zip(guide.returning, guide.holds, strict=True):
+        assert gap[1] < hold <= gaps[gap]
+        assert hold - 1 in model.checkpoints
+    # some have room long before FLOW begins them
+    assert sum(hold > gap[1] + 1 for gap, hold in zip(guide.returning, guide.holds, strict=True)) > 3
+    problem = problem_of(instance, "divisible")
+    hold_of = dict(zip(gap_keys(problem), decisions_of(instance, problem, guide).hold.tolist(), strict=True))
+    assert [hold_of[gap] for gap in guide.returning] == guide.holds
 
 
 def test_flow_is_between_its_bound_and_brute_force() -> None:
