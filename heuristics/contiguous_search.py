@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from ..instances.instance import Instance
+from ..instances.transforms import in_parts
 from ..validate.schedule import MemoryModel, Schedule
 from .gaps import Guide
 from .search import CHUNK, LocalSearch
@@ -37,8 +38,12 @@ _PAUSE = 2_000_000
 def new_search(
     instance: Instance, memory: MemoryModel, seed: int, without: Collection[str], place: Place
 ) -> LocalSearch:
-    """Return a search as the memory model and the rules that are left out want it."""
-    if memory != "contiguous" or "relaxed-start" in without:
+    """Return a search as the instance, the memory model and the rules that are left out want it.
+
+    Where tensors are in parts there is no second search: parts have to lie together, and with decisions that
+    leave this out, the search with addresses came less far.
+    """
+    if memory != "contiguous" or "relaxed-start" in without or in_parts(instance):
         return LocalSearch(instance, memory, seed, without)
     return ContiguousSearch(instance, seed, without, place)
 
@@ -133,8 +138,6 @@ class ContiguousSearch(LocalSearch):
 
     def _put_in_places(self, decisions: Decisions) -> bool:
         """Find places for decisions made without addresses; whether that is the best program now."""
-        if self._problem.parts:
-            return False
         pieces = self._relaxed.lifetimes(decisions)
         offsets = self._place(
             [(piece.bytes, piece.begin_ns, piece.end_ns) for piece in pieces],

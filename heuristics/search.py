@@ -105,9 +105,13 @@ class LocalSearch:
             raise Refusal("local search: recomputation is not modelled yet")
         require_copies(instance)
         self.instance, self.memory, self.seed, self.without = instance, memory, seed, without
-        problem = problem_of(instance, memory, moves="moves" not in without, sides="places" not in without)
-        if not addresses:
-            problem = problem._replace(contiguous=False, moves=False, sides=False)
+        problem = problem_of(
+            instance,
+            memory,
+            moves="moves" not in without,
+            sides="places" not in without,
+            addresses=addresses,
+        )
         self._room = state_for(problem)
         self._random = np.random.default_rng(seed)
         self._splitmix = self._random.integers(0, 1 << 63, size=1, dtype=np.uint64)

@@ -60,7 +60,14 @@ _COSTS = ((math.inf, 0.0), (0.1, 0.0), (0.01, 0.0), (0.01, 0.02), (0.01, 0.05))
 """How closely what bytes cost may be told apart, and in which first share of the tasks they cost nothing."""
 
 
-def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, sides: bool = True) -> Problem:
+def problem_of(
+    instance: Instance,
+    memory: MemoryModel,
+    *,
+    moves: bool = True,
+    sides: bool = True,
+    addresses: bool = True,
+) -> Problem:
     """Return an instance as arrays, its sizes rounded up to the unit of the memory model.
 
     Parameters
@@ -70,12 +77,15 @@ def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, s
     moves, sides
         Whether blocks may be moved inside the device, and whether the search changes which holes they take;
         in contiguous memory.
+    addresses
+        Whether they count there; without, blocks need just their bytes, and decisions mean the same.
 
     Raises
     ------
     Refusal
         For parts in contiguous memory that tasks or copies tell apart.
     """
+    contiguous = memory == "contiguous" and addresses
     unit = unit_bytes(instance, memory)
     tasks, blocks = instance.tasks, instance.blocks
     size = [ceil_to(block.bytes, unit) for block in blocks]
@@ -118,7 +128,7 @@ def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, s
     written: list[list[int]] = [[] for _ in tasks]
     for (_, writer), v in versions.items():
         written[writer].append(v)
-    places = _places_in_tensors(instance, size, memory == "contiguous")
+    places = _places_in_tensors(instance, size, contiguous)
     gap_chains, version_chains = _chains(instance, gaps, list(versions))
     dead = [
         [d for d in task.blocks if instance.uses[d][-1] == k and blocks[d].finally_ != "device"]
@@ -156,9 +166,9 @@ def problem_of(instance: Instance, memory: MemoryModel, *, moves: bool = True, s
         length=len(tasks),
         capacity=capacity,
         single=instance.engines == "single",
-        contiguous=memory == "contiguous",
-        moves=moves and memory == "contiguous",
-        sides=sides and memory == "contiguous",
+        contiguous=contiguous,
+        moves=moves and contiguous,
+        sides=sides and contiguous,
         parts=any(block.tensor is not None for block in blocks),
         private=private,
         initial=np.array(initial, dtype=np.int64),

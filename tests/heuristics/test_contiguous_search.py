@@ -10,6 +10,7 @@ from pebbler.heuristics import contiguous_search
 from pebbler.heuristics.contiguous_search import ContiguousSearch, new_search
 from pebbler.heuristics.gaps import Gap
 from pebbler.heuristics.methods import Limits, find_method
+from pebbler.heuristics.parts import with_parts
 from pebbler.heuristics.search import LocalSearch
 from pebbler.heuristics.search_problem import gap_keys
 from pebbler.instances.instance import Instance
@@ -93,3 +94,5 @@ def test_it_is_for_contiguous_memory_and_can_be_left_out() -> None:
     for memory, without in (("paged", ()), ("divisible", ()), ("contiguous", ("relaxed-start",))):
         search = new_search(instance, memory, 0, without, nowhere)  # type: ignore[arg-type]
         assert type(search) is LocalSearch
+    parts = with_parts(Workload("vgg16", 64, "k40").instance("1.05xMmin"))
+    assert type(new_search(parts, "contiguous", 0, (), nowhere)) is LocalSearch
