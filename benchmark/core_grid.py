@@ -173,6 +173,7 @@ def hardest(runs: Sequence[Run]) -> list[str]:
 def report(runs: Sequence[Run]) -> str:
     """Return the tables as Markdown: for each time limit a summary and the cells."""
     text = "".join(f"- {origin}.\n" for origin in origins(runs))
+    names: list[str] = []
     for seconds, some in by_seconds(runs).items():
         text += f"\n## {seconds:g} s a cell\n\n{_summary(some, long=seconds >= LONG)}\n"
         peak = max(run.found.peak_rss_bytes or 0 for run in some)
@@ -180,8 +181,21 @@ def report(runs: Sequence[Run]) -> str:
         if seconds < LONG:
             names = hardest(some)
             text += f"The {len(names)} hardest cells, the worst first: {', '.join(names)}.\n\n"
+        else:
+            text += "".join(
+                f"Hardest cells without a run yet, {memory}: {', '.join(which)}.\n\n"
+                for memory, which in _lacking(names, some)
+            )
         text += _cells_table(some, runs)
     return text
+
+
+def _lacking(names: Sequence[str], runs: Sequence[Run]) -> Iterator[tuple[MemoryModel, list[str]]]:
+    """Yield the memory models in which cells have no run, with these."""
+    for memory in TARGETS:
+        made = {run.about.problem for run in runs if run.setting.memory_model == memory}
+        if lacking := [name for name in names if name not in made]:
+            yield memory, lacking
 
 
 def by_seconds(runs: Iterable[Run]) -> dict[float, list[Run]]:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from pebbler.benchmark import core_grid, runner
-from pebbler.benchmark.core_grid import BEGIN, END, blame, cells, hardest, jobs, report, setting
+from pebbler.benchmark.core_grid import BEGIN, END, MODELS, blame, cells, hardest, jobs, report, setting
 from pebbler.benchmark.jobs import Found, Job
 from pebbler.benchmark.machine import Origin
 from pebbler.benchmark.problems import WorkloadProblem
@@ -163,6 +163,15 @@ def test_hardest_are_the_greatest_multiples_of_targets() -> None:
     ]
     found = [run(makespan, 1000, memory, cell=name) for name, memory, makespan in gaps]
     assert hardest(found) == ["c", "b", "a"]
+
+
+def test_long_runs_say_which_of_the_hardest_cells_they_lack() -> None:
+    brief = [run(1010 + i, 1000, memory, cell=name) for i, name in enumerate("ab") for memory in MODELS[:2]]
+    long = [run(1010, 1000, "paged", 600.0, cell="b"), run(1010, 1000, "paged", 600.0, cell="other")]
+    text = report(brief + long)
+    assert "Hardest cells without a run yet, contiguous: b, a.\n" in text
+    assert "Hardest cells without a run yet, paged: a.\n" in text
+    assert "without a run yet" not in report(brief)
 
 
 def test_summary_says_what_is_met() -> None:
