@@ -41,7 +41,7 @@ def guide_of(instance: Instance, model: FlowModel, values: NDArray[np.float64]) 
         algorithms[k] = max(columns, key=lambda a: float(values[columns[a]]))
     returning = sorted(evictions, key=lambda eviction: (eviction.returns_at, -eviction.gap[1]))
     leaving = sorted(evictions, key=lambda eviction: (eviction.leaves_at, eviction.gap[1]))
-    # room for the checkpoint at which it begins is taken first, and the one before an instant is half of it
+    # instants 2i and 2i + 1 are the start and the end of checkpoint i, which takes its memory first
     holds = [model.checkpoints[one.begins_at // 2] + 1 for one in returning]
     return Guide(
         [one.gap for one in returning],

@@ -89,6 +89,7 @@ def pack(
     time_limit: float | None = None,
     workers: int = 1,
     seed: int = 0,
+    little: bool = False,
 ) -> PackResult:
     """Find offsets such that buffers that live at the same time do not overlap.
 
@@ -103,6 +104,8 @@ def pack(
         same.
     workers, seed
         Threads and random decisions of CP-SAT.
+    little
+        Whether to give up after a little, fixed effort: the same answer for the same buffers with one worker.
 
     Raises
     ------
@@ -121,6 +124,7 @@ def pack(
         None if time_limit is None else time.monotonic() + time_limit,
         workers,
         seed,
+        little,
     )
     groups = [(members, _Group(buffers, members, unit)) for members in _connected(buffers)]
     work.lower = max(group.lower for _, group in groups)
@@ -154,7 +158,7 @@ def pack(
     return PackResult(status, height, capacity, lower, tuple(offsets), interrupted)
 
 
-def places(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int) -> list[int] | None:
+def places(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int) -> Sequence[int] | None:
     """Find an offset for each of the given pieces with a little, fixed effort.
 
     Parameters
@@ -166,7 +170,7 @@ def places(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: 
 
     Returns
     -------
-    list of int or None
+    sequence of int or None
         The same for the same pieces; None where that effort found no places.
     """
     if not lifetimes:
@@ -174,19 +178,10 @@ def places(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: 
     buffers = [
         Buffer(str(i), begin, end, ceil_to(size, alignment)) for i, (size, begin, end) in enumerate(lifetimes)
     ]
-    work = _Work(capacity // alignment, little=True)
-    offsets = [0] * len(buffers)
-    for members in _connected(buffers):
-        group = _Group(buffers, members, alignment)
-        group.offsets = _first_fit(group)
-        work.lower = max(work.lower, group.lower)
-        if work.open(group):
-            work.solve(group)
-        if group.height() > work.target():
-            return None
-        for i, offset in zip(members, group.placed(), strict=True):
-            offsets[i] = int(offset) * alignment
-    return offsets
+    result = pack(buffers, capacity=capacity // alignment * alignment, little=True)
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return result.offsets
 
 
 def _connected(buffers: Sequence[Buffer]) -> list[list[int]]:
@@ -261,13 +256,7 @@ class _Work:
     """What is aimed at, what is proven, and the time that is left; heights in the common unit."""
 
     def __init__(
-        self,
-        capacity: int | None,
-        deadline: float | None = None,
-        workers: int = 1,
-        seed: int = 0,
-        *,
-        little: bool = False,
+        self, capacity: int | None, deadline: float | None, workers: int, seed: int, little: bool
     ) -> None:
         self.capacity = capacity
         self.deadline = deadline
