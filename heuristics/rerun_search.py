@@ -118,12 +118,6 @@ class RerunSearch:
         found = self._best.search.schedule(method)
         return None if found is None else rolled_up(self.instance, self._best.again, found, method)
 
-    def stalls(self) -> list[int]:
-        """Tasks before whose first runs compute waits in the best program, the longest wait first."""
-        last = len(self.instance.tasks) - 1
-        runs = [self._best.again.runs[i] for i in self._best.search.stalls()]
-        return list(dict.fromkeys(min(t, last) for _, t in runs))
-
     # --- what is tried ----------------------------------------------------------------------------
 
     def offer(self, start: Schedule | Guide) -> None:

@@ -14,6 +14,7 @@ from ..instances.instance import Instance
 from ..instances.memory import least_budget
 from ..instances.units import ceil_to
 from ..validate.schedule import MemoryModel, Schedule, unit_bytes
+from .choices import fastest_within
 from .gaps import Gap, Guide, gaps_of, stays_of
 from .parts import chains, require_alike, tensors_of
 from .program import ProgramBuilder
@@ -257,14 +258,24 @@ def _kinds(described: Iterable[Hashable]) -> list[int]:
 def _make_private(instance: Instance, capacity: int, size: list[int], private: Integers) -> int:
     """Give the smallest blocks places of their own at the end of the pool; return what is left of it.
 
-    They stay on the device: what they take together is a small share of the pool, and of what tasks leave.
+    They stay on the device: what they take together is a small share of the pool, and of what tasks leave, and
+    no task loses its fastest algorithm to it.
     """
     spare = min(capacity // _SHARE, (instance.budget_bytes - least_budget(instance)) // 4)
+    users: list[list[int]] = [[] for _ in size]
+    needs = np.zeros(len(instance.tasks), dtype=np.int64)
+    for k, task in enumerate(instance.tasks):
+        needs[k] = sum(size[d] for d in task.blocks)
+        fastest = task.algorithms[fastest_within(task, capacity - int(needs[k]))]
+        needs[k] += ceil_to(fastest.workspace_bytes, instance.alignment_bytes)
+        for d in task.blocks:
+            users[d].append(k)
     end = capacity
     for d in sorted(range(len(size)), key=lambda d: (size[d], d)):
         if instance.blocks[d].tensor is not None:
             continue
-        if end - size[d] < capacity - spare:
+        needs[users[d]] -= size[d]
+        if end - size[d] < max(capacity - spare, needs.max(initial=0)):
             break
         end -= size[d]
         private[d] = end

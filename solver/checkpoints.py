@@ -46,26 +46,25 @@ class Checkpoints:
         self._courses: dict[Gap, _Course] = {}
         self._resting = np.zeros(0)
 
-    def choose(self, count: int, stalls: Sequence[int] = ()) -> list[int]:
+    def choose(self, count: int) -> list[int]:
         """Choose the checkpoints of the next model.
 
-        Those of the first are where memory is tight, and tasks at which a schedule stalls. Then first come
-        those of the last model that have a price, the dearest first; then tasks at which its solution fails,
-        tasks at which a schedule stalls, and checkpoints without a price.
+        Those of the first are where memory is tight. Then first come those of the last model that have a
+        price, the dearest first; then tasks at which its solution fails, and checkpoints without a price.
+        Tasks before which a schedule stalls are none of these unless they have a price: other tasks made way
+        for them, and models of hundreds of tasks proved less.
 
         Parameters
         ----------
         count
-            How many; the first model has more where there are stalls.
-        stalls
-            Tasks before which the best schedule stalls, the longest stall first.
+            How many.
         """
         total = len(self._instance.tasks)
         if count >= total:
             return list(range(total))
         if not self._courses:
-            return sorted({*_by_heat(self._instance, count, self._hot), *stalls})
-        ranked = dict.fromkeys((*self._priced, *self._failing, *stalls, *self._idle))
+            return sorted(_by_heat(self._instance, count, self._hot))
+        ranked = dict.fromkeys((*self._priced, *self._failing, *self._idle))
         if len(ranked) < count:
             ranked |= dict.fromkeys(_by_heat(self._instance, count, self._hot))
         return sorted(islice(ranked, count))

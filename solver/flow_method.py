@@ -1,7 +1,7 @@
 """The method ``flow``: FLOW on more and more checkpoints for the bound, local search for the schedule.
 
-Each gets from the other what it lacks: the search sets off from what FLOW evicts and which algorithms it
-takes, and FLOW gets the tasks as checkpoints at which its last solution fails, or the best schedule stalls.
+The search sets off from what FLOW evicts and which algorithms it takes. FLOW gets the tasks as checkpoints at
+which its last solution fails.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _CLOSE = 2.5e-6
 """What a solver's gap tolerance and the safety margin of a bound leave between a schedule and its proof."""
 
 RULES = ("refinement", "hot-checkpoints", "single-peak", "local-search")
-"""What a run can leave out, with recomputation or without: checkpoints where the last solution fails or the
-schedule stalls; those where memory is tight (they are spread evenly then); the single-peak bound; the search
-from decoded solutions and rules."""
+"""What a run can leave out, with recomputation or without: checkpoints where the last solution fails;
+those where memory is tight (they are spread evenly then); the single-peak bound; the search from decoded
+solutions and rules."""
 
 _ALL_RULES = (*RULES, "windows", "unbroken", *SEARCH_RULES)
 """What it can leave out where tasks run once: also windows, and that long copies are not interrupted."""
@@ -71,7 +71,7 @@ _log = logging.getLogger(__name__)
 
 @register(
     "flow",
-    "FLOW (MILP) for the bound, local search for the schedule, each led by the other",
+    "FLOW (MILP) for the bound, and a local search that it leads for the schedule",
     "this project",
     rules=_ALL_RULES,
 )
@@ -237,8 +237,7 @@ class FlowRun:
 
     def _solve(self, worker: LinearWorker, stage: Stage) -> None:
         """Solve a model, for its bound and for what it decides."""
-        stalls = self.search.stalls() if self.search is not None and self.refines else []
-        checkpoints = self.checkpoints.choose(stage.count, stalls[: stage.count // 4])
+        checkpoints = self.checkpoints.choose(stage.count)
         linear, take = self._model(checkpoints, stage)
         result = self._solved(worker, linear, stage.time_limit)
         if result is not None:

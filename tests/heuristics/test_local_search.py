@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pebbler.benchmark.tiny import tiny_instance
-from pebbler.heuristics.choices import by_speed
+from pebbler.heuristics.choices import by_speed, fastest_within
 from pebbler.heuristics.gaps import Guide, gaps_of
 from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.heuristics.search import LocalSearch
@@ -16,6 +16,7 @@ from pebbler.heuristics.search_kernel import (
     AFTER,
     ANY,
     BLOCK,
+    BYTES,
     FORCED,
     IMPOSSIBLE,
     UNTIL,
@@ -34,6 +35,7 @@ from pebbler.heuristics.search_problem import (
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.memory import footprint
 from pebbler.instances.workload import Workload
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.solve import solve
@@ -330,3 +332,16 @@ def test_copies_keep_the_order_of_a_guide() -> None:
         assert [v for v in decisions.offloads if v in versions] == versions
         for early, late in pairwise(g for g in decisions.prefetches if keys[g] not in gaps):
             assert problem.gaps[early, UNTIL] <= problem.gaps[late, UNTIL]
+
+
+def test_places_of_their_own_leave_every_task_its_fastest_algorithm() -> None:
+    """The first layers' fastest algorithms leave 0.3 MB of the pool, the smallest blocks take more together."""
+    instance = Workload("vgg16", 64, "k40").instance("75%")
+    problem = problem_of(instance, "contiguous")
+    assert (problem.private >= 0).any()
+    spare = []
+    for k, task in enumerate(instance.tasks):
+        fastest = task.algorithms[fastest_within(task, instance.pool_bytes - footprint(instance, k))]
+        held = sum(int(problem.blocks[d, BYTES]) for d in task.blocks)
+        spare.append(problem.capacity - held - fastest.workspace_bytes)
+    assert 0 <= min(spare) < 1_000_000

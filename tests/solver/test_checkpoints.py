@@ -90,11 +90,3 @@ def test_with_all_tasks_as_checkpoints_no_solution_fails_and_with_few_one_does()
         model = flow_model(instance, chosen.choose(count), "none")
         chosen.learn(model, solve_linear(model.linear))
         assert bool(set(chosen.choose(total - 1)) - set(model.checkpoints)) == fails
-
-
-def test_stalls_come_after_what_fails() -> None:
-    chosen = Checkpoints(RESNET)
-    assert chosen.choose(20, [7, 11]) == sorted({7, 11, *hot_checkpoints(RESNET, 20)})
-    model = flow_model(RESNET, chosen.choose(20), "none")
-    chosen.learn(model, solve_linear(model.linear))
-    assert chosen.choose(20, [7, 11]) == chosen.choose(20)
