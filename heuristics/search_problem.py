@@ -258,8 +258,8 @@ def _kinds(described: Iterable[Hashable]) -> list[int]:
 def _make_private(instance: Instance, capacity: int, size: list[int], private: Integers) -> int:
     """Give the smallest blocks places of their own at the end of the pool; return what is left of it.
 
-    They stay on the device: what they take together is a small share of the pool, and of what tasks leave, and
-    no task loses its fastest algorithm to it.
+    They stay on the device: what they take together is a small share of the pool, and of what tasks leave,
+    and no task loses its fastest algorithm to it.
     """
     spare = min(capacity // _SHARE, (instance.budget_bytes - least_budget(instance)) // 4)
     users: list[list[int]] = [[] for _ in size]

@@ -335,7 +335,7 @@ def test_copies_keep_the_order_of_a_guide() -> None:
 
 
 def test_places_of_their_own_leave_every_task_its_fastest_algorithm() -> None:
-    """The first layers' fastest algorithms leave 0.3 MB of the pool, the smallest blocks take more together."""
+    """The first layers' fastest algorithms leave 0.3 MB of the pool; the smallest blocks take more."""
     instance = Workload("vgg16", 64, "k40").instance("75%")
     problem = problem_of(instance, "contiguous")
     assert (problem.private >= 0).any()
