@@ -262,19 +262,16 @@ def _make_private(instance: Instance, capacity: int, size: list[int], private: I
     and no task loses its fastest algorithm to it.
     """
     spare = min(capacity // _SHARE, (instance.budget_bytes - least_budget(instance)) // 4)
-    users: list[list[int]] = [[] for _ in size]
     needs = np.zeros(len(instance.tasks), dtype=np.int64)
     for k, task in enumerate(instance.tasks):
         needs[k] = sum(size[d] for d in task.blocks)
         fastest = task.algorithms[fastest_within(task, capacity - int(needs[k]))]
         needs[k] += ceil_to(fastest.workspace_bytes, instance.alignment_bytes)
-        for d in task.blocks:
-            users[d].append(k)
     end = capacity
     for d in sorted(range(len(size)), key=lambda d: (size[d], d)):
         if instance.blocks[d].tensor is not None:
             continue
-        needs[users[d]] -= size[d]
+        needs[list(instance.uses[d])] -= size[d]
         if end - size[d] < max(capacity - spare, needs.max(initial=0)):
             break
         end -= size[d]

@@ -62,8 +62,6 @@ class Checkpoints:
         total = len(self._instance.tasks)
         if count >= total:
             return list(range(total))
-        if not self._courses:
-            return sorted(_by_heat(self._instance, count, self._hot))
         ranked = dict.fromkeys((*self._priced, *self._failing, *self._idle))
         if len(ranked) < count:
             ranked |= dict.fromkeys(_by_heat(self._instance, count, self._hot))
