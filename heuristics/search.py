@@ -20,6 +20,7 @@ from .methods import Refusal
 from .search_kernel import (
     ANY,
     IMPOSSIBLE,
+    LIGHT,
     NEVER,
     VERSION,
     Decisions,
@@ -40,6 +41,7 @@ from .search_problem import (
     lifetimes_of,
     problem_of,
     program_of,
+    with_light,
 )
 
 _HISTORIES = (20, 60, 200, 600)
@@ -112,6 +114,8 @@ class LocalSearch:
             sides="places" not in without,
             addresses=addresses,
         )
+        if "costs" not in without:
+            problem = with_light(instance, problem)
         self._room = state_for(problem)
         self._random = np.random.default_rng(seed)
         self._splitmix = self._random.integers(0, 1 << 63, size=1, dtype=np.uint64)
@@ -276,7 +280,8 @@ class LocalSearch:
         return self._repaired(decisions_of(self.instance, self._problem, guide), noise)
 
     def _repaired(self, decisions: Decisions, noise: int = 0) -> Decisions:
-        """The same decisions, changed so that live blocks fit the pool."""
+        """The same decisions, changed so that light blocks leave, and live ones fit the pool."""
+        decisions.evicted[self._problem.gaps[:, LIGHT] > 0] = 1
         repair(self._problem, decisions, self._room, self._splitmix, -1, noise)
         choose_sides(self._problem, decisions)
         return decisions

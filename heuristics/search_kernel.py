@@ -91,7 +91,7 @@ to wait for memory that is free earlier, so that the program can only be faster 
 BYTES, OFFLOAD_NS, PREFETCH_NS, MOVE_NS, DUE, LEAD, BEGIN, FOLLOWING, SPAN = range(9)
 FIXED, ALGORITHMS, TASK_KIND, INPUTS, UPDATES, OUTPUTS, DEAD, STARTING, WRITTEN = range(9)
 DURATION, WORKSPACE = range(2)
-BLOCK, AFTER, UNTIL, VERSION, FORCED, NEXT_PART, PART_BEFORE, FIRST_PART, GAP_KIND, COST = range(10)
+BLOCK, AFTER, UNTIL, VERSION, FORCED, NEXT_PART, PART_BEFORE, FIRST_PART, GAP_KIND, COST, LIGHT = range(11)
 WRITER, DUE_ANYHOW, LEAVES_NEXT, LEAVES_FIRST = range(1, 5)
 
 
@@ -127,7 +127,8 @@ class Problem(NamedTuple):
         Per gap: its block; the tasks before and after; the version that must be offloaded first, or -1;
         whether the block is never on the device then; the gaps of the next part of the tensor and of the one
         before, or -1, and that of the first; its kind, shared by all gaps of blocks of its size between tasks
-        of the same two kinds; what a byte costs that leaves in it, in classes.
+        of the same two kinds; what a byte costs that leaves in it, in classes; whether that is next to
+        nothing, so that it is never tried to keep the block.
     versions
         Per version of a block: the block, who writes it, whether it must be offloaded anyhow; the version of
         the part that leaves next, or -1, and that of the part that leaves first.
@@ -1347,13 +1348,17 @@ def _reach(problem: Problem, random: NDArray[np.uint64]) -> int:
 
 @_compiled
 def _flip(problem: Problem, decisions: Decisions, g: int, reach: int) -> None:
-    """Evict a gap and the parts that follow, or keep it and those before; and its kind within reach."""
+    """Evict a gap and the parts that follow, or keep it and those before; and its kind within reach.
+
+    Light ones are not kept.
+    """
     evicted = 1 - decisions.evicted[g]
     neighbour = NEXT_PART if evicted else PART_BEFORE
     for i in range(len(problem.gaps) if reach else 1):
         h = i if reach else g
         distance = abs(problem.gaps[h, AFTER] - problem.gaps[g, AFTER])
-        if problem.gaps[h, GAP_KIND] == problem.gaps[g, GAP_KIND] and distance <= reach:
+        alike = problem.gaps[h, GAP_KIND] == problem.gaps[g, GAP_KIND] and distance <= reach
+        if alike and (evicted or not problem.gaps[h, LIGHT]):
             while h >= 0:
                 decisions.evicted[h] = evicted
                 h = problem.gaps[h, neighbour]

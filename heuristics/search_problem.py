@@ -30,12 +30,14 @@ from .search_kernel import (
     FORCED,
     LEAVES_FIRST,
     LEAVES_NEXT,
+    LIGHT,
     LOW,
     MOVE,
     NEVER,
     NEXT_PART,
     OFFLOAD,
     OFFLOAD_NS,
+    PART_BEFORE,
     PLACE,
     PREFETCH,
     PREFETCH_NS,
@@ -56,6 +58,9 @@ Integers = NDArray[np.int64]
 
 _SHARE = 500
 """The smallest blocks may take this part of the pool for themselves."""
+
+_LIGHT = 1 / 16
+"""Of what bytes cost on average, what they cost at most where a block leaves anyhow."""
 
 _COSTS = ((math.inf, 0.0), (0.1, 0.0), (0.01, 0.0), (0.01, 0.02), (0.01, 0.05))
 """How closely what bytes cost may be told apart, and in which first share of the tasks they cost nothing."""
@@ -189,12 +194,12 @@ def problem_of(
         algorithms=_table(algorithms, 2),
         gaps=_table(
             [
-                (d, after, last, version, after == -1 and blocks[d].initially == "host", *chain, kind, 0)
+                (d, after, last, version, after == -1 and blocks[d].initially == "host", *chain, kind, 0, 0)
                 for (d, after), last, version, chain, kind in zip(
                     keys, until, version_of, gap_chains, gap_kinds, strict=True
                 )
             ],
-            10,
+            11,
         ),
         versions=_table(
             [
@@ -205,6 +210,25 @@ def problem_of(
         ),
         lists=lists,
     )
+
+
+def with_light(instance: Instance, problem: Problem) -> Problem:
+    """Return a problem that tells which gaps are light: their blocks leave wherever that is possible.
+
+    Their bytes cost next to nothing, as those of a block of some KiB that takes a whole page, and they last
+    as long as the copies that theirs come upon on the engines, on average. One by one such blocks make no
+    program shorter, so that a search that may keep them does not find out what all of them together buy.
+    Parts of a tensor are none.
+    """
+    gaps = problem.gaps.copy()
+    rate = _rates(problem, by_tensor=False)
+    before = np.cumsum([0, *(min(a.duration_ns for a in task.algorithms) for task in instance.tasks)])
+    stay = before[gaps[:, UNTIL]] - before[gaps[:, AFTER] + 1]
+    copies = np.maximum(problem.blocks[:, [OFFLOAD_NS, PREFETCH_NS]], 0).astype(np.float64)
+    met = ((copies**2).sum(axis=0) / np.maximum(copies.sum(axis=0), 1)).sum()
+    alone = (gaps[:, NEXT_PART] < 0) & (gaps[:, PART_BEFORE] < 0)
+    gaps[:, LIGHT] = alone & (rate <= _LIGHT) & (stay >= met)
+    return problem._replace(gaps=gaps)
 
 
 def costings(problem: Problem) -> Iterator[Problem]:
@@ -236,6 +260,15 @@ def _with_costs(problem: Problem, width: float, free: float, *, by_tensor: bool)
         Whether all parts of a tensor cost what they cost together; else the last one, which may take a page
         for a few bytes, is cheap.
     """
+    gaps = problem.gaps.copy()
+    rates = np.maximum(_rates(problem, by_tensor=by_tensor), 1e-6)
+    gaps[:, COST] = np.rint(np.log(rates) / width).astype(np.int64)
+    gaps[gaps[:, AFTER] + 1 < free * problem.length, COST] = -NEVER
+    return problem._replace(gaps=gaps)
+
+
+def _rates(problem: Problem, *, by_tensor: bool) -> NDArray[np.float64]:
+    """Per gap, the time of its copies for a byte in memory, beside the mean of all."""
     blocks = problem.blocks[problem.gaps[:, BLOCK]]
     out = np.where(problem.gaps[:, VERSION] >= 0, blocks[:, OFFLOAD_NS], 0)
     times, sizes = out + blocks[:, PREFETCH_NS], np.maximum(blocks[:, BYTES], 1)
@@ -243,10 +276,8 @@ def _with_costs(problem: Problem, width: float, free: float, *, by_tensor: bool)
         first = problem.gaps[:, FIRST_PART]
         times, sizes = np.bincount(first, times)[first], np.bincount(first, sizes)[first]
     mean = max(times.sum() / max(sizes.sum(), 1), 1e-9)
-    gaps = problem.gaps.copy()
-    gaps[:, COST] = np.rint(np.log(np.maximum(times / sizes / mean, 1e-6)) / width).astype(np.int64)
-    gaps[gaps[:, AFTER] + 1 < free * problem.length, COST] = -NEVER
-    return problem._replace(gaps=gaps)
+    rates: NDArray[np.float64] = times / sizes / mean
+    return rates
 
 
 def _kinds(described: Iterable[Hashable]) -> list[int]:
