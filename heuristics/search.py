@@ -44,10 +44,11 @@ from .search_problem import (
     with_light,
 )
 
-_HISTORIES = (20, 60, 200, 600)
-"""Lengths of the history of late acceptance, in turn: longer ones take longer and settle lower."""
+_HISTORIES = (5, 20, 60)
+"""Lengths of the history of late acceptance, in turn: a longer one settles lower, but in its time many short
+descents find more different programs, the best of which is lower still."""
 
-_CALM = 20
+_CALM = 30
 """A descent ends after this number of histories without a better program."""
 
 _PATIENCE = 200

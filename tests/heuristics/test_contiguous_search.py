@@ -39,7 +39,10 @@ def evicted(search: LocalSearch) -> set[Gap]:
 
 
 def test_a_program_whose_pieces_have_places_takes_as_long_as_without_addresses() -> None:
-    """Or nearly: a place may be free later than the bytes are, so that a prefetch comes a task later."""
+    """Or nearly: a place may be free later than the bytes are, so that a prefetch comes a task later.
+
+    What follows may then be in another order, and even end sooner.
+    """
     found = equal = 0
     for network, budget in _PROBLEMS:
         instance = Workload(network, 64, "v100").instance(budget)
@@ -51,7 +54,7 @@ def test_a_program_whose_pieces_have_places_takes_as_long_as_without_addresses()
             if not search._place_best():
                 continue
             found += 1
-            assert relaxed.cost <= search.cost <= 1.01 * relaxed.cost
+            assert 0.99 * relaxed.cost <= search.cost <= 1.01 * relaxed.cost
             equal += search.cost == relaxed.cost
             schedule = search.schedule("x")
             assert schedule is not None
