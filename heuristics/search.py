@@ -44,12 +44,14 @@ from .search_problem import (
     with_light,
 )
 
-_HISTORIES = (5, 20, 60)
-"""Lengths of the history of late acceptance, in turn: a longer one settles lower, but in its time many short
-descents find more different programs, the best of which is lower still."""
+_Descents = tuple[tuple[int, ...], int]
 
-_CALM = 30
-"""A descent ends after this number of histories without a better program."""
+_SHORT: _Descents = (5, 20, 60), 30
+_LONG: _Descents = (20, 60, 200, 600), 20
+"""Lengths of the history of late acceptance, in turn, and after how many histories without a better program a
+descent ends. A longer one settles lower, but in its time many short descents find more different programs,
+the best of which is lower still. In contiguous memory, where a program has to settle in places, too, they are
+long."""
 
 _PATIENCE = 200
 """The search is done when it has simulated this number of programs per decision since the best was found, or
@@ -117,6 +119,7 @@ class LocalSearch:
         )
         if "costs" not in without:
             problem = with_light(instance, problem)
+        self._histories, self._calm = _LONG if memory == "contiguous" else _SHORT
         self._room = state_for(problem)
         self._random = np.random.default_rng(seed)
         self._splitmix = self._random.integers(0, 1 << 63, size=1, dtype=np.uint64)
@@ -132,7 +135,7 @@ class LocalSearch:
             current=_copied(first),
             best=_copied(first),
             trial=_copied(first),
-            history=np.zeros(_HISTORIES[0], dtype=np.int64),
+            history=np.zeros(self._histories[0], dtype=np.int64),
             counts=np.array([0, NEVER, NEVER, NEVER, 0], dtype=np.int64),
             random=self._splitmix,
             stalls=stalls,
@@ -207,7 +210,7 @@ class LocalSearch:
             steps -= step
             if counts[2] < before:
                 self._best_at = int(counts[0])
-            if counts[0] - counts[4] > _CALM * len(self._search.history):
+            if counts[0] - counts[4] > self._calm * len(self._search.history):
                 self._next()
 
     def schedule(self, method: str) -> Schedule | None:
@@ -266,7 +269,7 @@ class LocalSearch:
             self._set_off(self._search.best, 1 << int(self._random.integers(1, 6)))
 
     def _set_off(self, start: Decisions, strength: int) -> None:
-        length = _HISTORIES[self.descents % len(_HISTORIES)]
+        length = self._histories[self.descents % len(self._histories)]
         self._search = self._search._replace(history=np.zeros(length, dtype=np.int64))
         before = int(self._search.counts[2])
         set_off(self._problem, self._search, self._room, _copied(start), strength)

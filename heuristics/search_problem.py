@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..instances.instance import Instance
-from ..instances.memory import least_budget
+from ..instances.memory import fastest, least_budget
 from ..instances.units import ceil_to
 from ..validate.schedule import MemoryModel, Schedule, unit_bytes
 from .choices import fastest_within
@@ -222,7 +222,7 @@ def with_light(instance: Instance, problem: Problem) -> Problem:
     """
     gaps = problem.gaps.copy()
     rate = _rates(problem, by_tensor=False)
-    before = np.cumsum([0, *(min(a.duration_ns for a in task.algorithms) for task in instance.tasks)])
+    before = np.cumsum([0, *(algorithm.duration_ns for algorithm in fastest(instance))])
     stay = before[gaps[:, UNTIL]] - before[gaps[:, AFTER] + 1]
     copies = np.maximum(problem.blocks[:, [OFFLOAD_NS, PREFETCH_NS]], 0).astype(np.float64)
     met = ((copies**2).sum(axis=0) / np.maximum(copies.sum(axis=0), 1)).sum()
@@ -296,8 +296,8 @@ def _make_private(instance: Instance, capacity: int, size: list[int], private: I
     needs = np.zeros(len(instance.tasks), dtype=np.int64)
     for k, task in enumerate(instance.tasks):
         needs[k] = sum(size[d] for d in task.blocks)
-        fastest = task.algorithms[fastest_within(task, capacity - int(needs[k]))]
-        needs[k] += ceil_to(fastest.workspace_bytes, instance.alignment_bytes)
+        quickest = task.algorithms[fastest_within(task, capacity - int(needs[k]))]
+        needs[k] += ceil_to(quickest.workspace_bytes, instance.alignment_bytes)
     end = capacity
     for d in sorted(range(len(size)), key=lambda d: (size[d], d)):
         if instance.blocks[d].tensor is not None:

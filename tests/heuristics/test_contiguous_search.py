@@ -39,10 +39,7 @@ def evicted(search: LocalSearch) -> set[Gap]:
 
 
 def test_a_program_whose_pieces_have_places_takes_as_long_as_without_addresses() -> None:
-    """Or nearly: a place may be free later than the bytes are, so that a prefetch comes a task later.
-
-    What follows may then be in another order, and even end sooner.
-    """
+    """Or nearly: a place may be free later than the bytes are, so that a prefetch comes a task later."""
     found = equal = 0
     for network, budget in _PROBLEMS:
         instance = Workload(network, 64, "v100").instance(budget)
@@ -54,7 +51,7 @@ def test_a_program_whose_pieces_have_places_takes_as_long_as_without_addresses()
             if not search._place_best():
                 continue
             found += 1
-            assert 0.99 * relaxed.cost <= search.cost <= 1.01 * relaxed.cost
+            assert relaxed.cost <= search.cost <= 1.01 * relaxed.cost
             equal += search.cost == relaxed.cost
             schedule = search.schedule("x")
             assert schedule is not None
