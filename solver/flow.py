@@ -86,15 +86,17 @@ class _Version:
 
 
 class Window(NamedTuple):
-    """A stretch of tasks and the least time that it takes.
+    """A stretch of tasks and the least time that it takes, or for which no copy back is made in it.
 
-    From the end of the task before `first`, or the start of the program, to the end of task `until - 1`; in
-    nanoseconds.
+    From the end of the task before `first`, or the start of the program, to the end of task `until - 1`, or
+    of the program; in nanoseconds. `idle` says that only the time counts for which the engine of prefetches
+    is idle.
     """
 
     first: int
     until: int
     least_ns: int
+    idle: bool = False
 
 
 class GapColumns(NamedTuple):
@@ -301,6 +303,8 @@ def window_model(
     until: int,
     integrality: Integrality,
     before: Sequence[int],
+    *,
+    idle: bool = False,
 ) -> FlowModel:
     """Build FLOW for the least time of a stretch of tasks, whatever comes before and after it.
 
@@ -313,8 +317,14 @@ def window_model(
         The stretch, from task `first` to task `until - 1`, and what must be whole.
     before
         Sums of the least times of the tasks before each task, and of all; nanoseconds.
+    idle
+        Whether only the time counts for which the engine of prefetches is idle. Copies of all blocks count
+        then, each for what it takes.
     """
     positions = np.arange(max(first - 1, 0), until, dtype=np.int64)
+    if idle:
+        everything = _Stretch(first, until, range(len(instance.blocks)))
+        return _model(instance, positions, integrality, everything, before, (), idle=True)
     used = {d for k in positions for d in instance.tasks[k].blocks}
     fixed = {
         d for d, block in enumerate(instance.blocks) if block.offload_ns is None or block.prefetch_ns is None
@@ -339,8 +349,9 @@ def _model(
     windows: Sequence[Window],
     *,
     unbroken: bool = False,
+    idle: bool = False,
 ) -> FlowModel:
-    """FLOW on some checkpoints for the time of a stretch."""
+    """FLOW on some checkpoints for the time of a stretch, or for how long no copy back is made in it."""
     count = len(positions)
     room = instance.pool_bytes
     builder = ModelBuilder()
@@ -359,11 +370,11 @@ def _model(
     least[0::2] = skipped * timed[0::2]
     units = max(before[stretch.until] - before[stretch.first], 1) / _RANGE, max(room, 1) / _RANGE
     ns, size = units
-    delta = builder.columns(2 * count + 1, lower=least / ns, cost=timed)
+    delta = builder.columns(2 * count + 1, lower=least / ns, cost=0.0 if idle else timed)
 
     # memory at both instants of each checkpoint, and the choice of its algorithm
     versions = _versions(instance, positions, stretch.blocks)
-    if integrality != "all":
+    if integrality != "all" and not idle:
         versions = _merged(versions)
     capacity = np.repeat([float(room - footprint(instance, int(k))) for k in positions], 2)
     staying = _staying_bytes(instance, positions, stretch.blocks)
@@ -384,11 +395,14 @@ def _model(
 
     # engines: what is moved in an interval fits its length
     single = instance.engines == "single"
-    out = builder.rows(2 * count + 1, upper=0.0)
-    back = out if single else builder.rows(2 * count + 1, upper=0.0)
-    builder.entries(out, delta, -1.0)
+    free = 0.0 if idle else -np.inf
+    back = builder.rows(2 * count + 1, lower=free, upper=0.0)
+    out = back if single else builder.rows(2 * count + 1, upper=0.0)
+    builder.entries(back, delta, -1.0)
     if not single:
-        builder.entries(back, delta, -1.0)
+        builder.entries(out, delta, -1.0)
+    if idle:
+        builder.entries(back, builder.columns(2 * count + 1, cost=timed), 1.0)
     load = _first_loads_ns(instance, positions) if stretch.first == 0 else 0
     if load:
         builder.entries(back[:1], builder.columns(1, lower=1.0, upper=1.0), load / ns)
@@ -406,8 +420,12 @@ def _model(
         else:
             columns = _add_version(builder, version, units, memory, out, back, integrality == "all", lines)
         gaps.update(zip(version.names, columns, strict=False))
-    if windows:
-        _add_windows(builder, windows, stretch.first, positions, delta, np.array(before) / ns, ns)
+    idle_windows = [window for window in windows if window.idle]
+    if idle_windows:
+        _add_idle_windows(builder, idle_windows, positions, back, stretch.until, ns)
+    timed_windows = [window for window in windows if not window.idle]
+    if timed_windows:
+        _add_windows(builder, timed_windows, stretch.first, positions, delta, np.array(before) / ns, ns)
     return FlowModel(
         linear=builder.build(),
         nanoseconds=ns,
@@ -459,6 +477,27 @@ def _add_windows(
     rows = builder.rows(len(windows), lower=[window.least_ns / ns for window in windows])
     builder.entries(rows, [column[window.until] for window in windows], 1.0)
     builder.entries(rows, [column[window.first] for window in windows], -1.0)
+
+
+def _add_idle_windows(
+    builder: ModelBuilder,
+    windows: Sequence[Window],
+    positions: NDArray[np.int64],
+    back: NDArray[np.int64],
+    tasks: int,
+    ns: float,
+) -> None:
+    """Columns for what the engine of prefetches is idle in each interval, and a row for each window.
+
+    It takes the intervals from the last checkpoint before the window to the first that is not before its end.
+    """
+    idle = builder.columns(len(back))
+    builder.entries(back, idle, 1.0)
+    for window in windows:
+        begin = 2 * int(np.searchsorted(positions, window.first))
+        end = 2 * int(np.searchsorted(positions, window.until - 1)) + 2
+        within = idle[begin:] if window.until == tasks else idle[begin:end]
+        builder.entries(builder.rows(1, lower=window.least_ns / ns), within, 1.0)
 
 
 def _add_version(

@@ -58,6 +58,10 @@ _FINDING = (32, 48)
 _CHOOSING = 36
 """Checkpoints of the model in which only the choice of algorithms is whole, the dearest of those."""
 
+_CHOOSING_AGAIN, _LONGER = 2, 15
+"""There is another with that many times as many, where it is solved within its time: it takes about so many
+times longer."""
+
 _WORTH, _WORTH_LINEAR = 25, 4
 """An LP that takes longer than the time left over this is the finest: the next takes several times longer.
 The second is for where nothing but LPs is to come."""
@@ -169,21 +173,26 @@ def stages(
     if linear:
         yield from solved_linear(count, rounds)
         return
-    if tasks > 2 * _WINDOW and left() > 0:
-        yield Tiling(_WINDOW, _SHARE * left())
+    for length in (_WINDOW, 2 * _WINDOW) if large else (_WINDOW,):
+        if tasks > 2 * length and left() > 0:
+            yield Tiling(length, _SHARE * left())
     for fine in _FINDING if large and left() > 0 else ():
         for _ in range(rounds):
             yield Stage(fine, "none", _SHARE * left())
+    choosing = math.inf
     if large and whole == "all" and left() > 0:
+        began = time.monotonic()
         yield Stage(_CHOOSING, "algorithms", _SHARE * left(), windowed=True, leads=False)
+        choosing = time.monotonic() - began
     while count < tasks and left() > 0:
         began = time.monotonic()
         yield from solved_whole(_SHARE)
         count = more()
         if (time.monotonic() - began) * longer > _SHARE * left():
             break
-    if tasks > 4 * _WINDOW and left() > 0:
-        yield Tiling(2 * _WINDOW, _SHARE * left())
+    length = 4 * _WINDOW if large else 2 * _WINDOW
+    if tasks > 2 * length and left() > 0:
+        yield Tiling(length, _SHARE * left())
     if large:
         fine = count
         for stage in solved_linear(_FINDING[-1] * 3 // 2, 1):
@@ -191,6 +200,10 @@ def stages(
             yield stage
         if left() > 0:
             yield Stage(fine, "none", _SHARE * left(), windowed=True, leads=False)
+        if _LONGER * choosing < _SHARE * left():
+            yield Stage(
+                _CHOOSING_AGAIN * _CHOOSING, "algorithms", _SHARE * left(), windowed=True, leads=False
+            )
     while left() > 0:
         began = time.monotonic()
         yield from solved_whole(1.0)

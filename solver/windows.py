@@ -56,6 +56,9 @@ class Windows:
     ) -> None:
         """Cut the tasks into stretches, and bound the time of each in which not all that it uses fits.
 
+        The last tasks are a stretch, too, whose engine of prefetches is also bounded in how long it is idle:
+        what they use has to come back, and nothing else is left to come.
+
         Parameters
         ----------
         length
@@ -66,25 +69,33 @@ class Windows:
             Solves a model within some seconds; returns None to end early.
         """
         deadline = time.monotonic() + seconds
-        total = len(self._instance.tasks)
-        for first in range(0, total, length):
-            until = min(first + length, total)
-            if self._fits(max(first - 1, 0), until):
-                continue
-            model = window_model(self._instance, first, until, self._integrality, self._before)
+
+        def least(first: int, until: int, *, idle: bool) -> int | None:
+            """Least time of a stretch, 0 while nothing is known of it; None to end early."""
+            model = window_model(self._instance, first, until, self._integrality, self._before, idle=idle)
             key = _digest(model.linear)
             left = deadline - time.monotonic()
             if key not in self._least and left > 0:
                 result = solve(model.linear, min(left, _SHARE * seconds))
                 if result is None:
-                    return
-                least = max(result.bound * model.nanoseconds * (1 - SAFETY), 0.0)
-                self._least[key] = math.ceil(least) if math.isfinite(least) else 0
-            least_ns = self._least.get(key, 0)
-            if least_ns > self._before[until] - self._before[first]:
-                window = Window(first, until, least_ns)
-                if window not in self.known:  # the last of each length may be the same
-                    self.known.append(window)
+                    return None
+                found = max(result.bound * model.nanoseconds * (1 - SAFETY), 0.0)
+                self._least[key] = math.ceil(found) if math.isfinite(found) else 0
+            return self._least.get(key, 0)
+
+        total = len(self._instance.tasks)
+        stretches = [(first, min(first + length, total), False) for first in range(0, total, length)]
+        last = max(total - length, 0)
+        for first, until, idle in [(last, total, True), (last, total, False), *stretches]:
+            if self._fits(max(first - 1, 0), until):
+                continue
+            least_ns = least(first, until, idle=idle)
+            if least_ns is None:
+                return
+            plain = 0 if idle else self._before[until] - self._before[first]
+            window = Window(first, until, least_ns, idle)
+            if least_ns > plain and window not in self.known:
+                self.known.append(window)
 
     def _fits(self, first: int, until: int) -> bool:
         """Whether the fastest algorithms fit beside what a stretch uses and what cannot leave.

@@ -111,12 +111,14 @@ def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
     whole = list(islice(stages(300, time.monotonic() + 1000), 30))
     assert list(map(named, whole)) == [
         (12, "windows"),
+        (24, "windows"),
         *((count, "none") for count in (32, 32, 32, 32, 48, 48, 48, 48)),
         (36, "algorithms+windows"),
         *((count, "all+windows") for count in (16, 22, 30, 40, 54, 72, 96, 128, 171, 228)),
-        (24, "windows"),
+        (48, "windows"),
         *((count, "none") for count in (72, 108, 162, 243, 300)),
         (300, "none+windows"),
+        (72, "algorithms+windows"),
         (300, "all+windows"),
     ]
     leading = [stage.count for stage in whole if isinstance(stage, Stage) and stage.leads]
