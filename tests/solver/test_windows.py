@@ -112,6 +112,19 @@ def test_the_longest_window_is_flow_on_every_task() -> None:
     assert compared > 5
 
 
+def test_the_last_tensors_wait_for_room_while_nothing_comes_back() -> None:
+    instance = Workload("resnet34", 256, "v100").instance("1.05xMmin")
+    total = len(instance.tasks)
+    (window,) = (w for w in windows_of(instance, 12) if w.idle)
+    assert window == Window(total - 12, total, pytest.approx(13_423_293, abs=100), True)
+    few = hot_checkpoints(instance, 32)
+    plain = flow_bound(instance, few, windows=[w for w in windows_of(instance, 12) if not w.idle])
+    better = flow_bound(instance, few, windows=windows_of(instance, 12))
+    assert plain is not None
+    assert better is not None
+    assert better.lower_bound_ns > 1.008 * plain.lower_bound_ns
+
+
 def test_repeated_layers_are_solved_once_and_say_more_than_few_checkpoints() -> None:
     instance = Workload("vgg:groups=30-30-2-2-2", 32, "v100").instance("1.05xMmin")
     calls: list[float] = []
