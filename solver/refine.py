@@ -58,9 +58,9 @@ _FINDING = (32, 48)
 _CHOOSING = 36
 """Checkpoints of the model in which only the choice of algorithms is whole, the dearest of those."""
 
-_CHOOSING_AGAIN, _LONGER = 2, 15
-"""There is another with that many times as many, where it is solved within its time: it takes about so many
-times longer."""
+_LONGER = 5
+"""There is another on as many as the finer of those LPs, which takes about that many times longer, where there
+is the time to solve it."""
 
 _WORTH, _WORTH_LINEAR = 25, 4
 """An LP that takes longer than the time left over this is the finest: the next takes several times longer.
@@ -201,9 +201,7 @@ def stages(
         if left() > 0:
             yield Stage(fine, "none", _SHARE * left(), windowed=True, leads=False)
         if _LONGER * choosing < _SHARE * left():
-            yield Stage(
-                _CHOOSING_AGAIN * _CHOOSING, "algorithms", _SHARE * left(), windowed=True, leads=False
-            )
+            yield Stage(_FINDING[-1], "algorithms", _SHARE * left(), windowed=True, leads=False)
     while left() > 0:
         began = time.monotonic()
         yield from solved_whole(1.0)

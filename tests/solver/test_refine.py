@@ -118,7 +118,7 @@ def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
         (48, "windows"),
         *((count, "none") for count in (72, 108, 162, 243, 300)),
         (300, "none+windows"),
-        (72, "algorithms+windows"),
+        (48, "algorithms+windows"),
         (300, "all+windows"),
     ]
     leading = [stage.count for stage in whole if isinstance(stage, Stage) and stage.leads]
