@@ -59,8 +59,8 @@ _CHOOSING = 36
 """Checkpoints of the model in which only the choice of algorithms is whole, the dearest of those."""
 
 _LONGER = 5
-"""There is another on as many as the finer of those LPs, which takes about that many times longer, where there
-is the time to solve it."""
+"""There is another on as many as the finer of those LPs have, where there is the time for it: it takes about
+that many times longer."""
 
 _WORTH, _WORTH_LINEAR = 25, 4
 """An LP that takes longer than the time left over this is the finest: the next takes several times longer.
