@@ -86,11 +86,11 @@ class _Version:
 
 
 class Window(NamedTuple):
-    """A stretch of tasks and the least time that it takes, or for which no copy back is made in it.
+    """A stretch of tasks and the least time that it takes.
 
-    From the end of the task before `first`, or the start of the program, to the end of task `until - 1`, or
-    of the program; in nanoseconds. `idle` says that only the time counts for which the engine of prefetches
-    is idle.
+    From the end of the task before `first`, or the start of the program, to the end of task `until - 1`; in
+    nanoseconds. With `idle` it is of the last tasks, to the end of the program, and only the time counts for
+    which the engine of prefetches is idle.
     """
 
     first: int
@@ -318,8 +318,8 @@ def window_model(
     before
         Sums of the least times of the tasks before each task, and of all; nanoseconds.
     idle
-        Whether only the time counts for which the engine of prefetches is idle. Copies of all blocks count
-        then, each for what it takes.
+        Whether only the time counts for which the engine of prefetches is idle, in a stretch of the last
+        tasks. Copies of all blocks count then, each for what it takes.
     """
     positions = np.arange(max(first - 1, 0), until, dtype=np.int64)
     if idle:
@@ -395,12 +395,12 @@ def _model(
 
     # engines: what is moved in an interval fits its length
     single = instance.engines == "single"
-    free = 0.0 if idle else -np.inf
-    back = builder.rows(2 * count + 1, lower=free, upper=0.0)
-    out = back if single else builder.rows(2 * count + 1, upper=0.0)
-    builder.entries(back, delta, -1.0)
+    least_copied = 0.0 if idle else -np.inf  # beside what the engine is idle
+    out = builder.rows(2 * count + 1, lower=least_copied if single else -np.inf, upper=0.0)
+    back = out if single else builder.rows(2 * count + 1, lower=least_copied, upper=0.0)
+    builder.entries(out, delta, -1.0)
     if not single:
-        builder.entries(out, delta, -1.0)
+        builder.entries(back, delta, -1.0)
     if idle:
         builder.entries(back, builder.columns(2 * count + 1, cost=timed), 1.0)
     load = _first_loads_ns(instance, positions) if stretch.first == 0 else 0
@@ -422,7 +422,7 @@ def _model(
         gaps.update(zip(version.names, columns, strict=False))
     idle_windows = [window for window in windows if window.idle]
     if idle_windows:
-        _add_idle_windows(builder, idle_windows, positions, back, stretch.until, ns)
+        _add_idle_windows(builder, idle_windows, positions, back, ns)
     timed_windows = [window for window in windows if not window.idle]
     if timed_windows:
         _add_windows(builder, timed_windows, stretch.first, positions, delta, np.array(before) / ns, ns)
@@ -484,20 +484,17 @@ def _add_idle_windows(
     windows: Sequence[Window],
     positions: NDArray[np.int64],
     back: NDArray[np.int64],
-    tasks: int,
     ns: float,
 ) -> None:
     """Columns for what the engine of prefetches is idle in each interval, and a row for each window.
 
-    It takes the intervals from the last checkpoint before the window to the first that is not before its end.
+    It takes the intervals from the last checkpoint before the window on.
     """
     idle = builder.columns(len(back))
     builder.entries(back, idle, 1.0)
     for window in windows:
         begin = 2 * int(np.searchsorted(positions, window.first))
-        end = 2 * int(np.searchsorted(positions, window.until - 1)) + 2
-        within = idle[begin:] if window.until == tasks else idle[begin:end]
-        builder.entries(builder.rows(1, lower=window.least_ns / ns), within, 1.0)
+        builder.entries(builder.rows(1, lower=window.least_ns / ns), idle[begin:], 1.0)
 
 
 def _add_version(
