@@ -253,7 +253,10 @@ class FlowRun:
         if self.windows is None:
             return
         self.windows.prove(
-            stage.length, stage.time_limit, lambda model, seconds: self._solved(worker, model, seconds)
+            stage.length,
+            stage.time_limit,
+            lambda model, seconds: self._solved(worker, model, seconds),
+            ends=stage.ends,
         )
         _log.info("%s: windows of %d tasks: %d known", self.name, stage.length, len(self.windows.known))
 

@@ -42,6 +42,10 @@ _HUGE = 4000
 _WINDOW = 12
 """Tasks of a short window: some layers, whose model is solved in some tenths of a second."""
 
+_ENDS = (8 * _WINDOW, 12 * _WINDOW)
+"""Tasks of windows at the ends of a program of many: what the last ones use has to come back, what the first
+ones write has to leave, and whole evictions say far more of that than their relaxation."""
+
 _FEW, _MANY, _IN_PARTS = (7 / 6, 2.0), (4 / 3, 3.0), (2.0, 3.0)
 """By which factor the checkpoints of whole models grow, and about how much longer a model takes then: for few
 tasks, for many, and where tensors are in parts. Of few tasks, more models make for more schedules."""
@@ -85,10 +89,14 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Windows to solve: of how many tasks each, and for how many seconds at most, all of them."""
+    """Windows to solve: of how many tasks each, and for how many seconds at most, all of them.
+
+    `ends` says whether only the last and the first tasks are windows.
+    """
 
     length: int
     time_limit: float
+    ends: bool = False
 
 
 def finest_integrality(instance: Instance, solver: str) -> Integrality:
@@ -111,7 +119,8 @@ def stages(
     """Models from coarse to fine, so that the bound rises as much as the time allows.
 
     Short windows, which take seconds, come first. Where there are many tasks, LPs on few checkpoints follow:
-    they find out which ones matter. On the dearest of these, algorithms alone are whole at first: such a
+    they find out which ones matter. Then come long windows of the last and the first tasks. On the dearest
+    checkpoints, algorithms alone are whole at first: such a
     model is often solved to the end where one that is all whole is not. Then come whole models on more and
     more of them: solved to the end, one says more than a finer one that is cut short. Longer windows and
     finer LPs come before the last, which has all the time left. Where there are few tasks, each whole model
@@ -179,6 +188,9 @@ def stages(
     for fine in _FINDING if large and left() > 0 else ():
         for _ in range(rounds):
             yield Stage(fine, "none", _SHARE * left())
+    for length in _ENDS if large else ():
+        if tasks > 2 * length and left() > 0:
+            yield Tiling(length, _SHARE * left(), ends=True)
     choosing = math.inf
     if large and whole == "all" and left() > 0:
         began = time.monotonic()
@@ -285,7 +297,7 @@ def refine_bound(
     for stage in stages(len(instance.tasks), deadline, whole, 1 if other is not None else ROUNDS):
         if isinstance(stage, Tiling):
             if windows is not None:
-                windows.prove(stage.length, stage.time_limit, solve)
+                windows.prove(stage.length, stage.time_limit, solve, ends=stage.ends)
             continue
         found = bound(stage)
         before = best

@@ -20,8 +20,9 @@ from ..validate.exact_bounds import least_times
 from .flow import SAFETY, Integrality, Window, window_model
 from .linear import LinearModel, LinearResult
 
-_SHARE = 0.25
-"""Of the time for all windows of a length, what one may take: a hard one leaves time to the others."""
+_SHARE, _SHARE_OF_ENDS = 0.25, 0.5
+"""Of the time for all windows of a length, what one may take, so that a hard one leaves time to the others.
+The second is for where there are two."""
 
 
 class Windows:
@@ -52,7 +53,12 @@ class Windows:
         }
 
     def prove(
-        self, length: int, seconds: float, solve: Callable[[LinearModel, float], LinearResult | None]
+        self,
+        length: int,
+        seconds: float,
+        solve: Callable[[LinearModel, float], LinearResult | None],
+        *,
+        ends: bool = False,
     ) -> None:
         """Cut the tasks into stretches, and bound the time of each in which not all that it uses fits.
 
@@ -67,8 +73,11 @@ class Windows:
             Time for all of them. What is not proven by then stays unknown.
         solve
             Solves a model within some seconds; returns None to end early.
+        ends
+            Whether only the last and the first tasks are stretches, and their time is all that is bounded.
         """
         deadline = time.monotonic() + seconds
+        share = _SHARE_OF_ENDS if ends else _SHARE
 
         def least(first: int, until: int, *, idle: bool) -> int | None:
             """Least time of a stretch, 0 while nothing is known of it; None to end early."""
@@ -76,7 +85,7 @@ class Windows:
             key = _digest(model.linear)
             left = deadline - time.monotonic()
             if key not in self._least and left > 0:
-                result = solve(model.linear, min(left, _SHARE * seconds))
+                result = solve(model.linear, min(left, share * seconds))
                 if result is None:
                     return None
                 found = max(result.bound * model.nanoseconds * (1 - SAFETY), 0.0)
@@ -84,9 +93,13 @@ class Windows:
             return self._least.get(key, 0)
 
         total = len(self._instance.tasks)
-        stretches = [(first, min(first + length, total), False) for first in range(0, total, length)]
         last = max(total - length, 0)
-        for first, until, idle in [(last, total, True), (last, total, False), *stretches]:
+        stretches = [(last, total, False), (0, min(length, total), False)]
+        if not ends:
+            rest = range(length, total, length)
+            stretches.insert(0, (last, total, True))
+            stretches += [(first, min(first + length, total), False) for first in rest]
+        for first, until, idle in stretches:
             if self._fits(max(first - 1, 0), until):
                 continue
             least_ns = least(first, until, idle=idle)

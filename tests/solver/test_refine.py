@@ -103,16 +103,18 @@ def test_the_command_line_says_who_proved_it(tmp_path: Path, capsys: pytest.Capt
 
 def named(stage: Stage | Tiling) -> tuple[int, str]:
     if isinstance(stage, Tiling):
-        return stage.length, "windows"
+        return stage.length, "ends" if stage.ends else "windows"
     return stage.count, f"{stage.integrality}+windows" if stage.windowed else stage.integrality
 
 
 def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
-    whole = list(islice(stages(300, time.monotonic() + 1000), 30))
+    whole = list(islice(stages(300, time.monotonic() + 1000), 40))
     assert list(map(named, whole)) == [
         (12, "windows"),
         (24, "windows"),
         *((count, "none") for count in (32, 32, 32, 32, 48, 48, 48, 48)),
+        (96, "ends"),
+        (144, "ends"),
         (36, "algorithms+windows"),
         *((count, "all+windows") for count in (16, 22, 30, 40, 54, 72, 96, 128, 171, 228)),
         (48, "windows"),
@@ -139,6 +141,8 @@ def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
     assert all(stage.unbroken == (stage.integrality == "all") for stage in few)
     assert all(stage.leads == (stage.integrality == "all") for stage in few)
     assert list(stages(300, time.monotonic())) == []
+    shorter = map(named, stages(200, time.monotonic() + 1000))
+    assert [length for length, what in shorter if what == "ends"] == [96]
 
 
 def test_what_is_whole_depends_on_parts_and_on_second_runs_of_many_tasks() -> None:

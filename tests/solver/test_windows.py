@@ -150,6 +150,25 @@ def test_repeated_layers_are_solved_once_and_say_more_than_few_checkpoints() -> 
     assert better.certified_ns <= plain.lower_bound_ns
 
 
+def test_windows_at_the_ends_alone_are_those_of_all_stretches_and_have_half_the_time_each() -> None:
+    instance = Workload("resnet34", 256, "v100").instance("1.05xMmin")
+    total = len(instance.tasks)
+    calls: list[float] = []
+
+    def counted(model: LinearModel, seconds: float) -> LinearResult:
+        calls.append(seconds)
+        return solved(model, seconds)
+
+    windows = Windows(instance, "all")
+    windows.prove(12, 60.0, counted, ends=True)
+    ends = {(0, 12), (total - 12, total)}
+    every = [w for w in windows_of(instance, 12) if w[:2] in ends and not w.idle]
+    assert len(every) == 2
+    assert sorted(windows.known) == sorted(every)
+    assert len(calls) == 2
+    assert all(29.0 < seconds <= 30.0 for seconds in calls)
+
+
 def test_a_window_that_is_not_looked_at_takes_no_longer_than_its_tasks() -> None:
     skipped = kept = 0
     for seed in range(80):
