@@ -119,9 +119,9 @@ def stages(
     """Models from coarse to fine, so that the bound rises as much as the time allows.
 
     Short windows, which take seconds, come first. Where there are many tasks, LPs on few checkpoints follow:
-    they find out which ones matter. Then come long windows of the last and the first tasks. On the dearest
-    checkpoints, algorithms alone are whole at first: such a
-    model is often solved to the end where one that is all whole is not. Then come whole models on more and
+    they find out which ones matter. On the dearest of these, algorithms alone are whole at first: such a
+    model is often solved to the end where one that is all whole is not. It is solved again with long windows
+    of the last and the first tasks, which take more time than it does. Then come whole models on more and
     more of them: solved to the end, one says more than a finer one that is cut short. Longer windows and
     finer LPs come before the last, which has all the time left. Where there are few tasks, each whole model
     leads to the next, and comes after its LP, which takes little time and whose dual values become a
@@ -188,14 +188,17 @@ def stages(
     for fine in _FINDING if large and left() > 0 else ():
         for _ in range(rounds):
             yield Stage(fine, "none", _SHARE * left())
-    for length in _ENDS if large else ():
-        if tasks > 2 * length and left() > 0:
-            yield Tiling(length, _SHARE * left(), ends=True)
     choosing = math.inf
     if large and whole == "all" and left() > 0:
         began = time.monotonic()
         yield Stage(_CHOOSING, "algorithms", _SHARE * left(), windowed=True, leads=False)
         choosing = time.monotonic() - began
+        ends = [length for length in _ENDS if tasks > 2 * length]
+        for length in ends:
+            if left() > 0:
+                yield Tiling(length, _SHARE * left(), ends=True)
+        if ends and left() > 0:
+            yield Stage(_CHOOSING, "algorithms", _SHARE * left(), windowed=True, leads=False)
     while count < tasks and left() > 0:
         began = time.monotonic()
         yield from solved_whole(_SHARE)

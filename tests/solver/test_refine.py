@@ -113,6 +113,7 @@ def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
         (12, "windows"),
         (24, "windows"),
         *((count, "none") for count in (32, 32, 32, 32, 48, 48, 48, 48)),
+        (36, "algorithms+windows"),
         (96, "ends"),
         (144, "ends"),
         (36, "algorithms+windows"),
@@ -143,6 +144,8 @@ def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
     assert list(stages(300, time.monotonic())) == []
     shorter = map(named, stages(200, time.monotonic() + 1000))
     assert [length for length, what in shorter if what == "ends"] == [96]
+    in_parts = islice(stages(300, time.monotonic() + 1000, "algorithms"), 40)
+    assert not any(what == "ends" for _, what in map(named, in_parts))
 
 
 def test_what_is_whole_depends_on_parts_and_on_second_runs_of_many_tasks() -> None:
