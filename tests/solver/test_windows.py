@@ -8,6 +8,7 @@ import pytest
 
 from pebbler.benchmark.tiny import tiny_instance
 from pebbler.instances.instance import Instance
+from pebbler.instances.transforms import in_pages
 from pebbler.instances.workload import Workload
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.checkpoints import hot_checkpoints
@@ -148,6 +149,18 @@ def test_repeated_layers_are_solved_once_and_say_more_than_few_checkpoints() -> 
     assert not better.certified
     assert better.certificate is not None
     assert better.certified_ns <= plain.lower_bound_ns
+
+
+def test_whole_evictions_say_far_more_of_the_last_tasks_than_their_relaxation() -> None:
+    instance = in_pages(Workload("vgg:groups=2-24-64-4-4", 128, "v100").instance("1.05xMmin"))
+    total, before = len(instance.tasks), [0, *accumulate(least_times(instance))]
+    relaxed, whole = (
+        solved(model.linear, 60.0).bound * model.nanoseconds / 1e6
+        for integrality in ("none", "all")
+        for model in [window_model(instance, total - 48, total, integrality, before)]  # type: ignore[arg-type]
+    )
+    assert relaxed == pytest.approx(1168, abs=1)
+    assert whole == pytest.approx(1321, abs=1)
 
 
 def test_windows_at_the_ends_alone_are_those_of_all_stretches_and_have_half_the_time_each() -> None:
