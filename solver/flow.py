@@ -322,14 +322,19 @@ def window_model(
         tasks. Copies of all blocks count then, each for what it takes.
     """
     positions = np.arange(max(first - 1, 0), until, dtype=np.int64)
-    if idle:
-        everything = _Stretch(first, until, range(len(instance.blocks)))
-        return _model(instance, positions, integrality, everything, before, (), idle=True)
-    used = {d for k in positions for d in instance.tasks[k].blocks}
-    fixed = {
+    blocks: Sequence[int] = range(len(instance.blocks))
+    if not idle:
+        used = {d for k in positions for d in instance.tasks[k].blocks}
+        blocks = sorted(used | fixed_blocks(instance))
+    stretch = _Stretch(first, until, blocks)
+    return _model(instance, positions, integrality, stretch, before, (), idle=idle)
+
+
+def fixed_blocks(instance: Instance) -> set[int]:
+    """Blocks that cannot both leave the device and come back."""
+    return {
         d for d, block in enumerate(instance.blocks) if block.offload_ns is None or block.prefetch_ns is None
     }
-    return _model(instance, positions, integrality, _Stretch(first, until, sorted(used | fixed)), before, ())
 
 
 class _Stretch(NamedTuple):

@@ -148,6 +148,15 @@ def stages(
     if linear and tasks > _HUGE:
         count, worth = _FIRST_LINEAR, _WORTH_LINEAR
 
+    def tilings(*lengths: int, ends: bool = False) -> Iterator[Tiling]:
+        """Windows of each length of which the program has more than two."""
+        for length in lengths:
+            if tasks > 2 * length and left() > 0:
+                yield Tiling(length, _SHARE * left(), ends)
+
+    def algorithms(count: int) -> Stage:
+        return Stage(count, "algorithms", _SHARE * left(), windowed=True, leads=False)
+
     def solved_linear(fine: int, rounds: int) -> Iterator[Stage]:
         """LPs as fine as the time allows."""
         while left() > 0:
@@ -182,32 +191,26 @@ def stages(
     if linear:
         yield from solved_linear(count, rounds)
         return
-    for length in (_WINDOW, 2 * _WINDOW) if large else (_WINDOW,):
-        if tasks > 2 * length and left() > 0:
-            yield Tiling(length, _SHARE * left())
+    *short, long = (_WINDOW, 2 * _WINDOW, 4 * _WINDOW) if large else (_WINDOW, 2 * _WINDOW)
+    yield from tilings(*short)
     for fine in _FINDING if large and left() > 0 else ():
         for _ in range(rounds):
             yield Stage(fine, "none", _SHARE * left())
     choosing = math.inf
     if large and whole == "all" and left() > 0:
         began = time.monotonic()
-        yield Stage(_CHOOSING, "algorithms", _SHARE * left(), windowed=True, leads=False)
+        yield algorithms(_CHOOSING)
         choosing = time.monotonic() - began
-        ends = [length for length in _ENDS if tasks > 2 * length]
-        for length in ends:
-            if left() > 0:
-                yield Tiling(length, _SHARE * left(), ends=True)
-        if ends and left() > 0:
-            yield Stage(_CHOOSING, "algorithms", _SHARE * left(), windowed=True, leads=False)
+        yield from tilings(*_ENDS, ends=True)
+        if tasks > 2 * min(_ENDS) and left() > 0:
+            yield algorithms(_CHOOSING)
     while count < tasks and left() > 0:
         began = time.monotonic()
         yield from solved_whole(_SHARE)
         count = more()
         if (time.monotonic() - began) * longer > _SHARE * left():
             break
-    length = 4 * _WINDOW if large else 2 * _WINDOW
-    if tasks > 2 * length and left() > 0:
-        yield Tiling(length, _SHARE * left())
+    yield from tilings(long)
     if large:
         fine = count
         for stage in solved_linear(_FINDING[-1] * 3 // 2, 1):
@@ -216,7 +219,7 @@ def stages(
         if left() > 0:
             yield Stage(fine, "none", _SHARE * left(), windowed=True, leads=False)
         if _LONGER * choosing < _SHARE * left():
-            yield Stage(_FINDING[-1], "algorithms", _SHARE * left(), windowed=True, leads=False)
+            yield algorithms(_FINDING[-1])
     while left() > 0:
         began = time.monotonic()
         yield from solved_whole(1.0)

@@ -17,7 +17,7 @@ from itertools import accumulate
 from ..instances.instance import Instance
 from ..instances.memory import fastest, live_ranges
 from ..validate.exact_bounds import least_times
-from .flow import SAFETY, Integrality, Window, window_model
+from .flow import SAFETY, Integrality, Window, fixed_blocks, window_model
 from .linear import LinearModel, LinearResult
 
 _SHARE, _SHARE_OF_ENDS = 0.25, 0.5
@@ -48,9 +48,7 @@ class Windows:
         self._least: dict[bytes, int] = {}
         self._live = live_ranges(instance)
         self._scratch = [algorithm.workspace_bytes for algorithm in fastest(instance)]
-        self._fixed = {
-            d for d, b in enumerate(instance.blocks) if b.offload_ns is None or b.prefetch_ns is None
-        }
+        self._fixed = fixed_blocks(instance)
 
     def prove(
         self,
@@ -94,11 +92,13 @@ class Windows:
 
         total = len(self._instance.tasks)
         last = max(total - length, 0)
-        stretches = [(last, total, False), (0, min(length, total), False)]
-        if not ends:
-            rest = range(length, total, length)
-            stretches.insert(0, (last, total, True))
-            stretches += [(first, min(first + length, total), False) for first in rest]
+        tail = (last, total, False)
+        if ends:
+            stretches = [tail, (0, min(length, total), False)]
+        else:
+            firsts = range(0, total, length)
+            cut = [(first, min(first + length, total), False) for first in firsts]
+            stretches = [(last, total, True), tail, *cut]
         for first, until, idle in stretches:
             if self._fits(max(first - 1, 0), until):
                 continue
