@@ -168,13 +168,14 @@ def flow_bound(
     solver: str = "highs",
     windows: Sequence[Window] = (),
     unbroken: bool = False,
+    long: float = LONG,
     **options: Unpack[LinearOptions],
 ) -> Bound | None:
     """Bound the makespan by FLOW on some checkpoints.
 
     Parameters
     ----------
-    instance, checkpoints, integrality, windows, unbroken
+    instance, checkpoints, integrality, windows, unbroken, long
         As for `flow_model`.
     solver, **options
         As for `solve_linear`.
@@ -189,7 +190,7 @@ def flow_bound(
     ValueError
         For an instance with recomputable tasks, which the model does not cover.
     """
-    model = flow_model(instance, checkpoints, integrality, windows, unbroken=unbroken)
+    model = flow_model(instance, checkpoints, integrality, windows, unbroken=unbroken, long=long)
     result = solve_linear(model.linear, solver=solver, **options)
     return proven(instance, result, model, bound_name(integrality, solver))
 
@@ -268,6 +269,7 @@ def flow_model(
     windows: Sequence[Window] = (),
     *,
     unbroken: bool = False,
+    long: float = LONG,
 ) -> FlowModel:
     """Build FLOW on some checkpoints.
 
@@ -281,6 +283,8 @@ def flow_model(
         Stretches of tasks of which more is known than the checkpoints say.
     unbroken
         Whether long copies are not interrupted, where evictions are whole.
+    long
+        Share of the time of the longest copy over which a copy is long.
 
     Raises
     ------
@@ -294,7 +298,7 @@ def flow_model(
     positions = np.array(sorted(set(checkpoints)), dtype=np.int64)
     whole = _Stretch(0, len(instance.tasks), range(len(instance.blocks)))
     before = [0, *accumulate(least_times(instance))]
-    return _model(instance, positions, integrality, whole, before, windows, unbroken=unbroken)
+    return _model(instance, positions, integrality, whole, before, windows, long=long if unbroken else None)
 
 
 def window_model(
@@ -353,10 +357,13 @@ def _model(
     before: Sequence[int],
     windows: Sequence[Window],
     *,
-    unbroken: bool = False,
+    long: float | None = None,
     idle: bool = False,
 ) -> FlowModel:
-    """FLOW on some checkpoints for the time of a stretch, or for how long no copy back is made in it."""
+    """FLOW on some checkpoints for the time of a stretch, or for how long no copy back is made in it.
+
+    Copies that take more than a share `long` of the longest are not interrupted; None: all may be.
+    """
     count = len(positions)
     room = instance.pool_bytes
     builder = ModelBuilder()
@@ -412,12 +419,12 @@ def _model(
     if load:
         builder.entries(back[:1], builder.columns(1, lower=1.0, upper=1.0), load / ns)
     lines: tuple[UnbrokenCopies, UnbrokenCopies] | None = None
-    if unbroken:
+    if long is not None:
         longest = max(
             (float(time or 0) for v in versions for time in (v.offload_ns, v.prefetch_ns)), default=0.0
         )
-        line = UnbrokenCopies(builder, 2 * count + 1, LONG * longest)
-        lines = line, line if single else UnbrokenCopies(builder, 2 * count + 1, LONG * longest)
+        line = UnbrokenCopies(builder, 2 * count + 1, long * longest)
+        lines = line, line if single else UnbrokenCopies(builder, 2 * count + 1, long * longest)
     gaps: dict[tuple[Gap, ...], GapColumns] = {}
     for version in versions:
         if integrality != "all" and version.stays_once:
@@ -440,7 +447,7 @@ def _model(
         memory_rows=memory,
         engine_rows=(out,) if single else (out, back),
         gaps=gaps,
-        beyond=(*(["unbroken"] if unbroken else []), *(["windows"] if windows else [])),
+        beyond=(*(["unbroken"] if long is not None else []), *(["windows"] if windows else [])),
     )
 
 

@@ -28,7 +28,7 @@ from .flow_decode import guide_of
 from .linear import LinearModel, LinearResult
 from .linear_worker import LinearWorker
 from .packing import places
-from .refine import LARGE, ROUNDS, Stage, Tiling, finest_integrality, stages
+from .refine import DEFAULT, ROUNDS, Stage, Tiling, finest_integrality, stages
 from .windows import Windows
 
 if TYPE_CHECKING:
@@ -136,16 +136,19 @@ class FlowRun:
         What the models take for the instance: in paged memory, sizes are whole pages.
     rounds
         LPs in a row of as many checkpoints, where each leads to the next.
+    thresholds
+        When to build which models.
     """
 
     name = "flow"
     rounds = ROUNDS
+    thresholds = DEFAULT
     rules: tuple[str, ...] = (_FIRST_METHOD,)
 
     def __init__(self, instance: Instance, limits: Limits) -> None:
         self.instance, self.limits = instance, limits
         self.modelled = in_pages(instance) if limits.memory == "paged" else instance
-        self.whole = finest_integrality(instance, limits.solver)
+        self.whole = finest_integrality(instance, limits.solver, self.thresholds)
         self.bound = best_bound(instance, limits.without, limits.memory)
         self.best = limits.incumbent
         self.searches = "local-search" not in limits.without
@@ -167,7 +170,8 @@ class FlowRun:
         try:
             with LinearWorker(self.limits.solver) as worker:
                 self._start()
-                for stage in stages(len(self.instance.tasks), self.deadline, self.whole, rounds):
+                tasks = len(self.instance.tasks)
+                for stage in stages(tasks, self.deadline, self.whole, rounds, self.thresholds):
                     if self._met() or self._late():
                         break
                     if isinstance(stage, Tiling):
@@ -292,7 +296,14 @@ class FlowRun:
         """A model, and what is to be done with its result."""
         windows = self.windows.known if stage.windowed and self.windows is not None else ()
         unbroken = stage.unbroken and "unbroken" not in self.limits.without
-        model = flow_model(self.modelled, checkpoints, stage.integrality, windows, unbroken=unbroken)
+        model = flow_model(
+            self.modelled,
+            checkpoints,
+            stage.integrality,
+            windows,
+            unbroken=unbroken,
+            long=self.thresholds.long,
+        )
         return model.linear, lambda result: self._take(stage, model, result)
 
     def _take(self, stage: Stage, model: FlowModel, result: LinearResult) -> None:
@@ -305,7 +316,8 @@ class FlowRun:
 
         if result.values is None or not isinstance(self.search, LocalSearch):
             return
-        if stage.integrality != "none" or len(self.instance.tasks) > LARGE:  # else whole models come soon
+        large = len(self.instance.tasks) > self.thresholds.large
+        if stage.integrality != "none" or large:  # else whole models come soon
             self.search.suggest(guide_of(self.modelled, model, result.values))
 
     def _search(self, share: float = 1.0) -> None:

@@ -25,26 +25,8 @@ from .linear import (
     solve_linear,
     takes_whole_columns,
 )
+from .unbroken import LONG
 from .windows import Windows
-
-_FIRST = 16
-"""Checkpoints of the coarsest model."""
-
-_FIRST_LINEAR = 64
-"""The same where there are only LPs: of so many tasks, sixteen are too few to find out which ones matter."""
-
-LARGE = 100
-"""Tasks above which LPs come before large whole models: one of those may not even finish its relaxation."""
-
-_HUGE = 4000
-"""Tasks above which there are only LPs."""
-
-_WINDOW = 12
-"""Tasks of a short window: some layers, whose model is solved in some tenths of a second."""
-
-_ENDS = (8 * _WINDOW, 12 * _WINDOW)
-"""Tasks of windows at the ends of a program of many: what the last ones use has to come back, what the first
-ones write has to leave, and whole evictions say far more of that than their relaxation."""
 
 _FEW, _MANY, _IN_PARTS = (7 / 6, 2.0), (4 / 3, 3.0), (2.0, 3.0)
 """By which factor the checkpoints of whole models grow, and about how much longer a model takes then: for few
@@ -56,12 +38,6 @@ _SHARE = 0.3
 ROUNDS = 4
 """LPs of so many checkpoints in a row, each on those that the last one suggests."""
 
-_FINDING = (32, 48)
-"""Checkpoints of the LPs that find out which ones matter: with many more, they share their prices out."""
-
-_CHOOSING = 36
-"""Checkpoints of the model in which only the choice of algorithms is whole, the dearest of those."""
-
 _LONGER = 5
 """There is another on as many as the finer of those LPs have, where there is the time for it: it takes about
 that many times longer."""
@@ -69,6 +45,48 @@ that many times longer."""
 _WORTH, _WORTH_LINEAR = 25, 4
 """An LP that takes longer than the time left over this is the finest: the next takes several times longer.
 The second is for where nothing but LPs is to come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """From how many tasks on there are which models, and of how many tasks they are; tests take other ones.
+
+    Attributes
+    ----------
+    first, first_linear
+        Checkpoints of the coarsest model; the second is for where there are so many tasks that there are only
+        LPs: of those, sixteen are too few to find out which ones matter.
+    large
+        Tasks above which LPs come before large whole models (one of those may not even finish its
+        relaxation), and copies may be interrupted.
+    huge
+        Tasks above which there are only LPs.
+    window
+        Tasks of a short window: some layers, whose model is solved in some tenths of a second. Longer ones
+        are of twice and four times as many. A program has more than two windows of a length.
+    ends
+        Tasks of windows at the ends of a large program: what the last ones use has to come back, what the
+        first ones write has to leave, and whole evictions say far more of that than their relaxation.
+    finding
+        Checkpoints of the LPs that find out which ones matter: with many more, they share their prices out.
+    choosing
+        Checkpoints of the model in which only the choice of algorithms is whole, the dearest of those.
+    long
+        Share of the time of the longest copy over which a copy is long, so that none cuts in on it.
+    """
+
+    first: int = 16
+    first_linear: int = 64
+    large: int = 100
+    huge: int = 4000
+    window: int = 12
+    ends: tuple[int, ...] = (96, 144)
+    finding: tuple[int, ...] = (32, 48)
+    choosing: int = 36
+    long: float = LONG
+
+
+DEFAULT = Thresholds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +117,7 @@ class Tiling:
     ends: bool = False
 
 
-def finest_integrality(instance: Instance, solver: str) -> Integrality:
+def finest_integrality(instance: Instance, solver: str, thresholds: Thresholds = DEFAULT) -> Integrality:
     """What can be whole in models of an instance.
 
     In thousands of tasks, nothing: after a minute, a whole model is then no better than its relaxation. Parts
@@ -107,14 +125,18 @@ def finest_integrality(instance: Instance, solver: str) -> Integrality:
     tasks, a whole model says after a minute hardly more than its relaxation.
     """
     again = any(task.recomputable for task in instance.tasks)
-    huge = len(instance.tasks) > (LARGE if again else _HUGE)
+    huge = len(instance.tasks) > (thresholds.large if again else thresholds.huge)
     if huge or not takes_whole_columns(solver):
         return "none"
     return "algorithms" if in_parts(instance) else "all"
 
 
 def stages(
-    tasks: int, deadline: float, whole: Integrality = "all", rounds: int = ROUNDS
+    tasks: int,
+    deadline: float,
+    whole: Integrality = "all",
+    rounds: int = ROUNDS,
+    thresholds: Thresholds = DEFAULT,
 ) -> Iterator[Stage | Tiling]:
     """Models from coarse to fine, so that the bound rises as much as the time allows.
 
@@ -138,15 +160,17 @@ def stages(
         What is whole in the models other than LPs; ``none``: there are only LPs.
     rounds
         How many LPs have the same number of checkpoints; more than one where each leads to the next.
+    thresholds
+        When to build which models.
     """
 
     def left() -> float:
         return max(deadline - time.monotonic(), 0.0)
 
-    large, linear = tasks > LARGE, whole == "none"
-    count, worth = min(_FIRST, tasks), _WORTH
-    if linear and tasks > _HUGE:
-        count, worth = _FIRST_LINEAR, _WORTH_LINEAR
+    large, linear = tasks > thresholds.large, whole == "none"
+    count, worth = min(thresholds.first, tasks), _WORTH
+    if linear and tasks > thresholds.huge:
+        count, worth = thresholds.first_linear, _WORTH_LINEAR
 
     def tilings(*lengths: int, ends: bool = False) -> Iterator[Tiling]:
         """Windows of each length of which the program has more than two."""
@@ -166,7 +190,7 @@ def stages(
                 yield Stage(fine, "none", left() if last and linear else _SHARE * left(), leads=linear)
                 if last or (time.monotonic() - began) * worth > left():
                     return
-            fine = min(fine * 3 // 2, tasks)
+            fine = min(max(fine * 3 // 2, fine + 1), tasks)
 
     def solved_whole(share: float) -> Iterator[Stage]:
         if not large:
@@ -191,19 +215,20 @@ def stages(
     if linear:
         yield from solved_linear(count, rounds)
         return
-    *short, long = (_WINDOW, 2 * _WINDOW, 4 * _WINDOW) if large else (_WINDOW, 2 * _WINDOW)
+    finding, choosing, ends = thresholds.finding, thresholds.choosing, thresholds.ends
+    *short, long = (thresholds.window * factor for factor in ((1, 2, 4) if large else (1, 2)))
     yield from tilings(*short)
-    for fine in _FINDING if large and left() > 0 else ():
+    for fine in finding if large and left() > 0 else ():
         for _ in range(rounds):
             yield Stage(fine, "none", _SHARE * left())
-    choosing = math.inf
+    took = math.inf
     if large and whole == "all" and left() > 0:
         began = time.monotonic()
-        yield algorithms(_CHOOSING)
-        choosing = time.monotonic() - began
-        yield from tilings(*_ENDS, ends=True)
-        if tasks > 2 * min(_ENDS) and left() > 0:
-            yield algorithms(_CHOOSING)
+        yield algorithms(choosing)
+        took = time.monotonic() - began
+        yield from tilings(*ends, ends=True)
+        if tasks > 2 * min(ends) and left() > 0:
+            yield algorithms(choosing)
     while count < tasks and left() > 0:
         began = time.monotonic()
         yield from solved_whole(_SHARE)
@@ -213,13 +238,13 @@ def stages(
     yield from tilings(long)
     if large:
         fine = count
-        for stage in solved_linear(_FINDING[-1] * 3 // 2, 1):
+        for stage in solved_linear(min(finding[-1] * 3 // 2, tasks), 1):
             fine = stage.count
             yield stage
         if left() > 0:
             yield Stage(fine, "none", _SHARE * left(), windowed=True, leads=False)
-        if _LONGER * choosing < _SHARE * left():
-            yield algorithms(_FINDING[-1])
+        if _LONGER * took < _SHARE * left():
+            yield algorithms(finding[-1])
     while left() > 0:
         began = time.monotonic()
         yield from solved_whole(1.0)
@@ -238,6 +263,7 @@ def refine_bound(
     log: bool = False,
     memory: MemoryModel = "contiguous",
     on_better: Callable[[Bound], None] | None = None,
+    thresholds: Thresholds = DEFAULT,
 ) -> Bound:
     """Return the best bound that the time allows; the bound only rises.
 
@@ -262,6 +288,8 @@ def refine_bound(
         For paged memory, the models take blocks and workspaces in whole pages.
     on_better
         Called with every bound that is better than those before.
+    thresholds
+        When to build which models.
 
     Raises
     ------
@@ -273,7 +301,7 @@ def refine_bound(
     best = best_bound(instance, memory=memory)
     if on_better is not None:
         on_better(best)
-    whole = finest_integrality(instance, solver)
+    whole = finest_integrality(instance, solver, thresholds)
     if memory == "paged":
         instance = in_pages(instance)
     options = LinearOptions(workers=workers, seed=seed, log=log)
@@ -294,13 +322,14 @@ def refine_bound(
             limit = LinearOptions(time_limit=stage.time_limit)
             return other(instance, checkpoints, integrality=how, solver=solver, **(options | limit))
         known = windows.known if stage.windowed and windows is not None else ()
-        model = flow_model(instance, checkpoints, how, known, unbroken=stage.unbroken)
+        model = flow_model(instance, checkpoints, how, known, unbroken=stage.unbroken, long=thresholds.long)
         result = solve(model.linear, stage.time_limit)
         if stage.leads:
             chosen.learn(model, result)
         return proven(instance, result, model, bound_name(how, solver))
 
-    for stage in stages(len(instance.tasks), deadline, whole, 1 if other is not None else ROUNDS):
+    rounds = 1 if other is not None else ROUNDS
+    for stage in stages(len(instance.tasks), deadline, whole, rounds, thresholds):
         if isinstance(stage, Tiling):
             if windows is not None:
                 windows.prove(stage.length, stage.time_limit, solve, ends=stage.ends)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import pytest
 from msgspec import UNSET
 
-from pebbler.benchmark.tiny import scaled, tiny_instance
+from pebbler.benchmark.tiny import plain, scaled, tiny_instance
 from pebbler.cli import main
 from pebbler.heuristics.methods import Limits, find_method
 from pebbler.heuristics.parts import with_parts
@@ -20,7 +21,7 @@ from pebbler.instances.transforms import in_parts, with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, best_bound, compute_bound
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.refine import Stage, Tiling, finest_integrality, refine_bound, stages
+from pebbler.solver.refine import Stage, Thresholds, Tiling, finest_integrality, refine_bound, stages
 from pebbler.validate.certificate import check_certificate
 
 
@@ -162,3 +163,21 @@ def test_models_of_parts_grow_faster_for_they_take_less_time() -> None:
         (12, "windows"),
         *((count, how) for count in (16, 32, 40) for how in ("none", "algorithms+windows")),
     ]
+
+
+@pytest.mark.parametrize("first", range(0, 40, 20))
+def test_every_model_of_large_programs_on_tiny_ones_is_a_bound(first: int) -> None:
+    """Windows of one task and more, those of the ends, merged versions, whole algorithms, all copies long."""
+    tiny = Thresholds(first=2, large=3, window=1, ends=(2, 3), finding=(2, 3), choosing=2, long=0.0)
+    told: set[str] = set()
+    for seed in range(first, first + 20):
+        instance = plain(seed)
+        schedule = brute_force(instance, "divisible")
+        if schedule is None:
+            continue
+        for thresholds in (tiny, replace(tiny, large=100), replace(tiny, huge=3, first_linear=2)):
+            bounds: list[Bound] = []
+            refine_bound(instance, 5.0, thresholds=thresholds, on_better=bounds.append)
+            assert bounds[-1].lower_bound_ns <= schedule.makespan_ns, (seed, thresholds)
+            told |= {bound.bound_by for bound in bounds}
+    assert {"flow-milp-highs+unbroken+windows", "flow-partial-highs+windows"} <= told
