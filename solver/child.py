@@ -19,6 +19,8 @@ from tempfile import TemporaryDirectory
 from threading import Lock, Thread, Timer
 from typing import IO, BinaryIO
 
+from .interrupts import held
+
 
 class ChildEnded(Exception):  # noqa: N818 - not always an error: who asked for it expects it
     """The process ended before the call did; the message says how.
@@ -51,7 +53,8 @@ class Child:
         self._answer: Future[object] = Future()
         self._answer.set_exception(ChildEnded("nothing was started", wanted=True))
         self._talk: Thread | None = None
-        self._open()
+        with held():
+            self._open()
 
     def __enter__(self) -> Child:
         return self
@@ -78,13 +81,14 @@ class Child:
         """
         if not self.done():
             raise RuntimeError("the process is busy; wait for its result or stop it")
-        if self._process.poll() is not None:
-            self.stop()
-            self._open()
         call = pickle.dumps((function, arguments))
-        self._answer = Future()
-        self._talk = Thread(target=self._converse, args=(call, wall_limit, self._answer), daemon=True)
-        self._talk.start()
+        with held():
+            if self._process.poll() is not None:
+                self.stop()
+                self._open()
+            self._answer = Future()
+            self._talk = Thread(target=self._converse, args=(call, wall_limit, self._answer), daemon=True)
+            self._talk.start()
 
     def done(self) -> bool:
         """Whether there is a result, or will be none."""
@@ -104,10 +108,11 @@ class Child:
 
     def stop(self) -> None:
         """End the process now, and with it the call."""
-        self._kill("it was stopped")
-        if self._talk is not None:
-            self._talk.join()
-        self._open_files.close()
+        with held():
+            self._kill("it was stopped")
+            if self._talk is not None:
+                self._talk.join()
+            self._open_files.close()
 
     def _open(self) -> None:
         """Start the process."""
@@ -153,7 +158,7 @@ class Child:
             calls.write(call)
             calls.flush()
             returned, value = pickle.load(answers)
-        except (OSError, EOFError, pickle.UnpicklingError):
+        except Exception:  # an answer that cannot be read may raise anything
             _kill_group(self._process.pid)  # what it had started
             code = self._process.wait()
             returned, value = False, ChildEnded(self._why or _told(code), wanted=bool(self._why))
@@ -202,8 +207,20 @@ def serve() -> None:
             answer: tuple[bool, object] = True, function(*arguments)
         except Exception as error:
             answer = False, error
-        pickle.dump(answer, answers)
+        answers.write(_written(answer))
         answers.flush()
+
+
+def _written(answer: tuple[bool, object]) -> bytes:
+    """An answer as bytes that can be read again; one that has none is an error that says so."""
+    try:
+        data = pickle.dumps(answer)
+        if not answer[0]:  # exceptions with arguments of their own are written, but not read
+            pickle.loads(data)
+    except Exception as error:
+        told = f"{type(answer[1]).__name__}: {answer[1]}"
+        return pickle.dumps((False, RuntimeError(f"{told} ({type(error).__name__} in passing it on)")))
+    return data
 
 
 def _listen(source: BinaryIO, calls: SimpleQueue[tuple[Callable[..., object], tuple[object, ...]]]) -> None:

@@ -168,7 +168,7 @@ class ModelBuilder:
 def solve_linear(
     model: LinearModel, *, solver: str = "highs", **options: Unpack[LinearOptions]
 ) -> LinearResult:
-    """Solve a model, and check what comes back; solvers that are not OR-Tools' get a process of their own.
+    """Solve a model in another process, and check what comes back: Ctrl-C and crashes of a solver are safe.
 
     Parameters
     ----------
@@ -184,8 +184,6 @@ def solve_linear(
     PebblerError
         For a solver that is not available here, or that cannot take whole columns when the model has some.
     """
-    if solver in MATH_OPT_SOLVERS:
-        return solve_in_process(model, solver, **options)
     from .linear_worker import LinearWorker
 
     with LinearWorker(solver) as worker:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import math
 from functools import cache
+from importlib import import_module
 from typing import Unpack
 
 from .child import Child, ChildEnded
@@ -37,11 +38,11 @@ class LinearWorker:
         For a solver that is not available here.
     """
 
-    def __init__(self, solver: str = "highs", *, grace: float = 5.0) -> None:
+    def __init__(self, solver: str = "highs", *, grace: float = 1.5) -> None:
         require_linear_solver(solver)
         self._solver, self._grace = solver, grace
         self._idle = _idle.setdefault(_hidden(solver), [])
-        self._child = self._idle.pop() if self._idle else Child(_hidden(solver))
+        self._child = self._idle.pop() if self._idle else self._new()
 
     def __enter__(self) -> LinearWorker:
         return self
@@ -62,7 +63,7 @@ class LinearWorker:
         """
         if options.get("log"):  # a new process writes to what is standard error now
             self._child.stop()
-            self._child = Child(_hidden(self._solver))
+            self._child = self._new()
         limit = options.get("time_limit")
         wall_limit = None if limit is None else max(limit, 0.0) + self._grace
         self._child.start(_solve, model, self._solver, options, wall_limit=wall_limit)
@@ -97,6 +98,19 @@ class LinearWorker:
         """Give up the model that is being solved, at once."""
         self._child.stop()
 
+    def _new(self) -> Child:
+        """A process that has loaded the solver: no time limit pays for that."""
+        child = Child(_hidden(self._solver))
+        child.start(_load, self._solver)
+        try:
+            child.result()
+        except ChildEnded:
+            pass  # the first model's result will say so
+        except BaseException:
+            child.stop()
+            raise
+        return child
+
 
 @cache
 def list_by_pulp() -> tuple[str, ...]:
@@ -122,6 +136,10 @@ def _end_idle() -> None:
     for children in _idle.values():
         while children:
             children.pop().stop()
+
+
+def _load(solver: str) -> None:
+    import_module("ortools.math_opt.python.mathopt" if solver in MATH_OPT_SOLVERS else "pulp")
 
 
 def _solve(model: LinearModel, solver: str, options: LinearOptions) -> LinearResult:

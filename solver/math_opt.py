@@ -22,6 +22,9 @@ _KINDS = {"highs": "HIGHS", "scip": "GSCIP", "glop": "GLOP", "pdlp": "PDLP"}
 _LARGE = 8000
 """Columns from which on HiGHS solves the relaxations of whole models by an interior-point method."""
 
+_WORDS = 300
+"""Characters of a solver's complaint that are passed on."""
+
 
 def solve_by_math_opt(
     model: LinearModel,
@@ -63,13 +66,21 @@ def solve_by_math_opt(
         columns = list(problem.variables())
         given = np.flatnonzero(~np.isnan(hint))
         hints.append(mathopt.SolutionHint(variable_values={columns[j]: float(hint[j]) for j in given}))
-    found = mathopt.solve(
-        problem,
-        mathopt.SolverType[_KINDS[solver]],
-        params=parameters,
-        model_params=mathopt.ModelSolveParameters(solution_hints=hints),
-        msg_cb=_print if log else None,
-    )
+    try:
+        found = mathopt.solve(
+            problem,
+            mathopt.SolverType[_KINDS[solver]],
+            params=parameters,
+            model_params=mathopt.ModelSolveParameters(solution_hints=hints),
+            msg_cb=_print if log else None,
+        )
+    except (
+        ValueError,
+        AssertionError,
+        RuntimeError,
+    ) as error:  # from a status that is not OK
+        said = " ".join(str(error).split())[:_WORDS]
+        return LinearResult("error", None, None, -math.inf, f"{solver}: {said or type(error).__name__}")
     reason = found.termination.reason
     detail = f"{solver}: {reason.name.lower()}"
     duals = np.array(list(found.dual_values().values())) if found.has_dual_feasible_solution() else None

@@ -71,7 +71,7 @@ def solve_by_pulp(
                 column.setInitialValue(value, check=False)
     try:
         answer = problem.solve(pulp.getSolver(name, msg=log, **options))
-    except pulp.PulpError as error:
+    except (pulp.PulpError, OSError) as error:  # an OSError: its program cannot be run
         return LinearResult("error", None, None, -math.inf, f"{solver}: {error}")
     if isinstance(answer, int):
         # PuLP 3's status is "Optimal" for what was found within the time limit too

@@ -2,6 +2,6 @@
 
 import sys
 
-from .cli import main
+from .process import program
 
-sys.exit(main())
+sys.exit(program())

@@ -46,12 +46,13 @@ from .options import (
     seconds,
     workload_and_budget,
 )
+from .process import INTERRUPTED
 
 if TYPE_CHECKING:
     from .instances.instance import Instance
 
-DONE, NO, WRONG, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
-"""Exit statuses: done; the answer is no; wrong usage or input; Ctrl-C; nobody reads the output."""
+DONE, NO, WRONG, BROKEN_PIPE = 0, 1, 2, 141
+"""Exit statuses: done; the answer is no; wrong usage or input; nobody reads the output."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

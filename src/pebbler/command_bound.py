@@ -62,7 +62,12 @@ def _bound(arguments: argparse.Namespace) -> int:
     from .solver.refine import refine_bound
     from .validate.certificate import write_certificate
 
+    bound: Bound | None = None
+    interrupted = False
+
     def progress(better: Bound) -> None:
+        nonlocal bound
+        bound = better
         logging.getLogger(__name__).info("%s", _told(better))
 
     if arguments.output is not None:
@@ -75,14 +80,19 @@ def _bound(arguments: argparse.Namespace) -> int:
     if arguments.time_limit is None:
         bound = best_bound(instance, memory=arguments.memory)
     else:
-        bound = refine_bound(
-            instance,
-            arguments.time_limit,
-            solver=arguments.solver,
-            log=arguments.log,
-            memory=arguments.memory,
-            on_better=progress,
-        )
+        try:
+            bound = refine_bound(
+                instance,
+                arguments.time_limit,
+                solver=arguments.solver,
+                log=arguments.log,
+                memory=arguments.memory,
+                on_better=progress,
+            )
+        except KeyboardInterrupt:
+            if bound is None:
+                raise
+            interrupted = True
     if arguments.output is not None:
         if bound.certificate is None:
             raise PebblerError(f"the bound by {bound.bound_by} has no certificate; leave -o out")
@@ -91,6 +101,8 @@ def _bound(arguments: argparse.Namespace) -> int:
         print_json(bound.as_dict())
     else:
         print(_told(bound))
+    if interrupted:
+        raise KeyboardInterrupt
     return 0
 
 

@@ -1,0 +1,111 @@
+"""What the program does with its process: signals end it in order, and standard output is for results alone.
+
+Nothing slow is imported here, so that signals are in order as early as can be.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status after Ctrl-C; after another signal it is 128 and its number, as in a shell."""
+
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+
+_AGAIN = 0.02
+"""Seconds until a signal is tried again that came where an exception would be lost."""
+
+
+def program() -> int:
+    """Run the command line as this process, and return its exit status.
+
+    Ctrl-C and SIGTERM end the command, which keeps the best that it has; a second one ends that, too. Clean
+    up goes on whatever comes. What native code writes to standard output goes to standard error.
+    """
+    signals = _Signals()
+    status = None
+    try:
+        try:
+            signals.handle()
+            _keep_output()
+            from .cli import main
+
+            status = main()
+        finally:
+            signals.ignore()
+    except KeyboardInterrupt:
+        signals.ignore()
+    if signals.first is None:
+        assert status is not None, "nothing but a signal interrupts"
+        return status
+    if status != INTERRUPTED:
+        print("pebbler: interrupted", file=sys.stderr)
+    return 128 + signals.first
+
+
+class _Signals:
+    """Makes Ctrl-C and SIGTERM a `KeyboardInterrupt`, twice at most; what this process ignores, it ignores.
+
+    Attributes
+    ----------
+    first
+        Number of the first signal; None while there was none.
+    """
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        self._raised = 0
+
+    def handle(self) -> None:
+        """Handle them from here on."""
+        signal.signal(signal.SIGALRM, self._raise)
+        for number in _ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._came)
+
+    def ignore(self) -> None:
+        """Let nothing interrupt from here on."""
+        for number in (*_ENDING, signal.SIGALRM):
+            signal.signal(number, signal.SIG_IGN)
+
+    def _came(self, number: int, frame: FrameType | None) -> None:
+        if self.first is None:
+            self.first = number
+        self._raise(number, frame)
+
+    def _raise(self, _: int, frame: FrameType | None) -> None:
+        if _loses_exceptions(frame):
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+            return
+        self._raised += 1
+        if self._raised == 2:
+            self.ignore()
+        raise KeyboardInterrupt
+
+
+def _loses_exceptions(frame: FrameType | None) -> bool:
+    """Whether an exception would be lost or turned into another one: in imports, finalizers and callbacks."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__del__" or code.co_filename.startswith("<frozen importlib"):
+            return True
+        if code.co_filename.endswith("llvmlite/binding/executionengine.py"):  # called by LLVM
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _keep_output() -> None:
+    """Keep standard output for what Python prints; all else that is written there gets standard error."""
+    if sys.stdout is None:
+        return
+    ours = os.dup(1)
+    other = 2 if sys.stderr is not None else os.open(os.devnull, os.O_WRONLY)
+    os.dup2(other, 1)
+    terminal = os.isatty(ours)
+    sys.stdout = os.fdopen(
+        ours, "w", buffering=1 if terminal else -1, encoding=sys.stdout.encoding, errors=sys.stdout.errors
+    )
