@@ -14,7 +14,16 @@ from fractions import Fraction
 import msgspec
 
 from .errors import FormatError
-from .figures import Natural, Positive
+from .figures import (
+    Natural,
+    Positive,
+    Text,
+    are_naturals,
+    is_natural,
+    is_positive,
+    is_text,
+    require_types,
+)
 from .units import LARGEST
 
 SECOND = 10**9
@@ -50,12 +59,23 @@ class Gradient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Tasks that read the weights: they return after the last of these.
     """
 
-    name: str
+    name: Text
     bytes: Positive
     offload_ns: Natural
     prefetch_ns: Natural
     produced_by: Natural
     used_by: tuple[Natural, ...]
+
+    def __post_init__(self) -> None:
+        if not (
+            is_text(self.name)
+            and is_positive(self.bytes)
+            and is_natural(self.offload_ns)
+            and is_natural(self.prefetch_ns)
+            and is_natural(self.produced_by)
+            and are_naturals(self.used_by)
+        ):
+            require_types(self)
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -96,6 +116,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     gradients: tuple[Gradient, ...] = ()
 
     def __post_init__(self) -> None:
+        require_types(self)
         if self.gpus > MOST_GPUS or self.cores > LARGEST:
             raise FormatError(f"cluster: at most {MOST_GPUS} GPUs, and {LARGEST} cores; give fewer")
         if self.gpus % self.nodes:

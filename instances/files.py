@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from .errors import FormatError, PebblerError
+from .figures import shown
 from .instance import Instance
 
 _Document = TypeVar("_Document", bound=msgspec.Struct)
@@ -63,7 +65,7 @@ def read_document(path: str | Path, kind: type[_Document], what: str) -> _Docume
 
 def read_json(path: str | Path, kind: type[_Document], what: str) -> _Document:
     """Decode a file as `read_document` does, where a document need not say its format."""
-    return _decode(_read(path), kind, what, path)
+    return _decoded_once(_read(path), kind, what, path)
 
 
 def decode(data: bytes, kind: type[_Document], what: str, origin: str | Path) -> _Document:
@@ -75,7 +77,7 @@ def decode(data: bytes, kind: type[_Document], what: str, origin: str | Path) ->
         When it breaks a rule of the format.
     """
     _decode(data, _Named, what, origin)
-    return _decode(data, kind, what, origin)
+    return _decoded_once(data, kind, what, origin)
 
 
 def encode(document: msgspec.Struct) -> bytes:
@@ -93,6 +95,43 @@ def encode(document: msgspec.Struct) -> bytes:
             text = msgspec.json.encode(value)
         lines.append(b" " + msgspec.json.encode(key) + b": " + text)
     return b"{\n" + b",\n".join(lines) + b"\n}\n"
+
+
+def reread(document: _Document) -> _Document:
+    """Return what the file of a document would hold, read as strictly as a file is.
+
+    What somebody else made passes here before anything is concluded from it.
+
+    Raises
+    ------
+    FormatError
+        When a file with these contents would be refused, or JSON cannot express them.
+    """
+    kind = type(document)
+    what = f"the {kind.__name__} in memory"
+    if not isinstance(document, msgspec.Struct):
+        raise FormatError(f"{what} is not a document of pebbler")
+    try:
+        again = msgspec.json.decode(msgspec.json.encode(document), type=kind)
+    except (msgspec.MsgspecError, FormatError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise FormatError(f"{what} breaks a rule of its format: {_sentence(error)}") from None
+    for field in msgspec.structs.fields(kind):
+        if field.name != "meta" and getattr(again, field.name) != getattr(document, field.name):
+            raise FormatError(
+                f"{what} breaks a rule of its format: a file cannot hold its '{field.encode_name}'"
+            )
+    return again
+
+
+def require_unique_keys(data: bytes) -> None:
+    """Refuse JSON with an object that has a key twice: some programs take the first, others the last.
+
+    Raises
+    ------
+    FormatError
+        With the key.
+    """
+    json.loads(data, object_pairs_hook=_require_unique, parse_int=float)
 
 
 def write_atomically(path: str | Path, data: bytes) -> None:
@@ -119,11 +158,28 @@ def write_atomically(path: str | Path, data: bytes) -> None:
         raise PebblerError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
+def _decoded_once(data: bytes, kind: type[_Document], what: str, origin: str | Path) -> _Document:
+    """Decode a document and refuse one that has a key twice."""
+    document = _decode(data, kind, what, origin)
+    try:
+        require_unique_keys(data)
+    except (FormatError, RecursionError) as error:
+        raise FormatError(f"{origin} is not {what}: {_sentence(error)}") from None
+    return document
+
+
 def _decode(data: bytes, kind: type[_Document], what: str, origin: str | Path) -> _Document:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, FormatError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"{origin} is not {what}: {_sentence(error)}") from None
+
+
+def _require_unique(pairs: list[tuple[str, object]]) -> None:
+    if len(dict(pairs)) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+        raise FormatError(f"the key {shown(twice)} is there twice in one object; leave one of them out")
 
 
 def _read(path: str | Path) -> bytes:

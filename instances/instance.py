@@ -17,6 +17,18 @@ from .cluster import Cluster
 from .errors import FormatError
 from .figures import Natural as Natural
 from .figures import Positive as Positive
+from .figures import Text as Text
+from .figures import (
+    are_all,
+    are_naturals,
+    are_optional,
+    is_natural,
+    is_one_of,
+    is_positive,
+    is_text,
+    require_types,
+    shown,
+)
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -38,23 +50,39 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         The block is the part of `tensor` from byte `begin` on; both or neither.
     """
 
-    name: str
+    name: Text
     bytes: Positive
     offload_ns: Natural | None
     prefetch_ns: Natural | None
     move_ns: Natural | None = None
     initially: Literal["absent", "device", "host"] = "absent"
     finally_: Literal["anywhere", "device", "host"] = msgspec.field(name="finally", default="anywhere")
-    tensor: str | None = None
+    tensor: Text | None = None
     begin: Natural | None = None
+
+    def __post_init__(self) -> None:
+        if not (
+            is_text(self.name)
+            and is_positive(self.bytes)
+            and are_optional(self.offload_ns, self.prefetch_ns, self.move_ns)
+            and is_one_of(self.initially, ("absent", "device", "host"))
+            and is_one_of(self.finally_, ("anywhere", "device", "host"))
+            and (self.tensor is None or is_text(self.tensor))
+            and (self.begin is None or is_natural(self.begin))
+        ):
+            require_types(self)
 
 
 class Algorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One way to compute a task: a duration in nanoseconds and a workspace in bytes."""
 
-    name: str
+    name: Text
     duration_ns: Natural
     workspace_bytes: Natural
+
+    def __post_init__(self) -> None:
+        if not (is_text(self.name) and is_natural(self.duration_ns) and is_natural(self.workspace_bytes)):
+            require_types(self)
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -72,12 +100,23 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Whether the task may run again.
     """
 
-    name: str
+    name: Text
     inputs: tuple[Natural, ...]
     outputs: tuple[Natural, ...]
     algorithms: tuple[Algorithm, ...]
     updates: tuple[Natural, ...] = ()
     recomputable: bool = False
+
+    def __post_init__(self) -> None:
+        if not (
+            is_text(self.name)
+            and are_naturals(self.inputs)
+            and are_naturals(self.outputs)
+            and are_naturals(self.updates)
+            and are_all(self.algorithms, Algorithm)
+            and type(self.recomputable) is bool
+        ):
+            require_types(self)
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -110,7 +149,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     format: Literal["pebbler/instance/1"] = "pebbler/instance/1"
-    name: str
+    name: Text
     engines: Literal["duplex", "single"]
     budget_bytes: Natural
     resident_bytes: Natural
@@ -122,6 +161,22 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cluster: Cluster | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
+        if not (
+            is_one_of(self.format, ("pebbler/instance/1",))
+            and is_text(self.name)
+            and is_one_of(self.engines, ("duplex", "single"))
+            and is_natural(self.budget_bytes)
+            and is_natural(self.resident_bytes)
+            and is_positive(self.alignment_bytes)
+            and is_positive(self.rounds)
+            and are_all(self.blocks, Block)
+            and are_all(self.tasks, Task)
+            and type(self.meta) is dict
+            and (self.cluster is msgspec.UNSET or type(self.cluster) is Cluster)
+        ):
+            require_types(self)
+        _require_names("blocks", [block.name for block in self.blocks])
+        _require_names("tasks", [task.name for task in self.tasks])
         _require_blocks(self)
         _require_tasks(self)
         _require_gradients(self)
@@ -153,6 +208,18 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             for d in (*task.outputs, *task.updates):
                 writers[d].append(k)
         return tuple(map(tuple, writers))
+
+
+def _require_names(key: str, names: list[str]) -> None:
+    """No two have one name."""
+    if len(set(names)) == len(names):
+        return
+    first: dict[str, int] = {}
+    for i, name in enumerate(names):
+        if first.setdefault(name, i) != i:
+            raise FormatError(
+                f"{key}[{i}] has the name {shown(name)} of {key}[{first[name]}]; give each its own"
+            )
 
 
 def _require_blocks(instance: Instance) -> None:

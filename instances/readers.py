@@ -16,6 +16,8 @@ import msgspec
 import networkx as nx
 
 from .errors import FormatError, PebblerError
+from .figures import distinct, text_of
+from .files import require_unique_keys
 from .instance import Algorithm, Block, Instance, Task
 from .units import LARGEST
 
@@ -75,12 +77,13 @@ def _instance(
     """Make the instance; a tensor of no bytes takes no memory and is left out."""
     blocks: dict[int, int] = {}
     made: list[Block] = []
+    names = distinct(tensor.name for tensor in tensors)
     for t, tensor in enumerate(tensors):
         if tensor.bytes:
             blocks[t] = len(made)
             made.append(
                 Block(
-                    name=tensor.name,
+                    name=names[t],
                     bytes=tensor.bytes,
                     offload_ns=None,
                     prefetch_ns=None,
@@ -89,7 +92,7 @@ def _instance(
                 )
             )
     return Instance(
-        name=name,
+        name=text_of(name),
         engines="duplex",
         budget_bytes=0,
         resident_bytes=resident,
@@ -97,13 +100,13 @@ def _instance(
         blocks=tuple(made),
         tasks=tuple(
             Task(
-                name=operator.name,
+                name=title,
                 inputs=tuple(blocks[t] for t in dict.fromkeys(operator.reads) if t in blocks),
                 outputs=tuple(blocks[t] for t in operator.makes if t in blocks),
                 algorithms=(Algorithm(name="only", duration_ns=operator.time, workspace_bytes=0),),
                 recomputable=True,
             )
-            for operator in operators
+            for title, operator in zip(distinct(o.name for o in operators), operators, strict=True)
         ),
         meta={"source": source},
     )
@@ -126,6 +129,7 @@ def _operators_of_graph(data: bytes) -> tuple[list[_Tensor], list[_Operator], in
     else in a topological order. Parameters (``param_cost``) are always resident.
     """
     document = msgspec.json.decode(data, type=_Graph)
+    require_unique_keys(data)
     graph: nx.DiGraph[Hashable] = nx.DiGraph()
     figures: dict[Hashable, tuple[str, int, int]] = {}
     resident = 0

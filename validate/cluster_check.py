@@ -18,10 +18,11 @@ from fractions import Fraction
 from itertools import pairwise
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from ..instances.cluster import SECOND
 from ..instances.instance import Instance
-from .check import CheckReport, check, check_apart, origin_reasons
+from .check import CheckReport, as_from_files, check, check_apart, origin_reasons
 from .cluster_program import (
     Bus,
     Track,
@@ -34,14 +35,14 @@ from .cluster_program import (
     one_gpu,
     track_of,
 )
-from .schedule import Kind, Operation, Schedule, Stream, require_indices
+from .schedule import Kind, Operation, Schedule, Stream
 
 
 def check_schedule(
     instance: Instance, schedule: Schedule, *, instance_sha256: str | None = None
 ) -> CheckReport:
     """Prove a schedule valid, of one GPU or of several; parameters and errors as for `check`."""
-    prove = check if instance.cluster is UNSET else check_cluster
+    prove = check if getattr(instance, "cluster", UNSET) is UNSET else check_cluster
     return prove(instance, schedule, instance_sha256=instance_sha256)
 
 
@@ -49,8 +50,11 @@ def check_cluster(
     instance: Instance, schedule: Schedule, *, instance_sha256: str | None = None
 ) -> CheckReport:
     """Prove that a schedule is valid for an instance with a cluster; parameters and errors as for `check`."""
-    require_indices(instance, schedule)
+    instance, schedule = as_from_files(instance, schedule)
+    if instance.cluster is UNSET:
+        return check(instance, schedule, instance_sha256=instance_sha256)
     reasons = origin_reasons(instance, schedule, instance_sha256)
+    schedule = _with_own_stays(instance, schedule, reasons)
     known = clocks(cluster_of(instance), schedule.operations)
     peak = 0
     for gpu, program in enumerate(gpu_programs(instance, schedule, known)):
@@ -62,6 +66,37 @@ def check_cluster(
     reasons += _Gradients(instance, schedule, known).reasons
     reasons += _time_reasons(instance, schedule)
     return CheckReport(not reasons, tuple(reasons))
+
+
+def _with_own_stays(instance: Instance, schedule: Schedule, reasons: list[str]) -> Schedule:
+    """Say which residences begin or end with another GPU's operation, or a gradient's; leave that out.
+
+    A GPU's memory is held and given back by its own runs and copies. What is left is judged as usual: a
+    residence without a foreign release lasts longer, and one that a foreign operation acquires is not there.
+    """
+    own = {
+        operation.id: operation.gpu if operation.gradient is None else None
+        for operation in schedule.operations
+    }
+    stays = []
+    for stay in schedule.residences:
+        what = (
+            f"'{instance.blocks[stay.block].name}'"
+            if stay.block is not None
+            else f"the workspace of operation {stay.workspace_of}"
+        )
+        for word, named in (("acquired", (stay.acquired_by,)), ("released", stay.released_after)):
+            reasons += (
+                f"GPU {stay.gpu}: {what} is {word} by operation {other}, no run and no copy of that GPU"
+                for other in named
+                if other is not None and own[other] != stay.gpu
+            )
+        if stay.workspace_of is not None and own[stay.workspace_of] != stay.gpu:
+            reasons.append(f"GPU {stay.gpu}: it has {what}, no run and no copy of that GPU")
+        if all(i is None or own[i] == stay.gpu for i in (stay.workspace_of, stay.acquired_by)):
+            released = tuple(i for i in stay.released_after if own[i] == stay.gpu)
+            stays.append(replace(stay, released_after=released))
+    return replace(schedule, residences=tuple(stays))
 
 
 class _Gradients:

@@ -7,11 +7,22 @@ simulating the program gives; hardware may run it at any other speed.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
 from ..instances.errors import FormatError
+from ..instances.figures import (
+    Text,
+    are_all,
+    are_naturals,
+    are_optional,
+    is_natural,
+    is_one_of,
+    is_positive,
+    is_text,
+    require_types,
+)
 from ..instances.files import read_document, write_document
 from ..instances.instance import Instance, Natural, Positive
 from ..instances.memory import PAGE_BYTES
@@ -20,6 +31,8 @@ from ..instances.units import LARGEST
 Stream = Literal["compute", "d2h", "h2d", "copy", "cpu", "network", "nvlink"]
 Kind = Literal["run", "offload", "prefetch", "move", "send", "accumulate", "exchange", "return", "reduce"]
 MemoryModel = Literal["contiguous", "paged", "divisible"]
+
+_STREAMS, _KINDS, _MODELS = get_args(Stream), get_args(Kind), get_args(MemoryModel)
 
 GRADIENT_KINDS: tuple[Kind, ...] = ("send", "accumulate", "exchange", "return", "reduce")
 """What happens to gradients where there are several GPUs."""
@@ -73,6 +86,19 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     start_ns: Natural
     end_ns: Natural
 
+    def __post_init__(self) -> None:
+        if not (
+            is_natural(self.id)
+            and is_one_of(self.stream, _STREAMS)
+            and is_one_of(self.kind, _KINDS)
+            and is_natural(self.gpu)
+            and are_optional(self.task, self.algorithm, self.block, self.gradient)
+            and are_naturals(self.after)
+            and is_natural(self.start_ns)
+            and is_natural(self.end_ns)
+        ):
+            require_types(self)
+
 
 class Residence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A stay of a block, or of a run's workspace, in device memory.
@@ -104,6 +130,16 @@ class Residence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     acquired_by: Natural | None = None
     released_after: tuple[Natural, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not (
+            is_natural(self.gpu)
+            and are_optional(self.block, self.workspace_of, self.offset, self.acquired_by)
+            and (self.extents is None or _are_extents(self.extents))
+            and is_positive(self.bytes)
+            and are_naturals(self.released_after)
+        ):
+            require_types(self)
+
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A program for one round of an instance.
@@ -126,9 +162,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     format: Literal["pebbler/schedule/1"]
-    instance: str
-    instance_sha256: str | None = None
-    method: str
+    instance: Text
+    instance_sha256: Text | None = None
+    method: Text
     memory_model: MemoryModel
     page_bytes: Positive | None = None
     operations: tuple[Operation, ...]
@@ -138,6 +174,20 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     meta: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
+        if not (
+            is_one_of(self.format, ("pebbler/schedule/1",))
+            and is_text(self.instance)
+            and (self.instance_sha256 is None or is_text(self.instance_sha256))
+            and is_text(self.method)
+            and is_one_of(self.memory_model, _MODELS)
+            and (self.page_bytes is None or is_positive(self.page_bytes))
+            and is_natural(self.makespan_ns)
+            and is_natural(self.peak_bytes)
+            and type(self.meta) is dict
+            and are_all(self.operations, Operation)
+            and are_all(self.residences, Residence)
+        ):
+            require_types(self)
         _require_operations(self)
         _require_residences(self)
 
@@ -191,6 +241,13 @@ def _require_index(where: str, key: str, index: int | None, count: int) -> None:
         raise FormatError(f"{where}: {key} {index} {known}")
 
 
+def _are_extents(extents: object) -> bool:
+    """Whether a value is a tuple of pairs of an address and a size."""
+    return type(extents) is tuple and all(
+        are_naturals(extent) and len(extent) == 2 and extent[1] > 0 for extent in extents
+    )
+
+
 def _require_operations(schedule: Schedule) -> None:
     """Ids are unique, `after` names earlier operations, and each kind has exactly its keys."""
     seen: set[int] = set()
@@ -222,6 +279,11 @@ def _require_residences(schedule: Schedule) -> None:
     model = schedule.memory_model
     if (model == "paged") != (schedule.page_bytes is not None):
         raise FormatError("page_bytes: a paged schedule has it, and no other")
+    if schedule.page_bytes is not None and schedule.page_bytes % PAGE_BYTES:
+        raise FormatError(
+            f"page_bytes: pages of {schedule.page_bytes} bytes cannot be mapped; "
+            f"give {PAGE_BYTES} or a multiple of it"
+        )
     for i, residence in enumerate(schedule.residences):
         where = f"residences[{i}]"
         if (residence.block is None) == (residence.workspace_of is None):

@@ -13,12 +13,13 @@ import pytest
 
 from pebbler.instances.errors import FormatError
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.memory import PAGE_BYTES
 from pebbler.validate.check import check
 from pebbler.validate.measures import highest_byte, memory_curve
 from pebbler.validate.schedule import Operation, Residence, Schedule
 from pebbler.validate.simulate import simulate
 
-PAGE = 4096
+PAGE = PAGE_BYTES
 
 # --- to write programs down ------------------------------------------------------------------------------
 
@@ -1049,12 +1050,15 @@ def test_pages_around_others(book: Instance) -> None:
 @pytest.mark.parametrize(
     ("extents", "words"),
     [
-        ([(0, 1)], ["'p' has 4096 bytes in its extents, not its 4097 in whole pages"]),
+        ([(0, 1)], [f"'p' has {PAGE} bytes in its extents, not its {P} in whole pages"]),
         ([], ["'p' has 0 bytes in its extents"]),
-        ([(0, 2), (3, 1)], ["'p' has 12288 bytes in its extents", "ends at byte 16384 of a pool of 12288"]),
+        (
+            [(0, 2), (3, 1)],
+            [f"'p' has {3 * PAGE} bytes in its extents", f"ends at byte {4 * PAGE} of a pool of {3 * PAGE}"],
+        ),
         ([(1, 2)], ["'q', acquired by operation 1 (run t), overlaps 'p'"]),
         ([(0, 1), (0, 1)], ["'p' has the same page twice"]),
-        ([(0, 1), (3, 1)], ["'p' ends at byte 16384 of a pool of 12288"]),
+        ([(0, 1), (3, 1)], [f"'p' ends at byte {4 * PAGE} of a pool of {3 * PAGE}"]),
     ],
 )
 def test_broken_pages(book: Instance, extents: list[tuple[int, int]], words: list[str]) -> None:
@@ -1064,12 +1068,12 @@ def test_broken_pages(book: Instance, extents: list[tuple[int, int]], words: lis
 @pytest.mark.parametrize(
     ("extents", "words"),
     [
-        (((0, P),), ["'p' has 4097 bytes in its extents"]),
+        (((0, P),), [f"'p' has {P} bytes in its extents"]),
         (
             ((0, PAGE), (PAGE, 100), (PAGE + 100, PAGE - 100)),
-            ["lies at 4196, not a multiple", "'p' has 8192 bytes"],
+            [f"lies at {PAGE + 100}, not a multiple", f"'p' has {2 * PAGE} bytes"],
         ),
-        (((4, PAGE), (4 + PAGE, PAGE)), ["lies at 4, not", "lies at 4100, not"]),
+        (((4, PAGE), (4 + PAGE, PAGE)), ["lies at 4, not", f"lies at {4 + PAGE}, not"]),
     ],
 )
 def test_pages_are_whole(book: Instance, extents: tuple[tuple[int, int], ...], words: list[str]) -> None:
@@ -1082,7 +1086,7 @@ def test_pages_are_whole(book: Instance, extents: tuple[tuple[int, int], ...], w
 def test_a_page_beyond_a_pool_that_is_not_whole_pages(book: Instance) -> None:
     short = msgspec.structs.replace(book, budget_bytes=100 + 3 * PAGE - 1)
     found = paged(short, pages(0, [(0, 2)], 0, size=P), pages(1, [(2, 1)], 1, size=Q))
-    require_reason(found, "'q' ends at byte 12288 of a pool of 12287")
+    require_reason(found, f"'q' ends at byte {3 * PAGE} of a pool of {3 * PAGE - 1}")
 
 
 def test_paged_parts_begin_at_pages_and_need_no_one_base(parts: Instance) -> None:

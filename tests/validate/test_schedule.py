@@ -185,7 +185,11 @@ def test_a_paged_schedule_has_extents_and_no_offsets(schedule: Schedule) -> None
 
 
 def test_an_extent_is_not_empty(schedule: Schedule, instance: Instance, tmp_path: Path) -> None:
-    write_schedule(paged(schedule, ((0, 0),)), tmp_path / "a")
+    with pytest.raises(FormatError, match=">= 1"):
+        paged(schedule, ((0, 0),))
+    document = json.loads(encode(paged(schedule, ((0, PAGE_BYTES),))))
+    document["residences"][0]["extents"] = [[0, 0]]
+    (tmp_path / "a").write_text(json.dumps(document))
     with pytest.raises(FormatError, match=">= 1"):
         read_schedule(tmp_path / "a", instance)
 
