@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import product
@@ -14,6 +13,7 @@ import msgspec
 
 from ..heuristics.methods import find_method
 from ..instances.errors import BudgetError, FormatError, PebblerError
+from ..instances.files import read_bytes, read_toml
 from ..instances.instance import Instance
 from ..instances.suites import find_suite, members
 from ..instances.taskgraph import Graph
@@ -115,12 +115,7 @@ def read_config(path: Path) -> Config:
     PebblerError
         When it cannot be read, is not TOML, or has an unknown or a wrong key; the sentence names it.
     """
-    try:
-        entries = tomllib.loads(path.read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise PebblerError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path} is not TOML: {error}") from None
+    entries = read_toml(path)
     try:
         return msgspec.convert(entries, Config)
     except msgspec.ValidationError as error:
@@ -174,10 +169,7 @@ def problems(sweep: Sweep, folder: Path) -> Iterator[tuple[Problem, tuple[Instan
             raise PebblerError(f"no file in {folder} matches '{pattern}'; give instance files")
         for place in places:
             name = place.relative_to(folder).as_posix().removesuffix(".instance.json")
-            try:
-                yield _built(FileProblem(name, place.read_bytes()))
-            except OSError as error:
-                raise PebblerError(f"{place} cannot be read: {error.strerror or error}") from None
+            yield _built(FileProblem(name, read_bytes(place)))
     for grid in sweep.workloads:
         workload = Workload(grid.network, grid.batch, grid.device, grid.graph, grid.engines)
         for budget in grid.budgets:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
-from .errors import FormatError, PebblerError
-from .files import write_atomically
+from .errors import FormatError
+from .files import read_bytes, write_atomically
 from .units import LARGEST
 
 _REQUIRED = ("id", "lower", "upper", "size")
@@ -61,16 +62,14 @@ def read_buffers(path: str | Path) -> tuple[Buffer, ...]:
         When the file cannot be read or breaks a rule; the sentence names the line.
     """
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.reader(file, strict=True)
-            try:
-                return _buffers(rows)
-            except (FormatError, csv.Error) as error:
-                raise FormatError(f"{path}, line {max(rows.line_num, 1)}: {error}") from None
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise FormatError(f"{path} is not a CSV file: it is not text in UTF-8") from None
-    except OSError as error:
-        raise PebblerError(f"{path} cannot be read: {error.strerror or error}") from None
+    rows = csv.reader(StringIO(text, newline=""), strict=True)
+    try:
+        return _buffers(rows)
+    except (FormatError, csv.Error) as error:
+        raise FormatError(f"{path}, line {max(rows.line_num, 1)}: {error}") from None
 
 
 def write_offsets(buffers: Sequence[Buffer], offsets: Sequence[int], path: str | Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .errors import PebblerError
+from .files import read_toml
+from .units import LARGEST
 
 Direction = Literal["offload", "prefetch"]
 
@@ -18,6 +20,9 @@ _WHOLE = ("year", "multiprocessors", "memory_bytes", "launch_ns")
 _RATES = ("peak_flops", "bandwidth", "offload_bandwidth", "prefetch_bandwidth")
 _SHARES = ("convolution_efficiency", "gemm_efficiency", "bandwidth_efficiency")
 _FIGURES = (*_WHOLE, *_RATES, *_SHARES)
+
+_RANGES = {_WHOLE: (1, LARGEST), _RATES: (1, 1e21), _SHARES: (1e-6, 1)}
+"""Least and greatest values; the greatest rate is a thousand times that of the largest machines of today."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ def find_device(name: str) -> Device:
 def list_devices() -> tuple[Device, ...]:
     """Return the packaged devices, in the order of ``devices.toml``."""
     text = resources.files(__package__).joinpath("devices.toml").read_text(encoding="utf-8")
-    return _parse(text, "devices.toml")
+    return _devices(tomllib.loads(text), "devices.toml")
 
 
 def read_device(path: str | Path) -> Device:
@@ -121,11 +126,7 @@ def read_device(path: str | Path) -> Device:
     PebblerError
         When it cannot be read, holds no or several devices, or a key is unknown, missing or out of range.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PebblerError(f"{path} cannot be read: {error}") from None
-    devices = _parse(text, str(path))
+    devices = _devices(read_toml(path), str(path))
     if len(devices) != 1:
         raise PebblerError(f"{path}: it has {len(devices)} devices; give one table with one device")
     return devices[0]
@@ -135,11 +136,7 @@ def _plain(name: str) -> str:
     return "".join(character for character in name.lower() if character.isalnum())
 
 
-def _parse(text: str, where: str) -> tuple[Device, ...]:
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise PebblerError(f"{where} is not TOML: {error}") from None
+def _devices(tables: dict[str, Any], where: str) -> tuple[Device, ...]:
     return tuple(_device(name, table, f"{where}: [{name}]") for name, table in tables.items())
 
 
@@ -180,3 +177,6 @@ def _require_value(key: str, value: Any, where: str) -> None:
         raise PebblerError(f"{where}: '{key}' is {value!r}; write a number above 0")
     if key in _SHARES and value > 1:
         raise PebblerError(f"{where}: '{key}' is {value!r}; a share of the peak is at most 1")
+    least, most = _RANGES[_SHARES if key in _SHARES else _RATES if key in _RATES else _WHOLE]
+    if not least <= value <= most:
+        raise PebblerError(f"{where}: '{key}' is {value!r}; write a number from {least:g} to {most:g}")

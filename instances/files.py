@@ -6,9 +6,12 @@ import contextlib
 import hashlib
 import json
 import os
+import re
+import stat
 import tempfile
+import tomllib
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +20,15 @@ from .figures import shown
 from .instance import Instance
 
 _Document = TypeVar("_Document", bound=msgspec.Struct)
+
+LARGEST_FILE = 2**30
+"""Bytes of the largest input that is read, 1 GiB; a million tasks take a fifth of it."""
+
+LARGEST_TOML = 2**18
+"""Bytes of the largest TOML file that is read, 256 KiB: people write them, and their reader is slow."""
+
+_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}""")
+"""A key of over 32 parts; the time and the memory of tomllib grow with the square of their number."""
 
 
 class _Named(msgspec.Struct):
@@ -36,14 +48,36 @@ def read_instance(path: str | Path) -> Instance:
     return read_document(path, Instance, "an instance")
 
 
+def read_summed_instance(path: str | Path) -> tuple[Instance, str]:
+    """Read an instance file once, and return the instance with the SHA-256 of the very same bytes.
+
+    Raises
+    ------
+    PebblerError
+        As `read_instance` does.
+    """
+    data = read_bytes(path)
+    return decode(data, Instance, "an instance", path), hashlib.sha256(data).hexdigest()
+
+
 def write_instance(instance: Instance, path: str | Path) -> str:
     """Write an instance file and return the SHA-256 of its bytes."""
     return write_document(instance, path)
 
 
 def write_document(document: msgspec.Struct, path: str | Path) -> str:
-    """Write a document as JSON and return the SHA-256 of the file's bytes."""
-    data = encode(document)
+    """Write a document as JSON and return the SHA-256 of the file's bytes.
+
+    Raises
+    ------
+    PebblerError
+        When the place cannot be written, or a figure is too large for the format.
+    """
+    try:
+        data = encode(document)
+    except OverflowError as error:
+        raise FormatError(f"{path} is not written: {error}") from None
+    _decode(data, type(document), "what pebbler can read again, so it is not written", path)
     write_atomically(path, data)
     return hashlib.sha256(data).hexdigest()
 
@@ -55,17 +89,63 @@ def checksum(document: msgspec.Struct) -> str:
 
 def sha256_of(path: str | Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
-    return hashlib.sha256(_read(path)).hexdigest()
+    return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
 def read_document(path: str | Path, kind: type[_Document], what: str) -> _Document:
     """Decode the JSON document of type `kind` in a file; `what` names it in errors ("an instance")."""
-    return decode(_read(path), kind, what, path)
+    return decode(read_bytes(path), kind, what, path)
 
 
 def read_json(path: str | Path, kind: type[_Document], what: str) -> _Document:
     """Decode a file as `read_document` does, where a document need not say its format."""
-    return _decoded_once(_read(path), kind, what, path)
+    return _decoded_once(read_bytes(path), kind, what, path)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises
+    ------
+    PebblerError
+        When it cannot be read, is larger than `LARGEST_TOML` or is not TOML.
+    """
+    data = read_bytes(path, LARGEST_TOML)
+    try:
+        text = data.decode("utf-8")
+        if _LONG_KEY.search(text):
+            raise RecursionError
+        return tomllib.loads(text)
+    except RecursionError:
+        raise FormatError(f"{path} is not TOML: it is nested too deeply") from None
+    except ValueError as error:  # of the text, its encoding or an integer of too many digits
+        raise FormatError(f"{path} is not TOML: {error}") from None
+
+
+def read_bytes(path: str | Path, most: int = LARGEST_FILE) -> bytes:
+    """Read a file, or a pipe to its end, and nothing of more than `most` bytes.
+
+    Raises
+    ------
+    PebblerError
+        When it cannot be read, is too large or is a folder, a device or a socket.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            what = "a folder" if stat.S_ISDIR(mode) else "a device or a socket"
+            raise PebblerError(f"{path} cannot be read: it is {what}; give a file or a pipe")
+        with Path(path).open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise PebblerError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # a null character in the name
+        if isinstance(error, PebblerError):
+            raise
+        raise PebblerError(f"{path} cannot be read: {error}") from None
+    if len(data) > most:
+        raise PebblerError(f"{path} cannot be read: it has more than {most} bytes, the most that is read")
+    return data
 
 
 def decode(data: bytes, kind: type[_Document], what: str, origin: str | Path) -> _Document:
@@ -137,25 +217,50 @@ def require_unique_keys(data: bytes) -> None:
 def write_atomically(path: str | Path, data: bytes) -> None:
     """Write a file by way of a temporary one beside it, so that it is whole or not there.
 
+    A file that is there keeps its permissions and, where that is allowed, its owner. A link stays, and what
+    it leads to is replaced. A device or a pipe is written to.
+
     Raises
     ------
     PebblerError
         When the place cannot be written.
     """
-    target = Path(path)
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            Path(name).chmod(0o666 & ~_umask())
-            Path(name).replace(target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
+        _write(Path(path), data)
     except OSError as error:
         raise PebblerError(f"{path} cannot be written: {error.strerror or error}") from None
+    except ValueError as error:  # a null character in the name
+        raise PebblerError(f"{path} cannot be written: {error}") from None
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        there = None
+    if there is not None and not stat.S_ISREG(there.st_mode):
+        with path.open("wb", buffering=0) as device:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[device.write(rest) :]
+        return
+    target = Path(os.path.realpath(path))
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:32]}.")
+    made = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        if there is None:
+            made.chmod(0o666 & ~_umask())
+        else:
+            with contextlib.suppress(PermissionError):
+                os.chown(made, there.st_uid, there.st_gid)
+            made.chmod(there.st_mode & 0o777)
+        made.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            made.unlink()
+        raise
 
 
 def _decoded_once(data: bytes, kind: type[_Document], what: str, origin: str | Path) -> _Document:
@@ -180,13 +285,6 @@ def _require_unique(pairs: list[tuple[str, object]]) -> None:
         keys = [key for key, _ in pairs]
         twice = next(key for i, key in enumerate(keys) if key in keys[:i])
         raise FormatError(f"the key {shown(twice)} is there twice in one object; leave one of them out")
-
-
-def _read(path: str | Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise PebblerError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _sentence(error: Exception) -> str:

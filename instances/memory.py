@@ -160,9 +160,9 @@ def parse_budget(text: str, instance: Instance) -> int:
     PebblerError
         When `text` is none of these.
     """
-    if match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text):
+    if match := re.fullmatch(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*%\s*", text):
         exact = Fraction(match[1]) / 100 * unlimited_peak(instance)
-    elif match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*x\s*Mmin\s*", text):
+    elif match := re.fullmatch(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*x\s*Mmin\s*", text):
         exact = Fraction(match[1]) * least_budget(instance)
     else:
         return parse_size(text, "a budget; write it as 12GiB, 50% or 1.05xMmin")

@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import msgspec
 import networkx as nx
 
-from .errors import FormatError, PebblerError
+from .errors import FormatError
 from .figures import distinct, text_of
-from .files import require_unique_keys
+from .files import read_bytes, require_unique_keys
 from .instance import Algorithm, Block, Instance, Task
 from .units import LARGEST
 
@@ -35,10 +35,7 @@ def read_foreign(path: str | Path) -> Instance:
     PebblerError
         When the file cannot be read or is of neither format; the sentence names the place.
     """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise PebblerError(f"{path} cannot be read: {error.strerror or error}") from None
+    data = read_bytes(path)
     name = Path(path).name.removesuffix(".json").removesuffix(".log")
     try:
         if b'"INSTRUCTION"' in data.partition(b"\n")[0]:

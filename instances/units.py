@@ -11,6 +11,12 @@ from .errors import PebblerError
 LARGEST = 2**53
 """Greatest figure in a file: every integer up to it is exact in a double, whatever language reads it."""
 
+LARGEST_SEED = 2**31 - 1
+"""Greatest seed that every solver takes."""
+
+MOST_THREADS = 1024
+"""Threads that can be asked for."""
+
 _SIZES = {
     "": 1,
     "B": 1,
@@ -26,7 +32,9 @@ _SIZES = {
 }
 _BIT_RATES = {"kbps": 10**3, "Mbps": 10**6, "Gbps": 10**9, "Tbps": 10**12}
 _TIMES = {"": 1.0, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_QUANTITY = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([A-Za-z]*)\s*")
+_LONGEST_TIME = 1e9
+"""Seconds: 30 years, and few enough for every clock."""
 
 
 def ceil_to(value: int, multiple: int) -> int:
@@ -80,12 +88,15 @@ def parse_time(text: str) -> float:
     Raises
     ------
     PebblerError
-        When `text` is not a number followed by a known unit.
+        When `text` is not a number followed by a known unit, or too long.
     """
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2] not in _TIMES:
         raise PebblerError(f"'{text}' is not a time; write it as 60s, 5min or a number of seconds")
-    return float(match[1]) * _TIMES[match[2]]
+    time = float(match[1]) * _TIMES[match[2]]
+    if time > _LONGEST_TIME:
+        raise PebblerError(f"'{text}' is more than {_LONGEST_TIME:.0f} seconds; give a shorter time")
+    return time
 
 
 def format_size(size: int) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from .command_profile import add_profile
 from .command_report import add_report
 from .command_run import add_run
 from .command_streams import add_streams
+from .console import LogHandler, complain, failed, give_up, prepare
 from .gpu_options import GPU_OPTIONS, add_gpus, gpu_instances
 from .instances.errors import PebblerError
 from .options import (
@@ -36,7 +36,6 @@ from .options import (
     add_workers,
     add_workload,
     name_list,
-    natural,
     positive,
     print_json,
     refuse_options,
@@ -44,6 +43,7 @@ from .options import (
     require_one,
     require_place,
     seconds,
+    seed_number,
     workload_and_budget,
 )
 from .process import INTERRUPTED
@@ -64,19 +64,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         Arguments without the program's name; by default those of the process.
     """
     try:
+        prepare()
         try:
             return _run(argv)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # What is still buffered must not be written when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up(sys.stdout)
         return BROKEN_PIPE
-    except (PebblerError, OSError) as error:
-        print(f"pebbler: {error}", file=sys.stderr)
+    except OSError as error:
+        if failed(sys.stdout):
+            give_up(sys.stdout)
+            complain(f"standard output cannot be written: {error.strerror or error}")
+        else:
+            complain(str(error))
+        return WRONG
+    except PebblerError as error:
+        complain(str(error))
+        return WRONG
+    except MemoryError:
+        complain("there is not enough memory for this; give a smaller input, or a machine with more")
+        return WRONG
+    except RecursionError:
+        complain("the input is nested too deeply, or in too many levels one on the other; give a flatter one")
         return WRONG
     except KeyboardInterrupt:
-        print("pebbler: interrupted", file=sys.stderr)
+        complain("interrupted")
         return INTERRUPTED
 
 
@@ -164,9 +177,7 @@ def _instance(arguments: argparse.Namespace) -> int:
             f"{format_size(instance.budget_bytes)}, least possible {format_size(least)}"
         )
     for size, _ in rest:
-        print(
-            f"pebbler: the last round has {size} images and is another file: --batch {size}", file=sys.stderr
-        )
+        complain(f"the last round has {size} images and is another file: --batch {size}")
     return DONE
 
 
@@ -229,11 +240,11 @@ def _generate(arguments: argparse.Namespace) -> int:
 def _solve(arguments: argparse.Namespace) -> int:
     from msgspec.structs import replace
 
-    from .instances.files import read_instance, sha256_of
+    from .instances.files import read_summed_instance
     from .solver.solve import solve
     from .validate.schedule import read_schedule, write_schedule
 
-    instance = read_instance(arguments.file)
+    instance, checksum = read_summed_instance(arguments.file)
     start = arguments.warm_start
     require_place(arguments.output)
     result = solve(
@@ -249,7 +260,7 @@ def _solve(arguments: argparse.Namespace) -> int:
         without=arguments.without,
     )
     if result.schedule is not None:
-        schedule = replace(result.schedule, instance_sha256=sha256_of(arguments.file))
+        schedule = replace(result.schedule, instance_sha256=checksum)
         write_schedule(schedule, arguments.output)
     if arguments.json:
         print_json(result.as_dict())
@@ -259,13 +270,13 @@ def _solve(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from .instances.files import read_instance, sha256_of
+    from .instances.files import read_summed_instance
     from .validate.cluster_check import check_schedule
     from .validate.schedule import read_schedule
 
-    instance = read_instance(arguments.file)
+    instance, checksum = read_summed_instance(arguments.file)
     schedule = read_schedule(arguments.schedule, instance)
-    report = check_schedule(instance, schedule, instance_sha256=sha256_of(arguments.file))
+    report = check_schedule(instance, schedule, instance_sha256=checksum)
     if arguments.json:
         print_json(report)
     elif report.valid:
@@ -410,7 +421,7 @@ def _methods(arguments: argparse.Namespace) -> int:
 def _progress(shown: bool) -> Iterator[None]:
     """Let the library's messages reach standard error: all of them, or warnings only."""
     log = logging.getLogger("pebbler")
-    handler = logging.StreamHandler()
+    handler = LogHandler()
     log.addHandler(handler)
     log.setLevel(logging.INFO if shown else logging.WARNING)
     try:
@@ -543,7 +554,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("file", metavar="FILE.csv", help="MiniMalloc's CSV: id,lower,upper,size")
     command.add_argument("--capacity", metavar="SIZE", help="stop at the first packing that fits")
     command.add_argument("--time-limit", type=seconds, metavar="T", help="default: none")
-    command.add_argument("--seed", type=natural, default=0, metavar="N", help="default: 0")
+    command.add_argument("--seed", type=seed_number, default=0, metavar="N", help="default: 0")
     add_workers(command)
     command.add_argument(
         "-o", "--output", type=Path, metavar="OUT.csv", help="where to write; default: nowhere"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .console import complain
 from .instances.errors import PebblerError
 from .options import Parser, add_command, add_file, add_memory, add_solver, print_json, require_place, seconds
 
@@ -56,7 +56,7 @@ def add_check_bound(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _bound(arguments: argparse.Namespace) -> int:
-    from .instances.files import read_instance, sha256_of
+    from .instances.files import read_summed_instance
     from .instances.memory import require_budget, why_infeasible
     from .solver.bounds import best_bound
     from .solver.refine import refine_bound
@@ -72,10 +72,10 @@ def _bound(arguments: argparse.Namespace) -> int:
 
     if arguments.output is not None:
         require_place(arguments.output)
-    instance = read_instance(arguments.file)
+    instance, checksum = read_summed_instance(arguments.file)
     require_budget(instance)
     if (reason := why_infeasible(instance)) is not None:
-        print(f"pebbler: {instance.name} has no schedule: {reason}", file=sys.stderr)
+        complain(f"{instance.name} has no schedule: {reason}")
         return 1
     if arguments.time_limit is None:
         bound = best_bound(instance, memory=arguments.memory)
@@ -96,7 +96,7 @@ def _bound(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         if bound.certificate is None:
             raise PebblerError(f"the bound by {bound.bound_by} has no certificate; leave -o out")
-        write_certificate(bound.certificate, arguments.output, sha256_of(arguments.file))
+        write_certificate(bound.certificate, arguments.output, checksum)
     if arguments.json:
         print_json(bound.as_dict())
     else:
@@ -109,12 +109,12 @@ def _bound(arguments: argparse.Namespace) -> int:
 def _check_bound(arguments: argparse.Namespace) -> int:
     from msgspec import UNSET
 
-    from .instances.files import read_instance, sha256_of
+    from .instances.files import read_summed_instance
     from .validate.certificate import check_certificate, read_certificate
 
-    instance = read_instance(arguments.file)
+    instance, checksum = read_summed_instance(arguments.file)
     certificate = read_certificate(arguments.certificate)
-    report = check_certificate(instance, certificate, instance_sha256=sha256_of(arguments.file))
+    report = check_certificate(instance, certificate, instance_sha256=checksum)
     if arguments.json:
         print_json(report)
     elif report.valid:

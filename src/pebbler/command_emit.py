@@ -22,17 +22,17 @@ def add_emit(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _emit(arguments: argparse.Namespace) -> int:
-    from .instances.files import read_instance, sha256_of, write_atomically
+    from .instances.files import read_summed_instance, write_atomically
     from .validate.check import check
     from .validate.execution.emit import emit
     from .validate.execution.rebuild import rebuild
     from .validate.schedule import read_schedule
 
     require_place(arguments.output)
-    instance = read_instance(arguments.file)
+    instance, checksum = read_summed_instance(arguments.file)
     require_one_gpu(instance, "emit")
     schedule = read_schedule(arguments.schedule, instance)
-    report = check(instance, schedule, instance_sha256=sha256_of(arguments.file))
+    report = check(instance, schedule, instance_sha256=checksum)
     if not report.valid:
         print("\n".join(("the schedule is invalid, so there is no script of it:", *report.reasons)))
         return 1

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from .options import Parser, add_command, add_output, name_list, natural, positive, print_json, require_place
+from .options import (
+    Parser,
+    add_command,
+    add_output,
+    name_list,
+    positive,
+    print_json,
+    require_place,
+    seed_number,
+)
 from .validate.execution.backends import BACKENDS
 from .validate.execution.convolutions import PROVIDERS
 
@@ -38,7 +47,7 @@ def add_profile(commands: argparse._SubParsersAction[Parser]) -> None:
     command.add_argument(
         "--repeat", type=positive, default=5, metavar="N", help="executions of each algorithm; default: 5"
     )
-    command.add_argument("--seed", type=natural, default=0, metavar="N", help="of all data; default: 0")
+    command.add_argument("--seed", type=seed_number, default=0, metavar="N", help="of all data; default: 0")
     add_output(command, "PROFILE")
 
 

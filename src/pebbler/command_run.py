@@ -9,11 +9,11 @@ from .options import (
     Parser,
     add_command,
     add_file,
-    natural,
     positive,
     print_json,
     require_one_gpu,
     require_place,
+    seed_number,
 )
 from .validate.execution.backends import BACKENDS
 
@@ -34,7 +34,7 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
         "--repeat", type=positive, default=3, metavar="N", help="timed executions; default: 3"
     )
     command.add_argument(
-        "--seed", type=natural, default=0, metavar="N", help="of weights, images and labels; default: 0"
+        "--seed", type=seed_number, default=0, metavar="N", help="of weights, images and labels; default: 0"
     )
     command.add_argument(
         "--no-reference",
@@ -52,19 +52,19 @@ def _run(arguments: argparse.Namespace) -> int:
     from msgspec import json
 
     from .benchmark import trial_report
-    from .instances.files import read_instance, sha256_of, write_atomically
+    from .instances.files import read_summed_instance, write_atomically
     from .validate.check import check
     from .validate.execution.backends import find_backend
     from .validate.execution.trial import attempt
     from .validate.schedule import read_schedule
 
-    instance = read_instance(arguments.file)
+    instance, checksum = read_summed_instance(arguments.file)
     require_one_gpu(instance, "run")
     schedule = read_schedule(arguments.schedule, instance)
     for place in (arguments.picture, arguments.trace):
         if place is not None:
             require_place(place)
-    report = check(instance, schedule, instance_sha256=sha256_of(arguments.file))
+    report = check(instance, schedule, instance_sha256=checksum)
     if not report.valid:
         print("\n".join(("the schedule is invalid, so it is not run:", *report.reasons)))
         return 1

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .instances.errors import PebblerError
-from .instances.units import parse_time
+from .instances.units import LARGEST, LARGEST_SEED, MOST_THREADS, parse_time
 
 if TYPE_CHECKING:
     from .instances.instance import Instance
@@ -25,6 +26,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise what is wrong as a `PebblerError`."""
         raise PebblerError(f"{message}; see {self.prog} --help")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write help; argparse itself passes over a write that fails."""
+        print(message, end="", file=file)
 
 
 def add_command(
@@ -117,7 +122,7 @@ def add_transforms(command: argparse.ArgumentParser) -> None:
 def add_limits(command: argparse.ArgumentParser) -> None:
     """Add a method's limits and the memory model."""
     command.add_argument("--time-limit", type=seconds, metavar="T", help="for each method; default: none")
-    command.add_argument("--seed", type=natural, default=0, metavar="N", help="default: 0")
+    command.add_argument("--seed", type=seed_number, default=0, metavar="N", help="default: 0")
     add_workers(command)
     add_memory(command, "memory model")
 
@@ -131,7 +136,7 @@ def add_memory(command: argparse.ArgumentParser, told: str) -> None:
 
 def add_workers(command: argparse.ArgumentParser) -> None:
     """Add ``--workers``."""
-    command.add_argument("--workers", type=positive, default=1, metavar="N", help="threads; default: 1")
+    command.add_argument("--workers", type=threads, default=1, metavar="N", help="threads; default: 1")
 
 
 def add_solver(command: argparse.ArgumentParser) -> None:
@@ -155,18 +160,27 @@ def seconds(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def natural(text: str) -> int:
-    """Read a whole number from 0 on."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 0 on")
-    return int(text)
-
-
 def positive(text: str) -> int:
     """Read a whole number from 1 on."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 on")
-    return int(text)
+    return _whole(text, 1, LARGEST)
+
+
+def seed_number(text: str) -> int:
+    """Read a seed: every solver takes it."""
+    return _whole(text, 0, LARGEST_SEED)
+
+
+def threads(text: str) -> int:
+    """Read a number of threads."""
+    return _whole(text, 1, MOST_THREADS)
+
+
+def _whole(text: str, least: int, most: int) -> int:
+    number = int(text) if text.isdecimal() and len(text) <= 20 else -1
+    if not least <= number <= most:
+        end = "on" if most == LARGEST else f"to {most}"
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from {least} {end}")
+    return number
 
 
 def positive_or_auto(text: str) -> int | str:
@@ -246,7 +260,7 @@ def require_one_gpu(instance: Instance, command: str) -> None:
 
 def require_place(path: Path) -> None:
     """Refuse a file that cannot be written, before the work begins and not after it."""
-    if path.is_dir() or not path.parent.is_dir():
+    if path.is_dir() or not Path(os.path.realpath(path)).parent.is_dir():
         raise PebblerError(f"{path} cannot be written: it is a folder or lies in none that exists")
 
 

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import socket
+import stat
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import msgspec
@@ -13,8 +17,12 @@ import pytest
 
 from pebbler.instances.errors import FormatError, PebblerError
 from pebbler.instances.files import (
+    LARGEST_TOML,
     encode,
+    read_bytes,
     read_instance,
+    read_summed_instance,
+    read_toml,
     reread,
     sha256_of,
     write_atomically,
@@ -298,3 +306,186 @@ def test_contents_that_json_cannot_express_are_refused(instance: Instance) -> No
 def test_only_documents_are_read_again() -> None:
     with pytest.raises(FormatError, match="the dict in memory is not a document"):
         reread({"format": "pebbler/instance/1"})  # type: ignore[type-var]
+# --- what is read --------------------------------------------------------------------------------------
+
+
+def fed(data: bytes) -> int:
+    """The reading end of a pipe that gives these bytes and ends."""
+    reader, writer = os.pipe()
+
+    def feed() -> None:
+        with os.fdopen(writer, "wb") as file:
+            file.write(data)
+
+    Thread(target=feed, daemon=True).start()
+    return reader
+
+
+def test_a_pipe_is_read_once(instance: Instance) -> None:
+    data = encode(instance)
+    reader = fed(data)
+    try:
+        read, checksum = read_summed_instance(f"/dev/fd/{reader}")
+    finally:
+        os.close(reader)
+    assert read == instance
+    assert checksum == hashlib.sha256(data).hexdigest()
+
+
+def test_the_checksum_is_of_the_bytes_that_were_read(instance: Instance, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(encode(instance).replace(b"\n", b"\n \n"))
+    assert read_summed_instance(path) == (instance, hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def test_a_file_or_a_pipe_of_too_many_bytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(bytes(100))
+    assert read_bytes(path, 100) == bytes(100)
+    with pytest.raises(PebblerError, match="it has more than 99 bytes"):
+        read_bytes(path, 99)
+    with path.open("wb") as file:
+        file.truncate(2**42)
+    with pytest.raises(PebblerError, match="it has more than 1000 bytes"):
+        read_bytes(path, 1000)
+    reader = fed(bytes(1001))
+    with pytest.raises(PebblerError, match="it has more than 1000 bytes"):
+        read_bytes(f"/dev/fd/{reader}", 1000)
+    os.close(reader)
+
+
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(PebblerError, match="it is a folder"):
+        read_bytes(tmp_path)
+    with pytest.raises(PebblerError, match="it is a device or a socket"):
+        read_bytes("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        with pytest.raises(PebblerError, match="it is a device or a socket"):
+            read_bytes(tmp_path / "s")
+    with pytest.raises(PebblerError, match="cannot be read: embedded null"):
+        read_bytes("a\0b")
+    with pytest.raises(PebblerError, match="cannot be read: File name too long"):
+        read_bytes("a" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"a = " + b"[" * 5000, "nested too deeply"),
+        (b"a" + b".a" * 100_000 + b" = 1", "nested too deeply"),
+        (b"a = " + b"9" * 5000, "4300"),
+        (b"a = '\xff'", "utf-8"),
+        (b"a = 1\na = 2", "overwrite"),
+        (b"#" * (LARGEST_TOML + 1), "more than"),
+    ],
+)
+def test_toml_that_cannot_be_read(text: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_bytes(text)
+    with pytest.raises(PebblerError) as caught:
+        read_toml(path)
+    assert str(path) in str(caught.value)
+    assert said in str(caught.value)
+
+
+# --- what is written -----------------------------------------------------------------------------------
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    target, link, further = tmp_path / "far" / "a", tmp_path / "link", tmp_path / "further"
+    link.symlink_to("far/a")
+    further.symlink_to("link")
+    write_atomically(further, b"new")  # its target is not there yet
+    write_atomically(link, b"newer")
+    assert target.read_bytes() == b"newer"
+    assert not target.is_symlink()
+    assert link.readlink() == Path("far/a")
+    assert further.readlink() == Path("link")
+    assert {*tmp_path.rglob("*")} == {target.parent, target, link, further}
+
+
+def test_a_circle_of_links_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(PebblerError, match="cannot be written: Too many levels of symbolic links"):
+        write_atomically(tmp_path / "a", b"")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o755, 0o444])
+def test_a_mode_stays(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o7777 == mode
+
+
+def test_an_owner_stays_where_that_is_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    try:
+        os.chown(path, 12345, 54321)
+    except PermissionError:
+        pytest.skip("only root gives files away")
+    write_atomically(path, b"new")
+    assert (path.stat().st_uid, path.stat().st_gid) == (12345, 54321)
+
+
+def test_a_new_file_has_the_mode_of_new_files(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"")
+    write_atomically(tmp_path / "a", b"")
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    path, data = tmp_path / "pipe", bytes(range(256)) * 4096
+    os.mkfifo(path)
+    got: list[bytes] = []
+    reader = Thread(target=lambda: got.append(path.read_bytes()), daemon=True)
+    reader.start()
+    write_atomically(path, data)
+    reader.join(10)
+    assert got == [data]
+    assert stat.S_ISFIFO(path.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("minor", "said"), [(3, None), (7, "No space left on device")])
+def test_a_device_is_written_to_and_stays(minor: int, said: str | None, tmp_path: Path) -> None:
+    """Copies of the null device and of the one that is always full."""
+    device = tmp_path / "device"
+    try:
+        os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
+        device.write_bytes(b"")
+    except PermissionError:
+        pytest.skip("only root makes devices, and not everywhere")
+    link = tmp_path / "link"
+    link.symlink_to("device")
+    for place in (device, link):
+        if said is None:
+            write_atomically(place, b"data")
+        else:
+            with pytest.raises(PebblerError, match=said):
+                write_atomically(place, b"data")
+    assert stat.S_ISCHR(device.lstat().st_mode)
+    assert link.is_symlink()
+    assert {*tmp_path.iterdir()} == {device, link}
+
+
+def test_a_long_name_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / ("ä" * 127)
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("budget", [LARGEST + 1, 2**63, 2**64, 10**400])
+def test_what_could_not_be_read_again_is_not_written(budget: int, instance: Instance, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_atomically(path, b"old")
+    with pytest.raises(PebblerError) as caught:
+        write_instance(msgspec.structs.replace(instance, budget_bytes=budget), path)
+    assert len(str(caught.value)) < 500
+    assert path.read_bytes() == b"old"

@@ -53,6 +53,9 @@ ALGORITHMS: dict[Pass, tuple[str, ...]] = {
 }
 """Names of cuDNN's algorithms, each at its number in the legacy API's enumerations."""
 
+PLAIN = ("kernel", "gemm")
+"""Names of the only algorithm of a task that is no convolution."""
+
 _PASSES: dict[str, dict[str, Pass]] = {
     "conv": {"FP": "forward", "BP1": "backward_data", "BP2": "backward_filter"},
     "deconv": {"FP": "backward_data", "BP1": "forward", "BP2": "backward_filter"},

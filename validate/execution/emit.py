@@ -13,13 +13,14 @@ from importlib import resources
 from pprint import pformat
 from textwrap import indent
 
-from ...instances.errors import PebblerError
+from ...instances.errors import PebblerError, printable
 from ...instances.instance import Instance
 from ...instances.network import LOSSES
 from ...instances.units import format_size, format_time
 from ..schedule import Schedule
 from .convolutions import provider_of
 from .cuda_calls import (
+    PLAIN,
     Argument,
     Call,
     Convolution,
@@ -29,6 +30,7 @@ from .cuda_calls import (
     Product,
     algorithm_number,
     calls_of,
+    convolution_of,
     formats,
     source,
 )
@@ -40,6 +42,9 @@ from .rebuild import Rebuilt
 _LINE = 100
 """Characters of a line, about."""
 
+_LONGEST = 80
+"""Characters of a text from a file; what the script has of such texts is in comments and the first lines."""
+
 
 def emit(instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> str:
     """Return the text of the script for a valid schedule.
@@ -47,7 +52,7 @@ def emit(instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> str:
     Raises
     ------
     PebblerError
-        When the memory is divisible, or there is no CUDA code for a task in a script.
+        When the memory is divisible, or there is no CUDA code for a task or an algorithm in a script.
     """
     return _Script(instance, schedule, rebuilt).text()
 
@@ -62,11 +67,8 @@ class _Script:
         self.plan: Plan = plan(instance, schedule, rebuilt)
         self.calls = [[] if step.kernel is None else calls_of(step.kernel) for step in self.plan.steps]
         for step in self.plan.steps:
-            if step.kernel is not None and provider_of(step.kernel.algorithm) != "cudnn":
-                raise PebblerError(
-                    f"task '{step.name}' runs a plan of cudnn-frontend, which a script has not; solve with "
-                    "algorithms of cuDNN"
-                )
+            if step.kernel is not None:
+                _require_algorithm(step.name, step.kernel)
 
     def text(self) -> str:
         """Fill the template; its marks are words in capitals between @ signs."""
@@ -96,10 +98,10 @@ class _Script:
     def _title(self) -> str:
         instance, schedule = self.instance, self.schedule
         rounds = f"{instance.rounds} rounds of {instance.meta['sub_batch']}"
-        method = re.sub(r"[^ -~]|[\"\\]", "?", schedule.method)
+        network, method = _plain(str(instance.meta["network"])), _plain(schedule.method)
         time = format_time(schedule.makespan_ns * instance.rounds)
         return (
-            f"One iteration of {instance.meta['network']}, batch {self.rebuilt.batch} ({rounds}),\n"
+            f"One iteration of {network}, batch {self.rebuilt.batch} ({rounds}),\n"
             f"under a budget of {format_size(instance.budget_bytes)}, with the schedule of {method} "
             f"({schedule.memory_model} memory).\n"
             f"Predicted: {time}, peak {format_size(schedule.peak_bytes)}."
@@ -184,11 +186,12 @@ class _Script:
         operation = step.operation
         how = f" by {step.kernel.algorithm}" if step.kernel is not None else ""
         when = f"{format_time(operation.start_ns)} to {format_time(operation.end_ns)}"
-        yield f"# {i}: {step.name}{how}, predicted {when}"
+        yield f"# {i}: {printable(step.name, _LONGEST)}{how}, predicted {when}"
         for mapped in step.maps:
             yield from self._mapping(mapped)
         for position in step.waits:
-            yield f"{operation.stream}.wait_for_event(done[{position}])  # {self.plan.steps[position].name}"
+            name = printable(self.plan.steps[position].name, _LONGEST)
+            yield f"{operation.stream}.wait_for_event(done[{position}])  # {name}"
         for call in calls:
             assert step.kernel is not None
             yield _call(step, step.kernel, call)
@@ -212,6 +215,25 @@ class _Script:
         for name, (place, size) in self.plan.outside.items():
             if name.startswith("losses("):
                 yield f"losses = losses + fetch({_address(place)}, {size})"
+
+
+def _require_algorithm(task: str, kernel: Kernel) -> None:
+    """Refuse an algorithm that a script has not; `calls_of` has refused unknown ones of convolutions."""
+    if provider_of(kernel.algorithm) != "cudnn":
+        raise PebblerError(
+            f"task '{task}' runs a plan of cudnn-frontend, which a script has not; solve with algorithms of "
+            "cuDNN"
+        )
+    if convolution_of(kernel) is None and kernel.algorithm not in PLAIN:
+        raise PebblerError(
+            f"task '{task}' runs '{kernel.algorithm}', which is no algorithm of it; there are "
+            f"{' and '.join(PLAIN)}"
+        )
+
+
+def _plain(text: str) -> str:
+    """Return a text that can be part of a string in the script, whatever its quotes."""
+    return re.sub(r"[^ -~]|[\"\\]", "?", text[:_LONGEST])
 
 
 def _section(template: str, name: str, kept: bool) -> str:
