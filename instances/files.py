@@ -95,6 +95,31 @@ def encode(document: msgspec.Struct) -> bytes:
     return b"{\n" + b",\n".join(lines) + b"\n}\n"
 
 
+def reread(document: _Document) -> _Document:
+    """Return what the file of a document would hold, read as strictly as a file is.
+
+    msgspec does not check the objects that a program makes, so that what somebody else made passes here
+    before anything is concluded from it.
+
+    Raises
+    ------
+    FormatError
+        When a file with these contents would be refused, or JSON cannot express them.
+    """
+    kind = type(document)
+    what = f"the {kind.__name__} in memory"
+    if not isinstance(document, msgspec.Struct):
+        raise FormatError(f"{what} is not a document of pebbler")
+    try:
+        msgspec.convert(msgspec.to_builtins(document), kind)  # JSON would write NaN as null
+        data = encode(document)
+    except RecursionError:
+        raise FormatError(f"{what} is nested too deeply") from None
+    except (msgspec.MsgspecError, FormatError, TypeError, ValueError, OverflowError) as error:
+        raise FormatError(f"{what} breaks a rule of its format: {_sentence(error)}") from None
+    return decode(data, kind, "what its format allows", what)
+
+
 def write_atomically(path: str | Path, data: bytes) -> None:
     """Write a file by way of a temporary one beside it, so that it is whole or not there.
 

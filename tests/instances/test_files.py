@@ -7,10 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 from pebbler.instances.errors import FormatError, PebblerError
-from pebbler.instances.files import encode, read_instance, sha256_of, write_atomically, write_instance
+from pebbler.instances.files import (
+    encode,
+    read_instance,
+    reread,
+    sha256_of,
+    write_atomically,
+    write_instance,
+)
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.units import LARGEST
 
@@ -248,3 +257,44 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(PebblerError, match="cannot be written: No such file"):
         write_atomically(tmp_path / "none" / "a", b"")
+
+
+def test_a_document_in_memory_is_read_as_a_file_is(instance: Instance) -> None:
+    again = reread(instance)
+    assert again == instance
+    assert again is not instance
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [-1, True, 1.0, float("nan"), float("inf"), "4096", None, LARGEST + 1, 10**30, [1], np.int64(4096)],
+)
+def test_a_document_in_memory_that_no_file_may_hold_is_refused(instance: Instance, wrong: object) -> None:
+    msgspec.structs.force_setattr(instance, "budget_bytes", wrong)
+    with pytest.raises(FormatError, match=r"the Instance in memory") as caught:
+        reread(instance)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), False, "1"])
+def test_what_json_writes_as_null_is_no_null(instance: Instance, wrong: object) -> None:
+    msgspec.structs.force_setattr(instance.blocks[0], "move_ns", wrong)
+    with pytest.raises(FormatError, match="move_ns"):
+        reread(instance)
+
+
+def test_contents_that_json_cannot_express_are_refused(instance: Instance) -> None:
+    for wrong in ({"a": object()}, {"a": "\ud800"}, {(1, 2): 3}):
+        msgspec.structs.force_setattr(instance, "meta", wrong)
+        with pytest.raises(FormatError, match="in memory"):
+            reread(instance)
+    loop: dict[str, Any] = {}
+    loop["loop"] = loop
+    msgspec.structs.force_setattr(instance, "meta", loop)
+    with pytest.raises(FormatError, match="nested too deeply"):
+        reread(instance)
+
+
+def test_only_documents_are_read_again() -> None:
+    with pytest.raises(FormatError, match="the dict in memory is not a document"):
+        reread({"format": "pebbler/instance/1"})  # type: ignore[type-var]
