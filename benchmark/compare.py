@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import logging
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from typing import Any, Literal
 
-from ..heuristics.methods import OnBetter, Transform, find_method, list_methods
+from msgspec.structs import replace
+
+from ..heuristics.methods import MethodError, MethodInfo, OnBetter, Transform, find_method, list_methods
 from ..instances.errors import BudgetError, PebblerError
+from ..instances.files import checksum
 from ..instances.instance import Instance
 from ..instances.memory import ideal_ns, least_budget, require_budget
 from ..instances.transforms import in_parts
 from ..instances.units import format_size, format_time
 from ..instances.workload import Workload
+from ..solver.answers import ContradictionError, Ledger
 from ..solver.bounds import Bound, best_bound
+from ..solver.guests import Host, described
 from ..solver.refine import refine_bound
-from ..solver.solve import Result, Status, solve
+from ..solver.solve import Result, Status, attempt
 from ..solver.sub_batch_search import Choice, Iterations, iteration_bound, search_sub_batch
 from ..validate.measures import average_bytes
 from ..validate.schedule import Schedule
@@ -86,6 +93,8 @@ class Row:
         One an instance; fewer where one is missing.
     bound
         The best lower bound known for what it solved: the comparison's, unless it planned on other instances.
+    planned
+        Whether these differ from what was asked.
     """
 
     method: str
@@ -96,6 +105,7 @@ class Row:
     instances: tuple[Instance, ...]
     schedules: tuple[Schedule, ...]
     bound: Bound
+    planned: bool = False
 
     @property
     def variant(self) -> str:
@@ -136,6 +146,8 @@ class Comparison:
         Memory model of the schedules, and seed of random decisions.
     interrupted
         Whether the user ended it before all methods had run.
+    refuted
+        What was said of bounds and is wrong, as checked schedules show; nothing rests on it.
     """
 
     instances: tuple[Instance, ...]
@@ -147,6 +159,7 @@ class Comparison:
     seed: int
     interrupted: bool
     auto: bool = False
+    refuted: tuple[str, ...] = ()
 
     @property
     def instance(self) -> Instance:
@@ -181,6 +194,7 @@ class Comparison:
             "ideal_ns": self.ideal_ns,
             **bound,
             "interrupted": self.interrupted,
+            "refuted": list(self.refuted),
             **cluster_figures(self.instances),
             "results": [
                 {
@@ -242,16 +256,16 @@ class Comparison:
         warnings = {
             str(row.instances[0].meta["notes"]) for row in self.rows if "notes" in row.instances[0].meta
         }
-        notes += [("warning", warning) for warning in sorted(warnings)]
+        notes += [("warning", warning) for warning in (*sorted(warnings), *self.refuted)]
         if self.interrupted:
             notes.append(("interrupted", "the methods that had not ended are missing"))
         return notes
 
     def _plans(self) -> list[str]:
-        """Which methods worked on another variant, whose bound differs."""
+        """Which methods worked on other instances, whose bounds differ."""
         methods: dict[str, list[str]] = {}
         for row in self.rows:
-            if row.variant != self.variant:
+            if row.planned:
                 told = f"{format_time(row.bound.lower_bound_ns)} ({row.bound.bound_by})"
                 methods.setdefault(f"{row.instances[0].name}, lower bound {told}", []).append(row.method)
         return [f"{', '.join(names)} on {which}" for which, names in methods.items()]
@@ -320,18 +334,17 @@ def compare(
         find_method(name)
     for instance in rounds:
         require_budget(instance)
-    known = {
-        instance.name: best_bound(instance, without, memory)
-        if time_limit is None or not refine
-        else refine_bound(instance, time_limit, seed=seed, workers=workers, memory=memory)
-        for instance in rounds
-    }
-    run = _Run(known, time_limit, seed, workers, memory, without, on_better)
-    run.all((name, planned(find_method(name), rounds)) for name in names)
-    bound = iteration_bound(
-        [instance.rounds for instance in rounds], [run.known[instance.name] for instance in rounds]
-    )
-    return run.comparison(rounds, bound, max(map(least_budget, rounds)), auto=False)
+    run = _Run(Ledger(memory), time_limit, seed, workers, without, on_better)
+    run.require_names(rounds)
+    for instance in rounds:
+        known = (
+            best_bound(instance, without, memory)
+            if time_limit is None or not refine
+            else refine_bound(instance, time_limit, seed=seed, workers=workers, memory=memory)
+        )
+        run.ledger.of(instance).claim(known)
+    run.all(_Task(info.name, rounds, _planning(info, rounds)) for info in map(find_method, names))
+    return run.comparison(rounds, lambda: run.bound(rounds), max(map(least_budget, rounds)), auto=False)
 
 
 def compare_auto(
@@ -354,74 +367,110 @@ def compare_auto(
     whole = workload.instance(budget_bytes, check_budget=False)
     names = default_methods([whole], auto=True) if methods is None else tuple(dict.fromkeys(methods))
     found = [find_method(name) for name in names]
-    iterations: dict[Transform | None, Iterations] = {None: Iterations(workload, budget_bytes)}
-    for info in found:
+    run = _Run(Ledger(memory), time_limit, seed, workers)
+    whole_tensors = Iterations(workload, budget_bytes, ledger=run.ledger)
+    iterations: dict[Transform | None, Iterations] = {None: whole_tensors}
+
+    def searched(info: MethodInfo, host: Host) -> Iterations:
         if info.transform not in iterations:
-            iterations[info.transform] = Iterations(workload, budget_bytes, info.transform)
-    run = _Run({}, time_limit, seed, workers, memory)
-    run.all(
-        (
-            info.name,
-            planned(info, own_instances(info.sub_batch, workload, budget_bytes))
-            if info.sub_batch
-            else iterations[info.transform],
+            iterations[info.transform] = Iterations(workload, budget_bytes, host.transform, run.ledger)
+        return iterations[info.transform]
+
+    def ruled(info: MethodInfo, host: Host) -> tuple[Instance, ...]:
+        return tuple(map(host.transform, own_instances(host.sub_batch, workload, budget_bytes)))
+
+    with ExitStack() as hosts:
+        run.all(
+            _Task(info.name, (whole,), partial(ruled if info.sub_batch else searched, info, host))
+            for info in found
+            for host in [hosts.enter_context(Host(info))]
         )
-        for info in found
-    )
-    return run.comparison((whole,), iterations[None].least_bound(), workload.floor(), auto=True)
+        return run.comparison((whole,), whole_tensors.least_bound, workload.floor(), auto=True)
+
+
+def _planning(info: MethodInfo, instances: Sequence[Instance]) -> Callable[[], tuple[Instance, ...]]:
+    return lambda: planned(info, instances)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A method to run: `plan` makes the instances that it gets of what was asked, or what it searches."""
+
+    method: str
+    asked: tuple[Instance, ...]
+    plan: Callable[[], tuple[Instance, ...] | Iterations]
 
 
 @dataclass(slots=True)
 class _Run:
-    """Methods one after the other; `known` is the best bound of each instance by name."""
+    """Methods one after the other; the ledger has what they, and the bounds before them, say."""
 
-    known: dict[str, Bound]
+    ledger: Ledger
     time_limit: float | None
     seed: int
     workers: int
-    memory: Literal["contiguous", "paged"]
     without: Collection[str] = ()
     on_better: OnBetter | None = None
     answers: dict[str, tuple[tuple[Instance, ...], _Answer]] = field(default_factory=dict)
     searched: dict[str, Iterations] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
     interrupted: bool = False
 
-    def all(self, plans: Iterable[tuple[str, tuple[Instance, ...] | Iterations]]) -> None:
+    def all(self, tasks: Iterable[_Task]) -> None:
         """Run every method on its instances, or search for its sub-batch, until done or interrupted."""
         try:
-            for name, plan in plans:
-                if isinstance(plan, Iterations):
-                    self.searched[name] = plan
-                    instances, answer = self.search(name, plan)
-                else:
-                    instances, answer = plan, self.one(name, plan)
-                self.answers[name] = instances, answer
-                _log.info("%s", _progress(name, answer))
-                for instance, result in zip(instances, answer.results, strict=False):
-                    self.known[instance.name] = result.bound
+            for task in tasks:
+                instances, answer = self.run(task)
+                self.answers[task.method] = instances, answer
+                _log.info("%s", _progress(task.method, answer))
                 if answer.search is not None and answer.search.stopped_by == "interrupted":
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
             self.interrupted = True
+
+    def run(self, task: _Task) -> tuple[tuple[Instance, ...], _Answer]:
+        """Run a method; whatever fails, from its planning on, is its answer."""
+        try:
+            plan = task.plan()
+            if isinstance(plan, Iterations):
+                self.searched[task.method] = plan
+                return self.search(task.method, plan)
+            self.require_names(plan)
+        except ContradictionError:
+            raise
+        except Exception as error:
+            return task.asked, _failed((), error, task.method, task.asked[0].name)
+        return plan, self.one(task.method, plan)
+
+    def require_names(self, instances: Iterable[Instance]) -> None:
+        """Refuse two instances of one name: their files and figures could be taken for each other's."""
+        for instance in instances:
+            one_round = checksum(replace(instance, rounds=1))
+            if self.names.setdefault(instance.name, one_round) != one_round:
+                raise PebblerError(
+                    f"two different instances have the name '{instance.name}'; give each its own"
+                )
 
     def one(self, method: str, instances: Sequence[Instance]) -> _Answer:
         """Run a method on its instances; a failure ends it."""
         results: list[Result] = []
         for instance in instances:
             try:
-                result = solve(
-                    instance,
+                result = attempt(
+                    self.ledger.of(instance),
                     method,
                     time_limit=self.time_limit,
                     seed=self.seed,
                     workers=self.workers,
-                    memory=self.memory,
-                    bound=self.known.get(instance.name),
                     without=self.without,
                     on_better=self.on_better,
                 )
-            except Exception as error:
+            except ContradictionError:
+                raise
+            except PebblerError as error:
                 return _failed(tuple(results), error, method, instance.name)
+            if result.failure is not None:
+                return _failed(tuple(results), result.failure, method, instance.name)
             results.append(result)
             if result.schedule is None:
                 return _Answer(tuple(results), result.stopped_by, result.status)
@@ -437,8 +486,10 @@ class _Run:
                 time_limit=_SEARCH_SECONDS if self.time_limit is None else self.time_limit,
                 seed=self.seed,
                 workers=self.workers,
-                memory=self.memory,
             )
+            self.require_names(choice.instances)
+        except ContradictionError:
+            raise
         except Exception as error:
             return iterations.instances(workload.batch), _failed((), error, method, workload.network)
         if choice.sub_batch is None:
@@ -446,31 +497,40 @@ class _Run:
             return iterations.instances(workload.batch), _Answer((), reason, Status.UNKNOWN, choice)
         return choice.instances, _Answer(choice.results, None, Status.FEASIBLE, choice)
 
-    def bound_of(self, method: str, solved: Sequence[Instance], bound: Bound) -> Bound:
-        """Return the bound that a method's time stands beside: that of all, or its own after a transform."""
-        if find_method(method).transform is None:
-            return bound
-        if method in self.searched:
-            return self.searched[method].least_bound()
+    def bound(self, instances: Sequence[Instance]) -> Bound:
+        """Return the best bound on an iteration that stands."""
         return iteration_bound(
-            [instance.rounds for instance in solved],
-            [
-                self.known.get(instance.name) or best_bound(instance, memory=self.memory)
-                for instance in solved
-            ],
+            [instance.rounds for instance in instances],
+            [self.ledger.of(instance).bound() for instance in instances],
         )
 
     def comparison(
-        self, instances: tuple[Instance, ...], bound: Bound, least: int, *, auto: bool
+        self, instances: tuple[Instance, ...], bound: Callable[[], Bound], least: int, *, auto: bool
     ) -> Comparison:
-        """Set the answers side by side."""
+        """Set the answers side by side, once no more come that could refute others."""
         ideal = sum(instance.rounds * ideal_ns(instance) for instance in instances)
-        rows = tuple(
-            _row(name, answer, solved, ideal, self.bound_of(name, solved, bound))
-            for name, (solved, answer) in self.answers.items()
-        )
+        shared = bound()
+        rows = []
+        for name, (solved, answer) in self.answers.items():
+            if name in self.ledger.refuted and answer.status is not Status.ERROR:
+                answer = _Answer(answer.results, self.ledger.refuted[name], Status.ERROR, answer.search)
+            transformed = find_method(name).transform is not None
+            other = transformed if auto else [*map(checksum, solved)] != [*map(checksum, instances)]
+            own = shared
+            if other:
+                own = self.searched[name].least_bound() if name in self.searched else self.bound(solved)
+            rows.append(_row(name, answer, solved, ideal, own, planned=other))
         return Comparison(
-            instances, rows, ideal, bound, least, self.memory, self.seed, self.interrupted, auto
+            instances,
+            tuple(rows),
+            ideal,
+            shared,
+            least,
+            self.ledger.memory,
+            self.seed,
+            self.interrupted,
+            auto,
+            tuple(dict.fromkeys(self.ledger.refuted.values())),
         )
 
 
@@ -501,13 +561,18 @@ class _Answer:
 
 
 def _failed(results: tuple[Result, ...], error: Exception, method: str, where: str) -> _Answer:
-    """Turn an error into an answer; it is logged in full where it is a defect. To be called where caught."""
+    """Turn an error into an answer; it is logged in full where it is a defect."""
     if isinstance(error, BudgetError):
         return _Answer(results, str(error), Status.UNKNOWN)
     if isinstance(error, PebblerError):
         return _Answer(results, str(error), Status.ERROR)
-    _log.exception("method %s failed on %s: this is a defect of the method", method, where)
-    return _Answer(results, f"{type(error).__name__}: {error}", Status.ERROR)
+    told, seen = described(error), error
+    if isinstance(error, MethodError):
+        told, seen = str(error), None
+    _log.error(
+        "method %s failed on %s: this is a defect of the method: %s", method, where, told, exc_info=seen
+    )
+    return _Answer(results, told, Status.ERROR)
 
 
 def _progress(method: str, answer: _Answer) -> str:
@@ -519,17 +584,26 @@ def _progress(method: str, answer: _Answer) -> str:
     return f"{method}: {told} (solved in {answer.seconds:.2f} s)"
 
 
-def _row(method: str, answer: _Answer, instances: tuple[Instance, ...], ideal: int, bound: Bound) -> Row:
-    results, figures = answer.results, None
+def _row(
+    method: str,
+    answer: _Answer,
+    instances: tuple[Instance, ...],
+    ideal: int,
+    bound: Bound,
+    *,
+    planned: bool,
+) -> Row:
+    results, figures, status = answer.results, None, answer.status
     schedules = tuple(result.schedule for result in results if result.schedule is not None)
-    if answer.failure is not None:
-        return Row(
-            method, answer.status, answer.stopped_by, answer.seconds, None, instances, schedules, bound
-        )
-    figures = _figures(instances, results, schedules, ideal, bound)
-    optimal = figures.iteration_ns == bound.lower_bound_ns
-    status = Status.OPTIMAL if optimal else Status.FEASIBLE
-    return Row(method, status, answer.stopped_by, answer.seconds, figures, instances, schedules, bound)
+    if status is Status.ERROR:
+        schedules = ()
+    elif answer.failure is None:
+        figures = _figures(instances, results, schedules, ideal, bound)
+        optimal = figures.iteration_ns == bound.lower_bound_ns
+        status = Status.OPTIMAL if optimal else Status.FEASIBLE
+    return Row(
+        method, status, answer.stopped_by, answer.seconds, figures, instances, schedules, bound, planned
+    )
 
 
 def _figures(

@@ -9,6 +9,7 @@ from ..instances.errors import BudgetError
 from ..instances.instance import Instance
 from ..instances.units import format_size
 from ..instances.workload import Workload
+from ..solver.guests import Host
 
 
 def instances_of(workload: Workload, budget: int | str, sub_batch: int | None = None) -> tuple[Instance, ...]:
@@ -52,8 +53,15 @@ def own_instances(rule: SubBatchRule, workload: Workload, budget_bytes: int) -> 
 
 
 def planned(info: MethodInfo, instances: Sequence[Instance]) -> tuple[Instance, ...]:
-    """Return what a method is given to schedule of an iteration: changed, where it plans on its own."""
-    return tuple(instances) if info.transform is None else tuple(map(info.transform, instances))
+    """Return what a method is given to schedule of an iteration: changed, where it plans on its own.
+
+    Raises
+    ------
+    MethodError
+        When the method makes instances of another iteration, or under another budget.
+    """
+    with Host(info) as host:
+        return tuple(map(host.transform, instances))
 
 
 def auto_budget(workload: Workload, budget: int | str) -> int:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import difflib
 import logging
+import sys
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Literal
 
-from ..instances.errors import PebblerError
+from ..instances.errors import DefectError, PebblerError
 from ..instances.instance import Instance
 from ..instances.workload import Workload
 from ..validate.certificate import Certificate
@@ -104,6 +106,10 @@ class Refusal(Exception):  # noqa: N818 - a method's answer, not an error
     """A method's policy leads to no schedule; the message says at which task and why."""
 
 
+class MethodError(DefectError):
+    """A method broke its contract: a defect of the method, which the message names."""
+
+
 @dataclass(frozen=True, slots=True)
 class MethodInfo:
     """A registered method: its name, what it does in one line, and its source.
@@ -111,7 +117,7 @@ class MethodInfo:
     `shown` says which comparisons include it where no methods are named: ``always``, only where methods
     choose their sub-batch (``auto``), or none (``named``). `sub_batch` is the method's own rule for the
     sub-batch, where it has one; `transform` makes the instance that a comparison lets it schedule; `rules`
-    are those that can be left out of it.
+    are those that can be left out of it. A `guest` is of another package, which names it as an entry point.
     """
 
     name: str
@@ -122,6 +128,7 @@ class MethodInfo:
     sub_batch: SubBatchRule | None = None
     transform: Transform | None = None
     rules: tuple[str, ...] = ()
+    guest: bool = False
 
     def require_rules(self, names: Collection[str]) -> None:
         """Refuse names of rules that the method does not have.
@@ -200,16 +207,18 @@ def find_method(name: str) -> MethodInfo:
 def load_entry_points() -> None:
     """Import what installed packages name in the group ``pebbler.methods``, once.
 
-    What cannot be imported, or registers a name that is taken, is left out with a warning: another package's
-    defect must not stop ours.
+    What they register are guests. What cannot be imported, or registers a name that is taken, is left out with
+    a warning: another package's defect must not stop ours. What it prints goes to standard error.
     """
     for point in entry_points(group=ENTRY_POINTS):
         if point in _loaded:
             continue
         _loaded.add(point)
+        known = set(_methods)
         try:
-            point.load()
-        except Exception as error:
+            with redirect_stdout(sys.stderr):
+                point.load()
+        except (Exception, SystemExit) as error:
             where = "a package" if point.dist is None else point.dist.name
             _log.warning(
                 "the methods '%s' of %s cannot be loaded: %s: %s",
@@ -218,3 +227,5 @@ def load_entry_points() -> None:
                 type(error).__name__,
                 error,
             )
+        for name in _methods.keys() - known:
+            _methods[name] = replace(_methods[name], guest=True)

@@ -28,3 +28,7 @@ class FormatError(PebblerError):
 
 class BudgetError(PebblerError):
     """A memory budget is under the minimum that any schedule of the instance needs."""
+
+
+class DefectError(AssertionError):
+    """Something does not hold that a method or pebbler promised: the command line answers with status 3."""

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from html import escape
 from typing import Literal
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from ..heuristics.cluster import spread
-from ..heuristics.methods import Answer, Limits, OnBetter, Refusal, find_method
-from ..instances.errors import PebblerError
+from ..heuristics.methods import Answer, Limits, MethodError, OnBetter, Refusal, find_method
+from ..instances.errors import FormatError, PebblerError
+from ..instances.files import reread
 from ..instances.instance import Instance
 from ..instances.memory import PAGE_BYTES, require_budget, why_infeasible
 from ..instances.transforms import in_pages
 from ..instances.units import format_size, format_time
-from ..validate.certificate import Certificate, check_certificate
-from ..validate.check import check
+from ..validate.certificate import PAGED_ONLY, Certificate, check_certificate
 from ..validate.cluster_check import check_schedule
 from ..validate.measures import average_bytes, moved_bytes, pinned_bytes
 from ..validate.schedule import Schedule
+from .answers import Answers
 from .bounds import Bound, best_bound, certified_bound
+from .guests import Host, described
 from .linear import require_linear_solver
 
 
@@ -55,6 +58,8 @@ class Result:
         (makespan - lower bound) / lower bound.
     solve_seconds
         Wall time of the method alone.
+    failure
+        What a method with status ``error`` raised, or what it broke of its contract.
     """
 
     status: Status
@@ -76,6 +81,7 @@ class Result:
     seed: int
     schedule: Schedule | None
     certificate: Certificate | None
+    failure: Exception | None = None
 
     @property
     def bound(self) -> Bound:
@@ -83,8 +89,8 @@ class Result:
         return Bound(self.lower_bound_ns, self.bound_by, self.certified, self.certificate)
 
     def as_dict(self) -> dict[str, object]:
-        """The figures by name, without the schedule and the certificate."""
-        left_out = ("schedule", "certificate")
+        """The figures by name, without the schedule, the certificate and the failure."""
+        left_out = ("schedule", "certificate", "failure")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
 
     def __str__(self) -> str:
@@ -149,7 +155,8 @@ def solve(
     warm_start
         A schedule to start from, for methods that can.
     bound
-        A bound that is known already, so that it need not be computed again.
+        A bound that is known already, so that it need not be computed again. Where it is a solver's word and a
+        schedule is shorter, it falls.
     solver
         What solves linear models, in methods that have some: one that `list_linear_solvers` knows.
     log
@@ -157,8 +164,8 @@ def solve(
     without
         Rules that the method leaves out, of those that `list_methods` tells: to see what each buys.
     on_better
-        Called by methods that improve step by step, with the makespan and the bound (nanoseconds, or None),
-        whenever one is better than before.
+        Called by methods of this process that improve step by step, with the makespan and the bound
+        (nanoseconds, or None), whenever one is better than before.
 
     Returns
     -------
@@ -169,44 +176,92 @@ def solve(
     ------
     PebblerError
         For an unknown method, a solver that is not available, or a budget under the minimum.
-    AssertionError
-        When a method returns a schedule or a certificate that its checker refuses: a defect of the method.
+    MethodError
+        When a method breaks its contract: its schedule or certificate is refused by its checker, or its bound
+        is above a checked schedule. What a method of this process raises is raised as it is.
+    ContradictionError
+        When a certified bound is above a checked schedule.
     """
+    result = attempt(
+        Answers(instance, memory),
+        method,
+        time_limit=time_limit,
+        seed=seed,
+        workers=workers,
+        warm_start=warm_start,
+        bound=bound,
+        solver=solver,
+        log=log,
+        without=without,
+        on_better=on_better,
+    )
+    if result.failure is not None:
+        raise result.failure
+    return result
+
+
+def attempt(
+    answers: Answers,
+    method: str,
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    warm_start: Schedule | None = None,
+    bound: Bound | None = None,
+    solver: str = "highs",
+    log: bool = False,
+    without: Collection[str] = (),
+    on_better: OnBetter | None = None,
+) -> Result:
+    """Solve as `solve` does, beside other answers to the same question, and enter what is found among them.
+
+    A method that fails, or that other answers refute, gives a result with status ``error`` and its failure.
+
+    Raises
+    ------
+    PebblerError
+        For an unknown method, a solver that is not available, or a budget under the minimum.
+    ContradictionError
+        When a certified bound is above a checked schedule.
+    """
+    instance, memory = answers.instance, answers.memory
     info = find_method(method)
     info.require_rules(without)
     require_budget(instance)
-    if warm_start is not None and instance.cluster is not UNSET:
-        raise PebblerError(f"{instance.name} has several GPUs, for which no method takes a warm start")
-    if warm_start is not None and (reasons := check(instance, warm_start).reasons):
-        raise PebblerError(
-            f"the warm start is not a schedule of {instance.name}: {reasons[0]}; give one that is valid"
-        )
     require_linear_solver(solver)
-    known = best_bound(instance, memory=memory) if bound is None else bound
+    if bound is not None:
+        answers.claim(bound)
+    elif not answers.bounded:
+        answers.claim(best_bound(instance, memory=memory))
+    if warm_start is not None:
+        _start_with(answers, warm_start)
     limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log, frozenset(without), on_better)
+    schedule = failure = None
     began = time.perf_counter()
-    try:
-        reason = why_infeasible(instance)
-        if reason is None and memory == "paged":
-            in_whole_pages = why_infeasible(in_pages(instance, PAGE_BYTES))
-            if in_whole_pages is not None:
-                reason = f"in pages of {format_size(PAGE_BYTES)}, {in_whole_pages}"
-        if reason is not None:
-            answer = Answer(None, reason, infeasible=True)
-        elif instance.cluster is UNSET:
-            answer = info.call(instance, limits)
-        else:
-            answer = spread(instance, info.call, limits)
-    except Refusal as refusal:
-        answer = Answer(None, stopped_by=str(refusal))
-    seconds = time.perf_counter() - began
-    known = _best_known(instance, method, answer, known, memory)
-    schedule = answer.schedule
-    if schedule is not None:
-        _require_valid(instance, schedule, known, memory)
+    with Host(info) as host:
+        answer, seconds = Answer(None), 0.0
+        try:
+            if (reason := _excluded(instance, memory)) is not None:
+                answers.deny()
+                answer = Answer(None, reason, infeasible=True)
+            elif instance.cluster is UNSET:
+                answer = host.solve(instance, limits)
+            else:
+                answer = spread(instance, host.solve, limits)
+            seconds = time.perf_counter() - began - host.waited
+            schedule = _entered(answers, method, answer)
+        except Refusal as refusal:
+            answer = Answer(None, stopped_by=str(refusal))
+        except PebblerError:
+            raise
+        except Exception as error:
+            failure = error
+        seconds = seconds or time.perf_counter() - began - host.waited
+    known = answers.bound()
     return Result(
-        status=_status(answer, known),
-        stopped_by=answer.stopped_by,
+        status=Status.ERROR if failure is not None else _status(answer, known),
+        stopped_by=answer.stopped_by if failure is None else _told(failure),
         makespan_ns=None if schedule is None else schedule.makespan_ns,
         lower_bound_ns=known.lower_bound_ns,
         optimality_gap=None if schedule is None else known.gap(schedule.makespan_ns),
@@ -224,23 +279,83 @@ def solve(
         seed=seed,
         schedule=schedule,
         certificate=known.certificate,
+        failure=failure,
     )
 
 
-def _best_known(instance: Instance, method: str, answer: Answer, known: Bound, memory: str) -> Bound:
-    """The best of what is known and what a method claims; its certificate is checked first."""
+def _start_with(answers: Answers, start: Schedule) -> None:
+    """Check a warm start; where it is in the memory model that is asked for, it is an answer, too."""
+    instance = answers.instance
+    if instance.cluster is not UNSET:
+        raise PebblerError(f"{instance.name} has several GPUs, for which no method takes a warm start")
+    start = reread(start)
+    if reasons := check_schedule(instance, start).reasons:
+        raise PebblerError(
+            f"the warm start is not a schedule of {instance.name}: {reasons[0]}; give one that is valid"
+        )
+    if start.memory_model == answers.memory:
+        answers.admit(start)
+
+
+def _excluded(instance: Instance, memory: str) -> str | None:
+    """Say why there can be no schedule, whatever the method."""
+    reason = why_infeasible(instance)
+    if reason is None and memory == "paged":
+        in_whole_pages = why_infeasible(in_pages(instance, PAGE_BYTES))
+        if in_whole_pages is not None:
+            reason = f"in pages of {format_size(PAGE_BYTES)}, {in_whole_pages}"
+    return reason
+
+
+def _entered(answers: Answers, method: str, answer: Answer) -> Schedule | None:
+    """Check what a method answers, enter it, and return its schedule under its own name.
+
+    Raises
+    ------
+    MethodError
+        When the schedule or the certificate is refused, or a checked schedule refutes what the method says.
+    """
+    instance, schedule = answers.instance, answer.schedule
     if answer.certificate is not None:
         reasons = list(check_certificate(instance, answer.certificate).reasons)
-        if answer.certificate.page_bytes is not UNSET and memory != "paged":
-            reasons.append(f"it is for paged memory, not for {memory}")
+        if answer.certificate.page_bytes is not UNSET and answers.memory != "paged":
+            reasons.append(f"it is for paged memory, not for {answers.memory}")
         if reasons:
-            raise AssertionError(
-                f"method {method} on {instance.name}: its certificate is wrong: {reasons[0]}"
-            )
-        known = known.raised(certified_bound(answer.certificate))
+            raise MethodError(f"method {method} on {instance.name}: its certificate is wrong: {reasons[0]}")
+    bound_by = answer.bound_by or method
+    if bound_by.endswith(PAGED_ONLY) and answers.memory != "paged":
+        raise MethodError(
+            f"method {method} on {instance.name}: its bound '{bound_by}' is for paged memory, not for "
+            f"{answers.memory}"
+        )
+    if schedule is not None:
+        if reasons := _reasons(instance, schedule, answers.memory):
+            who = f"method {method}"
+            if schedule.method != method:
+                who += f", whose schedule says that it is by method {schedule.method}"
+            raise MethodError(f"{who} on {instance.name}: {'; '.join(reasons[:5])}")
+        schedule = replace(schedule, method=method)
+        answers.admit(schedule)
+    if answer.certificate is not None:
+        answers.claim(certified_bound(answer.certificate), method)
     if answer.lower_bound_ns is not None:
-        known = known.raised(Bound(answer.lower_bound_ns, answer.bound_by or method, certified=False))
-    return known
+        answers.claim(Bound(answer.lower_bound_ns, bound_by, certified=False), method)
+    if answer.infeasible:
+        answers.deny(method)
+    if method in answers.refuted:
+        raise MethodError(f"method {method} on {instance.name}: {answers.refuted[method]}")
+    return schedule
+
+
+def _reasons(instance: Instance, schedule: Schedule, memory: str) -> Sequence[str]:
+    """The last gate: say why a schedule is not valid in a memory model."""
+    try:
+        reasons = list(check_schedule(instance, schedule).reasons)
+    except FormatError as error:
+        return (str(error),)
+    if schedule.memory_model != memory:
+        reasons.append(f"its memory model is {schedule.memory_model}, not {memory}")
+    return reasons
 
 
 def _status(answer: Answer, bound: Bound) -> Status:
@@ -249,14 +364,6 @@ def _status(answer: Answer, bound: Bound) -> Status:
     return Status.OPTIMAL if answer.schedule.makespan_ns == bound.lower_bound_ns else Status.FEASIBLE
 
 
-def _require_valid(instance: Instance, schedule: Schedule, bound: Bound, memory: str) -> None:
-    """The last gate: nothing that is invalid, or shorter than what is proven, is ever shown."""
-    reasons = list(check_schedule(instance, schedule).reasons)
-    if schedule.memory_model != memory:
-        reasons.append(f"its memory model is {schedule.memory_model}, not {memory}")
-    if schedule.makespan_ns < bound.lower_bound_ns:
-        reasons.append(
-            f"its makespan {schedule.makespan_ns} is under the {bound.bound_by} bound {bound.lower_bound_ns}"
-        )
-    if reasons:
-        raise AssertionError(f"method {schedule.method} on {instance.name}: {'; '.join(reasons[:5])}")
+def _told(failure: Exception) -> str:
+    """Say what failed: what is wrong with a method's answer, or what it raised."""
+    return str(failure) if isinstance(failure, MethodError) else described(failure)

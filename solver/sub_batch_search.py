@@ -8,15 +8,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from ..heuristics.methods import Transform, find_method
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
 from ..instances.memory import least_budget, require_budget
 from ..instances.workload import Workload
+from .answers import Answers, Ledger
 from .bounds import Bound, best_bound, compute_bound
-from .solve import Result, solve
+from .solve import Result, attempt
 
 _PART, _LEAST = 3, 1 / 20
 """A round may take a third of the time that is left, or a twentieth of all: a slow method sees several."""
@@ -28,7 +28,7 @@ class Iterations:
 
     What is known of a round of some size counts for every sub-batch that has such a round: as its full ones
     or as its smaller last one. Instances are built anew when they are asked for, and changed by `transform`;
-    bounds are kept.
+    bounds are kept, and what methods answer is entered into the ledger.
 
     Raises
     ------
@@ -39,8 +39,10 @@ class Iterations:
     workload: Workload
     budget_bytes: int
     transform: Transform | None = None
+    ledger: Ledger = field(default_factory=lambda: Ledger("contiguous"))
     _compute: dict[int, Bound] = field(default_factory=dict, init=False)
     _best: dict[int, Bound] = field(default_factory=dict, init=False)
+    _answers: dict[int, Answers] = field(default_factory=dict, init=False)
     _largest: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -66,22 +68,28 @@ class Iterations:
         """Return the instances at a sub-batch: one, or a second one for the smaller last round."""
         return tuple(self._build(size, rounds) for size, rounds in self.workload.rounds(sub_batch))
 
+    def answers(self, size: int) -> Answers:
+        """Return the answers of a round of some size."""
+        if size not in self._answers:
+            (instance, *_) = self.instances(size)
+            self._answers[size] = self.ledger.of(instance)
+            self._answers[size].claim(self._cheap(size))
+        return self._answers[size]
+
     def compute_bound(self, sub_batch: int) -> Bound:
         """Return the compute bound on the iteration."""
-        return self._add_up(sub_batch, self._compute, compute_bound)
+        return self._add_up(sub_batch, self._compute_bound)
 
-    def best_bound(self, sub_batch: int) -> Bound:
+    def best_bound(self, sub_batch: int, author: str | None = None) -> Bound:
         """Return the best bound known on the iteration: of its rounds, added up."""
-        return self._add_up(sub_batch, self._best, best_bound)
+        return self._add_up(sub_batch, lambda size: self.round_bound(size, author))
 
-    def round_bound(self, size: int) -> Bound:
-        """Return the best bound known on a round: compute or single-peak, or what a method has proven."""
-        return self._bound(size, self._best, best_bound)
+    def round_bound(self, size: int, author: str | None = None) -> Bound:
+        """Return the best bound known on a round: compute or single-peak, or what methods have proven.
 
-    def raise_bound(self, size: int, bound: Bound) -> None:
-        """Take a bound on a round of some size that may be better than the one known."""
-        if bound.lower_bound_ns > self.round_bound(size).lower_bound_ns:
-            self._best[size] = bound
+        With an author, without what is only the word of other methods.
+        """
+        return self._answers[size].bound(author) if size in self._answers else self._cheap(size)
 
     def least_bound(self) -> Bound:
         """Return the least of the bounds over all sub-batches: no choice leads below it."""
@@ -91,23 +99,27 @@ class Iterations:
 
     def of_all(self, least: Bound, sub_batches: Iterable[int]) -> Bound:
         """Return the least bound over some sub-batches, certified as far as that of each of them is."""
-        known = {**self._compute, **self._best}
-        certified = min(
-            sum(count * known[size].certified_ns for size, count in self.workload.rounds(b))
-            for b in sub_batches
-        )
+
+        def known(size: int) -> Bound:
+            return self.round_bound(size) if size in self._best else self._compute_bound(size)
+
+        certified = min(self._add_up(b, known).certified_ns for b in sub_batches)
         return replace(least, certified=certified >= least.lower_bound_ns, certified_sum_ns=certified)
 
-    def _add_up(
-        self, sub_batch: int, known: dict[int, Bound], work_out: Callable[[Instance], Bound]
-    ) -> Bound:
+    def _add_up(self, sub_batch: int, bound: Callable[[int], Bound]) -> Bound:
         sizes, counts = zip(*self.workload.rounds(sub_batch), strict=True)
-        return iteration_bound(counts, [self._bound(size, known, work_out) for size in sizes])
+        return iteration_bound(counts, [bound(size) for size in sizes])
 
-    def _bound(self, size: int, known: dict[int, Bound], work_out: Callable[[Instance], Bound]) -> Bound:
-        if size not in known:
-            known[size] = work_out(self._build(size))
-        return known[size]
+    def _compute_bound(self, size: int) -> Bound:
+        if size not in self._compute:
+            self._compute[size] = compute_bound(self._build(size))
+        return self._compute[size]
+
+    def _cheap(self, size: int) -> Bound:
+        """Return the better of the compute and single-peak bounds on a round."""
+        if size not in self._best:
+            self._best[size] = best_bound(self._build(size))
+        return self._best[size]
 
     def _build(self, size: int, rounds: int = 1) -> Instance:
         instance = self.workload.instance(self.budget_bytes, size, rounds=rounds, check_budget=False)
@@ -169,19 +181,19 @@ def search_sub_batch(
     time_limit: float | None = None,
     seed: int = 0,
     workers: int = 1,
-    memory: Literal["contiguous", "paged"] = "contiguous",
 ) -> Choice:
     """Find the sub-batch at which a method has the shortest iteration.
 
     Sub-batches are taken by their bounds, cheap bounds first: the compute bound of all, the single-peak bound
-    of those that come to the front, and what the method itself proves of rounds that others share. The search
-    ends when no bound that is left is under the best iteration. Of equal iterations, the one that is found
-    first counts, and of equal bounds the one with larger rounds comes first. Ctrl-C keeps the best.
+    of those that come to the front, and what the method itself proves of rounds that others share. What is only
+    the word of other methods excludes nothing. The search ends when no bound that is left is under the best
+    iteration. Of equal iterations, the one that is found first counts, and of equal bounds the one with larger
+    rounds comes first. Ctrl-C keeps the best.
 
     Parameters
     ----------
     iterations
-        Workload and budget, with the bounds known so far; the search raises them.
+        Workload and budget, with the bounds known so far, and the memory model; the search enters what it finds.
     method
         A name that `find_method` knows; its own rule for the sub-batch is not asked.
     candidates
@@ -191,13 +203,13 @@ def search_sub_batch(
         None: until done, however long the method takes at each.
     seed, workers
         Of random decisions, and threads of a solver.
-    memory
-        Memory model of the schedules.
 
     Raises
     ------
     PebblerError
         For an unknown method, a candidate that is not within 1 and the batch, or none that fits the budget.
+    MethodError
+        As `solve` raises it, or what the method raises.
     """
     find_method(method)
     workload = iterations.workload
@@ -208,12 +220,12 @@ def search_sub_batch(
             f"{workload.network}: there is no candidate within the largest sub-batch that fits the budget, "
             f"{iterations.sub_batches[-1]}; give a smaller one"
         )
-    search = _Search(iterations, method, time_limit, seed, workers, memory, time.monotonic())
-    queue = _Queue(iterations, possible)
+    search = _Search(iterations, method, time_limit, seed, workers, time.monotonic())
+    queue = _Queue(iterations, possible, method)
     stopped_by = search.run(queue)
     pruned = Counter({"budget": len(wanted) - len(possible)}) + queue.excluded(search.iteration_ns)
     pruned[stopped_by] += len(queue) - sum(queue.excluded(search.iteration_ns).values())
-    bounds = [iterations.best_bound(b) for b in search.tried]
+    bounds = [iterations.best_bound(b, method) for b in search.tried]
     if front := queue.front():
         bounds.append(front)
     best = search.sub_batch
@@ -233,10 +245,14 @@ def search_sub_batch(
 
 
 class _Queue:
-    """Sub-batches by their bounds; a bound is worked out further only when it comes to the front."""
+    """Sub-batches by their bounds; a bound is worked out further only when it comes to the front.
 
-    def __init__(self, iterations: Iterations, candidates: Iterable[int]) -> None:
+    With an author, what is only the word of other methods does not count.
+    """
+
+    def __init__(self, iterations: Iterations, candidates: Iterable[int], author: str | None = None) -> None:
         self._iterations = iterations
+        self._author = author
         self._heap: list[tuple[int, int, str]] = []
         for b in candidates:
             self._push(b, iterations.compute_bound(b))
@@ -248,7 +264,7 @@ class _Queue:
         """Return the least of all bounds; None when it is not under the limit."""
         while self._heap and self._heap[0][0] < limit:
             known, negative, _ = self._heap[0]
-            bound = self._iterations.best_bound(-negative)
+            bound = self._iterations.best_bound(-negative, self._author)
             if bound.lower_bound_ns == known:
                 return bound
             heapq.heappop(self._heap)
@@ -276,7 +292,6 @@ class _Search:
     time_limit: float | None
     seed: int
     workers: int
-    memory: Literal["contiguous", "paged"]
     began: float
     solved: dict[int, Result] = field(default_factory=dict)
     tried: list[int] = field(default_factory=list)
@@ -308,7 +323,9 @@ class _Search:
                 self.refusal = self.refusal or f"sub-batch {sub_batch}: {result.stopped_by}"
                 return
             solved += count * result.makespan_ns
-            to_come = sum(n * self.iterations.round_bound(s).lower_bound_ns for s, n in rounds[i + 1 :])
+            to_come = sum(
+                n * self.iterations.round_bound(s, self.method).lower_bound_ns for s, n in rounds[i + 1 :]
+            )
             if solved + to_come >= self.iteration_ns:
                 return
         self.sub_batch, self.iteration_ns = sub_batch, solved
@@ -319,19 +336,16 @@ class _Search:
             limit = None
             if self.time_limit is not None:
                 limit = max(self.seconds_left() / _PART, self.time_limit * _LEAST)
-            (instance, *_) = self.iterations.instances(size)
-            bound = self.iterations.round_bound(size)
-            result = solve(
-                instance,
+            result = attempt(
+                self.iterations.answers(size),
                 self.method,
                 time_limit=limit,
                 seed=self.seed,
                 workers=self.workers,
-                memory=self.memory,
-                bound=bound,
             )
+            if result.failure is not None:
+                raise result.failure
             self.solved[size] = result
-            self.iterations.raise_bound(size, result.bound)
         return self.solved[size]
 
     def seconds_left(self) -> float:

@@ -287,7 +287,7 @@ def test_a_document_in_memory_that_no_file_may_hold_is_refused(instance: Instanc
 @pytest.mark.parametrize("wrong", [float("nan"), False, "1"])
 def test_what_json_writes_as_null_is_no_null(instance: Instance, wrong: object) -> None:
     msgspec.structs.force_setattr(instance.blocks[0], "move_ns", wrong)
-    with pytest.raises(FormatError, match="move_ns|blocks"):
+    with pytest.raises(FormatError, match=r"move_ns|blocks"):
         reread(instance)
 
 

@@ -203,12 +203,23 @@ def test_a_schedule_that_races_does_not_pass(tight: Instance, toys: Toys, swap: 
         solve(tight, "race")
 
 
-def test_a_schedule_under_the_bound_does_not_pass(chain: Instance, toys: Toys, keep: Method) -> None:
-    toys(keep=keep, boast=also(keep, lower_bound_ns=10_000_001, bound_by="a wrong proof"))
-    with pytest.raises(AssertionError, match="10000000 is under the flow bound 10000001"):
-        solve(chain, "keep", bound=Bound(10_000_001, "flow", certified=False))
-    with pytest.raises(AssertionError, match="is under the a wrong proof bound"):
+def test_a_schedule_under_the_bound_of_its_method_does_not_pass(
+    chain: Instance, toys: Toys, keep: Method
+) -> None:
+    toys(boast=also(keep, lower_bound_ns=10_000_001, bound_by="a wrong proof"))
+    with pytest.raises(AssertionError, match="10000000 is under the a wrong proof bound 10000001"):
         solve(chain, "boast")
+
+
+def test_a_word_above_the_schedule_falls_and_the_method_is_not_blamed(
+    chain: Instance, toys: Toys, keep: Method, caplog: pytest.LogCaptureFixture
+) -> None:
+    toys(keep=keep)
+    result = solve(chain, "keep", bound=Bound(10_000_001, "flow", certified=False))
+    assert (result.status, result.makespan_ns) == (Status.FEASIBLE, 10_000_000)
+    assert (result.lower_bound_ns, result.bound_by, result.certified) == (5_000_000, "compute", True)
+    assert "10000000 is under the flow bound 10000001" in caplog.text
+    assert "a solver was wrong" in caplog.text
 
 
 def test_a_schedule_for_another_instance_does_not_pass(chain: Instance, toys: Toys, keep: Method) -> None:

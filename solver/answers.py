@@ -1,0 +1,209 @@
+"""Answers to one question against each other: no bound stands above a schedule that the checker passed.
+
+The question is an instance in a memory model. A bound that is a solver's or a method's word falls where such a
+schedule is shorter; what is certified of it stays. A certified bound above such a schedule is a defect of
+pebbler itself, and nothing of either is shown.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from ..instances.errors import DefectError, PebblerError
+from ..instances.files import checksum
+from ..instances.instance import Instance
+from ..validate.certificate import PAGED_ONLY
+from ..validate.schedule import MemoryModel, Schedule
+from .bounds import Bound, best_bound, certified_bound
+
+OWN = ""
+"""Author of what pebbler itself claims, before any method."""
+
+_log = logging.getLogger(__name__)
+
+
+class ContradictionError(DefectError, PebblerError):
+    """What is proven in exact arithmetic and a checked schedule contradict each other.
+
+    Attributes
+    ----------
+    instance, schedule
+        The schedule, and what it is of.
+    bound
+        The bound, with its certificate where it has one; None where a proof says that there is no schedule.
+    """
+
+    def __init__(self, instance: Instance, schedule: Schedule, bound: Bound | None, kept: str = "") -> None:
+        self.instance, self.schedule, self.bound = instance, schedule, bound
+        if bound is None:
+            proof = "the proof that it has no schedule"
+        else:
+            certificate = bound.certificate
+            name = bound.bound_by if bound.certified or certificate is None else certificate.bound_by
+            proof = f"the {name} bound of {bound.certified_ns} ns, which is in exact arithmetic"
+        super().__init__(
+            f"{instance.name}: a schedule of {schedule.makespan_ns} ns by {schedule.method} contradicts {proof}; "
+            f"one of them is wrong, so that nothing is shown{kept}"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ContradictionError, (self.instance, self.schedule, self.bound)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A bound and who says so; None for a bound: there is no schedule."""
+
+    author: str
+    bound: Bound | None
+
+    def above(self, makespan_ns: int) -> bool:
+        return self.bound is None or self.bound.lower_bound_ns > makespan_ns
+
+
+class Answers:
+    """What is claimed of an instance in a memory model, and the shortest schedule that was checked.
+
+    The order in which claims and schedules come makes no difference.
+
+    Attributes
+    ----------
+    instance, memory
+        The question.
+    shortest
+        The shortest schedule that the checker passed; None: there is none yet.
+    refuted
+        Authors whose word has fallen, each with the reason.
+    """
+
+    def __init__(self, instance: Instance, memory: MemoryModel) -> None:
+        self.instance, self.memory = instance, memory
+        self.shortest: Schedule | None = None
+        self.refuted: dict[str, str] = {}
+        self._claims: list[_Claim] = []
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a bound was claimed."""
+        return any(claim.bound is not None for claim in self._claims)
+
+    def claim(self, bound: Bound, author: str = OWN) -> None:
+        """Take a bound down.
+
+        Raises
+        ------
+        PebblerError
+            When it is for paged memory and the question is not.
+        ContradictionError
+            When what is certified of it is above a checked schedule.
+        """
+        if bound.bound_by.endswith(PAGED_ONLY) and self.memory != "paged":
+            raise PebblerError(
+                f"the bound '{bound.bound_by}' is for paged memory, not for {self.memory}; give another"
+            )
+        self._claims.append(_Claim(author, bound))
+        self._settle()
+
+    def deny(self, author: str = OWN) -> None:
+        """Take down that somebody says that there is no schedule.
+
+        Raises
+        ------
+        ContradictionError
+            When that is pebbler's own proof, and there is one.
+        """
+        self._claims.append(_Claim(author, None))
+        self._settle()
+
+    def admit(self, schedule: Schedule) -> None:
+        """Take a schedule down that the checker has passed.
+
+        Raises
+        ------
+        ContradictionError
+            When it is shorter than what is certified.
+        """
+        if self.shortest is None or schedule.makespan_ns < self.shortest.makespan_ns:
+            self.shortest = schedule
+            self._settle()
+
+    def bound(self, author: str | None = None) -> Bound:
+        """Return the best bound that stands; with an author, without what is only the word of others."""
+        bounds = []
+        for claim in self._claims:
+            whose = author is None or claim.author in (OWN, author)
+            bound = claim.bound if whose else _certified(claim.bound)
+            if bound is not None:
+                bounds.append(bound)
+        if not bounds or self.refuted:
+            bounds.append(best_bound(self.instance, memory=self.memory))
+        best, *others = bounds
+        for other in others:
+            best = best.raised(other)
+        return best
+
+    def _settle(self) -> None:
+        """Let the words fall that are above the shortest schedule."""
+        schedule = self.shortest
+        if schedule is None:
+            return
+        for i, claim in enumerate(self._claims):
+            if not claim.above(schedule.makespan_ns):
+                continue
+            bound = claim.bound
+            if bound is None and claim.author == OWN:
+                raise ContradictionError(self.instance, schedule, None)
+            if bound is not None and bound.certified_ns > schedule.makespan_ns:
+                raise ContradictionError(self.instance, schedule, bound)
+            word = "the proof that there is none" if bound is None else _named(bound)
+            reason = (
+                f"a schedule by {schedule.method} passed the checker, and its makespan {schedule.makespan_ns} "
+                f"is under {word}"
+            )
+            self.refuted[claim.author] = reason
+            _log.warning(
+                "%s: %s was wrong, and what is certified counts alone: %s",
+                self.instance.name,
+                f"method {claim.author}" if claim.author else "a solver",
+                reason,
+            )
+            self._claims[i] = _Claim(claim.author, _certified(bound))
+        self._claims = [claim for claim in self._claims if not claim.above(schedule.makespan_ns)]
+
+
+class Ledger:
+    """Answers by the question: one a round, however often the round is executed."""
+
+    def __init__(self, memory: MemoryModel) -> None:
+        self.memory = memory
+        self._answers: dict[str, Answers] = {}
+
+    def of(self, instance: Instance) -> Answers:
+        """Return the answers of an instance."""
+        key = checksum(replace(instance, rounds=1))
+        if key not in self._answers:
+            self._answers[key] = Answers(instance, self.memory)
+        return self._answers[key]
+
+    @property
+    def refuted(self) -> dict[str, str]:
+        """Authors whose word has fallen, each with the instance and the reason."""
+        return {
+            author: f"{answers.instance.name}: {reason}"
+            for answers in self._answers.values()
+            for author, reason in answers.refuted.items()
+        }
+
+
+def _named(bound: Bound) -> str:
+    return f"the {bound.bound_by} bound {bound.lower_bound_ns}"
+
+
+def _certified(bound: Bound | None) -> Bound | None:
+    """Return what is certified of a bound; None where nothing is."""
+    if bound is None or bound.certified:
+        return bound
+    return None if bound.certificate is None else certified_bound(bound.certificate)
