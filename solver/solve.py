@@ -12,6 +12,7 @@ from typing import Literal
 from msgspec import UNSET
 
 from ..heuristics.cluster import spread
+from ..heuristics.loading import load_for
 from ..heuristics.methods import Answer, Limits, OnBetter, Refusal, find_method
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
@@ -184,6 +185,7 @@ def solve(
     require_linear_solver(solver)
     known = best_bound(instance, memory=memory) if bound is None else bound
     limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log, frozenset(without), on_better)
+    load_for(info.call, limits)
     began = time.perf_counter()
     try:
         reason = why_infeasible(instance)
