@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -25,10 +25,7 @@ from .pages import write_section
 ALLOWED = 2.0
 """Seconds that a command may take to end."""
 
-FIRST = 0.3
-"""Seconds after its start, at which Python itself is up and the program has the signals in hand."""
-
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds after which a command that does not end is killed."""
 
 PEBBLER = (sys.executable, "-m", "pebbler")
@@ -149,8 +146,8 @@ def _compared(at: Path) -> Iterator[tuple[str, ...]]:
         yield ("check", str(instance), str(schedule))
 
 
-def prepare(folder: Path) -> None:
-    """Make the files that the commands read."""
+def prepare(folder: Path, names: Collection[str] = ()) -> None:
+    """Make the files that the commands read, or those of some names."""
     made = (
         "instance vgg16 --batch 256 --budget 1.05xMmin -o vgg16.instance.json",
         "instance lenet --batch 64 --budget 1.1xMmin -o lenet.instance.json",
@@ -166,7 +163,7 @@ def prepare(folder: Path) -> None:
     (folder / "buffers.csv").write_text("\n".join(lines) + "\n")
     (folder / "bench.toml").write_text(BENCH)
     (folder / "short.toml").write_text(BENCH.replace("6s", "0.2s"))
-    for line in made:
+    for line in made if not names else [line for line in made if line.split()[-1] in names]:
         subprocess.run([*PEBBLER, *line.split()], cwd=folder, check=True, capture_output=True)
 
 
@@ -185,7 +182,9 @@ budgets = ["1.1xMmin"]
 """
 
 
-def interrupt(command: Command, moment: float, signals: Sequence[int], apart: float = 0.2) -> Interrupt:
+def interrupt(
+    command: Command, moment: float, signals: Sequence[int], apart: float = 0.2, allowed: float = ALLOWED
+) -> Interrupt:
     """Start a command, send it signals from a moment on, and say what was wrong with how it ended."""
     scratch = Path(tempfile.mkdtemp(prefix="interrupted-"))
     temporary, place = scratch / "tmp", scratch / "work"
@@ -199,6 +198,7 @@ def interrupt(command: Command, moment: float, signals: Sequence[int], apart: fl
         stderr=subprocess.PIPE,
         text=True,
     )
+    _await_handlers(process)
     try:
         out, errors = process.communicate(timeout=moment)
         sent = False
@@ -218,10 +218,10 @@ def interrupt(command: Command, moment: float, signals: Sequence[int], apart: fl
     faults = []
     wanted = (128 + signals[0],) if sent else (0, 1)
     if process.returncode not in wanted:
-        faults.append(f"status {process.returncode}")
+        faults.append(f"status {process.returncode}: {errors[-200:].strip()}")
     if "Traceback" in errors or "Exception ignored" in errors:
         faults.append("a traceback: " + errors[-300:])
-    if seconds > ALLOWED:
+    if seconds > allowed:
         faults.append(f"{seconds:.1f} s to end")
     if out and "--json" in command.arguments:
         try:
@@ -243,6 +243,17 @@ def interrupt(command: Command, moment: float, signals: Sequence[int], apart: fl
     return Interrupt(
         command.name, moment, name if sent else "none", seconds, process.returncode, tuple(faults)
     )
+
+
+def _await_handlers(process: subprocess.Popen[str]) -> None:
+    """Wait until the program has the signals in hand: before that, they are Python's."""
+    place = Path(f"/proc/{process.pid}/status")
+    while process.poll() is None:
+        lines = place.read_text().splitlines()
+        caught = next((line for line in lines if line.startswith("SigCgt")), "SigCgt: 0")
+        if int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1:
+            return
+        time.sleep(0.002)
 
 
 def _processes(mark: str) -> list[int]:
@@ -274,7 +285,7 @@ def study(folder: Path, moments: int, seed: int, only: Sequence[str] = ()) -> It
             signals = [signal.SIGTERM if i % 4 == 3 else signal.SIGINT]
             if i % 4 == 2:
                 signals.append(signal.SIGINT)
-            yield interrupt(command, rng.uniform(FIRST, command.seconds), signals, rng.uniform(0.0, 0.3))
+            yield interrupt(command, rng.uniform(0.0, command.seconds), signals, rng.uniform(0.0, 0.3))
 
 
 def main() -> int:
