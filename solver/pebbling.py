@@ -233,14 +233,13 @@ def _kept(rest: int, blocks: Sequence[tuple[int, int]], excess: int) -> Iterator
     totals = [*accumulate(size for size, _ in reversed(blocks))][::-1]
     choices = [(rest, 0, excess)]
     while choices:
-        rest, first, excess = choices.pop()
+        rest, i, excess = choices.pop()
         if excess <= 0:
             yield rest
-            continue
-        for i in reversed(range(first, len(blocks))):
+        elif i < len(blocks) and totals[i] >= excess:  # else all from here on are too little
             size, d = blocks[i]
-            if totals[i] >= excess:  # else all from here on are too little
-                choices.append((rest & ~(1 << d), i + 1, excess - size))
+            choices.append((rest, i + 1, excess))
+            choices.append((rest & ~(1 << d), i + 1, excess - size))
 
 
 def _again(parents: Mapping[_State, tuple[_State, Step]], state: _State) -> Step | None:
