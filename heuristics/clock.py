@@ -12,6 +12,9 @@ from functools import wraps
 from ..instances.instance import Instance
 from .methods import Answer, Limits, Method, Refusal
 
+_LEAST = 1.0
+"""Seconds that a rule gets under any limit: nearly always it ends in them."""
+
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
 """Of what is at work, as `time.monotonic` tells it."""
 
@@ -21,7 +24,8 @@ def limited(rule: Method) -> Method:
 
     @wraps(rule)
     def call(instance: Instance, limits: Limits) -> Answer:
-        with until(math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit):
+        seconds = math.inf if limits.time_limit is None else max(limits.time_limit, _LEAST)
+        with until(time.monotonic() + seconds):
             return rule(instance, limits)
 
     return call

@@ -63,7 +63,7 @@ KINDS: dict[str, Callable[[], Instance]] = {
     "10^5 tasks": partial(_drawn, 12500),
     "10^3 tasks may run again": partial(_drawn, 125, recomputable_percent=100),
     "10^4 tasks may run again": partial(_drawn, 1250, recomputable_percent=100),
-    "250 tasks, no copies": partial(_layered, 250),
+    "240 tasks, no copies": partial(_layered, 240),
     "4 GPUs": _cluster,
     "parts": _parts,
 }
