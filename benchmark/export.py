@@ -22,7 +22,8 @@ def export(comparison: Comparison, directory: Path) -> tuple[Path, ...]:
 
     For each instance NAME: ``NAME.instance.json``, and for each method with a schedule
     ``NAME.METHOD.schedule.json`` and its timeline ``NAME.METHOD.png``; for the whole, ``NAME.png`` with the
-    name of the first instance. Schedules carry the checksum of their instance's file.
+    name of the first instance. Schedules carry the checksum of their instance's file. A comparison that was
+    interrupted has no pictures: who interrupts does not wait for them.
 
     Raises
     ------
@@ -46,10 +47,12 @@ def export(comparison: Comparison, directory: Path) -> tuple[Path, ...]:
                 continue
             path = directory / f"{name}.{row.method}.schedule.json"
             write_schedule(replace(schedule, instance_sha256=checksums[name]), path)
-            picture = directory / f"{name}.{row.method}.png"
-            write_atomically(picture, timeline(instance, schedule, made_here()))
-            written += [path, picture]
-    if comparison.rows:
+            written.append(path)
+            if not comparison.interrupted:
+                picture = directory / f"{name}.{row.method}.png"
+                write_atomically(picture, timeline(instance, schedule, made_here()))
+                written.append(picture)
+    if comparison.rows and not comparison.interrupted:
         path = directory / f"{file_name(comparison.instance)}.png"
         write_atomically(path, overview(comparison, made_here()))
         written.append(path)

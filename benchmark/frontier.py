@@ -193,16 +193,14 @@ class Sweep:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PebblerError(f"{self.folder} cannot be made: {error.strerror or error}") from None
-        try:
-            for budget in self._budgets(count, spacing):
-                result = self._solve(budget)
-                self._write()
-                _log.info("%d of %d: %s: %s", len(self._own), count, format_size(budget), _told(result))
-                if result.stopped_by == "interrupted":
-                    raise KeyboardInterrupt
-        finally:
-            if self._own:
-                self._draw()
+        for budget in self._budgets(count, spacing):
+            result = self._solve(budget)
+            self._write()
+            _log.info("%d of %d: %s: %s", len(self._own), count, format_size(budget), _told(result))
+            if result.stopped_by == "interrupted":
+                raise KeyboardInterrupt
+        if self._own:
+            self._draw()
         return self.frontier()
 
     def frontier(self) -> Frontier:

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from threading import Event
 
+from ..heuristics.loading import kernels
 from ..heuristics.local_search import RULES as SEARCH_RULES
-from ..heuristics.methods import find_method
+from ..heuristics.methods import Limits, find_method
 from ..instances.errors import PebblerError
 from ..instances.units import format_size, format_time
-from ..instances.workload import Workload
 from ..solver.child import Child, ChildEnded
 from .jobs import Found, Job, Measured, measure
 from .machine import Origin, origin, package_versions, usable_cores
@@ -153,14 +152,15 @@ def perform(job: Job, versions: dict[str, str], ended: Event | None = None) -> M
     PebblerError
         When the packages or the instance here are others.
     """
+    ended = ended or Event()
     if versions != package_versions():
         raise PebblerError(
             f"a worker has {package_versions()} where the sweep has {versions}; install the same everywhere"
         )
     if {*SEARCH_RULES} & {*find_method(job.setting.method).rules}:
-        warm_up()
+        _warm_up(ended)
     began = time.monotonic()
-    measured = _measured(job, ended or Event())
+    measured = _measured(job, ended)
     return Made(measured, time.monotonic() - began, origin())
 
 
@@ -169,24 +169,31 @@ def _measured(job: Job, ended: Event) -> Measured:
     under = "" if size is None else f", under a memory limit of {format_size(size)}"
     with Child() as child:
         child.start(measure, job, wall_limit=limit)
-        while not ended.is_set():
-            try:
-                answer = child.result(_POLL)
-                assert isinstance(answer, Measured)
-                return answer
-            except TimeoutError:
-                continue
-            except PebblerError:
+        try:
+            answer = _result(child, ended)
+        except (PebblerError, InterruptedError):
+            raise
+        except MemoryError:
+            return _nothing("unknown", f"the process ran out of memory{under}")
+        except ChildEnded as error:
+            if error.wanted:
+                return _nothing("unknown", f"{error}: its wall limit")
+            return _nothing("error", f"the process failed: {error}{under}")
+        except Exception as error:
+            _log.exception("%s, %s: the run failed", job.about.problem, job.setting.method)
+            return _nothing("error", f"{type(error).__name__}: {error}{under}")
+        assert isinstance(answer, Measured)
+        return answer
+
+
+def _result(child: Child, ended: Event) -> object:
+    """Wait for what a process returns, unless the sweep is ended."""
+    while not ended.is_set():
+        try:
+            return child.result(_POLL)
+        except TimeoutError:
+            if child.done():
                 raise
-            except MemoryError:
-                return _nothing("unknown", f"the process ran out of memory{under}")
-            except ChildEnded as error:
-                if error.wanted:
-                    return _nothing("unknown", f"{error}: its wall limit")
-                return _nothing("error", f"the process failed: {error}{under}")
-            except Exception as error:
-                _log.exception("%s, %s: the run failed", job.about.problem, job.setting.method)
-                return _nothing("error", f"{type(error).__name__}: {error}{under}")
     raise InterruptedError("the sweep was ended")
 
 
@@ -201,19 +208,18 @@ def _answer(future: Future[Made], lost: tuple[type[Exception], ...]) -> Made:
         return Made(_nothing("error", f"no worker survived it: {error}"), None, origin())
 
 
-@cache
-def warm_up() -> None:
-    """Have the search compiled, once in a worker, so that no run spends its time on it."""
+def _warm_up(ended: Event) -> None:
+    """Have the search compiled, once in a worker, so that no run's wall limit pays for it."""
+    if _warm.is_set():
+        return
     with Child() as child:
-        child.start(_compile, wall_limit=_WARM_SECONDS)
-        child.result()
+        child.start(kernels, Limits(), wall_limit=_WARM_SECONDS)
+        _result(child, ended)
+    _warm.set()
 
 
-def _compile() -> None:
-    from ..heuristics.search import LocalSearch  # with it comes Numba
-
-    instance = Workload("vgg16", 1, "K40").instance("1.5xMmin")
-    LocalSearch(instance, "contiguous").run(work=1)
+_warm = Event()
+"""Whether this process has had the search compiled."""
 
 
 def _run(job: Job, made: Made) -> Run:

@@ -14,6 +14,7 @@ from ..instances.instance import Instance
 from ..instances.memory import with_budget
 from ..instances.units import ceil_to, format_size
 from .choices import run_fastest
+from .clock import limited
 from .layerwise import Execution, next_layer, passes
 from .layrub import caffe_algorithms
 from .methods import Answer, Limits, Refusal, register
@@ -29,6 +30,7 @@ from .regions import alone, build_in_regions, in_order
     "Layrub (TACO 2018), Table 2: a whole network (d+g)",
     shown="named",
 )
+@limited
 def caffe(instance: Instance, limits: Limits) -> Answer:
     """Allocate data and gradients for the whole network, with workspaces of at most 8 MiB.
 
@@ -48,6 +50,7 @@ def caffe(instance: Instance, limits: Limits) -> Answer:
     "Layrub (TACO 2018), Table 2: best fit with coalescing",
     shown="named",
 )
+@limited
 def tensorflow(instance: Instance, limits: Limits) -> Answer:
     """Give each block the smallest hole that is large enough, and free it after its last use.
 
@@ -65,6 +68,7 @@ def tensorflow(instance: Instance, limits: Limits) -> Answer:
     "MXNet's memory plan; Chen et al., arXiv 1604.06174, section 3",
     shown="named",
 )
+@limited
 def mxnet(instance: Instance, limits: Limits) -> Answer:
     """Colour blocks in the order of time: each takes the free region nearest in size, or opens one.
 
@@ -90,6 +94,7 @@ def mxnet(instance: Instance, limits: Limits) -> Answer:
     "GeePS (EuroSys 2016), as Layrub (TACO 2018), section 5.3.1, describes it",
     shown="named",
 )
+@limited
 def geeps(instance: Instance, limits: Limits) -> Answer:
     """Offload whatever neither this layer nor the next uses, gradients too, and load a layer ahead.
 
@@ -134,6 +139,7 @@ def geeps(instance: Instance, limits: Limits) -> Answer:
     "torch.autograd.graph.save_on_cpu",
     shown="named",
 )
+@limited
 def save_on_cpu(instance: Instance, limits: Limits) -> Answer:
     """Copy what the backward pass reads when it has been made, and back each time a layer reads it.
 

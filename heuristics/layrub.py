@@ -13,6 +13,7 @@ from fractions import Fraction
 from ..instances.instance import Instance
 from ..instances.transforms import with_mask
 from .choices import fastest_within
+from .clock import limited
 from .layers import layers, units
 from .layerwise import Execution, next_layer, offload_points, passes
 from .methods import Answer, Limits, Refusal, register
@@ -56,6 +57,7 @@ def has_mask(instance: Instance) -> bool:
     shown="named",
     transform=planned,
 )
+@limited
 def layrub_intra(instance: Instance, limits: Limits) -> Answer:
     """Allocate statically, and write each gradient over its data where that is dead by then.
 
@@ -95,6 +97,7 @@ def layrub_intra(instance: Instance, limits: Limits) -> Answer:
     shown="named",
     transform=planned,
 )
+@limited
 def layrub_inter(instance: Instance, limits: Limits) -> Answer:
     """Offload everything, and reuse regions across layers; a layer's memory is given back when it ends."""
     return _migrating(instance, limits, "layrub-inter", alone, at_once=False)
@@ -107,6 +110,7 @@ def layrub_inter(instance: Instance, limits: Limits) -> Answer:
     shown="named",
     transform=planned,
 )
+@limited
 def layrub_hybrid(instance: Instance, limits: Limits) -> Answer:
     """Reuse regions across layers, and within a layer as soon as its data is dead."""
     return _migrating(instance, limits, "layrub-hybrid", in_place, at_once=True)

@@ -9,6 +9,8 @@ import msgspec
 
 from ..instances.instance import Instance
 from . import placement
+from .clock import limited, until
+from .loading import kernels, loads
 from .methods import Answer, Limits, Refusal, find_method, register
 from .parts import with_parts
 
@@ -31,6 +33,7 @@ RELAXED_SHARE = 0.15
     shown="named",
     rules=RULES,
 )
+@loads(kernels)
 def local_search(instance: Instance, limits: Limits) -> Answer:
     """Search from the warm start, by default moDNN's schedule; without a time limit, until it is calm.
 
@@ -43,9 +46,10 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     """
     from .contiguous_search import ContiguousSearch, new_search  # with it comes Numba
 
-    search = new_search(instance, limits.memory, limits.seed, limits.without, placement.pack)
-    # from here on, for the search may have had to be compiled
+    kernels(limits)
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
+    with until(deadline):
+        search = new_search(instance, limits.memory, limits.seed, limits.without, placement.pack)
     best, start = limits.incumbent, limits.warm_start
     stopped_by, reason = "done", ""
     try:
@@ -83,6 +87,8 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     shown="named",
     transform=with_parts,
 )
+@loads(kernels)
+@limited
 def furthest_parts(instance: Instance, limits: Limits) -> Answer:
     """Let what is needed last leave first, and do not search.
 

@@ -14,6 +14,7 @@ from ..instances.memory import fastest
 from ..validate.schedule import Schedule
 from . import sub_batch
 from .choices import by_speed, leanest
+from .clock import limited
 from .methods import Answer, Limits, Refusal, register
 from .offload_search import evict, find_scheme
 from .parts import with_parts
@@ -38,6 +39,7 @@ class Techniques:
     "moDNN (TPDS 2019)",
     sub_batch=sub_batch.tpds,
 )
+@limited
 def modnn(instance: Instance, limits: Limits) -> Answer:
     """Schedule by Algorithm 1 with all techniques; the sub-batch is chosen by eq. 8 (`sub_batch.tpds`)."""
     return _answer(instance, limits, "modnn", Techniques())
@@ -50,6 +52,7 @@ def modnn(instance: Instance, limits: Limits) -> Answer:
     shown="auto",
     sub_batch=sub_batch.date,
 )
+@limited
 def modnn_date(instance: Instance, limits: Limits) -> Answer:
     """Schedule as the DATE paper does: its eq. 5 is eq. 10, and its eq. 3 chooses another sub-batch.
 
@@ -64,6 +67,7 @@ def modnn_date(instance: Instance, limits: Limits) -> Answer:
     "moDNN (TPDS 2019), section 7.3",
     shown="named",
 )
+@limited
 def modnn_transfers(instance: Instance, limits: Limits) -> Answer:
     """Algorithm 1 without the selection of algorithms."""
     return _answer(instance, limits, "modnn-transfers", Techniques(algorithms=False))
@@ -75,6 +79,7 @@ def modnn_transfers(instance: Instance, limits: Limits) -> Answer:
     "moDNN (TPDS 2019), section 7.3",
     shown="named",
 )
+@limited
 def modnn_algorithms(instance: Instance, limits: Limits) -> Answer:
     """Algorithm 1 without offloading and prefetching."""
     return _answer(instance, limits, "modnn-algorithms", Techniques(transfers=False))
@@ -87,6 +92,7 @@ def modnn_algorithms(instance: Instance, limits: Limits) -> Answer:
     shown="named",
     sub_batch=sub_batch.tpds,
 )
+@limited
 def modnn_sub_batch(instance: Instance, limits: Limits) -> Answer:
     """No transfers and no selection: what is left of moDNN is the sub-batch that the planner chose."""
     return _answer(instance, limits, "modnn-sub-batch", Techniques(transfers=False, algorithms=False))
@@ -99,6 +105,7 @@ def modnn_sub_batch(instance: Instance, limits: Limits) -> Answer:
     shown="named",
     transform=with_parts,
 )
+@limited
 def modnn_parts(instance: Instance, limits: Limits) -> Answer:
     """Algorithm 1 with all techniques, to which a part of a tensor is a block like any other."""
     return _answer(instance, limits, "modnn-parts", Techniques())

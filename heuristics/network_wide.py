@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..instances.instance import Instance
 from .choices import run_fastest
+from .clock import limited
 from .layers import units
 from .methods import Answer, Limits, Refusal, register
 from .program import OutOfMemoryError, ProgramBuilder
@@ -14,6 +15,7 @@ from .program import OutOfMemoryError, ProgramBuilder
     "no offload: feature maps stay, gradients are reused, the fastest algorithms whose workspace fits",
     "vDNN (MICRO 2016), sections II-C and IV-A",
 )
+@limited
 def network_wide(instance: Instance, limits: Limits) -> Answer:
     """Keep all that the forward pass makes for the whole iteration; release gradients after their last use.
 

@@ -22,6 +22,7 @@ from ..instances.memory import PAGE_BYTES
 from ..instances.units import ceil_to, format_size
 from ..validate.measures import highest_byte, memory_curve
 from ..validate.schedule import Kind, MemoryModel, Operation, Residence, Schedule, Stream, unit_bytes
+from .clock import look
 from .methods import Refusal
 from .pool import Fit, PagePool, Pool, Range
 
@@ -582,6 +583,7 @@ class ProgramBuilder:
         block: int | None = None,
     ) -> int:
         """Append an operation with the waits that are not implied by others."""
+        look()
         i = len(self._operations)
         if kind in ("offload", "prefetch"):
             if self._one_copy_queue and self._last_copy is not None:

@@ -17,6 +17,7 @@ from ..instances.memory import with_budget
 from ..instances.transforms import with_recomputation
 from ..instances.units import LARGEST, format_size
 from ..validate.schedule import Schedule
+from .clock import limited
 from .layers import units
 from .layrub import CAFFE_WORKSPACE
 from .methods import Answer, Limits, Refusal, register
@@ -64,6 +65,7 @@ def planned(instance: Instance) -> Instance:
     shown="named",
     transform=planned,
 )
+@limited
 def memonger(instance: Instance, limits: Limits) -> Answer:
     """Cut the forward pass near equal shares of bytes, where little crosses, and drop what does not cross.
 
@@ -83,6 +85,7 @@ def memonger(instance: Instance, limits: Limits) -> Answer:
     shown="named",
     transform=planned,
 )
+@limited
 def superneurons(instance: Instance, limits: Limits) -> Answer:
     """Free what is dead; offload what convolutions and joins make; compute pooling, norms and such again.
 
@@ -121,6 +124,7 @@ def superneurons(instance: Instance, limits: Limits) -> Answer:
     shown="named",
     transform=planned,
 )
+@limited
 def knapsack(instance: Instance, limits: Limits) -> Answer:
     """Choose what to keep inside segments: its value is the time of computing it again, its weight its bytes.
 

@@ -11,7 +11,7 @@ instance that one began with.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -34,20 +34,30 @@ def stages_of(instance: Instance) -> list[list[int]]:
     Stage t is what happens after the first run of task t - 1, up to and with that of task t. A task runs
     again only while all that it reads is in the version that it read, and no output of it has been updated.
     """
+    return list(each_stage(instance))
+
+
+def each_stage(instance: Instance) -> Iterator[list[int]]:
+    """Yield the stages of `stages_of` one by one: all together they may be too many."""
     total = len(instance.tasks)
-    stages = []
+    lost_by: list[list[int]] = [[] for _ in instance.tasks]  # per task, those that cannot run again after it
+    lasting = []
+    for k, task in enumerate(instance.tasks):
+        # a write of what it reads, from its own first run on; a write of an output that is not its first
+        changes = [w for d in task.inputs for w in instance.writers[d] if w >= k]
+        changes += [w for d in task.outputs for w in instance.writers[d][1:2]]
+        first = min(changes, default=total)
+        lasting.append(task.recomputable and not task.updates and first > k)
+        if first < total:
+            lost_by[first].append(k)
+    again: dict[int, None] = {}
     for t in range(total + any(block.finally_ == "device" for block in instance.blocks)):
-        versions = [sum(w < t for w in writers) for writers in instance.writers]
-        again = [
-            k
-            for k, task in enumerate(instance.tasks[:t])
-            if task.recomputable
-            and not task.updates
-            and all(versions[d] == sum(w < k for w in instance.writers[d]) for d in task.inputs)
-            and all(versions[d] <= 1 for d in task.outputs)
-        ]
-        stages.append([*again, *([t] if t < total else [])])
-    return stages
+        if t:
+            for k in lost_by[t - 1]:
+                again.pop(k, None)
+            if lasting[t - 1]:
+                again[t - 1] = None
+        yield [*again, *([t] if t < total else [])]
 
 
 def staying(instance: Instance) -> Instance:

@@ -15,6 +15,7 @@ import numpy as np
 from ..instances.instance import Instance
 from ..validate.schedule import MemoryModel, Schedule
 from .choices import by_speed
+from .clock import look
 from .gaps import Guide, require_copies
 from .methods import Refusal
 from .search_kernel import (
@@ -24,6 +25,7 @@ from .search_kernel import (
     NEVER,
     VERSION,
     Decisions,
+    Problem,
     Search,
     improve,
     repair,
@@ -94,7 +96,8 @@ class LocalSearch:
     Raises
     ------
     Refusal
-        For recomputable tasks; for parts in contiguous memory that tasks or copies tell apart.
+        For recomputable tasks; for parts in contiguous memory that tasks or copies tell apart; where the time
+        limit passes before it is set up.
     """
 
     def __init__(
@@ -117,16 +120,20 @@ class LocalSearch:
             sides="places" not in without,
             addresses=addresses,
         )
+        look()
         if "costs" not in without:
             problem = with_light(instance, problem)
         self._histories, self._calm = _LONG if memory == "contiguous" else _SHORT
+        look()
         self._room = state_for(problem)
         self._random = np.random.default_rng(seed)
         self._splitmix = self._random.integers(0, 1 << 63, size=1, dtype=np.uint64)
         stalls = np.zeros((2, len(instance.tasks)), dtype=np.int64)
         plain = decisions_of(instance, problem, self._fastest())
-        starts = []
+        starts: list[tuple[int, Problem, Decisions]] = []
         for self._problem in islice(costings(problem), 1 if "costs" in without else None):
+            if starts:
+                look()
             first = self._repaired(_copied(plain))
             cost, _ = simulate(self._problem, first, self._room, stalls[1], ANY)
             starts.append((cost, self._problem, first))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..instances.instance import Instance, Task
 from .choices import by_speed, leanest
+from .clock import limited
 from .layers import Unit, units
 from .layerwise import Execution, offload_points, passes
 from .methods import Answer, Limits, register
@@ -17,24 +18,28 @@ _SOURCE = "vDNN (MICRO 2016), section III"
 
 
 @register("vdnn-all-m", "offload every layer's input; memory-optimal algorithms", _SOURCE)
+@limited
 def vdnn_all_m(instance: Instance, limits: Limits) -> Answer:
     """vDNN_all with workspace-free algorithms (static policy, section III-C)."""
     return _static(instance, limits, "vdnn-all-m", managed, leanest)
 
 
 @register("vdnn-all-p", "offload every layer's input; performance-optimal algorithms", _SOURCE)
+@limited
 def vdnn_all_p(instance: Instance, limits: Limits) -> Answer:
     """vDNN_all with the fastest algorithms (static policy, section III-C)."""
     return _static(instance, limits, "vdnn-all-p", managed, _fastest)
 
 
 @register("vdnn-conv-m", "offload convolutions' inputs; memory-optimal algorithms", _SOURCE)
+@limited
 def vdnn_conv_m(instance: Instance, limits: Limits) -> Answer:
     """vDNN_conv with workspace-free algorithms (static policy, section III-C)."""
     return _static(instance, limits, "vdnn-conv-m", convolution, leanest)
 
 
 @register("vdnn-conv-p", "offload convolutions' inputs; performance-optimal algorithms", _SOURCE)
+@limited
 def vdnn_conv_p(instance: Instance, limits: Limits) -> Answer:
     """vDNN_conv with the fastest algorithms (static policy, section III-C)."""
     return _static(instance, limits, "vdnn-conv-p", convolution, _fastest)

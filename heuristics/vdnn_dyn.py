@@ -13,6 +13,7 @@ from ..instances.instance import Instance, Task
 from ..validate.schedule import MemoryModel, Schedule
 from . import sub_batch
 from .choices import by_speed, leanest
+from .clock import limited
 from .layers import Unit, units
 from .methods import Answer, Limits, Refusal, register
 from .network_wide import network_wide
@@ -27,6 +28,7 @@ from .vdnn import convolution, managed, program, vdnn_all_p, vdnn_conv_p
     "no offload, else convolutions' inputs, else every layer's; the fastest algorithms that have room",
     "vDNN (MICRO 2016), section III-C",
 )
+@limited
 def vdnn_dyn(instance: Instance, limits: Limits) -> Answer:
     """Adopt the first configuration that fits, in the order of the paper's profiling passes.
 
@@ -72,6 +74,7 @@ def vdnn_dyn(instance: Instance, limits: Limits) -> Answer:
     shown="auto",
     sub_batch=sub_batch.tpds,
 )
+@limited
 def vdnn_plus(instance: Instance, limits: Limits) -> Answer:
     """vDNN+: dynamic vDNN with moDNN's choice of the sub-batch, which is the planner's.
 

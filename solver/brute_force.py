@@ -23,6 +23,7 @@ from ..instances.units import ceil_to
 from ..validate.schedule import MemoryModel, Schedule, unit_bytes
 
 _MOST_PLACES = 64
+_MOST_TASKS = 200
 _ABSENT = -1
 
 
@@ -61,15 +62,19 @@ def brute_force(
     Raises
     ------
     Refusal
-        When the pool has too many possible places for an exhaustive search.
+        When the pool has too many possible places for an exhaustive search, or there are too many tasks.
     TimeoutError
         When the deadline has passed, or so many states were not enough.
     """
+    if len(instance.tasks) > _MOST_TASKS:
+        raise Refusal(f"brute force: {len(instance.tasks)} tasks are too many for an exhaustive search")
     machine = _Machine(instance, memory)
     queue: list[tuple[int, int, int, _State]] = []  # estimate, minus the time so far, tie-break, state
     parents: dict[_State, tuple[_State, _Step] | None] = {}
     order = itertools.count()
     for state in machine.initial_states():
+        if time.monotonic() > deadline:
+            raise TimeoutError("brute force: the time limit has passed")
         parents[state] = None
         heapq.heappush(queue, (machine.time_left(state), 0, next(order), state))
     reached = dict.fromkeys(parents, 0)
@@ -82,11 +87,11 @@ def brute_force(
         closed.add(state)
         if machine.is_done(state):
             return machine.program(_path(parents, state))
-        if not len(closed) % 1024 and time.monotonic() > deadline:
-            raise TimeoutError("brute force: the time limit has passed")
         if len(closed) > most_states:
             raise TimeoutError(f"brute force: {most_states} states are not enough")
         for step, following, elapsed in machine.steps(state):
+            if time.monotonic() > deadline:
+                raise TimeoutError("brute force: the time limit has passed")
             if following not in closed and now + elapsed < reached.get(following, math.inf):
                 reached[following] = now + elapsed
                 parents[following] = state, step

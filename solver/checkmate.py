@@ -16,15 +16,17 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from ..heuristics.clock import OutOfTime, until
+from ..heuristics.loading import kernels, loads
 from ..heuristics.methods import Answer, Limits, Refusal, register
 from ..heuristics.placement import build
 from ..heuristics.rematerialise import planned
-from ..heuristics.reruns import algorithms_of, stages_of, staying
+from ..heuristics.reruns import algorithms_of, staying
 from ..instances.instance import Instance
 from ..validate.schedule import Schedule
-from .bounds import Bound, best_bound
+from .bounds import Bound
 from .linear import LinearModel, LinearResult, takes_whole_columns
-from .linear_worker import LinearWorker
+from .linear_worker import LinearWorker, load_solver
 from .pebbling import Pebbling, pebble
 from .scaling import proven_ns
 from .stage_model import (
@@ -48,8 +50,11 @@ _SEARCH_SHARE = 0.6
 _START_SHARE, _START_WORK = 0.2, 3_000_000
 """Share of the time left for local search, and the tasks that it may simulate."""
 
-_MOST_STATES = 1_000_000
-"""After which that search gives up, too: each takes some hundred bytes."""
+_MOST_STATES, _MOST_BYTES = 3_000_000, 2 << 30
+"""After which that search gives up, too, so that its memory is bounded."""
+
+_STATE_BYTES = 600
+"""Of a state, apart from its sets of blocks, a bit a block."""
 
 _STATES, _SEARCH = "states", "local-search"
 """What can be left out: the search over states; local search for a schedule and a start for the program."""
@@ -63,6 +68,7 @@ _STATES, _SEARCH = "states", "local-search"
     transform=planned,
     rules=(_STATES, _SEARCH),
 )
+@loads(kernels, load_solver)
 def checkmate(instance: Instance, limits: Limits) -> Answer:
     """Search the states; then solve the integer program for a schedule, and its relaxation for a bound.
 
@@ -77,10 +83,9 @@ def checkmate(instance: Instance, limits: Limits) -> Answer:
     _require_no_copies(instance)
     if not takes_whole_columns(limits.solver):
         raise Refusal(f"checkmate: solver '{limits.solver}' takes no whole variables")
-    stages = stages_of(instance)
-    require_stages("checkmate", stages)
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
-    schedule, stopped_by, bound = None, "done", best_bound(instance, memory=limits.memory)
+    stages = require_stages("checkmate", instance)
+    schedule, stopped_by, bound = None, "done", Bound(0, "checkmate", certified=False)
     alone = all(block.prefetch_ns is None for block in instance.blocks)
     actions: list[Action] | None = None
     try:
@@ -94,8 +99,10 @@ def checkmate(instance: Instance, limits: Limits) -> Answer:
             with suppress(Refusal):  # by first fit: what the integer program finds may be placed more easily
                 schedule = build(instance, limits.memory, partial(issue, actions=actions)).finish("checkmate")
         if schedule is None:
-            start = None if _SEARCH in limits.without else _started(instance, limits, deadline)
-            with LinearWorker(limits.solver) as worker:
+            with until(deadline):
+                start = None if _SEARCH in limits.without else _started(instance, limits, deadline)
+            schedule = start
+            with LinearWorker(limits.solver) as worker, until(deadline):
                 model = Stages(instance, stages, limits.memory).build()
                 hint = None if start is None else _hint(model, start)
                 result = _solved(worker, model.linear, limits, deadline, _SHARE, hint)
@@ -104,16 +111,16 @@ def checkmate(instance: Instance, limits: Limits) -> Answer:
                     chosen = chosen_in(model, result.values)
                     actions = with_releases(instance, runs_of((k, a) for (_, k), a in chosen.items()))
                 if alone and found.runs is None:
-                    relaxed = Stages(instance, stages, limits.memory, first_runs_only=True).build()
-                    proof = _solved(worker, relaxed.linear, limits, deadline, 1.0)
-                    bound = bound.raised(_bound(proof, relaxed, limits.solver))
-                    stopped_by = stopped_by if stopped_by != "done" else _ending(proof)
-            schedule = start
+                    proof, proven = _proof(worker, instance, stages, limits, deadline)
+                    bound = bound.raised(proven)
+                    stopped_by = stopped_by if stopped_by != "done" else proof
             if actions is not None and (start is None or _time(instance, actions) < start.makespan_ns):
                 schedule = placed(instance, actions, limits).finish("checkmate")
     except KeyboardInterrupt:
         stopped_by = "interrupted"
-    return Answer(schedule, stopped_by, bound.lower_bound_ns, bound.bound_by, bound.certificate)
+    except OutOfTime as late:
+        stopped_by = str(late)
+    return Answer(schedule, stopped_by, bound.lower_bound_ns, bound.bound_by)
 
 
 def _require_no_copies(instance: Instance) -> None:
@@ -129,7 +136,8 @@ def _require_no_copies(instance: Instance) -> None:
 def _searched(instance: Instance, deadline: float) -> Pebbling:
     """Search the states for a while, in bytes: with addresses a program of as many bytes may not fit."""
     left = math.inf if deadline == math.inf else _SEARCH_SHARE * (deadline - time.monotonic())
-    return pebble(instance, deadline=time.monotonic() + left, most_states=_MOST_STATES)
+    most = min(_MOST_STATES, _MOST_BYTES // (_STATE_BYTES + len(instance.blocks) // 4))
+    return pebble(instance, deadline=time.monotonic() + left, most_states=most)
 
 
 def _started(instance: Instance, limits: Limits, deadline: float) -> Schedule | None:
@@ -166,6 +174,18 @@ def _solved(
     left = None if deadline == math.inf else share * max(deadline - time.monotonic(), 0.0)
     worker.start(model, time_limit=left, workers=limits.workers, seed=limits.seed, log=limits.log, hint=hint)
     return worker.result()
+
+
+def _proof(
+    worker: LinearWorker, instance: Instance, stages: list[list[int]], limits: Limits, deadline: float
+) -> tuple[str, Bound]:
+    """How the relaxation ended, and the bound that it gives."""
+    try:
+        relaxed = Stages(instance, stages, limits.memory, first_runs_only=True).build()
+    except OutOfTime as late:
+        return str(late), Bound(0, "checkmate", certified=False)
+    result = _solved(worker, relaxed.linear, limits, deadline, 1.0)
+    return _ending(result), _bound(result, relaxed, limits.solver)
 
 
 def _ending(result: LinearResult) -> str:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ..heuristics.clock import until
+from ..heuristics.loading import kernels, loads
 from ..heuristics.local_search import RELAXED_SHARE
 from ..heuristics.local_search import RULES as SEARCH_RULES
 from ..heuristics.methods import Answer, Limits, Refusal, find_method, register
@@ -26,7 +28,7 @@ from .checkpoints import Checkpoints
 from .flow import FlowModel, bound_name, flow_model, proven
 from .flow_decode import guide_of
 from .linear import LinearModel, LinearResult
-from .linear_worker import LinearWorker
+from .linear_worker import LinearWorker, load_solver
 from .packing import places
 from .refine import DEFAULT, ROUNDS, Stage, Tiling, finest_integrality, stages
 from .windows import Windows
@@ -75,6 +77,7 @@ _log = logging.getLogger(__name__)
     "this project",
     rules=_ALL_RULES,
 )
+@loads(kernels, load_solver)
 def flow(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW on more and more checkpoints, and search for schedules meanwhile.
 
@@ -99,6 +102,7 @@ def flow(instance: Instance, limits: Limits) -> Answer:
     transform=with_parts,
     rules=_ALL_RULES,
 )
+@loads(kernels, load_solver)
 def flow_parts(instance: Instance, limits: Limits) -> Answer:
     """Do what `flow` does, on an instance in parts.
 
@@ -146,6 +150,8 @@ class FlowRun:
     rules: tuple[str, ...] = (_FIRST_METHOD,)
 
     def __init__(self, instance: Instance, limits: Limits) -> None:
+        kernels(limits)
+        self.deadline = time.monotonic() + (_SECONDS if limits.time_limit is None else limits.time_limit)
         self.instance, self.limits = instance, limits
         self.modelled = in_pages(instance) if limits.memory == "paged" else instance
         self.whole = finest_integrality(instance, limits.solver, self.thresholds)
@@ -158,10 +164,8 @@ class FlowRun:
         self.told: tuple[int | None, int] | None = None
         self.windows = None if "windows" in limits.without else self._new_windows()
         self.checkpoints = Checkpoints(self.modelled, 0.0 if "hot-checkpoints" in limits.without else 0.5)
-        self.search = self._new_search()
-        # from here on, for the search may have had to be compiled
-        seconds = _SECONDS if limits.time_limit is None else limits.time_limit
-        self.deadline = time.monotonic() + seconds
+        with until(self.deadline):
+            self.search = self._new_search()
 
     def answer(self) -> Answer:
         """Run until done; the best schedule and bound, whatever ended it."""

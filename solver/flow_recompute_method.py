@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..heuristics.loading import kernels, loads
 from ..heuristics.local_search import RULES as SEARCH_RULES
 from ..heuristics.methods import Answer, Limits, Refusal, register
 from ..heuristics.rematerialise import planned
@@ -13,6 +14,7 @@ from .bounds import Bound
 from .flow_method import RULES, FlowRun
 from .flow_recompute import RecomputeModel, decided, proven_with_reruns, recompute_model
 from .linear import LinearModel, LinearResult
+from .linear_worker import load_solver
 from .refine import Stage
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ _TRANSFERS = "transfers"
     transform=planned,
     rules=(*RULES, *SEARCH_RULES, _TRANSFERS),
 )
+@loads(kernels, load_solver)
 def flow_recompute(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW with recomputation on more and more checkpoints, and search for schedules meanwhile.
 

@@ -8,6 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import Unpack
 
+from ..heuristics.methods import Limits
 from .child import Child, ChildEnded
 from .linear import (
     MATH_OPT_SOLVERS,
@@ -110,6 +111,12 @@ class LinearWorker:
             child.stop()
             raise
         return child
+
+
+def load_solver(limits: Limits) -> None:
+    """Have a process ready for the solver of a method's linear models."""
+    with LinearWorker(limits.solver):
+        pass
 
 
 @cache

@@ -50,7 +50,6 @@ def solve_by_math_opt(
     whole = bool(model.integer.any())
     if whole and not takes_whole_columns(solver):
         raise PebblerError(f"solver '{solver}' takes no whole variables; use highs or scip")
-    problem = _problem(model)
     parameters = mathopt.SolveParameters(
         time_limit=None if time_limit is None else datetime.timedelta(seconds=max(time_limit, 0.0)),
         threads=workers if solver in ("scip", "pdlp") else None,
@@ -64,12 +63,14 @@ def solve_by_math_opt(
     if solver == "glop":
         # its own test of precision is of unscaled errors beside large terms; `verified` looks at them again
         parameters.glop.change_status_to_imprecise = False
-    hints = []
-    if hint is not None and whole:
-        columns = list(problem.variables())
-        given = np.flatnonzero(~np.isnan(hint))
-        hints.append(mathopt.SolutionHint(variable_values={columns[j]: float(hint[j]) for j in given}))
     try:
+        problem = _problem(model)
+        hints = []
+        if hint is not None and whole:
+            columns = list(problem.variables())
+            given = np.flatnonzero(~np.isnan(hint))
+            values = {columns[j]: float(hint[j]) for j in given}
+            hints.append(mathopt.SolutionHint(variable_values=values))
         found = mathopt.solve(
             problem,
             mathopt.SolverType[_KINDS[solver]],
@@ -77,20 +78,17 @@ def solve_by_math_opt(
             model_params=mathopt.ModelSolveParameters(solution_hints=hints),
             msg_cb=_print if log else None,
         )
-    except (
-        ValueError,
-        AssertionError,
-        RuntimeError,
-    ) as error:  # from a status that is not OK
+    except (ValueError, AssertionError, RuntimeError, AttributeError) as error:
+        # a status that is not OK; OR-Tools 9.15 stumbles over some of its own, hence the last
         said = " ".join(str(error).split())[:_WORDS]
         return LinearResult("error", None, None, -math.inf, f"{solver}: {said or type(error).__name__}")
     reason = found.termination.reason
     detail = f"{solver}: {reason.name.lower()}"
     duals = np.array(list(found.dual_values().values())) if found.has_dual_feasible_solution() else None
     if found.has_primal_feasible_solution():
-        values = np.array(list(found.variable_values().values()))
+        point = np.array(list(found.variable_values().values()))
         status = "optimal" if reason == mathopt.TerminationReason.OPTIMAL else "feasible"
-        return LinearResult(status, found.objective_value(), values, _bound(found), detail, duals)
+        return LinearResult(status, found.objective_value(), point, _bound(found), detail, duals)
     status = {
         mathopt.TerminationReason.INFEASIBLE: "infeasible",
         mathopt.TerminationReason.NO_SOLUTION_FOUND: "unknown",

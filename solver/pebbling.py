@@ -17,12 +17,10 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ..heuristics.reruns import stages_of
 from ..instances.instance import Instance, Task
-
-_LOOK = 1024
-"""States between looks at the clock."""
 
 Step = tuple[int, int]
 """A run: a task, and its algorithm."""
@@ -56,9 +54,9 @@ def pebble(instance: Instance, *, deadline: float = math.inf, most_states: float
     deadline
         Value of `time.monotonic` at which to give up.
     most_states
-        After how many states to give up, whatever the machine.
+        After how many states to give up, whatever the machine: looked at, or waiting.
     """
-    search = _Search(instance)
+    search = _Search(instance, deadline)
     start = search.start()
     if start is None:
         return Pebbling(None, math.inf)
@@ -74,8 +72,6 @@ def pebble(instance: Instance, *, deadline: float = math.inf, most_states: float
         closed.add(state)
         if search.done(state):
             return Pebbling(_path(parents, state), estimate)
-        if len(closed) > most_states or (not len(closed) % _LOOK and time.monotonic() > deadline):
-            return Pebbling(None, estimate)
         now = reached[state]
         for step, following, elapsed in search.steps(state, _again(parents, state)):
             then = now + elapsed
@@ -87,6 +83,10 @@ def pebble(instance: Instance, *, deadline: float = math.inf, most_states: float
                 parents[following] = state, step
                 order += 1
                 heapq.heappush(queue, (then + left, -then, order, following))
+                if order > most_states:
+                    break
+        if order > most_states or search.late:  # what was queued before is no less than this estimate
+            return Pebbling(None, estimate)
     return Pebbling(None, math.inf)
 
 
@@ -95,10 +95,18 @@ _State = tuple[int, int]
 
 
 class _Search:
-    """What may happen next, at a state."""
+    """What may happen next, at a state.
 
-    def __init__(self, instance: Instance) -> None:
+    Attributes
+    ----------
+    late
+        Whether the deadline has passed; then there are no more steps.
+    """
+
+    def __init__(self, instance: Instance, deadline: float) -> None:
         self.instance = instance
+        self.deadline = deadline
+        self.late = False
         self.sizes = [block.bytes for block in instance.blocks]
         self.room = max(instance.pool_bytes, 0)
         self.total = len(instance.tasks)
@@ -109,7 +117,7 @@ class _Search:
         self.outputs = [_mask(task.outputs) for task in instance.tasks]
         self.algorithms = [_efficient(task) for task in instance.tasks]
         self.least = [algorithms[0][0] for algorithms in self.algorithms]
-        self.tail = [sum(self.least[k:]) for k in range(self.total + 1)]
+        self.tail = [*accumulate(reversed(self.least), initial=0)][::-1]
         self.final = _mask(d for d, block in enumerate(instance.blocks) if block.finally_ == "device")
         self.maker = {d: k for k, task in enumerate(instance.tasks) for d in task.outputs}
         self.needed = self._needed()
@@ -120,17 +128,14 @@ class _Search:
 
     def _needed(self) -> list[int]:
         """Per number of first runs, the blocks that exist and that first runs to come read, or that stay."""
+        read = [self.final]
+        for inputs in reversed(self.inputs):
+            read.append(read[-1] | inputs)
+        exists = _mask(d for d, block in enumerate(self.instance.blocks) if block.initially != "absent")
         needed = []
-        for t in range(self.total + 1):
-            exists = _mask(
-                d
-                for d, block in enumerate(self.instance.blocks)
-                if block.initially != "absent" or self.maker.get(d, self.total) < t
-            )
-            read = self.final
-            for k in range(t, self.total):
-                read |= self.inputs[k]
-            needed.append(exists & read)
+        for t, to_come in enumerate(reversed(read)):
+            needed.append(exists & to_come)
+            exists |= self.outputs[t] if t < self.total else 0
         return needed
 
     def start(self) -> _State | None:
@@ -175,7 +180,8 @@ class _Search:
     def steps(self, state: _State, last: Step | None) -> Iterator[tuple[Step, _State, int]]:
         """Runs that may come next, with the states that they lead to and the time that they take.
 
-        A first run that could as well have come before the second run that was the last step, does so.
+        A first run that could as well have come before the second run that was the last step, does so. A
+        state can have a hundred thousand of them, so that each looks at the clock.
         """
         t, there = state
         again = self.lost(state) or ()
@@ -190,7 +196,10 @@ class _Search:
                     continue
                 excess = must + scratch + self.bytes(rest) - self.room
                 blocks = sorted(((self.sizes[d], d) for d in _bits(rest)), reverse=True) if excess > 0 else ()
-                for kept in _kept(rest, blocks, 0, excess):
+                for kept in _kept(rest, blocks, excess):
+                    if time.monotonic() > self.deadline:
+                        self.late = True
+                        return
                     after = following, (kept | touched) & self.wanted[following]
                     if k != t or last is None or not self._as_well(last, t, after):
                         yield (k, a), after, duration
@@ -216,17 +225,21 @@ def _efficient(task: Task) -> list[tuple[int, int, int]]:
     return chosen
 
 
-def _kept(rest: int, blocks: Sequence[tuple[int, int]], first: int, excess: int) -> Iterator[int]:
-    """What may stay when blocks go, from the `first` on and the largest first, until the excess has gone.
+def _kept(rest: int, blocks: Sequence[tuple[int, int]], excess: int) -> Iterator[int]:
+    """What may stay when blocks go, the largest first, until the excess has gone.
 
     No choice holds a block that need not go.
     """
-    if excess <= 0:
-        yield rest
-        return
-    for i in range(first, len(blocks)):
-        size, d = blocks[i]
-        yield from _kept(rest & ~(1 << d), blocks, i + 1, excess - size)
+    totals = [*accumulate(size for size, _ in reversed(blocks))][::-1]
+    choices = [(rest, 0, excess)]
+    while choices:
+        rest, i, excess = choices.pop()
+        if excess <= 0:
+            yield rest
+        elif i < len(blocks) and totals[i] >= excess:  # else all from here on are too little
+            size, d = blocks[i]
+            choices.append((rest, i + 1, excess))
+            choices.append((rest & ~(1 << d), i + 1, excess - size))
 
 
 def _again(parents: Mapping[_State, tuple[_State, Step]], state: _State) -> Step | None:

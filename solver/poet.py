@@ -7,20 +7,21 @@ stage, block and direction says what is copied. POET minimises energy under a de
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..heuristics.clock import until
 from ..heuristics.gaps import require_copies
+from ..heuristics.loading import loads
 from ..heuristics.methods import Answer, Limits, Refusal, register
 from ..heuristics.rematerialise import planned
-from ..heuristics.reruns import stages_of
 from ..instances.instance import Instance
-from .bounds import best_bound
 from .linear import takes_whole_columns
-from .linear_worker import LinearWorker
+from .linear_worker import LinearWorker, load_solver
 from .scaling import copies_ns
 from .stage_model import Action, StageModel, Stages, chosen_in, placed, require_stages, with_releases
 
@@ -32,6 +33,7 @@ from .stage_model import Action, StageModel, Stages, chosen_in, placed, require_
     shown="named",
     transform=planned,
 )
+@loads(load_solver)
 def poet(instance: Instance, limits: Limits) -> Answer:
     """Solve the integer program, and issue what it decides: copies then run beside compute where they can.
 
@@ -46,14 +48,13 @@ def poet(instance: Instance, limits: Limits) -> Answer:
     require_copies(instance)
     if not takes_whole_columns(limits.solver):
         raise Refusal(f"poet: solver '{limits.solver}' takes no whole variables")
-    stages = stages_of(instance)
-    require_stages("poet", stages)
-    bound = best_bound(instance, memory=limits.memory)
+    stages = require_stages("poet", instance)
     deadline = None if limits.time_limit is None else time.monotonic() + limits.time_limit
     paged = PagedStages(instance, stages, limits.memory)
     schedule = None
     try:
-        model = paged.build()
+        with until(math.inf if deadline is None else deadline):
+            model = paged.build()
         with LinearWorker(limits.solver) as worker:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             worker.start(
@@ -70,7 +71,7 @@ def poet(instance: Instance, limits: Limits) -> Answer:
             schedule = placed(instance, actions, limits).finish("poet")
     except KeyboardInterrupt:
         stopped_by = "interrupted"
-    return Answer(schedule, stopped_by, bound.lower_bound_ns, bound.bound_by, bound.certificate)
+    return Answer(schedule, stopped_by)
 
 
 @dataclass(slots=True)

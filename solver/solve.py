@@ -13,6 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from ..heuristics.cluster import spread
+from ..heuristics.loading import load_for
 from ..heuristics.methods import Answer, Limits, MethodError, OnBetter, Refusal, find_method
 from ..instances.errors import FormatError, PebblerError
 from ..instances.files import reread
@@ -238,6 +239,7 @@ def attempt(
         _start_with(answers, warm_start)
     limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log, frozenset(without), on_better)
     schedule = failure = None
+    load_for(info.call, limits)
     began = time.perf_counter()
     with Host(info) as host:
         answer, seconds = Answer(None), 0.0

@@ -17,9 +17,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..heuristics.clock import look
 from ..heuristics.methods import Limits, Refusal
 from ..heuristics.placement import build
 from ..heuristics.program import ProgramBuilder
+from ..heuristics.reruns import each_stage
 from ..instances.buffers import Buffer
 from ..instances.instance import Instance
 from ..instances.memory import ideal_ns
@@ -36,16 +38,21 @@ _MOST_STEPS = 30_000
 """Runs in all stages above which the model is not built: it would not be solved either."""
 
 
-def require_stages(method: str, stages: Sequence[Sequence[int]]) -> None:
-    """Refuse stages with too many runs to decide on.
+def require_stages(method: str, instance: Instance) -> list[list[int]]:
+    """Return the stages of an instance, unless they have too many runs to decide on.
 
     Raises
     ------
     Refusal
         In the name of a method.
     """
-    if sum(map(len, stages)) > _MOST_STEPS:
-        raise Refusal(f"{method}: more than {_MOST_STEPS} runs to decide on; the instance is too large")
+    stages, runs = [], 0
+    for stage in each_stage(instance):
+        stages.append(stage)
+        runs += len(stage)
+        if runs > _MOST_STEPS:
+            raise Refusal(f"{method}: more than {_MOST_STEPS} runs to decide on; the instance is too large")
+    return stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,13 @@ class Stages:
     ns: float = field(init=False)
 
     def build(self) -> StageModel:
-        """Build the program."""
+        """Build the program.
+
+        Raises
+        ------
+        OutOfTime
+            When the deadline that it is built under passes.
+        """
         instance, builder = self.instance, self.builder
         unit = unit_bytes(instance, self.memory)
         unit = 1 if self.first_runs_only else unit
@@ -101,6 +114,7 @@ class Stages:
         self.ns, size = time_unit(ideal_ns(instance), self._copies_ns()), size_unit(pool, ())
         rows: dict[tuple[int, int], int] = {}
         for t, steps in enumerate(self.stages):
+            look()
             for k in steps:
                 algorithms = instance.tasks[k].algorithms
                 durations = [a.duration_ns / self.ns for a in algorithms]
@@ -135,6 +149,7 @@ class Stages:
         users = set(instance.uses[d])
         (writer,) = [k for k in instance.writers[d][:1] if d in instance.tasks[k].outputs] or [-1]
         left = self._column(1.0) if block.initially == "device" else None
+        look()
         for t, steps in enumerate(self.stages):
             start = self._at_start(d, t, left)
             if start is None and writer not in steps:

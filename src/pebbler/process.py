@@ -5,10 +5,12 @@ Nothing slow is imported here, so that signals are in order as early as can be.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 from types import FrameType
+from typing import NoReturn
 
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status after Ctrl-C; after another signal it is 128 and its number, as in a shell."""
@@ -20,7 +22,7 @@ _AGAIN = 0.02
 
 
 def program() -> int:
-    """Run the command line as this process, and return its exit status.
+    """Run the command line as this process, and return its exit status, unless a signal ends it.
 
     Ctrl-C and SIGTERM end the command, which keeps the best that it has; a second one ends that, too. Clean
     up goes on whatever comes. What native code writes to standard output goes to standard error.
@@ -43,7 +45,16 @@ def program() -> int:
         return status
     if status != INTERRUPTED:
         print("pebbler: interrupted", file=sys.stderr)
-    return 128 + signals.first
+    _end(128 + signals.first)
+
+
+def _end(status: int) -> NoReturn:
+    """End at once, after what is registered for the end: taking all modules apart can take seconds."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(status)
 
 
 class _Signals:

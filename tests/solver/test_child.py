@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import operator
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from pebbler.solver.child import Child, ChildEnded
+from pebbler.solver.child import Child, ChildEnded, _written
 
 from .processes import alive, eventually, members
 
@@ -168,3 +169,28 @@ def test_ctrl_c_is_the_parents_alone() -> None:
     assert errors.count("Traceback") == 1
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert eventually(lambda: not alive(child))
+
+
+class Asking(Exception):  # noqa: N818
+    """Made with more than it keeps."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+def test_an_answer_that_cannot_be_passed_on_is_an_error_that_says_so() -> None:
+    assert pickle.loads(_written((True, 3))) == (True, 3)
+    returned, error = pickle.loads(_written((False, Asking("one", "two"))))
+    assert not returned
+    assert str(error) == "Asking: one and two (TypeError in passing it on)"
+    returned, error = pickle.loads(_written((True, lambda: 0)))
+    assert not returned
+    assert isinstance(error, RuntimeError)
+
+
+def test_a_value_that_cannot_be_pickled_is_an_error_here(child: Child) -> None:
+    child.start(open, os.devnull)
+    with pytest.raises(RuntimeError, match="in passing it on"):
+        child.result(30)
+    child.start(operator.add, 1, 2)
+    assert child.result(30) == 3

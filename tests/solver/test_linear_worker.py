@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 
@@ -15,6 +17,7 @@ from pebbler.instances.errors import PebblerError
 from pebbler.instances.workload import Workload
 from pebbler.solver.checkpoints import hot_checkpoints
 from pebbler.solver.flow import flow_model
+from pebbler.solver.interrupts import held
 from pebbler.solver.linear import LinearModel, ModelBuilder, list_linear_solvers, solve_linear
 from pebbler.solver.linear_worker import LinearWorker
 
@@ -138,3 +141,38 @@ def test_memory_that_runs_out_is_a_result(monkeypatch: pytest.MonkeyPatch, worke
 
     monkeypatch.setattr(worker._child, "result", full)
     assert (worker.result().status, worker.result().detail) == ("error", "highs: out of memory")
+
+
+def test_a_status_that_is_not_ok_is_a_sentence(worker: LinearWorker, easy: LinearModel) -> None:
+    """MathOpt raises for a cost that is not a number, and for errors of the solver."""
+    cost = easy.cost.copy()
+    cost[0] = math.nan
+    worker.start(dataclasses.replace(easy, cost=cost))
+    result = worker.result(30)
+    assert (result.status, result.values, result.bound) == ("error", None, -math.inf)
+    assert result.detail.startswith("highs: ")
+    assert "\n" not in result.detail
+
+
+def test_ctrl_c_ends_a_model_at_once(endless: LinearModel) -> None:
+    """Also where nobody has asked for a process: four times of four it was lost before."""
+    timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        solve_linear(endless, time_limit=60.0)
+    assert time.monotonic() - began < 20.0
+    timer.join()
+
+
+def test_signals_wait_while_a_process_starts() -> None:
+    came = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        with held():
+            with held():
+                signal.raise_signal(signal.SIGINT)
+            assert not came
+        assert came == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -9,9 +9,10 @@ import pytest
 
 from pebbler.benchmark.checkpointing import chain_optimum, random_chain, training_chain
 from pebbler.benchmark.tiny import recomputing, without_copies
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import least_budget, unlimited_peak, with_budget
 from pebbler.solver.brute_force import brute_force
-from pebbler.solver.pebbling import pebble
+from pebbler.solver.pebbling import _kept, pebble
 from pebbler.solver.solve import Status, solve
 
 
@@ -70,3 +71,55 @@ def test_a_program_that_cannot_be_is_proven_so() -> None:
     forward, backward = random_chain(19, seed=19)
     result = solve(with_budget(training_chain(forward, backward, 1, 1), 3), "checkmate")
     assert result.status is Status.INFEASIBLE
+
+
+def wide(blocks: int) -> Instance:
+    """Many blocks, each read once more after a task that leaves room for half of them.
+
+    The state before that task has as many successors as there are ways to let half of them go.
+    """
+    algorithms = (Algorithm(name="only", duration_ns=1, workspace_bytes=0),)
+    sizes = [1] * blocks + [blocks // 2] + [1] * blocks
+    made = [
+        Block(name=f"b{d}", bytes=size, offload_ns=None, prefetch_ns=None) for d, size in enumerate(sizes)
+    ]
+    reads = [()] * (blocks + 1) + [(d,) for d in range(blocks)]
+    tasks = [
+        Task(name=f"t{k}", inputs=read, outputs=(k,), algorithms=algorithms, recomputable=True)
+        for k, read in enumerate(reads)
+    ]
+    return Instance(
+        name="wide",
+        engines="duplex",
+        budget_bytes=blocks + 1,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=tuple(made),
+        tasks=tuple(tasks),
+    )
+
+
+def test_the_clock_is_looked_at_within_a_state() -> None:
+    """One state can have more successors than there is time for."""
+    began = time.monotonic()
+    found = pebble(wide(60), deadline=began + 0.5)
+    assert found.runs is None
+    assert time.monotonic() - began < 3.0
+
+
+def test_states_that_wait_count_as_well() -> None:
+    began = time.monotonic()
+    found = pebble(wide(60), most_states=2_000)
+    assert found.runs is None
+    assert time.monotonic() - began < 10.0
+
+
+def test_what_stays_is_found_without_recursion() -> None:
+    """All ways to let blocks go, the largest first, and none that lets one go in vain."""
+    blocks = [(3, 0), (2, 1), (2, 2), (1, 3)]
+    assert [*_kept(0b1111, blocks, 4)] == [0b1100, 0b1010, 0b0110, 0b1001]
+    assert [*_kept(0b1111, blocks, 8)] == [0b0000]
+    assert [*_kept(0b1111, blocks, 9)] == []
+    assert [*_kept(0b1111, (), 0)] == [0b1111]
+    deep = [(1, d) for d in range(5_000)]
+    assert next(_kept((1 << 5_000) - 1, deep, 4_000)).bit_count() == 1_000

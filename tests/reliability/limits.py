@@ -1,0 +1,132 @@
+"""The study of time limits: every method, on instances that are large in one way or another.
+
+``python -m tests.reliability.limits --write``, from the root of the repository, makes ``docs/data`` and the
+table in docs/reliability.md anew; without ``--write`` it prints the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import numpy as np
+
+from pebbler import list_methods
+from pebbler.instances.cluster_workload import cluster_instances, several_gpus
+from pebbler.instances.generators import Knobs, generate
+from pebbler.instances.instance import Instance
+from pebbler.instances.shapes import Layered, Recurrent
+from pebbler.instances.transforms import split_parts
+from pebbler.instances.workload import Workload
+from pebbler.solver.child import Child, ChildEnded
+
+from .pages import write_section
+from .timed import LIMIT, timed
+
+ALLOWED = 2.0
+"""Seconds past the limit that are allowed."""
+
+PATIENCE = 60.0
+"""Seconds after which a run is ended that goes on in spite of its limit."""
+
+
+def _drawn(steps: int, **knobs: int) -> Instance:
+    return generate(
+        f"recurrent-{8 * steps}",
+        Recurrent(4, steps),
+        Knobs(slack_percent=20, **knobs),
+        np.random.default_rng(0),
+    )
+
+
+def _layered(size: int) -> Instance:
+    """A graph as those of MOCCASIN: everything may run again, nothing is copied, no backward pass."""
+    knobs = Knobs(slack_percent=20, recomputable_percent=100, transfer_percent=0, backward=False)
+    return generate(f"layered-{size}", Layered(size, 20), knobs, np.random.default_rng(0))
+
+
+def _cluster() -> Instance:
+    workload = Workload("resnet152", 64, "k40")
+    return cluster_instances(workload, "1.2xMmin", several_gpus(workload, 4))[-1]
+
+
+def _parts() -> Instance:
+    return split_parts(Workload("resnet152", 64, "k40").instance("1.1xMmin"), 4 << 20)
+
+
+KINDS: dict[str, Callable[[], Instance]] = {
+    "10^4 tasks": partial(_drawn, 1250),
+    "10^5 tasks": partial(_drawn, 12500),
+    "10^3 tasks may run again": partial(_drawn, 125, recomputable_percent=100),
+    "10^4 tasks may run again": partial(_drawn, 1250, recomputable_percent=100),
+    "240 tasks, no copies": partial(_layered, 240),
+    "4 GPUs": _cluster,
+    "parts": _parts,
+}
+"""Instances, by what is large in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A method on an instance: seconds past its limit, by its own clock and by that on the wall."""
+
+    kind: str
+    method: str
+    past: float
+    wall: float
+    ended: str
+
+    @property
+    def kept(self) -> bool:
+        """Whether the limit held."""
+        return self.past <= ALLOWED
+
+
+def study(kinds: list[str], methods: list[str], memory: str = "contiguous") -> Iterator[Run]:
+    """Run all methods on all kinds of instances, each in a process of its own."""
+    for kind in kinds:
+        instance = KINDS[kind]()
+        for method in methods:
+            began = time.monotonic()
+            with Child() as child:
+                child.start(timed, instance, method, memory, wall_limit=LIMIT + PATIENCE)
+                try:
+                    answer = child.result()
+                    assert isinstance(answer, tuple)
+                    seconds, ended = answer
+                except ChildEnded as error:
+                    seconds, ended = LIMIT + PATIENCE, str(error)
+            yield Run(kind, method, max(seconds - LIMIT, 0.0), time.monotonic() - began, ended)
+
+
+def main() -> int:
+    """Run the study."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--methods", nargs="*", default=[method.name for method in list_methods()])
+    parser.add_argument("--memory", default="contiguous", choices=("contiguous", "paged"))
+    parser.add_argument("--write", action="store_true", help="write docs/data and docs/reliability.md")
+    arguments = parser.parse_args()
+    runs = []
+    for run in study(arguments.kinds, arguments.methods, arguments.memory):
+        word = "ok  " if run.kept else "PAST"
+        line = f"{word} {run.kind:26} {run.method:18} +{run.past:5.1f} s, {run.wall:5.1f} s in all"
+        print(f"{line}  {run.ended[:90]}", file=sys.stderr, flush=True)
+        runs.append(run)
+    rows = []
+    for kind in arguments.kinds:
+        of_kind = [run for run in runs if run.kind == kind]
+        worst = max(of_kind, key=lambda run: run.past)
+        failed = ", ".join(run.method for run in of_kind if not run.kept) or "none"
+        rows.append((kind, str(len(of_kind)), f"{worst.past:.1f} s ({worst.method})", failed))
+    header = ("instance", "methods", "longest past the limit", f"past it by more than {ALLOWED:.0f} s")
+    write_section("limits", header, rows, [asdict(run) for run in runs], write=arguments.write)
+    return 0 if all(run.kept for run in runs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Ctrl-C and SIGTERM end commands in order: a small sample of the study in `interrupts`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .interrupts import PEBBLER, Command, commands, interrupt, prepare
+
+SLACK = 30.0
+"""Seconds to end that are allowed here, for machines with other work; the study allows two."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("interrupts")
+    prepare(made, ("vgg16.instance.json", "buffers.csv"))
+    return made
+
+
+def of(folder: Path, name: str) -> Command:
+    return next(command for command in commands(folder) if command.name == name)
+
+
+@pytest.mark.parametrize("moment", [0.1, 3.0])
+@pytest.mark.parametrize("name", ["bound", "compare", "pack"])
+def test_ctrl_c_ends_a_command_and_keeps_its_best(folder: Path, name: str, moment: float) -> None:
+    found = interrupt(of(folder, name), moment, [signal.SIGINT], allowed=SLACK)
+    assert (found.signal, found.status, found.faults) == ("SIGINT", 130, ())
+
+
+def test_sigterm_is_handled_alike(folder: Path) -> None:
+    found = interrupt(of(folder, "solve --method flow"), 4.0, [signal.SIGTERM], allowed=SLACK)
+    assert (found.signal, found.status, found.faults) == ("SIGTERM", 143, ())
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.1])
+def test_a_second_ctrl_c_gives_no_traceback(folder: Path, apart: float) -> None:
+    signals = [signal.SIGINT, signal.SIGINT]
+    found = interrupt(of(folder, "solve --method flow"), 4.0, signals, apart, allowed=SLACK)
+    assert (found.status, found.faults) == (130, ())
+
+
+def test_what_native_code_writes_is_not_in_the_output(tmp_path: Path) -> None:
+    """HiGHS writes to file descriptor 1 itself; so does this method, by the descriptor and by a process."""
+    code = """
+import os, sys
+from pebbler.process import program
+from pebbler import cli
+def noisy(arguments):
+    os.write(1, b"from native code\\n")
+    os.system("echo from a program")
+    print('{"from": "us"}')
+    return 0
+cli._devices = noisy
+sys.argv[1:] = ["devices"]
+sys.exit(program())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, '{"from": "us"}\n')
+    assert done.stderr == "from native code\nfrom a program\n"
+
+
+def test_ignored_signals_stay_ignored() -> None:
+    """As those of a process in the background of a shell."""
+    code = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from pebbler.process import program
+from pebbler import cli
+def press(arguments):
+    os.kill(os.getpid(), signal.SIGINT)
+    return 0
+cli._devices = press
+sys.argv[1:] = ["devices"]
+sys.exit(program())
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_an_import_waits_for_its_end(tmp_path: Path, number: signal.Signals) -> None:
+    """There, an exception could become another one, or leave a module half loaded."""
+    (tmp_path / "slow_module.py").write_text(
+        f"import os\nos.kill(os.getpid(), {int(number)})\nwhole = sum(range(10**6)) > 0\n"
+    )
+    code = """
+import sys
+from pebbler.process import program
+from pebbler import cli
+def load(arguments):
+    try:
+        import slow_module
+        while True:
+            pass
+    except KeyboardInterrupt:
+        print("whole" if sys.modules["slow_module"].whole else "half")
+    return 0
+cli._devices = load
+sys.argv[1:] = ["devices"]
+sys.exit(program())
+"""
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert (done.stdout, done.returncode) == ("whole\n", 128 + number)
+    assert done.stderr == "pebbler: interrupted\n"
+
+
+def test_a_closed_standard_output_is_no_traceback() -> None:
+    done = subprocess.run(
+        f"{' '.join(PEBBLER)} devices --json | head -c 10", shell=True, capture_output=True, text=True
+    )
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,40 @@
+"""Standard output is one JSON object: a small sample of the study in `json_runs`."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .interrupts import prepare
+from .json_runs import COMMANDS, fault_of, study
+
+
+def test_outputs_of_commands_with_solvers_parse(tmp_path: Path) -> None:
+    prepare(tmp_path, ("vgg16.instance.json", "lenet.instance.json", "again.instance.json", "buffers.csv"))
+    found = [*study(tmp_path, len(COMMANDS), seed=1)]
+    assert [output.command for output in found] == [*COMMANDS]
+    assert [output.fault for output in found] == [""] * len(COMMANDS)
+    assert sum(output.status == 0 for output in found) >= len(COMMANDS) // 2
+
+
+@pytest.mark.parametrize(
+    ("status", "out", "errors", "told"),
+    [
+        (0, 'Running HiGHS\n{"a": 1}\n', "", "not JSON"),
+        (0, "", "", "not JSON"),
+        (1, "", "", "not a word"),
+        (2, "{}", "pebbler: no\n", "status 2"),
+        (2, "", "one\ntwo\n", "status 2"),
+        (-11, "", "", "status -11"),
+        (0, "{}", "Traceback (most recent call last)", "a traceback"),
+    ],
+)
+def test_the_study_sees_what_is_wrong(status: int, out: str, errors: str, told: str) -> None:
+    assert told in fault_of(subprocess.CompletedProcess([], status, out, errors))
+
+
+def test_the_study_takes_answers_and_refusals() -> None:
+    for status, out, errors in ((0, "{}", "log\n"), (1, "", "pebbler: none\n"), (2, "", "pebbler: no\n")):
+        assert fault_of(subprocess.CompletedProcess([], status, out, errors)) == ""

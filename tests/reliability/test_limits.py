@@ -1,0 +1,44 @@
+"""Time limits on what went past them: a small sample of the study in `limits`."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from numpy.random import default_rng
+
+from pebbler.heuristics.methods import Refusal
+from pebbler.instances.generators import Knobs, generate
+from pebbler.instances.shapes import Layered
+from pebbler.solver.brute_force import brute_force
+from pebbler.solver.solve import solve
+
+from .limits import KINDS
+
+SLACK = 10.0
+"""Seconds past the limit that are allowed here, for machines with other work; the study allows two."""
+
+
+@pytest.mark.parametrize("method", ["checkmate", "poet"])
+def test_recomputation_keeps_its_limit(method: str) -> None:
+    """Without it, the search over states of such a graph takes all memory, and its model minutes to build."""
+    knobs = Knobs(slack_percent=20, recomputable_percent=100, transfer_percent=0, backward=False)
+    instance = generate("graph", Layered(240, 20), knobs, default_rng(0))
+    result = solve(instance, method, time_limit=1.0)
+    assert result.solve_seconds < 1.0 + SLACK
+    assert result.stopped_by == "time limit" or "fits" in result.stopped_by
+
+
+def test_a_model_that_takes_minutes_to_build_is_given_up() -> None:
+    """Ten thousand stages of one run each: few decisions, but a column for each block and stage."""
+    instance = KINDS["10^4 tasks"]()
+    began = time.monotonic()
+    result = solve(instance, "poet", time_limit=1.0)
+    assert (result.stopped_by, result.schedule) == ("time limit", None)
+    assert result.solve_seconds < 1.0 + SLACK
+    assert time.monotonic() - began < 120.0
+
+
+def test_exhaustive_search_refuses_what_it_cannot_search() -> None:
+    with pytest.raises(Refusal, match="10001 tasks are too many"):
+        brute_force(KINDS["10^4 tasks"]())

@@ -1,0 +1,19 @@
+"""A run of a method under a time limit, as the study calls it in another process."""
+
+from __future__ import annotations
+
+from pebbler.instances.errors import PebblerError
+from pebbler.instances.instance import Instance
+from pebbler.solver.solve import solve
+
+LIMIT = 2.0
+"""Seconds."""
+
+
+def timed(instance: Instance, method: str, memory: str) -> tuple[float, str]:
+    """Seconds that a method takes under the limit, by the clock that is reported, and how it ended."""
+    try:
+        result = solve(instance, method, time_limit=LIMIT, memory=memory)  # type: ignore[arg-type]
+    except PebblerError as error:
+        return 0.0, str(error)
+    return result.solve_seconds, f"{result.status}: {result.stopped_by}"
