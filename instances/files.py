@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from .errors import FormatError, PebblerError
-from .figures import shown
+from .figures import sentence_of, shown
 from .instance import Instance
 
 _Document = TypeVar("_Document", bound=msgspec.Struct)
@@ -192,8 +192,7 @@ def _read(path: str | Path) -> bytes:
 def _sentence(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    text = str(error)
-    return text[:1].lower() + text[1:]
+    return sentence_of(error)
 
 
 def _umask() -> int:
