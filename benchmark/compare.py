@@ -13,6 +13,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from ..heuristics.methods import MethodError, MethodInfo, OnBetter, Transform, find_method, list_methods
+from ..instances.described import count_label, text_label
 from ..instances.errors import BudgetError, PebblerError
 from ..instances.files import checksum
 from ..instances.instance import Instance
@@ -115,7 +116,7 @@ class Row:
     @property
     def sub_batch(self) -> int | None:
         """Images of a round, where the instance says so."""
-        return self.instances[0].meta.get("sub_batch")
+        return count_label(self.instances[0], "sub_batch")
 
     @property
     def rounds(self) -> int:
@@ -173,7 +174,7 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """What ``compare --json`` prints."""
-        instance, meta = self.instance, self.instance.meta
+        instance = self.instance
         bound = self.bound.as_dict()
         rounds = sum(part.rounds for part in self.instances)
         shared = {"memory_model": self.memory, "seed": self.seed}
@@ -181,7 +182,11 @@ class Comparison:
         return {
             "instance": {
                 "name": instance.name,
-                **{key: meta.get(key) for key in ("network", "batch", "sub_batch", "device", "graph")},
+                "network": text_label(instance, "network"),
+                "batch": count_label(instance, "batch"),
+                "sub_batch": count_label(instance, "sub_batch"),
+                "device": text_label(instance, "device"),
+                "graph": text_label(instance, "graph"),
                 "engines": instance.engines,
                 "budget_bytes": instance.budget_bytes,
                 "least_budget_bytes": self.least_budget,
@@ -227,7 +232,7 @@ class Comparison:
         return table + "\n\n" + "\n".join(notes)
 
     def _notes(self) -> list[tuple[str, str]]:
-        instance, meta, bound = self.instance, self.instance.meta, self.bound
+        instance, bound = self.instance, self.bound
         notes = [
             ("instance", _describe(self.instances)),
             (
@@ -246,17 +251,16 @@ class Comparison:
             ),
             (
                 "model",
-                f"graph {meta.get('graph', 'of the file')}, {instance.engines} copies, {self.memory} memory, "
-                f"tensors {self.variant}",
+                f"graph {text_label(instance, 'graph') or 'of the file'}, {instance.engines} copies, "
+                f"{self.memory} memory, tensors {self.variant}",
             ),
             *(("planned", told) for told in self._plans()),
             *cluster_notes(self),
             ("limits", MODEL_LIMITS),
         ]
-        warnings = {
-            str(row.instances[0].meta["notes"]) for row in self.rows if "notes" in row.instances[0].meta
-        }
-        notes += [("warning", warning) for warning in (*sorted(warnings), *self.refuted)]
+        warnings = {text_label(row.instances[0], "notes") for row in self.rows}
+        told = sorted(filter(None, warnings))
+        notes += [("warning", warning) for warning in (*told, *self.refuted)]
         if self.interrupted:
             notes.append(("interrupted", "the methods that had not ended are missing"))
         return notes
@@ -672,7 +676,7 @@ def _cells(row: Row, *, exactly: bool) -> tuple[str, ...]:
         format_size(figures.peak_bytes),
         f"{(figures.offloaded_bytes + figures.prefetched_bytes) / 1e9:.2f} GB",
         " + ".join(
-            f"{instance.rounds} x {instance.meta.get('sub_batch', '?')}" for instance in row.instances
+            f"{instance.rounds} x {count_label(instance, 'sub_batch') or '?'}" for instance in row.instances
         ),
         f"{row.solve_seconds:.2f} s",
     )
@@ -680,15 +684,16 @@ def _cells(row: Row, *, exactly: bool) -> tuple[str, ...]:
 
 def _variant(instance: Instance) -> str:
     """Those of ``mask``, ``recompute`` and ``parts`` that went into an instance, or else ``whole``."""
-    transforms = instance.meta.get("transforms", ())
-    words = [word for word in ("mask", "recompute") if word in transforms]
+    kinds = {transform.kind for transform in instance.applied}
+    words = [kind for kind in ("mask", "recompute") if kind in kinds]
     return "+".join([*words, *(["parts"] if in_parts(instance) else [])]) or "whole"
 
 
 def _describe(instances: Sequence[Instance]) -> str:
     """Network, device and rounds of an iteration in words."""
     first = instances[0]
-    origin = [f"{key} {first.meta[key]}" for key in ("network", "device", "batch") if key in first.meta]
+    labels = [(key, text_label(first, key)) for key in ("network", "device")]
+    origin = [f"{key} {label}" for key, label in (*labels, ("batch", count_label(first, "batch"))) if label]
     rounds = [
         f"{instance.rounds} x {instance.name} ({len(instance.tasks)} tasks, {len(instance.blocks)} blocks)"
         for instance in instances

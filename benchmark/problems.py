@@ -8,7 +8,9 @@ from hashlib import sha256
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET
 
+from ..instances.described import count_label, text_label
 from ..instances.files import checksum, decode
 from ..instances.instance import Instance
 from ..instances.suites import find_suite, members
@@ -127,12 +129,13 @@ class About:
 def about(problem: Problem, instances: Sequence[Instance]) -> About:
     """Describe a problem by its instances."""
     first = instances[0]
-    images = "auto" if is_free(problem) else first.meta.get("sub_batch")
+    images = "auto" if is_free(problem) else count_label(first, "sub_batch")
     return About(
         problem=problem.name,
         problem_sha256=problem_sha256(problem, instances),
         family_sha256=problem_sha256(problem, list(map(_without_budget, instances))),
-        **{key: first.meta.get(key) for key in ("network", "batch", "device", "graph")},
+        **{key: text_label(first, key) for key in ("network", "device", "graph")},
+        batch=count_label(first, "batch"),
         rounds_of=None if images is None else str(images),
         engines=first.engines,
         tasks=len(first.tasks),
@@ -153,4 +156,6 @@ def own_sha256(sums: Sequence[str]) -> str:
 
 def _without_budget(instance: Instance) -> Instance:
     """Return an instance without its budget, and without names and notes that may tell it."""
-    return msgspec.structs.replace(instance, name="", budget_bytes=0, meta={})
+    nameless = msgspec.structs.replace(instance, budget_bytes=0, meta={}, transforms=UNSET)
+    msgspec.structs.force_setattr(nameless, "name", "")  # families are older than the rule that none is empty
+    return nameless

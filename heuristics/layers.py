@@ -7,17 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from ..instances.errors import PebblerError
-from ..instances.instance import Instance, Natural
-
-
-class Layer(msgspec.Struct, frozen=True):
-    """An entry of ``meta.layers``: a layer with its tasks in either pass."""
-
-    name: str
-    kind: str
-    forward: tuple[Natural, ...]
-    backward: tuple[Natural, ...]
+from ..instances.described import Layer as Layer
+from ..instances.described import layers as layers
+from ..instances.instance import Instance
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -54,22 +46,3 @@ def units(instance: Instance) -> tuple[Unit, ...]:
         Unit(layer, kind, direction, tuple(tasks))
         for (layer, kind, direction), tasks in groupby(range(len(role)), key=lambda k: role[k])
     )
-
-
-def layers(instance: Instance) -> tuple[Layer, ...]:
-    """Return the layers that an instance names in ``meta.layers``, in forward order; none without it.
-
-    Raises
-    ------
-    PebblerError
-        When that is not a list of layers whose tasks exist.
-    """
-    try:
-        found = msgspec.convert(instance.meta.get("layers", ()), tuple[Layer, ...])
-    except msgspec.ValidationError as error:
-        raise PebblerError(f"{instance.name}: meta.layers is not a list of layers: {error}") from None
-    for layer in found:
-        for k in (*layer.forward, *layer.backward):
-            if k >= len(instance.tasks):
-                raise PebblerError(f"{instance.name}: meta.layers: layer '{layer.name}' names no task {k}")
-    return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from ..instances.instance import Instance
-from ..instances.transforms import with_mask
+from ..instances.transforms import has_been, with_mask
 from .choices import fastest_within
 from .clock import limited
 from .layers import layers, units
@@ -47,7 +47,7 @@ def planned(instance: Instance) -> Instance:
 
 def has_mask(instance: Instance) -> bool:
     """Whether the memory-efficient ReLU has been applied."""
-    return "mask" in instance.meta.get("transforms", ())
+    return has_been(instance, "mask")
 
 
 @register(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ..instances.figures import distinct
 from ..instances.instance import Block, Instance, Task
 from ..validate.schedule import MemoryModel, Operation, Residence, Schedule
 from .gaps import Guide
@@ -172,6 +173,7 @@ def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
     copies: list[tuple[int, Run | None]] = [(d, None) for d in range(len(instance.blocks))]
     latest = list(range(len(instance.blocks)))
     tasks: list[Task] = []
+    titles = distinct(instance.tasks[k].name for k, _ in runs)
     for k, t in runs:
         task = instance.tasks[k]
         inputs = tuple(latest[d] for d in task.inputs)
@@ -182,19 +184,32 @@ def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
                 copies.append((d, (k, t)))
         outputs = tuple(latest[d] for d in task.outputs)
         tasks.append(
-            msgspec.structs.replace(task, inputs=inputs, outputs=outputs, updates=updates, recomputable=False)
+            msgspec.structs.replace(
+                task,
+                name=titles[len(tasks)],
+                inputs=inputs,
+                outputs=outputs,
+                updates=updates,
+                recomputable=False,
+            )
         )
-    blocks = [_copy(instance.blocks[d], run, last=latest[d] == new) for new, (d, run) in enumerate(copies)]
+    names = distinct(instance.blocks[d].name for d, _ in copies)
+    number = {tensor: i for i, tensor in enumerate(dict.fromkeys(block.tensor for block in instance.blocks))}
+    blocks = [
+        _copy(instance.blocks[d], names[new], run, number[instance.blocks[d].tensor], last=latest[d] == new)
+        for new, (d, run) in enumerate(copies)
+    ]
     again = msgspec.structs.replace(instance, blocks=tuple(blocks), tasks=tuple(tasks), meta={})
     return Unrolled(again, tuple(runs), tuple(copies))
 
 
-def _copy(block: Block, run: Run | None, *, last: bool) -> Block:
+def _copy(block: Block, name: str, run: Run | None, tensor: int, *, last: bool) -> Block:
     return msgspec.structs.replace(
         block,
+        name=name,
         initially=block.initially if run is None else "absent",
         finally_=block.finally_ if last else "anywhere",
-        tensor=None if block.tensor is None else f"{run} {block.tensor}",
+        tensor=None if block.tensor is None else f"{run} {tensor}",
     )
 
 

@@ -522,7 +522,7 @@ class Lifetime(NamedTuple):
 
 def lifetimes_of(instance: Instance, problem: Problem, log: Integers) -> list[Lifetime]:
     """What the steps that the kernel has logged put into the pool, and when; without addresses."""
-    schedule = program_of(instance, problem, "divisible", log).finish("")
+    schedule = program_of(instance, problem, "divisible", log).finish("lifetimes")
     operations = {operation.id: operation for operation in schedule.operations}
     blocks, gaps = len(problem.blocks), len(problem.gaps)
     prefetches = [operation.id for operation in schedule.operations if operation.kind == "prefetch"]

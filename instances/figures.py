@@ -17,6 +17,8 @@ from .units import LARGEST
 MOST_CHARACTERS = 500
 """So many does a text have at most: a name, a method, a network."""
 
+_MOST_QUOTED = 240
+
 Positive = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 Text = Annotated[
@@ -93,13 +95,21 @@ def require_types(document: msgspec.Struct) -> None:
             continue
         try:
             found = msgspec.convert(value, field.type)
-        except (msgspec.ValidationError, RecursionError) as error:
-            text = str(error)
-            raise FormatError(f"{where}, '{field.encode_name}': {text[:1].lower()}{text[1:]}") from None
+        except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
+            raise FormatError(f"{where}, '{field.encode_name}': {sentence_of(error)}") from None
         if type(found) is str and not is_text(found):
             raise FormatError(f"{where}, '{field.encode_name}': {shown(found)} is no line of printable text")
         if found is not value:
             msgspec.structs.force_setattr(document, field.name, found)
+
+
+def sentence_of(error: Exception) -> str:
+    """Return what an error of msgspec says, on one line and not too long; it may quote what it found."""
+    text = str(error)
+    line = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+    if len(line) > _MOST_QUOTED:
+        line = f"{line[: _MOST_QUOTED // 2]} ... {line[-_MOST_QUOTED // 2 :]}"
+    return line[:1].lower() + line[1:]
 
 
 def text_of(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from .errors import FormatError, PebblerError
-from .figures import shown
+from .figures import sentence_of, shown
 from .instance import Instance
 
 _Document = TypeVar("_Document", bound=msgspec.Struct)
@@ -290,8 +290,7 @@ def _require_unique(pairs: list[tuple[str, object]]) -> None:
 def _sentence(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    text = str(error)
-    return text[:1].lower() + text[1:]
+    return sentence_of(error)
 
 
 def _umask() -> int:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from .applied import Transform, transforms_of_words
 from .cluster import Cluster
 from .errors import FormatError
 from .figures import Natural as Natural
@@ -138,9 +139,12 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rounds
         How often the round that the file describes is executed.
     meta
-        Free: network, batch, sub-batch, device, graph, cost model, ``layers``.
+        Free; `instances.described` says what of it is looked at.
     cluster
         Several GPUs, each of which executes all tasks under the budget; unset: one GPU.
+    transforms
+        What the instance has been through, in order; unset: nothing. Earlier versions wrote them as words
+        under ``meta``, from where they are taken over.
 
     Raises
     ------
@@ -159,6 +163,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tasks: tuple[Task, ...]
     meta: dict[str, Any] = {}
     cluster: Cluster | msgspec.UnsetType = msgspec.UNSET
+    transforms: tuple[Transform, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if not (
@@ -173,13 +178,21 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             and are_all(self.tasks, Task)
             and type(self.meta) is dict
             and (self.cluster is msgspec.UNSET or type(self.cluster) is Cluster)
+            and (self.transforms is msgspec.UNSET or are_all(self.transforms, Transform))
         ):
             require_types(self)
+        if "transforms" in self.meta and self.transforms is msgspec.UNSET:
+            _take_over_transforms(self)
         _require_names("blocks", [block.name for block in self.blocks])
         _require_names("tasks", [task.name for task in self.tasks])
         _require_blocks(self)
         _require_tasks(self)
         _require_gradients(self)
+
+    @property
+    def applied(self) -> tuple[Transform, ...]:
+        """The transforms that the instance has been through."""
+        return () if self.transforms is msgspec.UNSET else self.transforms
 
     @property
     def gpus(self) -> int:
@@ -208,6 +221,14 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             for d in (*task.outputs, *task.updates):
                 writers[d].append(k)
         return tuple(map(tuple, writers))
+
+
+def _take_over_transforms(instance: Instance) -> None:
+    """Move what an earlier version wrote under ``meta.transforms`` to its key."""
+    meta = dict(instance.meta)
+    found = transforms_of_words(meta.pop("transforms"))
+    msgspec.structs.force_setattr(instance, "transforms", found or msgspec.UNSET)
+    msgspec.structs.force_setattr(instance, "meta", meta)
 
 
 def _require_names(key: str, names: list[str]) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from .devices import Direction
 from .errors import FormatError, PebblerError
+from .figures import Text, require_types
 from .files import read_document, write_document
 from .instance import Algorithm, Natural, Positive
 from .kernels import Kernel
@@ -38,11 +39,14 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Day of the measurement, as 2026-11-20.
     """
 
-    device: str
+    device: Text
     memory_bytes: Positive
-    driver: str
+    driver: Text
     libraries: dict[str, str]
-    date: str
+    date: Text
+
+    def __post_init__(self) -> None:
+        require_types(self)
 
 
 class CopyTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,8 +69,11 @@ class TaskTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Algorithms of the task of a name at a sub-batch."""
 
     sub_batch: Positive
-    name: str
+    name: Text
     algorithms: tuple[Algorithm, ...]
+
+    def __post_init__(self) -> None:
+        require_types(self)
 
 
 class TaskKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,7 +125,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     format: Literal["pebbler/profile/1"] = "pebbler/profile/1"
-    network: str
+    network: Text
     graph: Graph
     machine: Machine
     copies: tuple[CopyTimes, ...]
@@ -129,6 +136,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     meta: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
+        require_types(self)
         if not self.copies:
             raise FormatError("copies: there is none; a profile has the times of at least one size")
         for index, (less, more) in enumerate(pairwise(self.copies), start=1):

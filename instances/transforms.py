@@ -1,7 +1,7 @@
 """Transforms: another instance of the same iteration, by pure functions.
 
-Every transform adds a word to ``meta.transforms``. Where several apply, parts come last: the mask needs whole
-tensors.
+Every transform adds itself to the instance's ``transforms``. Where several apply, parts come last: the mask
+needs whole tensors.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from .applied import Transform, TransformKind
+from .described import layers
 from .devices import whole_ns
 from .errors import PebblerError
 from .instance import Block, Instance, Task
 from .memory import PAGE_BYTES
-from .units import ceil_to, format_size, parse_size
-
-_PAGES = "pages="
-"""How the word of that transform begins."""
+from .units import ceil_to, parse_size
 
 LINKS: dict[str, float] = {"pcie3": 12.8e9, "pcie4": 25.6e9, "pcie5": 51.2e9, "nvlink": 150e9}
 """Bytes a second of copies in one direction.
@@ -30,7 +29,7 @@ and 64e9, an assumption; NVLink: "at least 150 GB/s" (Layrub, TACO 2018, section
 
 def with_engines(instance: Instance, engines: Literal["duplex", "single"]) -> Instance:
     """Return the instance with a copy stream for each direction, or with one for both."""
-    return _changed(instance, f"engines={engines}", engines=engines)
+    return _changed(instance, Transform(kind="engines", value=engines), engines=engines)
 
 
 def with_inputs_on_clock(instance: Instance) -> Instance:
@@ -48,7 +47,7 @@ def with_inputs_on_clock(instance: Instance) -> Instance:
                 raise PebblerError(f"{instance.name}: '{block.name}' cannot be prefetched; it has to stay")
             block = msgspec.structs.replace(block, initially="host")
         blocks.append(block)
-    return _changed(instance, "inputs-on-clock", blocks=tuple(blocks))
+    return _changed(instance, Transform(kind="inputs-on-clock"), blocks=tuple(blocks))
 
 
 def with_link(instance: Instance, link: str) -> Instance:
@@ -81,7 +80,7 @@ def with_link(instance: Instance, link: str) -> Instance:
         )
         for block in instance.blocks
     )
-    return _changed(instance, f"link={link}", blocks=blocks)
+    return _changed(instance, Transform(kind="link", value=link), blocks=blocks)
 
 
 def with_recomputation(instance: Instance) -> Instance:
@@ -90,15 +89,14 @@ def with_recomputation(instance: Instance) -> Instance:
     These are the tasks of the forward pass as ``meta.layers`` tells, or all tasks without it, except those
     that update a block in place: a second run would need what the first has overwritten.
     """
-    layers = instance.meta.get("layers")
     forward = set(range(len(instance.tasks)))
-    if layers is not None:
-        forward = {k for layer in layers for k in layer["forward"]}
+    if "layers" in instance.meta:
+        forward = {k for layer in layers(instance) for k in layer.forward}
     tasks = tuple(
         msgspec.structs.replace(task, recomputable=True) if k in forward and not task.updates else task
         for k, task in enumerate(instance.tasks)
     )
-    return _changed(instance, "recompute", name=f"{instance.name}-recompute", tasks=tasks)
+    return _changed(instance, Transform(kind="recompute"), name=f"{instance.name}-recompute", tasks=tasks)
 
 
 def with_mask(instance: Instance) -> Instance:
@@ -114,25 +112,29 @@ def with_mask(instance: Instance) -> Instance:
         When no ReLU has a task of its own, or when blocks are parts already.
     """
     _require_whole(instance)
-    relus = [layer for layer in instance.meta.get("layers", ()) if layer["kind"] == "relu"]
+    relus = [layer for layer in layers(instance) if layer.kind == "relu"]
     if not relus:
         raise PebblerError(f"{instance.name}: no ReLU has a task of its own; take the executable graph")
     blocks, tasks = list(instance.blocks), list(instance.tasks)
     for layer in relus:
-        (k,) = layer["backward"]
+        if len(layer.backward) != 1 or len(tasks[layer.backward[0]].inputs) != 1:
+            raise PebblerError(
+                f"{instance.name}: layer '{layer.name}' is no ReLU with a task that reads one Y"
+            )
+        (k,) = layer.backward
         (feature,) = tasks[k].inputs
         mask = len(blocks)
-        blocks.append(_quarter(instance.blocks[feature], f"M({layer['name'].removeprefix('relu ')})"))
+        blocks.append(_quarter(instance.blocks[feature], f"M({layer.name.removeprefix('relu ')})"))
         writer = instance.writers[feature][0]
         tasks[k] = msgspec.structs.replace(tasks[k], inputs=(mask,))
         tasks[writer] = msgspec.structs.replace(tasks[writer], outputs=(*tasks[writer].outputs, mask))
     name = f"{instance.name}-mask"
-    return _changed(instance, "mask", name=name, blocks=tuple(blocks), tasks=tuple(tasks))
+    return _changed(instance, Transform(kind="mask"), name=name, blocks=tuple(blocks), tasks=tuple(tasks))
 
 
-def with_algorithms(instance: Instance, word: str, tasks: tuple[Task, ...]) -> Instance:
-    """Return the instance with its tasks' algorithms exchanged, as a transform of that word."""
-    return _changed(instance, word, tasks=tasks)
+def with_algorithms(instance: Instance, transform: Transform, tasks: tuple[Task, ...]) -> Instance:
+    """Return the instance with its tasks' algorithms exchanged, by that transform."""
+    return _changed(instance, transform, tasks=tasks)
 
 
 def in_pages(instance: Instance, page_bytes: int = PAGE_BYTES) -> Instance:
@@ -156,21 +158,24 @@ def in_pages(instance: Instance, page_bytes: int = PAGE_BYTES) -> Instance:
     )
     pool = max(instance.pool_bytes, 0) // page_bytes * page_bytes
     budget = instance.resident_bytes + pool
-    return _changed(instance, f"{_PAGES}{page_bytes}", blocks=blocks, tasks=tasks, budget_bytes=budget)
+    pages = Transform(kind="pages", bytes=page_bytes)
+    return _changed(instance, pages, blocks=blocks, tasks=tasks, budget_bytes=budget)
 
 
 def page_bytes_of(instance: Instance) -> int | None:
     """Bytes of a page where the instance is one of `in_pages`, else None."""
-    words = [word for word in instance.meta.get("transforms", ()) if word.startswith(_PAGES)]
-    return int(words[-1].removeprefix(_PAGES)) if words else None
+    pages = [transform.bytes for transform in instance.applied if transform.kind == "pages"]
+    return pages[-1] if pages else None
+
+
+def has_been(instance: Instance, kind: TransformKind) -> bool:
+    """Whether an instance has been through a transform."""
+    return any(transform.kind == kind for transform in instance.applied)
 
 
 def in_parts(instance: Instance) -> bool:
     """Whether tensors were split into parts, even if none was large enough."""
-    words = instance.meta.get("transforms", ())
-    return any(block.tensor is not None for block in instance.blocks) or any(
-        word.partition("=")[0] == "parts" for word in words
-    )
+    return has_been(instance, "parts") or any(block.tensor is not None for block in instance.blocks)
 
 
 def split_parts(instance: Instance, size: int | Mapping[int, int]) -> Instance:
@@ -217,8 +222,8 @@ def split_parts(instance: Instance, size: int | Mapping[int, int]) -> Instance:
         )
         for task in instance.tasks
     )
-    word = "parts" if isinstance(size, Mapping) else f"parts={format_size(size).replace(' ', '')}"
-    return _changed(instance, word, name=f"{instance.name}-parts", blocks=tuple(blocks), tasks=tasks)
+    transform = Transform(kind="parts", bytes=None if isinstance(size, Mapping) else size)
+    return _changed(instance, transform, name=f"{instance.name}-parts", blocks=tuple(blocks), tasks=tasks)
 
 
 def _parts(block: Block, most: int) -> list[Block]:
@@ -263,6 +268,5 @@ def _require_whole(instance: Instance) -> None:
         raise PebblerError(f"{instance.name}: its tensors are in parts already; start from whole ones")
 
 
-def _changed(instance: Instance, word: str, **changes: Any) -> Instance:
-    meta = {**instance.meta, "transforms": [*instance.meta.get("transforms", ()), word]}
-    return msgspec.structs.replace(instance, meta=meta, **changes)
+def _changed(instance: Instance, transform: Transform, **changes: Any) -> Instance:
+    return msgspec.structs.replace(instance, transforms=(*instance.applied, transform), **changes)

@@ -654,7 +654,7 @@ def instance(*options: str) -> Instance:
 )
 def test_an_instance_is_transformed(options: list[str], words: list[str]) -> None:
     plain, changed = instance("vgg16", "--batch", "2"), instance("vgg16", "--batch", "2", *options)
-    assert changed.meta.get("transforms", []) == words
+    assert [transform.word for transform in changed.applied] == words
     assert changed != plain
     assert changed.budget_bytes == plain.budget_bytes
 

@@ -127,7 +127,7 @@ def test_an_instance_with_streams(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["instance", "cifar10_quick", "--batch", "8", "--streams", "only", "-o", "c.instance.json"]
     assert main([*command, "--budget", "1.2xMmin"]) == 0
     instance = read_instance("c.instance.json")
-    assert instance.meta["transforms"] == ["streams=only"]
+    assert [transform.word for transform in instance.applied] == ["streams=only"]
     assert main(["solve", "c.instance.json", "--method", "vdnn-dyn", "-o", "c.schedule.json"]) == 0
     assert main(["check", "c.instance.json", "c.schedule.json"]) == 0
     capsys.readouterr()

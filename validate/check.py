@@ -8,7 +8,7 @@ to bottom, and one pass over the list then shows which version of each block eve
 Only a divisible schedule is checked at its simulated times, because that model has no addresses: such a
 schedule is a relaxation and never a solution.
 
-This module imports the instance, the schedule and the reader of both, and nothing else of the project.
+This module imports the instance and the schedule and nothing else of the project.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from itertools import pairwise
 
 from msgspec import UNSET
 
-from ..instances.errors import FormatError
-from ..instances.files import reread
 from ..instances.instance import Block, Instance
-from .schedule import Operation, Residence, Schedule, require_indices
+from .schedule import Operation, Residence, Schedule, as_from_files
 
 _NEVER = -1
 """Position before every operation: time 0."""
@@ -64,24 +62,6 @@ def check(instance: Instance, schedule: Schedule, *, instance_sha256: str | None
     if schedule.peak_bytes != peak:
         proof.fail(f"peak_bytes is {schedule.peak_bytes}, it is {peak}")
     return CheckReport(not proof.reasons, tuple(proof.reasons))
-
-
-def as_from_files(instance: Instance, schedule: Schedule) -> tuple[Instance, Schedule]:
-    """Return an instance and a schedule as reading their files would give them.
-
-    Raises
-    ------
-    FormatError
-        When files cannot hold them, or the schedule names what the instance lacks.
-    """
-    for given, kind in ((instance, Instance), (schedule, Schedule)):
-        if type(given) is not kind:
-            raise FormatError(
-                f"a {type(given).__name__} is no {kind.__name__}; give what pebbler reads or makes"
-            )
-    instance, schedule = reread(instance), reread(schedule)
-    require_indices(instance, schedule)
-    return instance, schedule
 
 
 def origin_reasons(instance: Instance, schedule: Schedule, instance_sha256: str | None) -> list[str]:

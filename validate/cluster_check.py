@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from ..instances.cluster import SECOND
 from ..instances.instance import Instance
-from .check import CheckReport, as_from_files, check, check_apart, origin_reasons
+from .check import CheckReport, check, check_apart, origin_reasons
 from .cluster_program import (
     Bus,
     Track,
@@ -35,7 +35,7 @@ from .cluster_program import (
     one_gpu,
     track_of,
 )
-from .schedule import Kind, Operation, Schedule, Stream
+from .schedule import Kind, Operation, Schedule, Stream, as_from_files
 
 
 def check_schedule(

@@ -23,7 +23,7 @@ from ..instances.figures import (
     is_text,
     require_types,
 )
-from ..instances.files import read_document, write_document
+from ..instances.files import read_document, reread, write_document
 from ..instances.instance import Instance, Natural, Positive
 from ..instances.memory import PAGE_BYTES
 from ..instances.units import LARGEST
@@ -211,6 +211,22 @@ def read_schedule(path: str | Path, instance: Instance) -> Schedule:
 def write_schedule(schedule: Schedule, path: str | Path) -> None:
     """Write a schedule file."""
     write_document(schedule, path)
+
+
+def as_from_files(instance: Instance, schedule: Schedule) -> tuple[Instance, Schedule]:
+    """Return an instance and a schedule as reading their files would give them.
+
+    Raises
+    ------
+    FormatError
+        When files cannot hold them, or the schedule names what the instance lacks.
+    """
+    for given, kind in ((instance, Instance), (schedule, Schedule)):
+        if type(given) is not kind:
+            raise FormatError(f"a {type(given).__name__} was given where a {kind.__name__} is needed")
+    instance, schedule = reread(instance), reread(schedule)
+    require_indices(instance, schedule)
+    return instance, schedule
 
 
 def require_indices(instance: Instance, schedule: Schedule) -> None:

@@ -64,7 +64,7 @@ def test_more_workspace_is_only_offered_for_less_time(cifar10: Instance) -> None
 
 def test_only_convolutions_change_and_what_they_had_may_stay(cifar10: Instance) -> None:
     also, only = with_streams(cifar10), with_streams(cifar10, "only")
-    assert also.meta["transforms"] == ["streams=also"]
+    assert [transform.word for transform in also.applied] == ["streams=also"]
     for before, with_both, with_one in zip(cifar10.tasks, also.tasks, only.tasks, strict=True):
         if "(conv" not in before.name:
             assert before == with_both == with_one

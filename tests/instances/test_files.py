@@ -306,6 +306,40 @@ def test_contents_that_json_cannot_express_are_refused(instance: Instance) -> No
 def test_only_documents_are_read_again() -> None:
     with pytest.raises(FormatError, match="the dict in memory is not a document"):
         reread({"format": "pebbler/instance/1"})  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        (b'"name":"x"', b'"name":"y","name":"x"', "name"),
+        (b'"budget_bytes": 4096', b'"budget_bytes": 1, "budget_bytes": 4096', "budget_bytes"),
+        (b'"batch":4', b'"batch":4,"batch":4', "batch"),
+        (b'"duration_ns":0', b'"duration_ns":0,"duration\\u005fns":0', "duration_ns"),
+        (b'{"name":"l"}', b'{"name":"l","a\\nb":1,"a\\nb":2}', "a\\\\nb"),
+    ],
+)
+def test_a_key_is_there_once(instance: Instance, tmp_path: Path, old: bytes, new: bytes, key: str) -> None:
+    data = encode(instance)
+    assert old in data
+    (tmp_path / "twice").write_bytes(data.replace(old, new, 1))
+    with pytest.raises(
+        FormatError, match=f"twice is not an instance: the key '{key}' is there twice"
+    ) as caught:
+        read_instance(tmp_path / "twice")
+    assert str(caught.value).isprintable()
+
+
+def test_figures_of_any_length_are_refused_and_no_trouble(instance: Instance, tmp_path: Path) -> None:
+    for place, match in ((b'"budget_bytes": 4096', "out of range|<= 9007"), (b'"share":0.5', "")):
+        (tmp_path / "long").write_bytes(encode(instance).replace(place, place + b"0" * 5000))
+        try:
+            read_instance(tmp_path / "long")
+        except FormatError as error:
+            assert re.search(match, str(error))  # noqa: PT017
+        else:
+            assert not match
+
+
 # --- what is read --------------------------------------------------------------------------------------
 
 

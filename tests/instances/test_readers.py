@@ -290,3 +290,25 @@ def test_a_bad_log_is_refused_with_its_line(lines: list[str], told: str, tmp_pat
         read_foreign(put_log(tmp_path, lines))
     assert told.lower() in str(caught.value).lower()
     assert "\n" not in str(caught.value)
+
+
+# --- names --------------------------------------------------------------------------------------------
+
+
+def test_names_become_distinct_and_printable(tmp_path: Path) -> None:
+    graph = moccasin()
+    for node, name in zip(graph["nodes"], ("relu", "relu", "", "a\nb" + "x" * 600), strict=True):
+        node |= {"id": node["name"], "name": name}
+    instance = read_foreign(put(tmp_path, graph))
+    found = [task.name for task in instance.tasks]
+    assert found[:3] == ["relu", "?", "relu#2"]
+    assert found[3].startswith("a\\nbxxx")
+    assert found == [block.name for block in instance.blocks]
+    assert len(found[3]) <= 500
+
+
+def test_a_graph_with_a_key_twice_is_refused(tmp_path: Path) -> None:
+    path = put(tmp_path, moccasin())
+    path.write_text(path.read_text().replace('"out_cost": 5', '"out_cost": 6, "out_cost": 5'))
+    with pytest.raises(FormatError, match="the key 'out_cost' is there twice"):
+        read_foreign(path)

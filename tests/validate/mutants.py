@@ -442,6 +442,34 @@ def unknown_index(instance: Instance, schedule: Schedule, rng: Random) -> Schedu
     return _with_operation(schedule, i, block=len(instance.blocks))
 
 
+def no_figure(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
+    """Write what is no figure of a file where one belongs."""
+    wrong = rng.choice((-1, -(2**20), True, 1.0, float("nan"), "0", 2**53 + 1, 10**30, [0], {}))
+    if rng.random() < 0.5 or not schedule.residences:
+        key = rng.choice(("id", "gpu", "after", "start_ns", "end_ns"))
+        return _with_operation(schedule, rng.randrange(len(schedule.operations)), **{key: wrong})
+    r = rng.randrange(len(schedule.residences))
+    places = {"contiguous": "offset", "paged": "extents", "divisible": "bytes"}
+    key = rng.choice(("bytes", "gpu", "acquired_by", places[schedule.memory_model]))
+    if key == "extents":
+        wrong = ((wrong, PAGE_BYTES),)
+    return _with_residence(schedule, r, **{key: wrong})
+
+
+def no_word(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
+    """Write a text that is no word of the format, or that does not print on one line."""
+    wrong = rng.choice(("", "a\nb", "\x1b[31m", "\x00", "\ud800", "x" * 501, 7, None))
+    if rng.random() < 0.5:
+        return _rebuilt(schedule, **{rng.choice(("instance", "method", "memory_model", "format")): wrong})
+    key = rng.choice(("kind", "stream"))
+    return _with_operation(schedule, rng.randrange(len(schedule.operations)), **{key: wrong})
+
+
+def unmapped_pages(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
+    """Give pages that no GPU maps, or pages to what has none."""
+    return _rebuilt(schedule, page_bytes=rng.choice((1, 512, 4096, PAGE_BYTES - 1, PAGE_BYTES + 512)))
+
+
 # --- mutations of the instance ----------------------------------------------------------------------------
 
 
@@ -542,6 +570,9 @@ FORM: dict[Mutation | InstanceMutation, str] = {
     wrong_instance: "a schedule names its instance",
     late_wait: "after names only operations earlier in the list",
     unknown_index: "indices exist",
+    no_figure: "figures are whole numbers from 0 (sizes: 1) to 2^53",
+    no_word: "texts are one printable line, and words are those of the format",
+    unmapped_pages: "pages are multiples of 2 MiB, of paged schedules only",
 }
 """Mutations against a rule of the form or a permission, which a machine need not feel; each with its rule."""
 

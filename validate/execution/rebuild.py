@@ -64,7 +64,11 @@ def rebuild(instance: Instance) -> Rebuilt:
     for key, value in (("batch", batch), ("sub_batch", sub_batch)):
         if type(value) is not int or value < 1:
             raise PebblerError(f"{instance.name}: meta.{key} is {value!r}, not a number of images")
-    as_blocks = bool(instance.meta.get("weights_as_blocks", False))
+    as_blocks = instance.meta.get("weights_as_blocks", False)
+    if type(as_blocks) is not bool:
+        raise PebblerError(
+            f"{instance.name}: meta.weights_as_blocks is {as_blocks!r}, neither true nor false"
+        )
     graph = task_graph(find_network(str(spec)), sub_batch, "executable", as_blocks)
     parts = tuple((block.tensor or block.name, block.begin or 0) for block in instance.blocks)
     tensors = {block.name: block.bytes for block in graph.blocks}
