@@ -164,7 +164,10 @@ def problems(sweep: Sweep, folder: Path) -> Iterator[tuple[Problem, tuple[Instan
     for pattern in sweep.files:
         if Path(pattern).is_absolute():
             raise PebblerError(f"'{pattern}' is an absolute pattern; give one relative to the configuration")
-        places = sorted(folder.glob(pattern))
+        try:
+            places = sorted(folder.glob(pattern))
+        except (ValueError, NotImplementedError) as error:
+            raise PebblerError(f"'{pattern}' is no pattern of files: {error}") from None
         if not places:
             raise PebblerError(f"no file in {folder} matches '{pattern}'; give instance files")
         for place in places:

@@ -79,7 +79,7 @@ class Form:
 
     @property
     def weight(self) -> int:
-        """How often it is drawn: commands that draw, search or measure take seconds where others take none."""
+        """How often it is drawn: some commands take seconds where others take none."""
         slow = (
             "bench",
             "compare",

@@ -87,10 +87,7 @@ def test_the_judge_sees_files_that_should_not_be_there(
     assert said in what
 
 
-def test_a_worker_survives_a_command_that_takes_it_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tests.fuzz.worker._WAIT", 1.0, raising=False)
+def test_there_is_a_new_process_after_one_that_was_lost(tmp_path: Path) -> None:
     with Worker() as worker:
         assert json.loads(worker.run(["devices", "--json"], tmp_path).out)["devices"]
         assert worker._process is not None
