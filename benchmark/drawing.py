@@ -7,6 +7,7 @@ from io import BytesIO
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 _CHARACTERS = 18
 """Characters of a footnote to an inch."""
@@ -34,8 +35,20 @@ def size_unit(largest: int) -> tuple[str, int]:
     )
 
 
+def _show_texts_as_they_are(figure: Figure) -> None:
+    """Let a dollar sign be one, but for the labels of logarithmic axes, which are formulas."""
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_parse_math(False)
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            for label in axis.get_ticklabels(which="both"):
+                label.set_parse_math(axis.get_scale() in ("log", "symlog"))
+
+
 def png(figure: Figure) -> bytes:
     """Return a picture as PNG."""
+    _show_texts_as_they_are(figure)
     buffer = BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
@@ -43,6 +56,7 @@ def png(figure: Figure) -> bytes:
 
 def pdf(figure: Figure) -> bytes:
     """Return a picture as PDF."""
+    _show_texts_as_they_are(figure)
     buffer = BytesIO()
     figure.savefig(buffer, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
     return buffer.getvalue()
@@ -50,6 +64,7 @@ def pdf(figure: Figure) -> bytes:
 
 def svg(figure: Figure) -> bytes:
     """Return a picture as SVG, which needs no fonts."""
+    _show_texts_as_they_are(figure)
     buffer = BytesIO()
     with rc_context({"svg.hashsalt": "pebbler"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})

@@ -52,8 +52,8 @@ def page(
         "conditions": escape(conditions),
         "left-out": escape(left_out),
         "exhibits": "\n".join(_exhibit(exhibit, picture) for exhibit, picture in shown),
-        # "</" would end the script that holds the data
-        "data": msgspec.json.encode(data).decode().replace("</", "<\\/"),
+        # "</script" and "<!--" mean something to the parser of the page, whatever the script holds
+        "data": msgspec.json.encode(data).decode().replace("<", "\\u003c"),
     }
     for name, text in parts.items():
         before, after = template.split(f"<!-- {name} -->")

@@ -6,6 +6,7 @@ files are named by their checksums: what is left of a run that was never entered
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -94,16 +95,21 @@ class Results:
 
     def __init__(self, path: Path, *, write: bool = False) -> None:
         self.path = path
+        if not path.name:
+            raise PebblerError(f"'{path}' is no results file; give one that pebbler bench made")
         self.folder = path.with_suffix(".files")
-        if not write and not path.is_file():
+        self._made = write and not path.exists()
+        if not write and not path.exists():
             raise PebblerError(f"{path} cannot be read: there is no such file; pebbler bench makes one")
+        if not self._made and not path.is_file():
+            raise PebblerError(f"{path} is no file, and cannot hold results")
         uri = f"{path.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
         with _told(path):
             self._database = sqlite3.connect(uri, uri=True)
         try:
             self._prepare(write)
         except PebblerError:
-            self._database.close()
+            self._give_up()
             raise
 
     def __enter__(self) -> Results:
@@ -112,7 +118,20 @@ class Results:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            self._database.close()
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Close the file after a failure; one that was made and got no run is taken away."""
+        try:
+            empty = self._made and not self._database.execute("SELECT count(*) FROM runs").fetchone()[0]
+        except sqlite3.Error:
+            empty = self._made
         self._database.close()
+        if empty:
+            Path(os.path.realpath(self.path)).unlink(missing_ok=True)
 
     def fingerprints(self, *, failed: bool = True) -> set[str]:
         """Return the fingerprints of all runs, or of those that have not failed."""
@@ -146,7 +165,7 @@ class Results:
         rows = self._execute(f"SELECT {', '.join(COLUMNS)} FROM runs ORDER BY rowid")
         try:
             return [_run(row) for row in rows]
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, TypeError, UnicodeDecodeError) as error:  # of cells of another type
             raise PebblerError(f"{self.path} is damaged: {error}") from None
 
     def _prepare(self, write: bool) -> None:

@@ -17,7 +17,7 @@ from ..instances.files import read_bytes, read_toml
 from ..instances.instance import Instance
 from ..instances.suites import find_suite, members
 from ..instances.taskgraph import Graph
-from ..instances.units import parse_size, parse_time
+from ..instances.units import LARGEST, LARGEST_SEED, MOST_THREADS, parse_size, parse_time
 from ..instances.workload import Workload
 from .jobs import GRACE, Job, Setting
 from .problems import FileProblem, Problem, SuiteProblem, WorkloadProblem, about, is_free
@@ -25,8 +25,9 @@ from .problems import FileProblem, Problem, SuiteProblem, WorkloadProblem, about
 _log = logging.getLogger(__name__)
 
 _Filled = msgspec.Meta(min_length=1)
-_Count = Annotated[int, msgspec.Meta(ge=1)]
-_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+_Threads = Annotated[int, msgspec.Meta(ge=1, le=MOST_THREADS)]
+_Seed = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)]
 
 
 class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -87,8 +88,8 @@ class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     wall_limit: str | None = None
     memory_limit: str | None = None
     memory: Annotated[tuple[Literal["contiguous", "paged"], ...], _Filled] = ("contiguous",)
-    seeds: Annotated[tuple[_Natural, ...], _Filled] = (0,)
-    workers: _Count = 1
+    seeds: Annotated[tuple[_Seed, ...], _Filled] = (0,)
+    workers: _Threads = 1
     without: Annotated[tuple[tuple[str, ...], ...], _Filled] = ((),)
 
 
@@ -164,7 +165,10 @@ def problems(sweep: Sweep, folder: Path) -> Iterator[tuple[Problem, tuple[Instan
     for pattern in sweep.files:
         if Path(pattern).is_absolute():
             raise PebblerError(f"'{pattern}' is an absolute pattern; give one relative to the configuration")
-        places = sorted(folder.glob(pattern))
+        try:
+            places = sorted(folder.glob(pattern))
+        except (ValueError, NotImplementedError) as error:
+            raise PebblerError(f"'{pattern}' is no pattern of files: {error}") from None
         if not places:
             raise PebblerError(f"no file in {folder} matches '{pattern}'; give instance files")
         for place in places:

@@ -143,6 +143,8 @@ def _devices(tables: dict[str, Any], where: str) -> tuple[Device, ...]:
 def _device(name: str, table: Any, where: str) -> Device:
     _require_keys(table, {"title", "aliases", *_FIGURES}, where)
     title, aliases = table["title"], table["aliases"]
+    if not (name and name.isprintable()):
+        raise PebblerError(f"{where}: the name is empty or has characters that do not print; give another")
     if not isinstance(title, str):
         raise PebblerError(f"{where}: 'title' is {title!r}; write a string")
     if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):

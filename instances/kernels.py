@@ -27,6 +27,7 @@ Launches = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 
 _MOST_THREADS = 1024
 _MOST_BLOCKS = 10_000_000
+_MOST_KERNELS = 1000
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -58,6 +59,8 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     work_ns: Positive | None = None
 
     def __post_init__(self) -> None:
+        if not self.name.isprintable():
+            raise FormatError(f"kernel '{self.name}': its name has characters that do not print")
         for what, number, most in (
             ("a block has {} threads", self.threads, _MOST_THREADS),
             ("its grid has {} blocks", self.blocks, _MOST_BLOCKS),
@@ -94,7 +97,7 @@ class LayerKernels(msgspec.Struct, frozen=True, kw_only=True):
     t_launch_ns
         T_launch, as the authors' program measures it: mean idle time between the kernels of a sample.
     kernels
-        At least one; their names differ.
+        At least one, at most a thousand; their names differ.
 
     Raises
     ------
@@ -108,10 +111,15 @@ class LayerKernels(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.kernels:
             raise FormatError("kernels: there is none; give the kernels of one sample")
-        names = [kernel.name for kernel in self.kernels]
-        for name in names:
-            if names.count(name) > 1:
-                raise FormatError(f"kernels: '{name}' is there twice; give every kernel a name of its own")
+        if len(self.kernels) > _MOST_KERNELS:
+            raise FormatError(f"kernels: there are {len(self.kernels)}, and {_MOST_KERNELS} are the most")
+        names = set()
+        for kernel in self.kernels:
+            if kernel.name in names:
+                raise FormatError(
+                    f"kernels: '{kernel.name}' is there twice; give every kernel a name of its own"
+                )
+            names.add(kernel.name)
 
     @property
     def launches(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Literal
@@ -78,7 +79,8 @@ def write_suite(name: str, directory: Path) -> Manifest:
     manifest_file = directory / "manifest.json"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        manifest_file.unlink(missing_ok=True)
+        if manifest_file.is_file():
+            Path(os.path.realpath(manifest_file)).unlink()
     except OSError as error:
         raise PebblerError(f"{directory} cannot be written: {error.strerror or error}") from None
     planned = list(members(suite))

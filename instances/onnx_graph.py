@@ -15,6 +15,7 @@ import onnx
 from onnx import numpy_helper, shape_inference
 
 from .errors import PebblerError
+from .files import read_bytes
 from .network import Network, NetworkBuilder, Shape
 
 _RESHAPING = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
@@ -33,8 +34,9 @@ def read_network(path: str | Path) -> Network:
     PebblerError
         When the file cannot be read, a shape cannot be inferred, or a node has no place in a network.
     """
+    data = read_bytes(path)
     try:
-        model = onnx.load(str(path), load_external_data=False)
+        model = onnx.load_model_from_string(data)
         _forget_shapes(model.graph)
         model = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:

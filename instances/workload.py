@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from .memory import least_budget, parse_budget, require_budget, with_budget
 from .network import Layer, Network
 from .profile import Profile
 from .taskgraph import FLOAT_BYTES, DataBlock, Graph, LayerTask, TaskGraph, task_graph
+from .units import LARGEST
 from .zoo import find_network
 
 BATCH_NORM_NOTE = "batch norm takes its statistics over the sub-batch, so results differ from the whole batch"
@@ -131,6 +133,8 @@ class Workload:
         network = self.described()
         costs = find_device(self.device) if self.profile is None else self.profile
         graph = task_graph(network, sub_batch, self.graph, self.weights_as_blocks)
+        algorithms = [_algorithms(graph, task, costs) for task in graph.tasks]
+        _require_figures(graph, algorithms, costs)
         return Instance(
             name=f"{_slug(self.network)}-b{sub_batch}",
             engines=self.engines,
@@ -144,9 +148,9 @@ class Workload:
                     inputs=task.inputs,
                     outputs=task.outputs,
                     updates=task.updates,
-                    algorithms=_algorithms(graph, task, costs),
+                    algorithms=ways,
                 )
-                for task in graph.tasks
+                for task, ways in zip(graph.tasks, algorithms, strict=True)
             ),
             meta=_meta(self, network, graph, costs),
         )
@@ -168,6 +172,21 @@ class Workload:
     def _require_sub_batch(self, sub_batch: int) -> None:
         if not 1 <= sub_batch <= self.batch:
             raise PebblerError(f"a sub-batch of {sub_batch} is not within 1 and the batch of {self.batch}")
+
+
+def _require_figures(
+    graph: TaskGraph, algorithms: Sequence[Sequence[Algorithm]], costs: Device | Profile
+) -> None:
+    """Refuse a round whose files could not be read again: all its bytes, and times one after the other."""
+    sizes = [block.bytes for block in graph.blocks]
+    workspaces = [algorithm.workspace_bytes for ways in algorithms for algorithm in ways]
+    copies = [costs.copy_ns(size, way) for size in sizes for way in ("offload", "prefetch")]
+    slowest = [max(algorithm.duration_ns for algorithm in ways) for ways in algorithms]
+    if max(graph.resident_bytes + sum(sizes) + max(workspaces), sum(copies) + sum(slowest)) > LARGEST:
+        raise PebblerError(
+            f"a round of {graph.batch} images of {graph.network.name} has more than {LARGEST} bytes or "
+            "nanoseconds, the largest figure in files; give a smaller batch"
+        )
 
 
 def _slug(spec: str) -> str:

@@ -17,6 +17,9 @@ from .streams import ModelName, StreamModel, stream_model
 
 CP_SAT = "cp-sat"
 
+_MOST_STEPS = 3_000_000
+"""Steps of the count, a few seconds; layers have a handful of kernels and take thousands."""
+
 _TIME_LIMIT = 60.0
 """Seconds for a solver; models of a handful of kernels take milliseconds."""
 
@@ -175,14 +178,21 @@ def all_optima(model: StreamModel) -> Optima:
     Raises
     ------
     PebblerError
-        When there is none.
+        When there is none, or there are too many to go through.
     """
     resources = list(model.use)
     limits = tuple(model.capacity[resource] for resource in resources)
     sign = -1 if model.ties == "most" else 1
     # (what is taken of each resource..., launches, gain): how many, and the first of them by the rule
     states: dict[tuple[int, ...], tuple[int, tuple[int, ...]]] = {(*[0] * len(limits), 0, 0): (1, ())}
+    steps = 0
     for i, most in enumerate(model.most):
+        steps += len(states) * (min(most, model.concurrency) + 1)
+        if steps > _MOST_STEPS:
+            raise PebblerError(
+                f"the layer's {len(model.most)} kernels fit side by side in too many ways to count; give "
+                "fewer kernels"
+            )
         following: dict[tuple[int, ...], tuple[int, tuple[int, ...]]] = {}
         uses = [model.use[resource][i] for resource in resources]
         for (*taken, launched, gained), (count, prefix) in states.items():

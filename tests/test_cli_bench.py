@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from pebbler.cli import main
+from pebbler.instances.errors import PebblerError
 
 from .benchmark.sweeps import SMALL, outcomes, swept, write_config
 
@@ -107,3 +110,112 @@ def test_bad_usage(
     assert error.count("\n") == 1
     assert {path: path.read_bytes() for path in elsewhere.iterdir()} == before
     assert config in before
+
+
+# --- what cannot be read or written --------------------------------------------------------------------
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The sentence with which a command is refused."""
+    assert main([*arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+def test_a_name_that_is_none_is_no_results_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is no results file" in told(capsys, "report", "", "-o", "r")
+    assert "is no file" in told(capsys, "report", "/dev/null", "-o", "r")
+
+
+def test_results_do_not_go_to_a_pipe(
+    config: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo("pipe")
+    assert "is no file" in told(capsys, "bench", str(config), "-o", "pipe")
+    assert {path.name for path in elsewhere.iterdir()} == {"pipe", config.name}
+
+
+def test_a_failed_bench_leaves_no_empty_results(
+    config: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise PebblerError("the workers were lost")
+
+    monkeypatch.setattr("pebbler.benchmark.runner.make", fail)
+    (elsewhere / "link.sqlite").symlink_to("far.sqlite")
+    for name in ("near.sqlite", "link.sqlite"):
+        assert "were lost" in told(capsys, "bench", str(config), "-o", name)
+    assert {path.name for path in elsewhere.iterdir()} == {config.name, "link.sqlite"}
+
+
+def test_a_failed_bench_keeps_results_that_were_there(
+    config: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = swept(elsewhere, TWO)
+    before = path.read_bytes()
+
+    def fail(*_: object, **__: object) -> None:
+        raise PebblerError("the workers were lost")
+
+    monkeypatch.setattr("pebbler.benchmark.runner.make", fail)
+    told(capsys, "bench", str(config), "-o", str(path))
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("column", ["trace", "problem", "status", "seed", "instances", "packages", "tasks"])
+def test_nulls_in_results_are_a_sentence(
+    column: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = swept(elsewhere, TWO)
+    with sqlite3.connect(path) as database:
+        database.execute(f"UPDATE runs SET {column} = NULL")
+    assert "is damaged" in told(capsys, "report", str(path), "-o", "r")
+    assert not (elsewhere / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("suites", '[""]', "suite"),
+        ("methods", '[""]', "there is no method ''"),
+        ("files", '[""]', "is no pattern of files"),
+        ("files", '["a\\u0000b"]', "matches"),
+        ("select", '[""]', "matches"),
+        ("time_limits", '[""]', "is not a time"),
+        ("time_limits", '["1e308"]', "is not a time"),
+        ("time_limits", f'["{"9" * 400}s"]', "is not a time"),
+        ("memory_limit", f'"{"9" * 400}"', "is not a size"),
+        ("seeds", "[1e308]", "int"),
+        ("seeds", f"[{'9' * 400}]", "int"),
+        ("seeds", f"[{'9' * 5000}]", "4300"),
+        ("seeds", f"[{2**31}]", "2147483647"),
+        ("workers", "100000", "1024"),
+        ("workers", "[" * 5000, "nested too deeply"),
+    ],
+)
+def test_a_sweep_of_odd_values_is_a_sentence(
+    key: str, value: str, said: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = {"suites": '["tiny"]', "methods": '["modnn"]', "select": '["chain2-s1"]'} | {key: value}
+    text = 'title = ""\n[[sweep]]\n' + "".join(f"{name} = {entry}\n" for name, entry in entries.items())
+    path = write_config(elsewhere, text)
+    message = told(capsys, "bench", str(path))
+    assert said in message
+    assert len(message) < 500
+    assert {one.name for one in elsewhere.iterdir()} == {path.name}
+
+
+def test_names_cannot_break_the_page(elsewhere: Path) -> None:
+    evil = "</script><script>alert(1)</script><!--<script>$\\frac{ $"
+    path = swept(elsewhere, TWO)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE runs SET problem = ?, stopped_by = ?, machine = ?", (evil, evil, evil))
+    assert main(["report", str(path), "-o", "r"]) == 0
+    page = (elsewhere / "r" / "index.html").read_text("utf-8")
+    assert page.count("<script") == page.count("</script") == 2
+    assert "<!--" not in page
+    data = page.split('id="data">')[1].split("</script>")[0]
+    assert "<" not in data
+    assert {run["problem"] for run in json.loads(data)["runs"]} == {evil}

@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 MOST_STREAMS = 32
 """Hyper-Q's queues from the host, from Kepler on: more streams share them (NVIDIA GK110 whitepaper)."""
 
-MOST_BLOCKS = 500_000_000
+MOST_BLOCKS = 20_000_000
 """More blocks in all are not simulated."""
 
 _TOGETHER = 1e-3

@@ -21,7 +21,7 @@ from .command_profile import add_profile
 from .command_report import add_report
 from .command_run import add_run
 from .command_streams import add_streams
-from .console import LogHandler, complain, failed, give_up, prepare
+from .console import LogHandler, complain, give_up, is_of_output, prepare
 from .gpu_options import GPU_OPTIONS, add_gpus, gpu_instances
 from .instances.errors import PebblerError
 from .options import (
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         give_up(sys.stdout)
         return BROKEN_PIPE
     except OSError as error:
-        if failed(sys.stdout):
+        if is_of_output(error):
             give_up(sys.stdout)
             complain(f"standard output cannot be written: {error.strerror or error}")
         else:

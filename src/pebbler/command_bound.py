@@ -76,6 +76,8 @@ def _bound(arguments: argparse.Namespace) -> int:
     require_budget(instance)
     if (reason := why_infeasible(instance)) is not None:
         complain(f"{instance.name} has no schedule: {reason}")
+        if arguments.json:
+            print_json({"lower_bound_ns": None, "reason": reason})
         return 1
     if arguments.time_limit is None:
         bound = best_bound(instance, memory=arguments.memory)

@@ -34,7 +34,10 @@ def _emit(arguments: argparse.Namespace) -> int:
     schedule = read_schedule(arguments.schedule, instance)
     report = check(instance, schedule, instance_sha256=checksum)
     if not report.valid:
-        print("\n".join(("the schedule is invalid, so there is no script of it:", *report.reasons)))
+        if arguments.json:
+            print_json(report)
+        else:
+            print("\n".join(("the schedule is invalid, so there is no script of it:", *report.reasons)))
         return 1
     text = emit(instance, schedule, rebuild(instance))
     write_atomically(arguments.output, text.encode())

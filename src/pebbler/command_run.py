@@ -66,7 +66,10 @@ def _run(arguments: argparse.Namespace) -> int:
             require_place(place)
     report = check(instance, schedule, instance_sha256=checksum)
     if not report.valid:
-        print("\n".join(("the schedule is invalid, so it is not run:", *report.reasons)))
+        if arguments.json:
+            print_json(report)
+        else:
+            print("\n".join(("the schedule is invalid, so it is not run:", *report.reasons)))
         return 1
     trial = attempt(
         instance,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
@@ -45,13 +46,9 @@ def complain(text: str) -> None:
         give_up(sys.stderr)
 
 
-def failed(stream: TextIO) -> bool:
-    """Whether a stream holds text that cannot be written."""
-    try:
-        stream.flush()
-    except OSError:
-        return True
-    return False
+def is_of_output(error: OSError) -> bool:
+    """Whether a failure is that of a write to standard output; those to files name the file."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def give_up(stream: TextIO) -> None:

@@ -147,3 +147,13 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PebblerError, match="cannot be written"):
         write_suite("tiny", tmp_path / "file" / "x")
+
+
+def test_a_manifest_that_is_a_link_stays_one(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "manifest.json").symlink_to("../kept.json")
+    (tmp_path / "kept.json").write_text("{}")
+    write_suite("tiny", folder)
+    assert (folder / "manifest.json").readlink() == Path("../kept.json")
+    assert b"pebbler/manifest/1" in (tmp_path / "kept.json").read_bytes()
