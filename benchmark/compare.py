@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from ..heuristics.methods import MethodError, MethodInfo, OnBetter, Transform, find_method, list_methods
+from ..heuristics.methods import MethodInfo, OnBetter, Transform, find_method, list_methods
 from ..instances.errors import BudgetError, PebblerError
 from ..instances.files import checksum
 from ..instances.instance import Instance
@@ -22,9 +22,9 @@ from ..instances.units import format_size, format_time
 from ..instances.workload import Workload
 from ..solver.answers import ContradictionError, Ledger
 from ..solver.bounds import Bound, best_bound
-from ..solver.guests import Host, described
+from ..solver.guests import Host
 from ..solver.refine import refine_bound
-from ..solver.solve import Result, Status, attempt
+from ..solver.solve import Result, Status, attempt, log_defect
 from ..solver.sub_batch_search import Choice, Iterations, iteration_bound, search_sub_batch
 from ..validate.measures import average_bytes
 from ..validate.schedule import Schedule
@@ -376,7 +376,7 @@ def compare_auto(
             iterations[info.transform] = Iterations(workload, budget_bytes, host.transform, run.ledger)
         return iterations[info.transform]
 
-    def ruled(info: MethodInfo, host: Host) -> tuple[Instance, ...]:
+    def ruled(_: MethodInfo, host: Host) -> tuple[Instance, ...]:
         return tuple(map(host.transform, own_instances(host.sub_batch, workload, budget_bytes)))
 
     with ExitStack() as hosts:
@@ -566,13 +566,7 @@ def _failed(results: tuple[Result, ...], error: Exception, method: str, where: s
         return _Answer(results, str(error), Status.UNKNOWN)
     if isinstance(error, PebblerError):
         return _Answer(results, str(error), Status.ERROR)
-    told, seen = described(error), error
-    if isinstance(error, MethodError):
-        told, seen = str(error), None
-    _log.error(
-        "method %s failed on %s: this is a defect of the method: %s", method, where, told, exc_info=seen
-    )
-    return _Answer(results, told, Status.ERROR)
+    return _Answer(results, log_defect(method, where, error), Status.ERROR)
 
 
 def _progress(method: str, answer: _Answer) -> str:

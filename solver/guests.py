@@ -1,9 +1,9 @@
 """Calling methods, so that whatever one does costs no more than its own answer.
 
-A method gets copies, and what it returns passes the reader of files. One of another package is a guest: it is
-called in a process of its own, whose prints go to standard error, and which is killed where it does not keep
-its time limit. One that is registered in the user's own program is called there: it may depend on what lies in
-that program's memory.
+A method gets copies, and what it returns passes the reader of files. One of another package is a guest: it
+is called in a process of its own, whose prints go to standard error, and which is killed where it does not
+keep its time limit. One that is registered in the user's own program is called there: it may depend on what
+lies in that program's memory.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class Host:
             size = self._here(self.info.sub_batch, workload, budget_bytes)
         if type(size) is not int or not 1 <= size <= workload.batch:
             raise MethodError(
-                f"method {self.info.name} chose a sub-batch of {size!r:.50}, which is not within 1 and the batch "
-                f"of {workload.batch}"
+                f"method {self.info.name} chose a sub-batch of {size!r:.50}, which is not within 1 and the "
+                f"batch of {workload.batch}"
             )
         return size
 

@@ -23,7 +23,7 @@ from .command_report import add_report
 from .command_run import add_run
 from .command_streams import add_streams
 from .gpu_options import GPU_OPTIONS, add_gpus, gpu_instances
-from .instances.errors import PebblerError
+from .instances.errors import DefectError, PebblerError
 from .options import (
     WORKLOAD_OPTIONS,
     Parser,
@@ -50,8 +50,8 @@ from .options import (
 if TYPE_CHECKING:
     from .instances.instance import Instance
 
-DONE, NO, WRONG, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
-"""Exit statuses: done; the answer is no; wrong usage or input; Ctrl-C; nobody reads the output."""
+DONE, NO, WRONG, DEFECT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
+"""Exit statuses: done; the answer is no; wrong usage or input; a method's defect; Ctrl-C; nobody reads."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # What is still buffered must not be written when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except DefectError as error:
+        print(f"pebbler: {error}", file=sys.stderr)
+        return DEFECT
     except (PebblerError, OSError) as error:
         print(f"pebbler: {error}", file=sys.stderr)
         return WRONG
@@ -91,6 +94,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _compare(arguments: argparse.Namespace) -> int:
     from .benchmark.compare import compare, compare_auto
+    from .benchmark.contradiction import keeping
     from .benchmark.export import export
     from .instances.files import read_instance
     from .instances.memory import parse_budget, with_budget
@@ -104,15 +108,18 @@ def _compare(arguments: argparse.Namespace) -> int:
         instance = read_instance(source)
         if arguments.budget is not None:
             instance = with_budget(instance, parse_budget(arguments.budget, instance))
-        comparison = compare(instance, arguments.methods, **settings)
+        with keeping(arguments.out):
+            comparison = compare(instance, arguments.methods, **settings)
     else:
         workload, budget = workload_and_budget(arguments, source)
         if arguments.sub_batch == "auto":
             refuse_options(arguments, "--sub-batch auto", ("gpus", *GPU_OPTIONS))
-            comparison = compare_auto(workload, budget, arguments.methods, **settings)
+            with keeping(arguments.out):
+                comparison = compare_auto(workload, budget, arguments.methods, **settings)
         else:
             instances = gpu_instances(arguments, workload, budget)
-            comparison = compare(instances, arguments.methods, **settings)
+            with keeping(arguments.out):
+                comparison = compare(instances, arguments.methods, **settings)
     files = export(comparison, arguments.out)
     if arguments.json:
         print_json(comparison.as_dict())
@@ -123,7 +130,9 @@ def _compare(arguments: argparse.Namespace) -> int:
             print(f"              {path.name}")
     if comparison.interrupted:
         raise KeyboardInterrupt
-    return DONE if any(row.figures for row in comparison.rows) else NO
+    if any(row.figures for row in comparison.rows):
+        return DONE
+    return DEFECT if any(row.status == "error" for row in comparison.rows) else NO
 
 
 def _instance(arguments: argparse.Namespace) -> int:
@@ -228,25 +237,29 @@ def _generate(arguments: argparse.Namespace) -> int:
 def _solve(arguments: argparse.Namespace) -> int:
     from msgspec.structs import replace
 
+    from .benchmark.contradiction import keeping
     from .instances.files import read_instance, sha256_of
-    from .solver.solve import solve
+    from .solver.answers import Answers
+    from .solver.solve import attempt, log_defect
     from .validate.schedule import read_schedule, write_schedule
 
     instance = read_instance(arguments.file)
     start = arguments.warm_start
     require_place(arguments.output)
-    result = solve(
-        instance,
-        arguments.method,
-        time_limit=arguments.time_limit,
-        seed=arguments.seed,
-        workers=arguments.workers,
-        memory=arguments.memory,
-        warm_start=None if start is None else read_schedule(start, instance),
-        solver=arguments.solver,
-        log=arguments.log,
-        without=arguments.without,
-    )
+    with keeping(arguments.output.parent):
+        result = attempt(
+            Answers(instance, arguments.memory),
+            arguments.method,
+            time_limit=arguments.time_limit,
+            seed=arguments.seed,
+            workers=arguments.workers,
+            warm_start=None if start is None else read_schedule(start, instance),
+            solver=arguments.solver,
+            log=arguments.log,
+            without=arguments.without,
+        )
+    if result.failure is not None:
+        log_defect(arguments.method, instance.name, result.failure)
     if result.schedule is not None:
         schedule = replace(result.schedule, instance_sha256=sha256_of(arguments.file))
         write_schedule(schedule, arguments.output)
@@ -254,6 +267,8 @@ def _solve(arguments: argparse.Namespace) -> int:
         print_json(result.as_dict())
     else:
         print(result)
+    if result.failure is not None:
+        return DEFECT
     return DONE if result.schedule is not None else NO
 
 
