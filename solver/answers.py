@@ -162,11 +162,14 @@ class Answers:
                 raise ContradictionError(self.instance, schedule, None)
             if bound is not None and bound.certified_ns > schedule.makespan_ns:
                 raise ContradictionError(self.instance, schedule, bound)
-            word = "the proof that there is none" if bound is None else _named(bound)
-            reason = (
-                f"a schedule by {schedule.method} passed the checker, and its makespan "
-                f"{schedule.makespan_ns} is under {word}"
-            )
+            reason = f"a schedule by {schedule.method} passed the checker, and "
+            if bound is None:
+                reason += "there was said to be none"
+            else:
+                reason += (
+                    f"its makespan {schedule.makespan_ns} is under the {bound.bound_by} bound "
+                    f"{bound.lower_bound_ns}"
+                )
             self.refuted[claim.author] = reason
             _log.warning(
                 "%s: %s was wrong, and what is certified counts alone: %s",
@@ -200,10 +203,6 @@ class Ledger:
             for answers in self._answers.values()
             for author, reason in answers.refuted.items()
         }
-
-
-def _named(bound: Bound) -> str:
-    return f"the {bound.bound_by} bound {bound.lower_bound_ns}"
 
 
 def _certified(bound: Bound | None) -> Bound | None:

@@ -132,8 +132,10 @@ class Host:
         try:
             with redirect_stdout(sys.stderr) if main else nullcontext():
                 return function(*arguments)
+        except FormatError as error:
+            raise MethodError(_broken(self.info.name, error)) from None
         except SystemExit as error:
-            raise MethodError(f"method {self.info.name} called sys.exit({error.code!r:.50})") from None
+            raise MethodError(_left(self.info.name, error)) from None
 
     def _ask(self, what: str, *arguments: object, wall_limit: float | None = None) -> Any:
         """Call a function of the method in its process."""
@@ -191,7 +193,7 @@ def described(error: BaseException) -> str:
 def _read(method: str, answer: object) -> Answer:
     """Return a method's answer as files would hold it."""
     if not isinstance(answer, Answer):
-        raise MethodError(f"method {method} returned a {type(answer).__name__}, not an Answer")
+        raise MethodError(f"method {method} returned {_kind(answer)}, not an Answer")
     schedule, certificate = answer.schedule, answer.certificate
     if schedule is not None:
         schedule = _document(method, Schedule, schedule, "schedule")
@@ -211,11 +213,23 @@ def _read(method: str, answer: object) -> Answer:
 
 def _document(method: str, kind: type[_Document], value: object, what: str) -> _Document:
     if not isinstance(value, kind):
-        raise MethodError(f"method {method}: its {what} is a {type(value).__name__}")
+        raise MethodError(f"method {method}: its {what} is {_kind(value)}")
     try:
         return reread(value)
     except FormatError as error:
         raise MethodError(f"method {method}: its {what} is none that a file may hold: {error}") from None
+
+
+def _kind(value: object) -> str:
+    return f"an object of type {type(value).__name__}"
+
+
+def _broken(method: str, error: FormatError) -> str:
+    return f"method {method} made a document that breaks a rule of its format: {error}"
+
+
+def _left(method: str, error: SystemExit) -> str:
+    return f"method {method} called sys.exit({error.code!r:.50})"
 
 
 # --- in the guest's process -----------------------------------------------------------------------------
@@ -237,11 +251,13 @@ def perform(name: str, what: str, arguments: tuple[Any, ...]) -> tuple[str, obje
             return what, encode(_document(name, Instance, changed, "instance"))
         assert info.sub_batch is not None
         return what, msgspec.to_builtins(info.sub_batch(*arguments))
+    except FormatError as error:
+        return "defect", _broken(name, error)
     except tuple(_EXPECTED.values()) as error:
         return next(word for word, kind in _EXPECTED.items() if isinstance(error, kind)), str(error)
     except BaseException as error:
         if isinstance(error, SystemExit):
-            return "defect", f"method {name} called sys.exit({error.code!r:.50})"
+            return "defect", _left(name, error)
         traceback.print_exc()
         return "defect", described(error)
 
