@@ -48,7 +48,8 @@ class Host:
     Attributes
     ----------
     waited
-        Seconds of all calls that were not the method's: its process was started or its code loaded.
+        Seconds of `solve` that were not the method's own: copies were made, its process started or its code
+        loaded.
     """
 
     def __init__(self, info: MethodInfo) -> None:
@@ -73,17 +74,23 @@ class Host:
         MethodError
             When it breaks its contract. What a method of the user's program raises is raised as it is.
         """
+        began, seconds = time.perf_counter(), 0.0
         if limits.warm_start is not None:
             limits = replace(limits, warm_start=reread(limits.warm_start))
-        if not self.info.guest:
-            return _read(self.info.name, self._here(self.info.call, reread(instance), limits))
-        limit = None if limits.time_limit is None else limits.time_limit + GRACE
-        began = time.perf_counter()
-        # Nobody is told of better schedules meanwhile: they are in the other process.
-        limits = replace(limits, on_better=None)
-        seconds, packed = self._ask("call", encode(instance), limits, wall_limit=limit)
+        if self.info.guest:
+            limit = None if limits.time_limit is None else limits.time_limit + GRACE
+            # Nobody is told of better schedules meanwhile: they are in the other process.
+            limits = replace(limits, on_better=None)
+            seconds, packed = self._ask("call", encode(instance), limits, wall_limit=limit)
+            answer = _unpacked(self.info.name, packed)
+        else:
+            copied = reread(instance)
+            called = time.perf_counter()
+            found = self._here(self.info.call, copied, limits)
+            seconds = time.perf_counter() - called
+            answer = _read(self.info.name, found)
         self.waited += time.perf_counter() - began - seconds
-        return _unpacked(self.info.name, packed)
+        return answer
 
     def transform(self, instance: Instance) -> Instance:
         """Return the instance that the method plans on: the instance itself where it has no transform.
@@ -183,9 +190,9 @@ def require_kept(method: str, instance: Instance, changed: Instance) -> None:
 
 
 def described(error: BaseException) -> str:
-    """Tell an exception by its kind and its text."""
+    """Tell an exception by its kind and its text, in one line."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return " ".join(f"{type(error).__name__}: {error}".split())
     except Exception:
         return type(error).__name__
 

@@ -391,6 +391,21 @@ def test_a_warm_start_refutes_whoever_says_more(
     assert main([*command, "--warm-start", str(tmp_path / "s.json")]) == 3
 
 
+def test_what_cannot_tell_what_it_is_is_told_by_its_kind(chain: Instance, toys: Toys) -> None:
+    class SilentError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("nothing to say")
+
+    def silent(_instance: Instance, _limits: Limits) -> Answer:
+        raise SilentError
+
+    def loud(_instance: Instance, _limits: Limits) -> Answer:
+        raise RuntimeError("one\ntwo")
+
+    toys(silent=silent, loud=loud)
+    assert [row.stopped_by for row in compare(chain).rows] == ["SilentError", "RuntimeError: one two"]
+
+
 # --- transforms -------------------------------------------------------------------------------------------
 
 
