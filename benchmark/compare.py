@@ -434,7 +434,7 @@ class _Run:
             plan = task.plan()
             if isinstance(plan, Iterations):
                 self.searched[task.method] = plan
-                return self.search(task.method, plan)
+                return self.search(task, plan)
             self.require_names(plan)
         except ContradictionError:
             raise
@@ -476,9 +476,9 @@ class _Run:
                 return _Answer(tuple(results), result.stopped_by, result.status)
         return _Answer(tuple(results), None, Status.FEASIBLE)
 
-    def search(self, method: str, iterations: Iterations) -> tuple[tuple[Instance, ...], _Answer]:
+    def search(self, task: _Task, iterations: Iterations) -> tuple[tuple[Instance, ...], _Answer]:
         """Run a method at the sub-batch that is best for it; at the whole batch where it has no schedule."""
-        workload = iterations.workload
+        method, batch = task.method, iterations.workload.batch
         try:
             choice = search_sub_batch(
                 iterations,
@@ -487,15 +487,16 @@ class _Run:
                 seed=self.seed,
                 workers=self.workers,
             )
-            self.require_names(choice.instances)
+            instances = choice.instances or iterations.instances(batch)
+            self.require_names(instances)
         except ContradictionError:
             raise
         except Exception as error:
-            return iterations.instances(workload.batch), _failed((), error, method, workload.network)
+            return task.asked, _failed((), error, method, iterations.workload.network)
         if choice.sub_batch is None:
             reason = choice.refusal or choice.stopped_by
-            return iterations.instances(workload.batch), _Answer((), reason, Status.UNKNOWN, choice)
-        return choice.instances, _Answer(choice.results, None, Status.FEASIBLE, choice)
+            return instances, _Answer((), reason, Status.UNKNOWN, choice)
+        return instances, _Answer(choice.results, None, Status.FEASIBLE, choice)
 
     def bound(self, instances: Sequence[Instance]) -> Bound:
         """Return the best bound on an iteration that stands."""
@@ -514,8 +515,9 @@ class _Run:
         for name, (solved, answer) in self.answers.items():
             if name in self.ledger.refuted and answer.status is not Status.ERROR:
                 answer = _Answer(answer.results, self.ledger.refuted[name], Status.ERROR, answer.search)
-            transformed = find_method(name).transform is not None
-            other = transformed if auto else [*map(checksum, solved)] != [*map(checksum, instances)]
+            # Where each has its sub-batch, only a transform makes instances that differ otherwise.
+            may_differ = not auto or find_method(name).transform is not None
+            other = may_differ and [*map(checksum, solved)] != [*map(checksum, instances)]
             own = shared
             if other:
                 own = self.searched[name].least_bound() if name in self.searched else self.bound(solved)

@@ -133,6 +133,11 @@ def renames(instance, limits):
     return kept(instance, limits)
 
 
+@guest("plans-small-ones", transform=lambda i: i if i.meta["sub_batch"] < 6 else os._exit(1))
+def plans_small_ones(instance, limits):
+    return kept(instance, limits)
+
+
 @guest("in-twos", sub_batch=lambda workload, budget: 2)
 def in_twos(instance, limits):
     return kept(instance, limits)
@@ -260,12 +265,12 @@ def test_a_guest_that_ignores_its_time_limit_is_killed(
 @pytest.mark.usefixtures("installed")
 def test_guests_choose_sub_batches() -> None:
     workload = Workload("lenet", 6, "k40")
-    names = ["in-twos", "in-halves", "renames", "spends", "dies", "modnn"]
-    twos, halves, renamed, spends, dies, modnn = compare_auto(workload, "1GiB", names).rows
+    names = ["in-twos", "in-halves", "renames", "spends", "plans-small-ones", "dies", "modnn"]
+    twos, halves, renamed, spends, small, dies, modnn = compare_auto(workload, "1GiB", names).rows
     assert twos.figures is not None
     assert [instance.name for instance in twos.instances] == ["lenet-b2"]
     assert "chose a sub-batch of 0.5, which is not within 1 and the batch of 6" in halves.stopped_by
-    assert (spends.status, dies.status) == ("error", "error")
+    assert (spends.status, small.status, dies.status) == ("error", "error", "error")
     assert modnn.figures is not None
     assert renamed.figures is not None
     assert renamed.planned
