@@ -18,14 +18,16 @@ from typing import Literal
 import msgspec
 
 from ..instances.errors import PebblerError
-from ..instances.files import encode, read_document, write_document
+from ..instances.files import encode, read_document, reread, write_document
 from ..instances.instance import Instance, Natural
 from ..instances.suites import find_suite, members
 from ..instances.units import format_time, parse_time
+from ..solver.answers import Answers
 from ..solver.bounds import Bound
-from ..solver.solve import solve
+from ..solver.solve import attempt
 from ..validate.check import check
 from ..validate.schedule import Schedule
+from .contradiction import keeping
 
 Memory = Literal["contiguous", "paged"]
 
@@ -93,10 +95,15 @@ def admit(
 ) -> Registry:
     """Return the registry with a schedule, a bound or both where they are better than what is known.
 
+    A bound that is a solver's word falls where a schedule is shorter, with a warning; what is certified
+    stays.
+
     Raises
     ------
     PebblerError
-        When the checker refuses the schedule, or when it is shorter than a bound.
+        When the checker refuses the schedule.
+    ContradictionError
+        When it is shorter than a certified bound.
     """
     found = {(record.instance, record.memory_model): record for record in registry.records}
     checksum = sha256(encode(instance)).hexdigest()
@@ -113,20 +120,23 @@ def admit(
             schedule=None,
         )
     if schedule is not None:
+        schedule = reread(schedule)
         _require_valid(instance, schedule, memory)
         if record.makespan_ns is None or schedule.makespan_ns < record.makespan_ns:
             record = msgspec.structs.replace(record, makespan_ns=schedule.makespan_ns, schedule=schedule)
-    if bound is not None and bound.lower_bound_ns > record.lower_bound_ns:
+    answers = Answers(instance, memory)
+    answers.claim(Bound(record.lower_bound_ns, record.bound_by, record.certified))
+    if bound is not None:
+        answers.claim(bound)
+    if record.schedule is not None:
+        answers.admit(record.schedule)
+    best = answers.bound()
+    if answers.refuted or best.lower_bound_ns > record.lower_bound_ns:
         record = msgspec.structs.replace(
             record,
-            lower_bound_ns=bound.lower_bound_ns,
-            bound_by=bound.bound_by,
-            certified=bound.certified,
-        )
-    if record.makespan_ns is not None and record.makespan_ns < record.lower_bound_ns:
-        raise PebblerError(
-            f"{instance.name}: a schedule of {record.makespan_ns} ns contradicts the {record.bound_by} bound "
-            f"of {record.lower_bound_ns} ns; one of them is wrong"
+            lower_bound_ns=best.lower_bound_ns,
+            bound_by=best.bound_by,
+            certified=best.certified,
         )
     found[instance.name, memory] = record
     return msgspec.structs.replace(registry, records=tuple(found[key] for key in sorted(found)))
@@ -152,10 +162,10 @@ def _improve(
                 r for r in registry.records if r.instance == member.name and r.memory_model == memory
             ).optimal:
                 break
-            result = solve(instance, method, time_limit=time_limit, memory=memory)
+            result = attempt(Answers(instance, memory), method, time_limit=time_limit)
             bound = result.bound
             registry = admit(registry, instance, memory=memory, schedule=result.schedule, bound=bound)
-            told = "no schedule" if result.makespan_ns is None else format_time(result.makespan_ns)
+            told = result.stopped_by if result.makespan_ns is None else format_time(result.makespan_ns)
             print(
                 f"{member.name}: {method}: {told}, bound {format_time(result.lower_bound_ns)}",
                 file=sys.stderr,
@@ -188,11 +198,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     file: Path = options.folder / f"{options.suite}.json"
     exists = file.exists()
     registry = read_document(file, Registry, "a registry") if exists else Registry(suite=options.suite)
-    for path in options.admit:
-        registry = _admit_file(registry, path)
-        write_document(registry, file)
-    for better in _improve(registry, options.methods, options.time_limit, options.memory):
-        write_document(better, file)
+    with keeping(options.folder):
+        for path in options.admit:
+            registry = _admit_file(registry, path)
+            write_document(registry, file)
+        for better in _improve(registry, options.methods, options.time_limit, options.memory):
+            write_document(better, file)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from ..heuristics.methods import MethodError, MethodInfo, OnBetter, Transform, find_method, list_methods
+from ..heuristics.methods import MethodInfo, OnBetter, Transform, find_method, list_methods
 from ..instances.described import count_label, text_label
 from ..instances.errors import BudgetError, PebblerError
 from ..instances.files import checksum
@@ -23,9 +23,9 @@ from ..instances.units import format_size, format_time
 from ..instances.workload import Workload
 from ..solver.answers import ContradictionError, Ledger
 from ..solver.bounds import Bound, best_bound
-from ..solver.guests import Host, described
+from ..solver.guests import Host
 from ..solver.refine import refine_bound
-from ..solver.solve import Result, Status, attempt
+from ..solver.solve import Result, Status, attempt, log_defect
 from ..solver.sub_batch_search import Choice, Iterations, iteration_bound, search_sub_batch
 from ..validate.measures import average_bytes
 from ..validate.schedule import Schedule
@@ -380,7 +380,7 @@ def compare_auto(
             iterations[info.transform] = Iterations(workload, budget_bytes, host.transform, run.ledger)
         return iterations[info.transform]
 
-    def ruled(info: MethodInfo, host: Host) -> tuple[Instance, ...]:
+    def ruled(_: MethodInfo, host: Host) -> tuple[Instance, ...]:
         return tuple(map(host.transform, own_instances(host.sub_batch, workload, budget_bytes)))
 
     with ExitStack() as hosts:
@@ -438,7 +438,7 @@ class _Run:
             plan = task.plan()
             if isinstance(plan, Iterations):
                 self.searched[task.method] = plan
-                return self.search(task.method, plan)
+                return self.search(task, plan)
             self.require_names(plan)
         except ContradictionError:
             raise
@@ -480,9 +480,9 @@ class _Run:
                 return _Answer(tuple(results), result.stopped_by, result.status)
         return _Answer(tuple(results), None, Status.FEASIBLE)
 
-    def search(self, method: str, iterations: Iterations) -> tuple[tuple[Instance, ...], _Answer]:
+    def search(self, task: _Task, iterations: Iterations) -> tuple[tuple[Instance, ...], _Answer]:
         """Run a method at the sub-batch that is best for it; at the whole batch where it has no schedule."""
-        workload = iterations.workload
+        method, batch = task.method, iterations.workload.batch
         try:
             choice = search_sub_batch(
                 iterations,
@@ -491,15 +491,16 @@ class _Run:
                 seed=self.seed,
                 workers=self.workers,
             )
-            self.require_names(choice.instances)
+            instances = choice.instances or iterations.instances(batch)
+            self.require_names(instances)
         except ContradictionError:
             raise
         except Exception as error:
-            return iterations.instances(workload.batch), _failed((), error, method, workload.network)
+            return task.asked, _failed((), error, method, iterations.workload.network)
         if choice.sub_batch is None:
             reason = choice.refusal or choice.stopped_by
-            return iterations.instances(workload.batch), _Answer((), reason, Status.UNKNOWN, choice)
-        return choice.instances, _Answer(choice.results, None, Status.FEASIBLE, choice)
+            return instances, _Answer((), reason, Status.UNKNOWN, choice)
+        return instances, _Answer(choice.results, None, Status.FEASIBLE, choice)
 
     def bound(self, instances: Sequence[Instance]) -> Bound:
         """Return the best bound on an iteration that stands."""
@@ -518,8 +519,9 @@ class _Run:
         for name, (solved, answer) in self.answers.items():
             if name in self.ledger.refuted and answer.status is not Status.ERROR:
                 answer = _Answer(answer.results, self.ledger.refuted[name], Status.ERROR, answer.search)
-            transformed = find_method(name).transform is not None
-            other = transformed if auto else [*map(checksum, solved)] != [*map(checksum, instances)]
+            # Where each has its sub-batch, only a transform makes instances that differ otherwise.
+            may_differ = not auto or find_method(name).transform is not None
+            other = may_differ and [*map(checksum, solved)] != [*map(checksum, instances)]
             own = shared
             if other:
                 own = self.searched[name].least_bound() if name in self.searched else self.bound(solved)
@@ -570,13 +572,7 @@ def _failed(results: tuple[Result, ...], error: Exception, method: str, where: s
         return _Answer(results, str(error), Status.UNKNOWN)
     if isinstance(error, PebblerError):
         return _Answer(results, str(error), Status.ERROR)
-    told, seen = described(error), error
-    if isinstance(error, MethodError):
-        told, seen = str(error), None
-    _log.error(
-        "method %s failed on %s: this is a defect of the method: %s", method, where, told, exc_info=seen
-    )
-    return _Answer(results, told, Status.ERROR)
+    return _Answer(results, log_defect(method, where, error), Status.ERROR)
 
 
 def _progress(method: str, answer: _Answer) -> str:

@@ -24,9 +24,10 @@ from ..instances.files import encode, read_document, write_atomically, write_doc
 from ..instances.instance import Instance
 from ..instances.memory import ideal_ns, least_budget, require_budget, unlimited_peak, with_budget
 from ..instances.units import format_size, format_time
-from ..solver.bounds import best_bound, compute_bound
+from ..solver.answers import Answers
+from ..solver.bounds import Bound, best_bound, certified_bound, compute_bound
 from ..solver.refine import refine_bound
-from ..solver.solve import Result, solve
+from ..solver.solve import Result, Status, attempt
 from ..validate.certificate import Certificate, proven_ns, read_certificate, write_certificate
 from ..validate.schedule import Schedule, read_schedule, write_schedule
 from .export import file_name
@@ -54,7 +55,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     lower_bound_ns, bound_by, certified_lower_bound_ns
         The best bound that holds, who proved it, and what is proven in exact arithmetic.
     own_makespan_ns, own_lower_bound_ns, own_bound_by, stopped_by
-        What the method found, and what was proven, at this budget itself, and why the method ended.
+        What the method found, and what was claimed, at this budget itself, and why the method ended. A claim
+        that a checked schedule refutes bounds nothing.
     method
         Its name.
     """
@@ -154,6 +156,7 @@ class Sweep:
     _own: dict[int, Point] = field(default_factory=dict, init=False)
     _certificates: dict[int, Certificate] = field(default_factory=dict, init=False)
     _made: tuple[str, ...] = field(default=(), init=False)
+    _fallen: set[int] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         find_method(self.method)
@@ -188,6 +191,8 @@ class Sweep:
         ------
         KeyboardInterrupt
             When the user ends it; the folder has what is done.
+        ContradictionError
+            When a certified bound is above a schedule, at this budget or a smaller one.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -219,8 +224,6 @@ class Sweep:
             if best is not None:
                 made = best.own_makespan_ns
                 point = msgspec.structs.replace(point, makespan_ns=made, solved_at_bytes=best.budget_bytes)
-                assert made is not None
-                assert made >= point.lower_bound_ns, f"a schedule at {budget} bytes is under a bound"
             risen.append(point)
         return msgspec.structs.replace(self._asked(), points=tuple(risen), made=self._made)
 
@@ -259,16 +262,17 @@ class Sweep:
             known = refine_bound(
                 instance, self.time_limit, seed=self.seed, workers=self.workers, memory=self.memory
             )
-        result = solve(
-            instance,
+        result = attempt(
+            Answers(instance, self.memory),
             self.method,
             time_limit=self.time_limit,
             seed=self.seed,
             workers=self.workers,
-            memory=self.memory,
             warm_start=self._start(instance),
             bound=known,
         )
+        if result.status is Status.ERROR:
+            _log.error("%s at %d bytes: %s", self.method, budget, result.stopped_by)
         checksum = write_instance(instance, self.path("instance.json", budget))
         if result.schedule is not None:
             schedule = msgspec.structs.replace(result.schedule, instance_sha256=checksum)
@@ -288,29 +292,42 @@ class Sweep:
             own_makespan_ns=result.makespan_ns,
             own_lower_bound_ns=result.lower_bound_ns,
             own_bound_by=result.bound_by,
-            stopped_by=result.stopped_by,
+            stopped_by=f"error: {result.stopped_by}" if result.status is Status.ERROR else result.stopped_by,
             method=self.method,
         )
         return result
 
     def _start(self, instance: Instance) -> Schedule | None:
-        """The shortest schedule for a smaller budget."""
-        smaller = [
+        """The shortest schedule for a smaller budget; with several GPUs none, for no method takes it."""
+        shortest = self._shortest(instance.budget_bytes - 1) if instance.gpus == 1 else None
+        return None if shortest is None else self._schedule(shortest[1], instance)
+
+    def _shortest(self, budget: int) -> tuple[int, int] | None:
+        """Time of the shortest schedule for at most a budget, and the budget that it was found for."""
+        found = [
             (point.own_makespan_ns, point.budget_bytes)
             for point in self._own.values()
-            if point.own_makespan_ns is not None and point.budget_bytes < instance.budget_bytes
+            if point.own_makespan_ns is not None and point.budget_bytes <= budget
         ]
-        if not smaller:
-            return None
-        found = read_schedule(self.path("schedule.json", min(smaller)[1]), instance)
+        return min(found, default=None)
+
+    def _schedule(self, budget: int, instance: Instance) -> Schedule:
+        """The schedule that was found for a budget, for an instance that allows it."""
+        found = read_schedule(self.path("schedule.json", budget), instance)
         return msgspec.structs.replace(found, instance_sha256=None)
 
     def _point(self, budget: int, above: Point | None) -> Point:
         """A point with the best of its own bound, that at the next larger budget, and all certificates."""
         own = self._own[budget]
         instance = with_budget(self.instance, budget)
-        proven = max((proven_ns(instance, c), c.bound_by) for c in self._certificates.values())
-        bounds = [(own.own_lower_bound_ns, own.own_bound_by), proven]
+        certificate = max(self._certificates.values(), key=lambda c: (proven_ns(instance, c), c.bound_by))
+        proven = proven_ns(instance, certificate), certificate.bound_by
+        bounds = [proven]
+        if self._stands(own, instance, certificate, proven[0]):
+            bounds.append((own.own_lower_bound_ns, own.own_bound_by))
+        else:
+            wrong = f"the {own.own_bound_by} bound of {own.own_lower_bound_ns} ns is above a checked schedule"
+            own = msgspec.structs.replace(own, stopped_by=f"error: {wrong}")
         if above is not None:
             bounds.append((above.lower_bound_ns, above.bound_by))
         lower, bound_by = max(bounds, key=lambda bound: bound[0])
@@ -322,6 +339,26 @@ class Sweep:
             bound_by=bound_by,
             certified_lower_bound_ns=proven[0],
         )
+
+    def _stands(self, own: Point, instance: Instance, certificate: Certificate, proven: int) -> bool:
+        """Whether a point's own bound holds beside the schedules for its budget and smaller ones.
+
+        Raises
+        ------
+        ContradictionError
+            When what the best certificate proves is above one.
+        """
+        budget = own.budget_bytes
+        shortest = self._shortest(budget)
+        if shortest is None or max(own.own_lower_bound_ns, proven) <= shortest[0]:
+            return True
+        if budget not in self._fallen:
+            answers = Answers(instance, self.memory)
+            answers.admit(self._schedule(shortest[1], instance))
+            answers.claim(certified_bound(msgspec.structs.replace(certificate, lower_bound_ns=proven)))
+            answers.claim(Bound(own.own_lower_bound_ns, own.own_bound_by, certified=False))
+            self._fallen.add(budget)
+        return False
 
     def _write(self) -> None:
         found = self.frontier()

@@ -14,8 +14,9 @@ from ..instances.errors import PebblerError
 from ..instances.files import encode
 from ..instances.memory import ideal_ns
 from ..instances.units import format_size
+from ..solver.answers import ContradictionError
 from ..solver.bounds import best_bound
-from ..validate.certificate import PAGED_ONLY
+from ..validate.certificate import PAGED_ONLY, sealed
 from ..validate.schedule import MemoryModel
 from .compare import Comparison, Row, compare, compare_auto
 from .machine import limit_memory, package_versions, peak_rss_bytes
@@ -135,12 +136,14 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 class Measured:
     """What a run has found, and the files of the instances that it solved and of its schedules.
 
+    Certificates are kept where a schedule contradicts them.
     Files, for a copy of an instance in another process may be written with other defaults left out.
     """
 
     found: Found
     instances: tuple[bytes, ...] = ()
     schedules: tuple[bytes, ...] = ()
+    certificates: tuple[bytes, ...] = ()
 
 
 def measure(job: Job) -> Measured:
@@ -162,7 +165,10 @@ def measure(job: Job) -> Measured:
     if setting.memory_model == "divisible":
         return _relaxed(job)
     trace = _Trace()
-    comparison = _compared(job, trace)
+    try:
+        comparison = _compared(job, trace)
+    except ContradictionError as error:
+        return _contradicted(error)
     return _measured(job, comparison, trace)
 
 
@@ -187,6 +193,25 @@ def _relaxed(job: Job) -> Measured:
         peak_rss_bytes=peak_rss_bytes(),
     )
     return Measured(found, (encode(instance),))
+
+
+def _contradicted(error: ContradictionError) -> Measured:
+    """Keep both sides of a contradiction among the run's files; its row has no figures."""
+    instance = encode(error.instance)
+    of = sha256(instance).hexdigest()
+    schedule = encode(msgspec.structs.replace(error.schedule, instance_sha256=of))
+    certificate = None if error.bound is None else error.bound.certificate
+    sealed_for = None
+    if certificate is not None:
+        sealed_for = encode(sealed(msgspec.structs.replace(certificate, instance_sha256=of)))
+    found = Found(
+        status="error",
+        stopped_by=str(error),
+        instances=(of,),
+        schedules=(sha256(schedule).hexdigest(),),
+        peak_rss_bytes=peak_rss_bytes(),
+    )
+    return Measured(found, (instance,), (schedule,), () if sealed_for is None else (sealed_for,))
 
 
 class _Trace:

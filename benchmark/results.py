@@ -138,9 +138,19 @@ class Results:
         condition = "" if failed else " WHERE status != 'error'"
         return {row[0] for row in self._execute(f"SELECT fingerprint FROM runs{condition}")}
 
-    def add(self, run: Run, instances: Iterable[bytes] = (), schedules: Iterable[bytes] = ()) -> None:
+    def add(
+        self,
+        run: Run,
+        instances: Iterable[bytes] = (),
+        schedules: Iterable[bytes] = (),
+        certificates: Iterable[bytes] = (),
+    ) -> None:
         """Enter a run, after the files that go with it; it replaces one like it."""
-        for place, files in ((self.instance_file, instances), (self.schedule_file, schedules)):
+        for place, files in (
+            (self.instance_file, instances),
+            (self.schedule_file, schedules),
+            (self.certificate_file, certificates),
+        ):
             for data in files:
                 _keep(place(sha256(data).hexdigest()), data)
         cells = list(cells_of(run).values())
@@ -153,6 +163,10 @@ class Results:
     def schedule_file(self, name: str) -> Path:
         """Where the schedule of a checksum lies."""
         return self.folder / "schedules" / f"{name}.schedule.json"
+
+    def certificate_file(self, name: str) -> Path:
+        """Where the certificate of a checksum lies, which a schedule contradicts."""
+        return self.folder / "certificates" / f"{name}.certificate.json"
 
     def runs(self) -> list[Run]:
         """Return all runs in the order in which they were entered.

@@ -96,7 +96,8 @@ def make(
             job = flying.pop(future)
             made = _answer(future, lost)
             run = _run(job, made)
-            results.add(run, made.measured.instances, made.measured.schedules)
+            measured = made.measured
+            results.add(run, measured.instances, measured.schedules, measured.certificates)
             failed += run.found.status == "error"
             left = (time.monotonic() - began) * (len(wanted) - count) / count
             _log.info("%d of %d, %s left: %s", count, len(wanted), _duration(left), _told(run))

@@ -207,8 +207,8 @@ def find_method(name: str) -> MethodInfo:
 def load_entry_points() -> None:
     """Import what installed packages name in the group ``pebbler.methods``, once.
 
-    What they register are guests. What cannot be imported, or registers a name that is taken, is left out with
-    a warning: another package's defect must not stop ours. What it prints goes to standard error.
+    What they register are guests. What cannot be imported, or registers a name that is taken, is left out
+    with a warning: another package's defect must not stop ours. What it prints goes to standard error.
     """
     for point in entry_points(group=ENTRY_POINTS):
         if point in _loaded:

@@ -1,7 +1,7 @@
 """Answers to one question against each other: no bound stands above a schedule that the checker passed.
 
-The question is an instance in a memory model. A bound that is a solver's or a method's word falls where such a
-schedule is shorter; what is certified of it stays. A certified bound above such a schedule is a defect of
+The question is an instance in a memory model. A bound that is a solver's or a method's word falls where such
+a schedule is shorter; what is certified of it stays. A certified bound above such a schedule is a defect of
 pebbler itself, and nothing of either is shown.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -16,8 +17,11 @@ from ..instances.errors import DefectError, PebblerError
 from ..instances.files import checksum
 from ..instances.instance import Instance
 from ..validate.certificate import PAGED_ONLY
-from ..validate.schedule import MemoryModel, Schedule
+from ..validate.schedule import Schedule
 from .bounds import Bound, best_bound, certified_bound
+
+Memory = Literal["contiguous", "paged"]
+"""Memory models of solutions."""
 
 OWN = ""
 """Author of what pebbler itself claims, before any method."""
@@ -45,8 +49,8 @@ class ContradictionError(DefectError, PebblerError):
             name = bound.bound_by if bound.certified or certificate is None else certificate.bound_by
             proof = f"the {name} bound of {bound.certified_ns} ns, which is in exact arithmetic"
         super().__init__(
-            f"{instance.name}: a schedule of {schedule.makespan_ns} ns by {schedule.method} contradicts {proof}; "
-            f"one of them is wrong, so that nothing is shown{kept}"
+            f"{instance.name}: a schedule of {schedule.makespan_ns} ns by {schedule.method} contradicts "
+            f"{proof}; one of them is wrong, so that nothing is shown{kept}"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -79,7 +83,7 @@ class Answers:
         Authors whose word has fallen, each with the reason.
     """
 
-    def __init__(self, instance: Instance, memory: MemoryModel) -> None:
+    def __init__(self, instance: Instance, memory: Memory) -> None:
         self.instance, self.memory = instance, memory
         self.shortest: Schedule | None = None
         self.refuted: dict[str, str] = {}
@@ -158,11 +162,14 @@ class Answers:
                 raise ContradictionError(self.instance, schedule, None)
             if bound is not None and bound.certified_ns > schedule.makespan_ns:
                 raise ContradictionError(self.instance, schedule, bound)
-            word = "the proof that there is none" if bound is None else _named(bound)
-            reason = (
-                f"a schedule by {schedule.method} passed the checker, and its makespan {schedule.makespan_ns} "
-                f"is under {word}"
-            )
+            reason = f"a schedule by {schedule.method} passed the checker, and "
+            if bound is None:
+                reason += "there was said to be none"
+            else:
+                reason += (
+                    f"its makespan {schedule.makespan_ns} is under the {bound.bound_by} bound "
+                    f"{bound.lower_bound_ns}"
+                )
             self.refuted[claim.author] = reason
             _log.warning(
                 "%s: %s was wrong, and what is certified counts alone: %s",
@@ -177,7 +184,7 @@ class Answers:
 class Ledger:
     """Answers by the question: one a round, however often the round is executed."""
 
-    def __init__(self, memory: MemoryModel) -> None:
+    def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self._answers: dict[str, Answers] = {}
 
@@ -196,10 +203,6 @@ class Ledger:
             for answers in self._answers.values()
             for author, reason in answers.refuted.items()
         }
-
-
-def _named(bound: Bound) -> str:
-    return f"the {bound.bound_by} bound {bound.lower_bound_ns}"
 
 
 def _certified(bound: Bound | None) -> Bound | None:

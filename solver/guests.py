@@ -1,9 +1,9 @@
 """Calling methods, so that whatever one does costs no more than its own answer.
 
-A method gets copies, and what it returns passes the reader of files. One of another package is a guest: it is
-called in a process of its own, whose prints go to standard error, and which is killed where it does not keep
-its time limit. One that is registered in the user's own program is called there: it may depend on what lies in
-that program's memory.
+A method gets copies, and what it returns passes the reader of files. One of another package is a guest: it
+is called in a process of its own, whose prints go to standard error, and which is killed where it does not
+keep its time limit. One that is registered in the user's own program is called there: it may depend on what
+lies in that program's memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Host:
     Attributes
     ----------
     waited
-        Seconds of all calls that were not the method's: its process was started or its code loaded.
+        Seconds of `solve` that were not the method's own: copies were made, its process started or its code
+        loaded.
     """
 
     def __init__(self, info: MethodInfo) -> None:
@@ -73,17 +74,23 @@ class Host:
         MethodError
             When it breaks its contract. What a method of the user's program raises is raised as it is.
         """
+        began, seconds = time.perf_counter(), 0.0
         if limits.warm_start is not None:
             limits = replace(limits, warm_start=reread(limits.warm_start))
-        if not self.info.guest:
-            return _read(self.info.name, self._here(self.info.call, reread(instance), limits))
-        limit = None if limits.time_limit is None else limits.time_limit + GRACE
-        began = time.perf_counter()
-        # Nobody is told of better schedules meanwhile: they are in the other process.
-        limits = replace(limits, on_better=None)
-        seconds, packed = self._ask("call", encode(instance), limits, wall_limit=limit)
+        if self.info.guest:
+            limit = None if limits.time_limit is None else limits.time_limit + GRACE
+            # Nobody is told of better schedules meanwhile: they are in the other process.
+            limits = replace(limits, on_better=None)
+            seconds, packed = self._ask("call", encode(instance), limits, wall_limit=limit)
+            answer = _unpacked(self.info.name, packed)
+        else:
+            copied = reread(instance)
+            called = time.perf_counter()
+            found = self._here(self.info.call, copied, limits)
+            seconds = time.perf_counter() - called
+            answer = _read(self.info.name, found)
         self.waited += time.perf_counter() - began - seconds
-        return _unpacked(self.info.name, packed)
+        return answer
 
     def transform(self, instance: Instance) -> Instance:
         """Return the instance that the method plans on: the instance itself where it has no transform.
@@ -120,8 +127,8 @@ class Host:
             size = self._here(self.info.sub_batch, workload, budget_bytes)
         if type(size) is not int or not 1 <= size <= workload.batch:
             raise MethodError(
-                f"method {self.info.name} chose a sub-batch of {size!r:.50}, which is not within 1 and the batch "
-                f"of {workload.batch}"
+                f"method {self.info.name} chose a sub-batch of {size!r:.50}, which is not within 1 and the "
+                f"batch of {workload.batch}"
             )
         return size
 
@@ -132,8 +139,10 @@ class Host:
         try:
             with redirect_stdout(sys.stderr) if main else nullcontext():
                 return function(*arguments)
+        except FormatError as error:
+            raise MethodError(_broken(self.info.name, error)) from None
         except SystemExit as error:
-            raise MethodError(f"method {self.info.name} called sys.exit({error.code!r:.50})") from None
+            raise MethodError(_left(self.info.name, error)) from None
 
     def _ask(self, what: str, *arguments: object, wall_limit: float | None = None) -> Any:
         """Call a function of the method in its process."""
@@ -181,9 +190,9 @@ def require_kept(method: str, instance: Instance, changed: Instance) -> None:
 
 
 def described(error: BaseException) -> str:
-    """Tell an exception by its kind and its text."""
+    """Tell an exception by its kind and its text, in one line."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return " ".join(f"{type(error).__name__}: {error}".split())
     except Exception:
         return type(error).__name__
 
@@ -191,7 +200,7 @@ def described(error: BaseException) -> str:
 def _read(method: str, answer: object) -> Answer:
     """Return a method's answer as files would hold it."""
     if not isinstance(answer, Answer):
-        raise MethodError(f"method {method} returned a {type(answer).__name__}, not an Answer")
+        raise MethodError(f"method {method} returned {_kind(answer)}, not an Answer")
     schedule, certificate = answer.schedule, answer.certificate
     if schedule is not None:
         schedule = _document(method, Schedule, schedule, "schedule")
@@ -211,11 +220,23 @@ def _read(method: str, answer: object) -> Answer:
 
 def _document(method: str, kind: type[_Document], value: object, what: str) -> _Document:
     if not isinstance(value, kind):
-        raise MethodError(f"method {method}: its {what} is a {type(value).__name__}")
+        raise MethodError(f"method {method}: its {what} is {_kind(value)}")
     try:
         return reread(value)
     except FormatError as error:
         raise MethodError(f"method {method}: its {what} is none that a file may hold: {error}") from None
+
+
+def _kind(value: object) -> str:
+    return f"an object of type {type(value).__name__}"
+
+
+def _broken(method: str, error: FormatError) -> str:
+    return f"method {method} made a document that breaks a rule of its format: {error}"
+
+
+def _left(method: str, error: SystemExit) -> str:
+    return f"method {method} called sys.exit({error.code!r:.50})"
 
 
 # --- in the guest's process -----------------------------------------------------------------------------
@@ -237,11 +258,13 @@ def perform(name: str, what: str, arguments: tuple[Any, ...]) -> tuple[str, obje
             return what, encode(_document(name, Instance, changed, "instance"))
         assert info.sub_batch is not None
         return what, msgspec.to_builtins(info.sub_batch(*arguments))
+    except FormatError as error:
+        return "defect", _broken(name, error)
     except tuple(_EXPECTED.values()) as error:
         return next(word for word, kind in _EXPECTED.items() if isinstance(error, kind)), str(error)
     except BaseException as error:
         if isinstance(error, SystemExit):
-            return "defect", f"method {name} called sys.exit({error.code!r:.50})"
+            return "defect", _left(name, error)
         traceback.print_exc()
         return "defect", described(error)
 

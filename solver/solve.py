@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
@@ -29,6 +30,8 @@ from .answers import Answers
 from .bounds import Bound, best_bound, certified_bound
 from .guests import Host, described
 from .linear import require_linear_solver
+
+_log = logging.getLogger(__name__)
 
 
 class Status(StrEnum):
@@ -156,8 +159,8 @@ def solve(
     warm_start
         A schedule to start from, for methods that can.
     bound
-        A bound that is known already, so that it need not be computed again. Where it is a solver's word and a
-        schedule is shorter, it falls.
+        A bound that is known already, so that it need not be computed again. Where it is a solver's word and
+        a schedule is shorter, it falls.
     solver
         What solves linear models, in methods that have some: one that `list_linear_solvers` knows.
     log
@@ -319,11 +322,11 @@ def _entered(answers: Answers, method: str, answer: Answer) -> Schedule | None:
     """
     instance, schedule = answers.instance, answer.schedule
     if answer.certificate is not None:
-        reasons = list(check_certificate(instance, answer.certificate).reasons)
+        wrong = list(check_certificate(instance, answer.certificate).reasons)
         if answer.certificate.page_bytes is not UNSET and answers.memory != "paged":
-            reasons.append(f"it is for paged memory, not for {answers.memory}")
-        if reasons:
-            raise MethodError(f"method {method} on {instance.name}: its certificate is wrong: {reasons[0]}")
+            wrong.append(f"it is for paged memory, not for {answers.memory}")
+        if wrong:
+            raise MethodError(f"method {method} on {instance.name}: its certificate is wrong: {wrong[0]}")
     bound_by = answer.bound_by or method
     if bound_by.endswith(PAGED_ONLY) and answers.memory != "paged":
         raise MethodError(
@@ -369,3 +372,13 @@ def _status(answer: Answer, bound: Bound) -> Status:
 def _told(failure: Exception) -> str:
     """Say what failed: what is wrong with a method's answer, or what it raised."""
     return str(failure) if isinstance(failure, MethodError) else described(failure)
+
+
+def log_defect(method: str, where: str, failure: Exception) -> str:
+    """Log a method's failure, in full where it raised something, and return it in a sentence."""
+    told = _told(failure)
+    seen = None if isinstance(failure, MethodError) else failure
+    _log.error(
+        "method %s failed on %s: this is a defect of the method: %s", method, where, told, exc_info=seen
+    )
+    return told

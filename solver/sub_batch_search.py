@@ -185,15 +185,15 @@ def search_sub_batch(
     """Find the sub-batch at which a method has the shortest iteration.
 
     Sub-batches are taken by their bounds, cheap bounds first: the compute bound of all, the single-peak bound
-    of those that come to the front, and what the method itself proves of rounds that others share. What is only
-    the word of other methods excludes nothing. The search ends when no bound that is left is under the best
-    iteration. Of equal iterations, the one that is found first counts, and of equal bounds the one with larger
-    rounds comes first. Ctrl-C keeps the best.
+    of those that come to the front, and what the method itself proves of rounds that others share. What is
+    only the word of other methods excludes nothing. The search ends when no bound that is left is under the
+    best iteration. Of equal iterations, the one that is found first counts, and of equal bounds the one with
+    larger rounds comes first. Ctrl-C keeps the best.
 
     Parameters
     ----------
     iterations
-        Workload and budget, with the bounds known so far, and the memory model; the search enters what it finds.
+        Workload, budget and memory model, with the bounds known so far; the search enters what it finds.
     method
         A name that `find_method` knows; its own rule for the sub-batch is not asked.
     candidates

@@ -221,7 +221,7 @@ def test_compare_is_loud_about_an_invalid_schedule(
     assert "method lie failed" in capsys.readouterr().err
     assert not Path("pebbler-out/chain-b4.lie.schedule.json").exists()
     toys(lie=lie)
-    assert main(["compare", str(file)]) == 1
+    assert main(["compare", str(file)]) == 3
 
 
 def test_compare_keeps_what_is_done_when_it_is_interrupted(

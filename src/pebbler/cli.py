@@ -23,7 +23,7 @@ from .command_run import add_run
 from .command_streams import add_streams
 from .console import LogHandler, complain, give_up, is_of_output, prepare
 from .gpu_options import GPU_OPTIONS, add_gpus, gpu_instances
-from .instances.errors import PebblerError
+from .instances.errors import DefectError, PebblerError
 from .options import (
     WORKLOAD_OPTIONS,
     Parser,
@@ -51,8 +51,8 @@ from .process import INTERRUPTED
 if TYPE_CHECKING:
     from .instances.instance import Instance
 
-DONE, NO, WRONG, BROKEN_PIPE = 0, 1, 2, 141
-"""Exit statuses: done; the answer is no; wrong usage or input; nobody reads the output."""
+DONE, NO, WRONG, DEFECT, BROKEN_PIPE = 0, 1, 2, 3, 141
+"""Exit statuses: done; the answer is no; wrong usage or input; a defect; nobody reads the output."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         give_up(sys.stdout)
         return BROKEN_PIPE
+    except DefectError as error:
+        complain(str(error))
+        return DEFECT
     except OSError as error:
         if is_of_output(error):
             give_up(sys.stdout)
@@ -105,6 +108,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _compare(arguments: argparse.Namespace) -> int:
     from .benchmark.compare import compare, compare_auto
+    from .benchmark.contradiction import keeping
     from .benchmark.export import export
     from .instances.files import read_instance
     from .instances.memory import parse_budget, with_budget
@@ -118,15 +122,18 @@ def _compare(arguments: argparse.Namespace) -> int:
         instance = read_instance(source)
         if arguments.budget is not None:
             instance = with_budget(instance, parse_budget(arguments.budget, instance))
-        comparison = compare(instance, arguments.methods, **settings)
+        with keeping(arguments.out):
+            comparison = compare(instance, arguments.methods, **settings)
     else:
         workload, budget = workload_and_budget(arguments, source)
         if arguments.sub_batch == "auto":
             refuse_options(arguments, "--sub-batch auto", ("gpus", *GPU_OPTIONS))
-            comparison = compare_auto(workload, budget, arguments.methods, **settings)
+            with keeping(arguments.out):
+                comparison = compare_auto(workload, budget, arguments.methods, **settings)
         else:
             instances = gpu_instances(arguments, workload, budget)
-            comparison = compare(instances, arguments.methods, **settings)
+            with keeping(arguments.out):
+                comparison = compare(instances, arguments.methods, **settings)
     files = export(comparison, arguments.out)
     if arguments.json:
         print_json(comparison.as_dict())
@@ -137,7 +144,9 @@ def _compare(arguments: argparse.Namespace) -> int:
             print(f"              {path.name}")
     if comparison.interrupted:
         raise KeyboardInterrupt
-    return DONE if any(row.figures for row in comparison.rows) else NO
+    if any(row.figures for row in comparison.rows):
+        return DONE
+    return DEFECT if any(row.status == "error" for row in comparison.rows) else NO
 
 
 def _instance(arguments: argparse.Namespace) -> int:
@@ -240,25 +249,29 @@ def _generate(arguments: argparse.Namespace) -> int:
 def _solve(arguments: argparse.Namespace) -> int:
     from msgspec.structs import replace
 
+    from .benchmark.contradiction import keeping
     from .instances.files import read_summed_instance
-    from .solver.solve import solve
+    from .solver.answers import Answers
+    from .solver.solve import attempt, log_defect
     from .validate.schedule import read_schedule, write_schedule
 
     instance, checksum = read_summed_instance(arguments.file)
     start = arguments.warm_start
     require_place(arguments.output)
-    result = solve(
-        instance,
-        arguments.method,
-        time_limit=arguments.time_limit,
-        seed=arguments.seed,
-        workers=arguments.workers,
-        memory=arguments.memory,
-        warm_start=None if start is None else read_schedule(start, instance),
-        solver=arguments.solver,
-        log=arguments.log,
-        without=arguments.without,
-    )
+    with keeping(arguments.output.parent):
+        result = attempt(
+            Answers(instance, arguments.memory),
+            arguments.method,
+            time_limit=arguments.time_limit,
+            seed=arguments.seed,
+            workers=arguments.workers,
+            warm_start=None if start is None else read_schedule(start, instance),
+            solver=arguments.solver,
+            log=arguments.log,
+            without=arguments.without,
+        )
+    if result.failure is not None:
+        log_defect(arguments.method, instance.name, result.failure)
     if result.schedule is not None:
         schedule = replace(result.schedule, instance_sha256=checksum)
         write_schedule(schedule, arguments.output)
@@ -266,6 +279,8 @@ def _solve(arguments: argparse.Namespace) -> int:
         print_json(result.as_dict())
     else:
         print(result)
+    if result.failure is not None:
+        return DEFECT
     return DONE if result.schedule is not None else NO
 
 
@@ -438,7 +453,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="pebbler",
         description="Memory schedules, and proven bounds, for training networks that do not fit the GPU.",
         epilog="pebbler COMMAND --help explains a command. Sizes read 12GiB, 12GB, 800MiB; a budget also "
-        "50% (of the peak without a limit) and 1.05xMmin (of the least possible); times 60s, 5min.",
+        "50% (of the peak without a limit) and 1.05xMmin (of the least possible); times 60s, 5min. "
+        "Exit status: 0 done, 1 the answer is no, 2 wrong usage or input, 3 a defect of a method or a proof, "
+        "130 interrupted.",
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

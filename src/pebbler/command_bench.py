@@ -61,4 +61,4 @@ def _bench(arguments: argparse.Namespace) -> int:
         print_json({"results": str(path), **asdict(tally)})
     else:
         print(f"{path}: {tally.made} runs made, {tally.failed} of them failed; {tally.kept} were there")
-    return 0
+    return 3 if tally.made and tally.failed == tally.made else 0

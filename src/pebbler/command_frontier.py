@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
 
 from .instances.errors import PebblerError
@@ -73,11 +74,12 @@ def _frontier(arguments: argparse.Namespace) -> int:
 
 
 def _over_budget(arguments: argparse.Namespace) -> int:
+    from .benchmark.contradiction import keeping
     from .benchmark.export import file_name
     from .benchmark.frontier import Sweep
     from .benchmark.frontier_plot import frontier_picture
     from .benchmark.plan import planned
-    from .heuristics.methods import find_method
+    from .heuristics.methods import MethodError, find_method
     from .instances.files import read_instance, write_atomically
     from .instances.memory import least_budget, with_budget
 
@@ -98,9 +100,16 @@ def _over_budget(arguments: argparse.Namespace) -> int:
     # one instance for all budgets; parts are cut for the tightest
     instance = with_budget(instance, least_budget(instance))
     frontiers = []
+    failed: MethodError | None = None
     for method in methods:
+        try:
+            (changed,) = planned(method, (instance,))
+        except MethodError as error:
+            failed = error
+            logging.getLogger(__name__).error("%s", error)
+            continue
         sweep = Sweep(
-            planned(method, (instance,))[0],
+            changed,
             method.name,
             arguments.output,
             time_limit=arguments.time_limit,
@@ -108,21 +117,27 @@ def _over_budget(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             memory=arguments.memory,
         )
-        frontiers.append(sweep.run(arguments.points or 9, arguments.spacing or "adaptive"))
+        with keeping(arguments.output):
+            frontiers.append(sweep.run(arguments.points or 9, arguments.spacing or "adaptive"))
+    if failed is not None and not frontiers:
+        raise failed
     if len(frontiers) > 1:
         path = arguments.output / f"{file_name(instance)}.frontiers.png"
         write_atomically(path, frontier_picture(frontiers))
     if arguments.json:
-        print_json(frontiers[0] if len(frontiers) == 1 else {"frontiers": frontiers})
+        print_json(frontiers[0] if len(methods) == 1 else {"frontiers": frontiers})
     else:
         print(*frontiers, f"files: {arguments.output}", sep="\n" if len(frontiers) == 1 else "\n\n")
-    solved = [any(point.makespan_ns is not None for point in found.points) for found in frontiers]
-    return 0 if any(solved) else 1
+    points = [point for found in frontiers for point in found.points]
+    if any(point.makespan_ns is not None for point in points):
+        return 0
+    return 3 if failed is not None or any(point.stopped_by.startswith("error: ") for point in points) else 1
 
 
 def _over_batch(arguments: argparse.Namespace) -> int:
     from msgspec.structs import replace
 
+    from .benchmark.contradiction import keeping
     from .benchmark.export import file_name
     from .benchmark.largest_batch import largest_batch
     from .instances.files import write_document, write_instance
@@ -144,17 +159,18 @@ def _over_batch(arguments: argparse.Namespace) -> int:
     one = workload.instance(0, check_budget=False)
     one = with_budget(one, parse_budget(str(budget), one))
     folder.mkdir(parents=True, exist_ok=True)
-    found = largest_batch(
-        workload,
-        one.budget_bytes,
-        arguments.method,
-        overhead=arguments.overhead,
-        time_limit=arguments.time_limit,
-        seed=arguments.seed,
-        workers=arguments.workers,
-        memory=arguments.memory,
-        on_trained=keep,
-    )
+    with keeping(folder):
+        found = largest_batch(
+            workload,
+            one.budget_bytes,
+            arguments.method,
+            overhead=arguments.overhead,
+            time_limit=arguments.time_limit,
+            seed=arguments.seed,
+            workers=arguments.workers,
+            memory=arguments.memory,
+            on_trained=keep,
+        )
     name = file_name(one).removesuffix("-b1")
     write_document(found, folder / f"{name}.{found.method}.largest-batch.json")
     if arguments.json:

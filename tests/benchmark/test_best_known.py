@@ -159,6 +159,35 @@ def test_a_contradiction_is_refused_either_way(instance: Instance, best: Schedul
             admit(registry, instance, **new)  # type: ignore[arg-type]
 
 
+def test_a_word_above_a_schedule_falls_either_way(
+    instance: Instance, best: Schedule, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate = best_bound(instance).certificate
+    wrong = Bound(best.makespan_ns + 1, "wishful", False, certificate)
+    for known, new in (({"bound": wrong}, {"schedule": best}), ({"schedule": best}, {"bound": wrong})):
+        registry = admit(EMPTY, instance, **known)  # type: ignore[arg-type]
+        caplog.clear()
+        record = only(admit(registry, instance, **new))  # type: ignore[arg-type]
+        assert (record.makespan_ns, record.certified) == (best.makespan_ns, True)
+        assert record.lower_bound_ns == best_bound(instance).lower_bound_ns
+        assert f"is under the wishful bound {best.makespan_ns + 1}" in caplog.text
+
+
+def test_a_contradiction_keeps_both_files(tmp_path: Path, instance: Instance, best: Schedule) -> None:
+    wrong = Bound(best.makespan_ns + 1, "wishful", True, best_bound(instance).certificate)
+    registry = admit(EMPTY, instance, bound=wrong)
+    (tmp_path / "tiny.json").write_bytes(encode(registry))
+    file = tmp_path / "s.schedule.json"
+    file.write_bytes(encode(best))
+    with pytest.raises(PebblerError, match=r"contradicts the wishful bound .* both are kept in"):
+        main(["tiny", "--folder", str(tmp_path), "--admit", str(file)])
+    assert (tmp_path / "tiny.json").read_bytes() == encode(registry)
+    kept = sorted(path.name for path in tmp_path.glob("*.contradiction.*"))
+    assert kept == [
+        f"{instance.name}.contradiction.{what}.json" for what in ("bound", "instance", "schedule")
+    ]
+
+
 def test_what_was_known_of_an_instance_that_has_changed_is_forgotten(
     instance: Instance, best: Schedule
 ) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import msgspec
@@ -11,14 +12,16 @@ import pytest
 from pebbler.benchmark.compare import Comparison, compare, compare_auto, default_methods
 from pebbler.benchmark.export import export
 from pebbler.benchmark.plan import instances_of
+from pebbler.cli import main
 from pebbler.heuristics.methods import Answer, Limits, Method
 from pebbler.instances.errors import BudgetError, PebblerError
-from pebbler.instances.files import read_instance, sha256_of
+from pebbler.instances.files import read_instance, sha256_of, write_instance
 from pebbler.instances.instance import Instance
 from pebbler.instances.workload import Workload
-from pebbler.solver.bounds import best_bound
+from pebbler.solver.bounds import Bound, best_bound, certified_bound, compute_bound
+from pebbler.validate.certificate import certify, read_certificate, sealed
 from pebbler.validate.check import check
-from pebbler.validate.schedule import read_schedule
+from pebbler.validate.schedule import MemoryModel, read_schedule
 
 Toys = Callable[..., None]
 MS = 10**6
@@ -355,3 +358,155 @@ def test_a_planner_s_sub_batch_is_searched_on_its_own_instances() -> None:
     assert whole.bound == comparison.bound
     assert masked.figures is not None
     assert masked.bound.lower_bound_ns <= masked.figures.iteration_ns
+
+
+# --- answers that contradict each other -------------------------------------------------------------------
+
+
+def boast(_instance: Instance, _limits: Limits) -> Answer:
+    """Has no schedule, and a bound far too high."""
+    return Answer(None, "done", 10**15, "a wrong proof")
+
+
+def deny(_instance: Instance, _limits: Limits) -> Answer:
+    """Says that there is none."""
+    return Answer(None, "all was tried", infeasible=True)
+
+
+@pytest.mark.parametrize("order", list(permutations(("boast", "deny", "keep"))))
+def test_a_liar_is_an_error_and_nobody_else_whoever_comes_first(
+    order: tuple[str, ...], chain: Instance, toys: Toys, keep: Method, caplog: pytest.LogCaptureFixture
+) -> None:
+    known: dict[str, Method] = {"boast": boast, "deny": deny, "keep": keep}
+    toys(**{name: known[name] for name in order})
+    comparison = compare(chain)
+    rows = {row.method: row for row in comparison.rows}
+    assert {name: str(row.status) for name, row in rows.items()} == {
+        "boast": "error",
+        "deny": "error",
+        "keep": "feasible",
+    }
+    assert "is under the a wrong proof bound 1000000000000000" in rows["boast"].stopped_by
+    assert "there was said to be none" in rows["deny"].stopped_by
+    assert (comparison.bound.lower_bound_ns, comparison.bound.bound_by) == (5 * MS, "compute")
+    assert rows["keep"].figures is not None
+    assert rows["keep"].figures.optimality_gap == 1.0
+    assert len(comparison.refuted) == len(comparison.as_dict()["refuted"]) == 2
+    assert str(comparison).count("warning:") == 2
+    assert "method boast was wrong" in caplog.text
+
+
+def test_without_a_schedule_a_word_stands(chain: Instance, toys: Toys) -> None:
+    toys(boast=boast, deny=deny)
+    comparison = compare(chain)
+    assert [str(row.status) for row in comparison.rows] == ["unknown", "infeasible"]
+    assert (comparison.bound.lower_bound_ns, comparison.bound.certified) == (10**15, False)
+    assert comparison.refuted == ()
+
+
+def test_a_solver_s_bound_that_is_too_high_falls(
+    chain: Instance, toys: Toys, keep: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = Bound(11 * MS, "flow-milp", False, compute_bound(chain).certificate)
+    monkeypatch.setattr("pebbler.benchmark.compare.refine_bound", lambda *_, **__: wrong)
+    toys(keep=keep)
+    comparison = compare(chain, time_limit=1.0)
+    assert [str(row.status) for row in comparison.rows] == ["feasible"]
+    assert (comparison.bound.lower_bound_ns, comparison.bound.certified) == (5 * MS, True)
+    assert "its makespan 10000000 is under the flow-milp bound 11000000" in comparison.refuted[0]
+
+
+def test_a_lie_about_a_smaller_last_round_is_one(chain: Instance, toys: Toys, keep: Method) -> None:
+    def about_the_last(instance: Instance, limits: Limits) -> Answer:
+        return boast(instance, limits) if instance.name == "last" else keep(instance, limits)
+
+    last = msgspec.structs.replace(chain, name="last")
+    for names in (("keep", "liar"), ("liar", "keep")):
+        toys(keep=keep, liar=about_the_last)
+        comparison = compare([msgspec.structs.replace(chain, rounds=2), last], names)
+        rows = {row.method: row for row in comparison.rows}
+        assert (str(rows["liar"].status), rows["liar"].schedules) == ("error", ())
+        assert comparison.bound.lower_bound_ns == 15 * MS
+        assert rows["keep"].figures is not None
+        assert rows["keep"].figures.iteration_ns == 30 * MS
+
+
+@pytest.mark.parametrize("order", [("liar", "keep"), ("keep", "liar")])
+def test_a_lie_neither_prunes_nor_bounds_the_search_of_others(
+    order: tuple[str, ...], toys: Toys, keep: Method
+) -> None:
+    def liar(instance: Instance, limits: Limits) -> Answer:
+        return replace(keep(instance, limits), lower_bound_ns=10**15, bound_by="a wrong proof")
+
+    known: dict[str, Method] = {"liar": liar, "keep": keep, "boast": boast}
+    toys(**known)
+    workload = Workload("lenet", 6, "k40")
+    (alone,) = compare_auto(workload, "1GiB", ["keep"]).rows
+    for lie in ("liar", "boast"):
+        comparison = compare_auto(workload, "1GiB", [lie if name == "liar" else name for name in order])
+        rows = {row.method: row for row in comparison.rows}
+        assert rows["keep"].figures == alone.figures
+        assert rows["keep"].bound == alone.bound
+        assert str(rows[lie].status) == "error"
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_a_bound_for_pages_is_held_against_paged_schedules_only(
+    memory: MemoryModel, chain: Instance, toys: Toys, keep: Method
+) -> None:
+    toys(
+        keep=keep,
+        pages=lambda *_: Answer(None, lower_bound_ns=10**15, bound_by="flow+pages"),
+    )
+    assert memory != "divisible"
+    roomy = msgspec.structs.replace(chain, budget_bytes=64 * MIB)
+    kept, pages = compare(roomy, memory=memory).rows
+    assert str(kept.status) == "feasible"
+    assert str(pages.status) == "error"
+    told = "is for paged memory, not for contiguous" if memory == "contiguous" else "is under the flow+pages"
+    assert told in pages.stopped_by
+
+
+@pytest.fixture
+def wrong_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compute bound that is certified, and a nanosecond above what `keep` reaches."""
+
+    def certified(instance: Instance, *_: object, **__: object) -> Bound:
+        certificate = certify(instance, "compute", "wrong")
+        return certified_bound(sealed(msgspec.structs.replace(certificate, lower_bound_ns=10 * MS + 1)))
+
+    for where in ("benchmark.compare", "benchmark.frontier", "solver.solve", "solver.answers"):
+        monkeypatch.setattr(f"pebbler.{where}.best_bound", certified)
+
+
+@pytest.mark.usefixtures("wrong_proof")
+@pytest.mark.parametrize("command", ["compare", "solve", "frontier"])
+def test_a_proof_above_a_schedule_ends_with_both_files_and_no_figure(
+    command: str,
+    chain: Instance,
+    toys: Toys,
+    keep: Method,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    toys(keep=keep)
+    file, folder = tmp_path / "chain.json", tmp_path / "out"
+    write_instance(chain, file)
+    folder.mkdir()
+    options = {
+        "compare": ["--out", str(folder)],
+        "solve": ["--method", "keep", "-o", str(folder / "s.json")],
+        "frontier": ["--method", "keep", "-o", str(folder)],
+    }
+    assert main([command, str(file), *options[command], "--json"]) == 3
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert "a schedule of 10000000 ns by keep contradicts the wrong bound of 10000001 ns" in seen.err
+    kept = {what: folder / f"chain-b4.contradiction.{what}.json" for what in ("instance", "schedule")}
+    instance = read_instance(kept["instance"])
+    schedule = read_schedule(kept["schedule"], instance)
+    assert check(instance, schedule, instance_sha256=sha256_of(kept["instance"])).valid
+    certificate = folder / "chain-b4.contradiction.certificate.json"
+    assert read_certificate(certificate).lower_bound_ns == 10 * MS + 1
+    assert str(certificate) in seen.err
+    assert not any(path.suffix in (".png", ".csv") for path in folder.iterdir())

@@ -179,3 +179,38 @@ def test_the_same_bytes_twice(vgg: Instance, tmp_path: Path) -> None:
     assert len(names) == 12
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_a_word_above_a_schedule_for_less_bounds_nothing(
+    tight: Instance, toys: Toys, swap: Method, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With most memory a method claims more than it needs with least: known first, or afterwards."""
+
+    def boasts(instance: Instance, limits: Limits) -> Answer:
+        if instance.budget_bytes < unlimited_peak(instance):
+            return swap(instance, limits)
+        return Answer(None, "lost", 10**15, "a wrong proof")
+
+    toys(boasts=boasts)
+    for spacing in ("even", "adaptive"):  # from the least on, and from the peak on
+        folder = tmp_path / spacing
+        found = Sweep(tight, "boasts", folder).run(3, spacing)  # type: ignore[arg-type]
+        assert monotone(found)
+        assert all(point.lower_bound_ns < 10**15 for point in found.points)
+        assert found.points[-1].stopped_by.startswith("error: ")
+        assert found.points[-1].makespan_ns is not None
+        assert "is under the a wrong proof bound 1000000000000000" in caplog.text
+        caplog.clear()
+        assert Sweep(tight, "boasts", folder).run(2, "even").points == found.points
+
+
+def test_a_failure_costs_its_point_only(tight: Instance, toys: Toys, swap: Method, tmp_path: Path) -> None:
+    def fails(instance: Instance, limits: Limits) -> Answer:
+        if instance.budget_bytes == least_budget(instance):
+            raise RuntimeError("too tight for me")
+        return swap(instance, limits)
+
+    toys(fails=fails)
+    first, *others = Sweep(tight, "fails", tmp_path).run(3, "even").points
+    assert (first.makespan_ns, first.stopped_by) == (None, "error: RuntimeError: too tight for me")
+    assert all(point.makespan_ns is not None for point in others)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from pebbler.benchmark.jobs import Found, Job, Setting, measure
 from pebbler.benchmark.problems import WorkloadProblem, about
-from pebbler.instances.files import checksum
+from pebbler.instances.files import checksum, decode
+from pebbler.instances.instance import Instance
 from pebbler.instances.transforms import with_recomputation
 from pebbler.instances.workload import Workload
-from pebbler.solver.bounds import best_bound
+from pebbler.solver.bounds import Bound, best_bound, certified_bound
+from pebbler.validate.certificate import Certificate, certify, sealed
+from pebbler.validate.check import check
+from pebbler.validate.schedule import Schedule
 
 PROBLEM = WorkloadProblem(Workload("resnet34", 32, "V100"), "50%")
 
@@ -33,3 +40,19 @@ def test_relaxation_has_a_time_and_no_schedule() -> None:
     assert relaxed.lower_bound_ns is not None
     assert relaxed.lower_bound_ns <= relaxed.iteration_ns
     assert relaxed.schedules == ()
+
+
+def test_contradiction_is_a_row_without_figures_and_with_both_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(instance: Instance, *_: object) -> Bound:
+        return certified_bound(
+            sealed(msgspec.structs.replace(certify(instance, "compute", "wrong"), lower_bound_ns=10**15))
+        )
+
+    monkeypatch.setattr("pebbler.benchmark.compare.best_bound", wrong)
+    measured = measure(Job(PROBLEM, about(PROBLEM, PROBLEM.instances()), Setting("modnn")))
+    assert (measured.found.status, measured.found.iteration_ns) == ("error", None)
+    assert "contradicts the wrong bound of 1000000000000000 ns" in measured.found.stopped_by
+    instance = decode(measured.instances[0], Instance, "an instance", "here")
+    assert check(instance, decode(measured.schedules[0], Schedule, "a schedule", "here")).valid
+    (certificate,) = measured.certificates
+    assert decode(certificate, Certificate, "a certificate", "here").lower_bound_ns == 10**15
