@@ -120,13 +120,16 @@ def ideal_ns(instance: Instance) -> int:
 
 
 def live_ranges(instance: Instance) -> list[range]:
-    """Per block, the tasks during which it is live when nothing is evicted."""
+    """Per block, the tasks during which it is live when nothing is evicted.
+
+    What must end on the device is live during the last task, also if only the end needs it.
+    """
     count = len(instance.tasks)
     ranges = []
     for block, uses in zip(instance.blocks, instance.uses, strict=True):
-        first = 0 if block.initially == "device" or not uses else uses[0]
-        last = count - 1 if block.finally_ == "device" else uses[-1] if uses else -1
-        ranges.append(range(first, last + 1))
+        needed = [*uses, *([count - 1] if block.finally_ == "device" else [])]
+        first = needed[0] if needed and block.initially != "device" else 0
+        ranges.append(range(first, needed[-1] + 1 if needed else 0))
     return ranges
 
 

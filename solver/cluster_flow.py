@@ -208,15 +208,19 @@ class _Extension:
         return self.heads[self.model.checkpoints[instant // 2] + instant % 2]
 
     def _least_after(self, instant: int) -> int:
-        """Nanoseconds after an instant on any GPU: the rest of the tasks, or what its gradients take."""
+        """Nanoseconds after an instant on any GPU: the rest of the tasks, or what its gradients take.
+
+        Only a task from the instant's checkpoint on has not ended before the instant. One before it may have
+        ended at any time, and its gradient passed: how little time tasks take says nothing of that.
+        """
         if instant == self.intervals - 1:
             return 0
-        here = self._least_before(instant)
+        here, checkpoint = self._least_before(instant), self.model.checkpoints[instant // 2]
         rests = [self.heads[-1] - here]
         later: list[Gradient] = []
         for task, together in reversed(self.gradients.items()):
             later += together
-            if self.heads[task + 1] >= here:
+            if task >= checkpoint:
                 rests.append(self.heads[task + 1] - here + own_passing_ns(self.cluster, later))
         return max(rests)
 

@@ -16,9 +16,9 @@ import msgspec
 from ..instances.errors import FormatError
 from ..instances.files import encode, read_document, write_document
 from ..instances.instance import Instance, Natural, Positive
-from ..instances.transforms import in_pages, page_bytes_of
+from ..instances.transforms import page_bytes_of
 from .check import CheckReport
-from .exact_bounds import Prices, SinglePeak, compute_ns, priced_ns
+from .exact_bounds import Prices, SinglePeak, compute_ns, in_whole_pages, priced_ns
 
 Argument = Literal["compute", "single-peak", "prices"]
 
@@ -125,7 +125,7 @@ def proven_ns(instance: Instance, certificate: Certificate) -> int:
         When the argument does not hold for the instance, or its figures are not what it needs.
     """
     if certificate.page_bytes is not msgspec.UNSET:
-        instance = in_pages(instance, certificate.page_bytes)
+        instance = in_whole_pages(instance, certificate.page_bytes)
     if certificate.argument == "compute":
         return compute_ns(instance)
     if certificate.argument == "single-peak":
@@ -155,6 +155,11 @@ def check_certificate(
     reasons = []
     if certificate.instance != instance.name:
         reasons.append(f"the certificate is for instance '{certificate.instance}', not for '{instance.name}'")
+    if certificate.bound_by.endswith(PAGED_ONLY) != (certificate.page_bytes is not msgspec.UNSET):
+        reasons.append(
+            f"it is called '{certificate.bound_by}': a bound has 'page_bytes', and a name that ends in "
+            f"'{PAGED_ONLY}', if and only if it holds for paged schedules alone"
+        )
     if certificate.instance_sha256 not in (None, instance_sha256) and instance_sha256 is not None:
         reasons.append("instance_sha256 is not the checksum of the instance's file")
     try:

@@ -2,7 +2,8 @@
 
 Every argument here holds in every memory model, for schedules with or without moves inside the device. That
 of a single peak does not hold for recomputable tasks. This module imports the instance and nothing that
-solves.
+solves, and it works out by itself what is in memory when: an error in a helper that solvers share would
+otherwise prove itself.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
+import msgspec
+
 from ..instances.instance import Algorithm, Block, Instance
-from ..instances.memory import footprint, live_bytes
 from .exact_reruns import RerunKey, cheapest, course_of, rerun_intervals
 
 
@@ -32,9 +34,46 @@ def least_times(instance: Instance) -> list[int]:
 
 def fitting(instance: Instance, k: int) -> tuple[Algorithm, ...]:
     """Algorithms of task k whose workspace fits the pool beside its blocks; all where none does."""
-    room = instance.pool_bytes - footprint(instance, k)
+    room = instance.pool_bytes - _touched_bytes(instance, k)
     algorithms = instance.tasks[k].algorithms
     return tuple(a for a in algorithms if a.workspace_bytes <= room) or algorithms
+
+
+def _touched_bytes(instance: Instance, k: int) -> int:
+    """Bytes of the blocks that task k touches: all of them are in memory while it runs."""
+    return sum(instance.blocks[d].bytes for d in instance.tasks[k].blocks)
+
+
+def _needed(instance: Instance, d: int) -> list[int]:
+    """Where a block has to be on the device: its uses, and the end (the number of tasks) if it ends there."""
+    at_the_end = instance.blocks[d].finally_ == "device"
+    return [*instance.uses[d], *([len(instance.tasks)] if at_the_end else [])]
+
+
+def in_whole_pages(instance: Instance, page_bytes: int) -> Instance:
+    """Return an instance that every paged schedule of this one satisfies, but for addresses.
+
+    Blocks and workspaces take whole pages, and the pool has those that lie in it. Parts of a tensor become
+    blocks of their own: where they lie is of no account here.
+    """
+
+    def pages(size: int) -> int:
+        return -(-size // page_bytes) * page_bytes
+
+    blocks = tuple(
+        msgspec.structs.replace(block, bytes=pages(block.bytes), tensor=None, begin=None)
+        for block in instance.blocks
+    )
+    tasks = []
+    for task in instance.tasks:
+        algorithms = tuple(
+            msgspec.structs.replace(a, workspace_bytes=pages(a.workspace_bytes)) for a in task.algorithms
+        )
+        tasks.append(msgspec.structs.replace(task, algorithms=algorithms))
+    pool = max(instance.pool_bytes, 0) // page_bytes * page_bytes
+    return msgspec.structs.replace(
+        instance, blocks=blocks, tasks=tuple(tasks), budget_bytes=instance.resident_bytes + pool
+    )
 
 
 # --- a single peak ------------------------------------------------------------------------------------
@@ -59,13 +98,20 @@ class EvictableStay:
 class SinglePeak:
     """Bound by what one task forces out of memory before it and back in after it.
 
-    While task k runs, the blocks that are live across it can hold only what F_k and k's workspace leave of
-    the pool. The bytes in excess are offloaded before k starts and prefetched after k ends. An offload cannot
+    A block *stays* between two successive places where it has to be on the device: the start, if it is there
+    at first, its uses, and the end, if it must be there at last. At any instant of such a stay it is on the
+    device, or it has left after the place before and comes back for the next. (A block that is on the host at
+    first has no stay before its first use: until then it need not have been on the device at all.)
+
+    While task k runs, the blocks that stay across it can hold only what F_k and k's workspace leave of
+    the pool. Of the bytes in excess, those absent when k starts have been offloaded before, and those absent
+    when it ends are prefetched after it. An offload cannot
     start before the block's version is written, and after a prefetch the tasks from the block's next use on
     are still to come. So whatever is written by some instant may have left by then, and what else has to
     leave takes its time after that instant, in the best case those blocks with the most bytes a nanosecond;
     the instant that proves most is taken. Prefetches are seen from the end. Blocks with a valid host copy
-    need no offload.
+    need no offload. A block that cannot be copied both ways, as its version needs it, is in memory throughout
+    its stay.
 
     Attributes
     ----------
@@ -86,15 +132,15 @@ class SinglePeak:
         self.instance = instance
         self.before = [0, *accumulate(least_times(instance))]
         self.stays = _evictable_stays(instance, self.before)
-        self._live = live_bytes(instance)
+        self._staying = _staying_bytes(instance)
 
     def choices(self, k: int) -> list[tuple[int, int]]:
         """Duration of each algorithm of task k that fits, and the bytes that have no room beside it."""
-        room = self.instance.pool_bytes
+        room = self.instance.pool_bytes - _touched_bytes(self.instance, k)
         return [
-            (algorithm.duration_ns, self._live[k] + algorithm.workspace_bytes - room)
+            (algorithm.duration_ns, self._staying[k] + algorithm.workspace_bytes - room)
             for algorithm in self.instance.tasks[k].algorithms
-            if footprint(self.instance, k) + algorithm.workspace_bytes <= room
+            if algorithm.workspace_bytes <= room
         ]
 
     def at(self, k: int) -> int:
@@ -151,20 +197,34 @@ def _least_time(bytes_by_rate: Mapping[int, int], amount: int) -> int:
     return total
 
 
+def _stays(instance: Instance) -> Iterator[tuple[int, int, int]]:
+    """Every stay: its block, the task after which and the task until which it lasts; -1 is the start."""
+    for d, block in enumerate(instance.blocks):
+        there = [-1] if block.initially == "device" else []
+        for after, until in pairwise([*there, *_needed(instance, d)]):
+            yield d, after, until
+
+
+def _staying_bytes(instance: Instance) -> list[int]:
+    """Per task, the bytes that stay across it without being touched by it."""
+    change = [0] * (len(instance.tasks) + 1)
+    for d, after, until in _stays(instance):
+        change[after + 1] += instance.blocks[d].bytes
+        change[until] -= instance.blocks[d].bytes
+    return list(accumulate(change[:-1]))
+
+
 def _evictable_stays(instance: Instance, before: list[int]) -> list[EvictableStay]:
-    """Every stay of a block between uses that could be evicted: it can be offloaded, and prefetched again."""
+    """Every stay across a task that a block could spend elsewhere: it can be offloaded, and prefetched."""
     stays = []
-    for block, uses, writers in zip(instance.blocks, instance.uses, instance.writers, strict=True):
-        marks = [*([-1] if block.initially == "device" else []), *uses]
-        marks += [len(instance.tasks)] if block.finally_ == "device" else []
-        if block.prefetch_ns is None:
-            continue
-        for after, until in pairwise(marks):
-            written = bisect_right(writers, after)
-            ready = before[writers[written - 1] + 1] if written else None
-            if until > after + 1 and (ready is None or block.offload_ns is not None):
-                times = block.offload_ns or 0, block.prefetch_ns
-                stays.append(EvictableStay(block.bytes, after, until, ready, *times))
+    for d, after, until in _stays(instance):
+        block, writers = instance.blocks[d], instance.writers[d]
+        written = bisect_right(writers, after)
+        ready = before[writers[written - 1] + 1] if written else None
+        leaves = ready is None or block.offload_ns is not None
+        if until > after + 1 and leaves and block.prefetch_ns is not None:
+            times = block.offload_ns or 0, block.prefetch_ns
+            stays.append(EvictableStay(block.bytes, after, until, ready, *times))
     return stays
 
 
@@ -243,7 +303,7 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     for i, k in enumerate(checkpoints):
         instants = prices.memory[2 * i] + prices.memory[2 * i + 1]
         total += left[2 * i] * (least[k] - least[following])
-        total += instants * (footprint(instance, k) - instance.pool_bytes)
+        total += instants * (_touched_bytes(instance, k) - instance.pool_bytes)
         total += min(
             left[2 * i + 1] * a.duration_ns + instants * a.workspace_bytes for a in fitting(instance, k)
         )
@@ -322,9 +382,9 @@ class _Version:
 
 def _versions(instance: Instance, d: int, checkpoints: Sequence[int]) -> list[_Version]:
     """Versions of a block: what is there from the start, then what each writer leaves."""
-    block, uses, writers = instance.blocks[d], instance.uses[d], instance.writers[d]
+    block, writers = instance.blocks[d], instance.writers[d]
     there = block.initially != "absent"
-    marks = [*([-1] if there else []), *uses, *([len(instance.tasks)] if block.finally_ == "device" else [])]
+    marks = [*([-1] if there else []), *_needed(instance, d)]
     stays: list[list[tuple[int, int]]] = [[] for _ in range(len(writers) + 1)]
     for after, until in pairwise(marks):
         first = 2 * bisect_right(checkpoints, after)
