@@ -6,8 +6,10 @@ Shares nothing with other exact methods but the instance, so that each can find 
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ..heuristics.methods import Answer, Limits, Refusal, register
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 _LONGEST = 2**30
+"""Units of time that all operations may take together."""
+
 _SAFE = 2**31
 """OR-Tools 9.15 may call a wrong answer optimal where a coefficient is larger (google/or-tools #5293)."""
 
@@ -38,26 +42,29 @@ class Relaxation:
         The best plan found.
     exact
         Whether times and sizes were not rounded, so that an optimal plan is an optimal divisible schedule.
-    timed_out
-        Whether the time limit ended the search; otherwise it was done or was interrupted.
+        Otherwise it is one of a problem that asks for less, and its length is a bound only.
+    interrupted
+        Whether Ctrl-C ended the search; otherwise it was done, or its time was over.
     """
 
     status: str
     lower_bound_ns: int | None
     plan: Plan | None
     exact: bool
-    timed_out: bool
+    interrupted: bool
 
 
 @register("cp-sat", "interval model in divisible memory, for small instances", "this project", shown="named")
 def _method(instance: Instance, limits: Limits) -> Answer:
+    from ortools.sat.python import cp_model  # noqa: F401 - loading takes none of the time that is limited
+
+    deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
     found = solve_divisible(instance, limits)
-    words = {"OPTIMAL": "optimal in divisible memory", "INFEASIBLE": "infeasible in divisible memory"}
-    stopped_by = words.get(found.status, "time limit" if found.timed_out else "interrupted")
+    stopped_by = _why(found)
     schedule = None
     if found.plan is not None:
         try:
-            schedule = decode(instance, found.plan, limits.memory, "cp-sat")
+            schedule = decode(instance, found.plan, limits.memory, "cp-sat", deadline=deadline)
         except Refusal as refusal:
             stopped_by = str(refusal)
     return Answer(
@@ -69,11 +76,21 @@ def _method(instance: Instance, limits: Limits) -> Answer:
     )
 
 
+def _why(found: Relaxation) -> str:
+    """Why the search ended: what it proved, or what stopped it."""
+    if found.status == "INFEASIBLE":
+        return "infeasible in divisible memory"  # a problem that asks for less has no schedule, either
+    if found.status == "OPTIMAL":
+        return "optimal in divisible memory" if found.exact else "optimal for times or sizes rounded down"
+    return "interrupted" if found.interrupted else "time limit"
+
+
 def solve_divisible(instance: Instance, limits: Limits) -> Relaxation:
     """Solve an instance in divisible memory: algorithms, evictions and the times of all operations.
 
     One worker with a given seed and no time limit is deterministic. An interrupt (Ctrl-C) ends the search
-    and keeps the best plan.
+    and keeps the best plan. The time limit is for all of it: building the model, trying the warm start and
+    the search.
 
     Parameters
     ----------
@@ -85,50 +102,50 @@ def solve_divisible(instance: Instance, limits: Limits) -> Relaxation:
     Raises
     ------
     Refusal
-        For recomputable tasks.
+        For recomputable tasks; where the time is over before the model is built; or when CP-SAT refuses it.
     """
     if any(task.recomputable for task in instance.tasks):
         raise Refusal("cp-sat: recomputation is not modelled yet")
     from ortools.sat.python import cp_model
 
-    model = _Model(instance)
-    model.require_safe_coefficients()
-    if limits.warm_start is not None:
-        model.hint(encode(instance, limits.warm_start, model.clock), limits)
-    solver = _solver(limits)
-    status = _search(solver, model.cp)
+    deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
+    model = _Model(instance, deadline)
+    interrupted = limits.warm_start is not None and model.hint(
+        encode(instance, limits.warm_start, model.clock), limits
+    )
+    solver = _solver(limits, 0.0 if interrupted else deadline - time.monotonic())
+    status, stopped = solve_interruptibly(solver, model.cp)
+    if status == cp_model.MODEL_INVALID:
+        raise Refusal(f"cp-sat: OR-Tools refuses the model: {model.cp.validate().splitlines()[0]}")
     solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Relaxation(
         status=solver.status_name(status),
         lower_bound_ns=None if status == cp_model.INFEASIBLE else model.bound_ns(solver),
         plan=model.plan(solver) if solved else None,
-        exact=model.clock.tick == 1 and model.unit_is_exact,
-        timed_out=limits.time_limit is not None and solver.wall_time > 0.9 * limits.time_limit,
+        exact=model.is_exact,
+        interrupted=interrupted or stopped,
     )
 
 
-def _solver(limits: Limits) -> cp_model.CpSolver:
+def _solver(limits: Limits, seconds: float) -> cp_model.CpSolver:
+    """Return a solver for so many seconds at most; infinite: without a limit."""
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = limits.workers
     solver.parameters.random_seed = limits.seed
-    if limits.time_limit is not None:
-        solver.parameters.max_time_in_seconds = limits.time_limit
+    if math.isfinite(seconds):
+        solver.parameters.max_time_in_seconds = max(seconds, 0.0)
     return solver
-
-
-def _search(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSolverStatus:
-    """Solve; an interrupt (Ctrl-C) ends the search, but not the program."""
-    status, _ = solve_interruptibly(solver, model)
-    return status
 
 
 class _Model:
     """The model: one method a family of rules.
 
     Times are in units of `clock`, sizes in `unit` bytes, both rounded down and the pool with them: floors add
-    up to no more than the floor of the sum, so that every schedule satisfies the model. Memory is taken by
+    up to no more than the floor of the sum, so that every schedule satisfies the model (docs/cp-sat.md has
+    the proof). Where nothing had to be rounded, `is_exact`, the model's optimum is that of divisible memory.
+    Memory is taken by
 
     - a workspace, while its task runs;
     - a block that is kept from the start of one use to the start of the next;
@@ -138,22 +155,27 @@ class _Model:
     None of these takes no time, since every operation takes at least one unit.
     """
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, deadline: float = math.inf) -> None:
         from ortools.sat.python import cp_model
 
         self.instance = instance
+        self.deadline = deadline
         self.cp = cp_model.CpModel()
         self.gaps = gaps_of(instance)
         self.clock = _clock(instance, self.gaps)
-        self.horizon = _horizon(instance, self.gaps, self.clock)
-        sizes = [b.bytes for b in instance.blocks]
-        sizes += [a.workspace_bytes for task in instance.tasks for a in task.algorithms]
-        exact = math.gcd(*sizes) or 1
+        self.horizon = _horizon(*_durations(instance, self.gaps), self.clock)
+        scratch = [a.workspace_bytes for task in instance.tasks for a in task.algorithms]
+        exact = math.gcd(*(block.bytes for block in instance.blocks), *scratch) or 1
         self.unit = exact
         while instance.pool_bytes // self.unit >= _SAFE:
             self.unit *= 2
-        self.unit_is_exact = self.unit == exact
         self.capacity = max(instance.pool_bytes // self.unit, 0)
+        self.is_exact = self.unit == exact and not self.clock.rounds
+        # of what never fits, no more is taken than says so
+        self.sizes = [min(block.bytes // self.unit, self.capacity + 1) for block in instance.blocks]
+        # no size is above the capacity by more than one, what a task needs is within it, and no time is
+        # above the horizon by more than one
+        assert max(self.horizon + 1, self.capacity + 1) < _SAFE
         self.end = self.time("end")
         self.stays: list[tuple[cp_model.IntervalVar, int]] = []
         self.copies: dict[str, list[cp_model.IntervalVar]] = defaultdict(list)
@@ -178,9 +200,10 @@ class _Model:
         """An instant."""
         return self.cp.new_int_var(0, self.horizon, name)
 
-    def size(self, block: int) -> int:
-        """Units of memory that a block takes."""
-        return self.instance.blocks[block].bytes // self.unit
+    def require_time(self) -> None:
+        """Give up where the time is over before the model is built."""
+        if time.monotonic() > self.deadline:
+            raise Refusal("time limit: the model of cp-sat was not built by then")
 
     def stay(
         self,
@@ -191,6 +214,7 @@ class _Model:
         size: int,
     ) -> None:
         """Take memory from start to a later end if the literal holds."""
+        self.require_time()
         length = self.cp.new_int_var(1, self.horizon + 1, f"length of {name}")
         self.stays.append((self.cp.new_optional_interval_var(start, length, end, when, name), size))
 
@@ -248,7 +272,7 @@ class _Model:
         for gap in self.gaps:
             block = self.instance.blocks[gap.block]
             name = f"gap of block {gap.block} before task {gap.until}"
-            size = self.size(gap.block)
+            size = self.sizes[gap.block]
             until = self.starts[gap.until] if gap.until < len(self.starts) else self.end
             since: cp_model.IntVar | int = self.starts[gap.after] if gap.after >= 0 else -1
             stored = self.offloaded.get((gap.block, gap.version))
@@ -280,15 +304,13 @@ class _Model:
 
     def an_offload_serves_an_eviction_or_the_end(self) -> None:
         """What is offloaded is evicted in a gap of that version, unless it must end on the host."""
+        served: dict[tuple[int, int], list[cp_model.IntVar]] = defaultdict(list)
+        for gap, (evicted, _) in self.evicted.items():
+            served[gap.block, gap.version].append(evicted)
         for (d, version), (happens, _) in self.offloaded.items():
             last = version == len(self.instance.writers[d])
             if not (last and self.instance.blocks[d].finally_ == "host"):
-                served = [
-                    evicted
-                    for gap, (evicted, _) in self.evicted.items()
-                    if (gap.block, gap.version) == (d, version)
-                ]
-                self.cp.add_bool_or([*served, ~happens])
+                self.cp.add_bool_or([*served[d, version], ~happens])
 
     def blocks_go_after_their_last_use(self) -> None:
         """A block that need not end on the device goes when its last use and its last offload have ended."""
@@ -301,7 +323,7 @@ class _Model:
                 gone = self.time(f"end of block {d}")
                 self.cp.add(gone >= self.ends[uses[-1]])
                 self.cp.add(gone >= stored[1] + self.clock.duration(block.offload_ns or 0))
-            self.stay(f"end of block {d}", self.starts[uses[-1]], gone, True, self.size(d))
+            self.stay(f"end of block {d}", self.starts[uses[-1]], gone, True, self.sizes[d])
 
     def engines_copy_one_block_at_a_time(self) -> None:
         """Copies on one engine do not overlap and are not interrupted."""
@@ -310,36 +332,38 @@ class _Model:
 
     def memory_is_limited(self) -> None:
         """At every instant, what stays in memory fits the pool."""
-        intervals, sizes = zip(*self.stays, strict=True)
-        self.cp.add_cumulative(intervals, sizes, self.capacity)
+        intervals = [interval for interval, _ in self.stays]
+        self.cp.add_cumulative(intervals, [size for _, size in self.stays], self.capacity)
 
     def memory_is_limited_while_a_task_runs(self) -> None:
         """What is kept across a task fits beside it: implied, but linear in the decisions."""
+        from ortools.sat.python import cp_model
+
+        begins: dict[int, list[Gap]] = defaultdict(list)
+        for gap in self.gaps:
+            begins[gap.after + 1].append(gap)
+        across: list[Gap] = []
         for k, task in enumerate(self.instance.tasks):
-            blocks = sum(self.size(d) for d in task.blocks)
-            used: list[cp_model.LinearExprT] = [
-                (blocks + task.algorithms[a].workspace_bytes // self.unit) * chosen
-                for a, chosen in self.chosen[k].items()
-            ]
-            for gap in self.gaps:
-                if gap.after < k < gap.until:
-                    size = self.size(gap.block)
-                    used.append(size - size * self.evicted[gap][0] if gap in self.evicted else size)
-            self.cp.add(sum(used) <= self.capacity)
+            self.require_time()
+            across = [gap for gap in (*across, *begins[k]) if k < gap.until]
+            blocks = sum(self.sizes[d] for d in task.blocks)
+            literals, sizes = [], []
+            for a, chosen in self.chosen[k].items():
+                literals.append(chosen)
+                sizes.append(blocks + task.algorithms[a].workspace_bytes // self.unit)
+            kept = 0
+            for gap in across:
+                kept += self.sizes[gap.block]
+                if gap in self.evicted:
+                    literals.append(self.evicted[gap][0])
+                    sizes.append(-self.sizes[gap.block])
+            self.cp.add(cp_model.LinearExpr.weighted_sum(literals, sizes) <= self.capacity - kept)
 
     def minimise_the_makespan(self) -> None:
         """The makespan is the end rounded down to ticks."""
         self.ticks = self.cp.new_int_var(0, self.horizon // self.clock.scale, "makespan")
         self.cp.add(self.end <= self.ticks * self.clock.scale + (self.clock.scale - 1))
         self.cp.minimize(self.ticks)
-
-    def require_safe_coefficients(self) -> None:
-        """Stop rather than give the solver numbers with which it may be wrong."""
-        largest = max([self.horizon, *(size for _, size in self.stays)])
-        for constraint in self.cp.proto.constraints:
-            if constraint.has_linear():
-                largest = max([largest, *map(abs, constraint.linear.coeffs)])
-        assert largest < _SAFE, f"a coefficient of {largest} is too large for CP-SAT"
 
     # --- plans ------------------------------------------------------------------------------------
 
@@ -368,15 +392,16 @@ class _Model:
             prefetches,
         )
 
-    def hint(self, plan: Plan | None, limits: Limits) -> None:
+    def hint(self, plan: Plan | None, limits: Limits) -> bool:
         """Start from a plan: fix its decisions, let the solver work out the rest, and hint all of it.
 
-        CP-SAT keeps a hint only if it is complete and satisfies every rule.
+        CP-SAT keeps a hint only if it is complete and satisfies every rule. This takes half of the time that
+        is left at most. Returns whether it was interrupted.
         """
         from ortools.sat.python import cp_model
 
         if plan is None:
-            return
+            return False
         values: dict[cp_model.IntVar, int] = {}
         for k, (begin, end) in enumerate(plan.runs):
             values |= {self.starts[k]: begin, self.ends[k]: end}
@@ -388,32 +413,34 @@ class _Model:
         trial = self.cp.clone()
         for variable, value in values.items():
             trial.add_hint(trial.get_int_var_from_proto_index(variable.index), value)
-        solver = _solver(limits)
+        solver = _solver(limits, (self.deadline - time.monotonic()) / 2)
         solver.parameters.fix_variables_to_their_hinted_value = True
-        if _search(solver, trial) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        status, interrupted = solve_interruptibly(solver, trial)
+        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             for i, value in enumerate(solver.response_proto.solution):
                 self.cp.add_hint(self.cp.get_int_var_from_proto_index(i), value)
+        return interrupted
 
     def bound_ns(self, solver: cp_model.CpSolver) -> int:
         """The solver's bound in nanoseconds: whole ticks, of which a double holds every one exactly."""
-        return self.clock.tick * max(math.ceil(solver.best_objective_bound - 1e-6), 0)
+        ticks = solver.best_objective_bound
+        return self.clock.tick * max(math.ceil(ticks - 1e-6), 0) if math.isfinite(ticks) else 0
 
 
 def _clock(instance: Instance, gaps: tuple[Gap, ...]) -> Clock:
     """The finest clock for which the horizon stays far below what CP-SAT can hold."""
-    tick = 1
+    runs, copies = _durations(instance, gaps)
+    tick = exact = math.gcd(*chain.from_iterable(runs), *copies) or 1
     while True:
-        runs, copies = _durations(instance, gaps)
-        small = sum(min(times) < tick for times in runs) + sum(time < tick for time in copies)
-        clock = Clock(tick, small + 1)
-        if _horizon(instance, gaps, clock) < _LONGEST:
+        small = sum(min(times) < tick for times in runs) + sum(ns < tick for ns in copies)
+        clock = Clock(tick, small + 1, rounds=tick > exact)
+        if _horizon(runs, copies, clock) < _LONGEST:
             return clock
         tick *= 2
 
 
-def _horizon(instance: Instance, gaps: tuple[Gap, ...], clock: Clock) -> int:
+def _horizon(runs: list[list[int]], copies: list[int], clock: Clock) -> int:
     """All that can be done, one after the other: no plan without needless waits is longer."""
-    runs, copies = _durations(instance, gaps)
     return sum(max(map(clock.duration, times)) for times in runs) + sum(map(clock.duration, copies))
 
 

@@ -6,6 +6,8 @@ and in which order everything starts. It knows capacity only; addresses are foun
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -59,11 +61,12 @@ class Clock:
     A tick is `scale` units of time. Durations round down to ticks, and what rounds to nothing takes one unit,
     so that it has its place in the order of events; `scale` exceeds the number of such operations, so
     that all of them together take less than a tick. Hence the shortest plan's length, rounded down to
-    ticks, is a lower bound, and exact where a tick is one nanosecond.
+    ticks, is a lower bound, and exact where no duration is rounded: all are whole ticks, or nothing.
     """
 
     tick: int
     scale: int
+    rounds: bool = False
 
     def duration(self, nanoseconds: int) -> int:
         """Units that an operation takes."""
@@ -99,12 +102,23 @@ class _Step(NamedTuple):
     item: int
 
 
-def decode(instance: Instance, plan: Plan, memory: MemoryModel, method: str) -> Schedule:
+def decode(
+    instance: Instance, plan: Plan, memory: MemoryModel, method: str, *, deadline: float = math.inf
+) -> Schedule:
     """Issue a plan's decisions in the order of their times, with addresses.
 
     Places are taken as the program goes (best fit, then first fit) or chosen for the whole program at once.
     Where no hole is large enough, a prefetch waits for the next release and a task takes a slower algorithm;
     otherwise the schedule is as long as the plan. The shortest of these schedules is returned.
+
+    Parameters
+    ----------
+    instance, plan
+        What to schedule, and how.
+    memory, method
+        Memory model and author of the schedule.
+    deadline
+        Value of `time.monotonic` from which on no second attempt begins.
 
     Raises
     ------
@@ -130,8 +144,10 @@ def decode(instance: Instance, plan: Plan, memory: MemoryModel, method: str) -> 
     if memory == "contiguous" and not any(block.tensor is not None for block in instance.blocks):
         offsets = pack(sketch.lifetimes(), instance.pool_bytes, instance.alignment_bytes)
         attempts += [] if offsets is None else [("best", offsets)]
-    for fit, offsets in attempts:
+    for number, (fit, offsets) in enumerate(attempts):
         if best is not None and best.makespan_ns <= sketch.makespan_ns:
+            break
+        if number and time.monotonic() > deadline:
             break
         found = _issue(instance, plan, steps, start, memory, fit, offsets)
         if isinstance(found, str):
