@@ -1,10 +1,15 @@
-"""Attacks on theorems: what came of them, and what contradicts one."""
+"""Attacks on theorems: what came of them, and what contradicts one, shrunk by hypothesis."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from random import Random
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from pebbler.instances.instance import Instance
 
@@ -38,6 +43,8 @@ class Tally:
         Those of them with a claim that equals what is possible.
     impossible
         Judged ones that have no schedule, so that every claim holds.
+    features
+        How many judged ones have what.
     """
 
     instances: int = 0
@@ -45,15 +52,16 @@ class Tally:
     active: int = 0
     met: int = 0
     impossible: int = 0
+    features: Counter[str] = field(default_factory=Counter)
 
-    def attack(self, theorem: Theorem, rng: Random) -> set[str]:
-        """Draw a case, attack, and return the features of its instance; raise `Contradiction` if it fails."""
+    def attack(self, theorem: Theorem, rng: Random) -> None:
+        """Draw a case and attack; raise `Contradiction` if the theorem fails."""
         case = theorem.case(rng)
         try:
             claims = list(theorem.attack(case))
         except TooLargeError:
             self.too_large += 1
-            return set()
+            return
         for claim in claims:
             if claim.bound > claim.possible:
                 raise Contradiction(theorem, case.instance, claim)
@@ -62,4 +70,31 @@ class Tally:
         self.active += bool(rows)
         self.met += any(claim.bound == claim.possible < math.inf for claim in rows)
         self.impossible += bool(claims) and claims[0].possible == math.inf
-        return features(case.instance)
+        self.features.update(features(case.instance))
+
+
+def attacked(theorem: Theorem, seed: int, count: int) -> Tally:
+    """Attack a theorem with so many instances, the same ones for a seed.
+
+    Raises
+    ------
+    Contradiction
+        With the smallest instance that hypothesis finds.
+    """
+    tally = Tally()
+
+    @hypothesis.seed(seed)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.randoms(use_true_random=False))
+    def one(rng: Random) -> None:
+        tally.attack(theorem, rng)
+
+    one()
+    return tally

@@ -1,9 +1,9 @@
 """Plain enumeration of everything that one GPU can do in divisible memory: slow, and meant to be obvious.
 
 It shares nothing with `solver/brute_force.py`: no estimate of what is left, no rule that says what is worth
-doing, no order of decisions. At any instant, any idle stream may start anything that is allowed, and any block
-that nothing uses may be dropped, even if that loses it. Only states that have been met at no more cost are not
-looked at twice.
+doing, no order of decisions. At any instant, any idle stream may start anything that is allowed, and any
+block that nothing uses may be dropped, even if that loses it. Only states that have been met at no more cost
+are not looked at twice.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Moment(NamedTuple):
     """All that matters at an instant.
 
     `device` has for each block the version that is (or will be, when what writes it has ended) on the device,
-    `host` the version there; None where there is none. `ran` is how many tasks have been started for the first
-    time.
+    `host` the version there; None where there is none. `ran` is how many tasks have been started for the
+    first time.
     """
 
     ran: int
@@ -84,9 +84,9 @@ class Enumeration:
     def idle(self, first: int) -> int | None:
         """Least time, from the end of task `first - 1` on, for which no known copy is on the last engine.
 
-        Known are one prefetch in each stay of a block between uses that has a task from `first - 1` on inside,
-        and one offload of a version that has such a stay, or must end on the host. Schedules that copy any of
-        these twice are left out.
+        Known are one prefetch in each stay of a block between uses that has a task from `first - 1` on
+        inside, and one offload of a version that has such a stay, or must end on the host. Schedules that
+        copy any of these twice are left out.
         """
 
         def counts(now: Moment) -> bool:
@@ -159,7 +159,8 @@ class Enumeration:
             yield self._pass(now)
 
     def _run(self, now: Moment, k: int) -> Iterator[tuple[Moment, int]]:
-        """Start a task: what it reads is there in the version of its turn, and nothing copies what it writes."""
+        """Start a task: what it reads is there in the version of its turn, and nothing copies what it
+        writes."""
         task = self.instance.tasks[k]
         device = list(now.device)
         for d in (*task.inputs, *task.updates):

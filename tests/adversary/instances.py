@@ -196,7 +196,7 @@ class _Draw:
                     blocks[d] = msgspec.structs.replace(blocks[d], tensor=f"t{k}", begin=where)
             algorithms = []
             for a in range(rng.choice((1, 1, 2, 3))):
-                scratch = bytes_() if a and chance(rng, 80) or chance(rng, 15) else 0
+                scratch = bytes_() if (a and chance(rng, 80)) or chance(rng, 15) else 0
                 time = 0 if idle else self.number(run, least=0)
                 algorithms.append(Algorithm(name=f"a{a}", duration_ns=time, workspace_bytes=scratch))
             tasks.append(

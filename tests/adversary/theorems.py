@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from pebbler.heuristics.methods import Limits
-from pebbler.instances.errors import PebblerError
+from pebbler.heuristics.methods import Limits, list_methods
 from pebbler.instances.instance import Instance
+from pebbler.instances.memory import least_budget, with_budget
 from pebbler.instances.transforms import in_pages
 from pebbler.solver.bounds import best_bound, compute_bound, single_peak_bound
 from pebbler.solver.brute_force import brute_force
@@ -35,19 +35,21 @@ from pebbler.solver.flow_recompute import recompute_bound
 from pebbler.solver.gradient_bounds import gradient_bound_ns
 from pebbler.solver.linear import LinearModel, LinearResult, solve_linear
 from pebbler.solver.refine import Thresholds, refine_bound
+from pebbler.solver.solve import Status, solve
 from pebbler.solver.windows import Windows
 from pebbler.validate.certificate import certify, check_certificate
-from pebbler.validate.exact_bounds import Prices, SinglePeak
+from pebbler.validate.check import check
+from pebbler.validate.exact_bounds import Prices, SinglePeak, least_times
 from pebbler.validate.exact_reruns import rerun_intervals
 from pebbler.validate.schedule import MemoryModel
 
 from .enumeration import Enumeration, TooManyError
 from .instances import Shape, adversarial, adversarial_cluster, chance
 
-_STATES = 4000
+_STATES = 1500
 """Of a search; an instance that needs more is no case."""
 
-_PLAIN_STATES = 6000
+_PLAIN_STATES = 3000
 """Of the plain enumeration, which judges windows."""
 
 
@@ -115,10 +117,14 @@ Attack = Callable[[Case], Iterator[Claim]]
 
 @dataclass(frozen=True, slots=True)
 class Theorem:
-    """A statement, where it is documented, the instances that it is about, and the attack."""
+    """A statement, where it is documented, the instances that it is about, and the attack.
+
+    `shape` is None where the instances are others than `adversarial` ones.
+    """
 
     name: str
     page: str
+    shape: Shape | None
     draw: Callable[[Random], Instance]
     attack: Attack
 
@@ -145,8 +151,8 @@ def theorem(page: str, shape: Shape | Callable[[Random], Instance]) -> Callable[
         return adversarial(rng, shape) if isinstance(shape, Shape) else shape(rng)
 
     def put(attack: Attack) -> Attack:
-        name = attack.__name__.replace("_", " ").strip()
-        THEOREMS[name] = Theorem(name, page, draw, attack)
+        name = attack.__name__.replace("_", " ")
+        THEOREMS[name] = Theorem(name, page, shape if isinstance(shape, Shape) else None, draw, attack)
         return attack
 
     return put
@@ -189,6 +195,37 @@ def _flow(
         yield Claim(f"certified {what}", bound.certificate.lower_bound_ns, possible, has_row)
 
 
+# --- the judge ------------------------------------------------------------------------------------------
+
+
+def _same(case: Case, memory: MemoryModel, plain: Instance) -> Iterator[Claim]:
+    """Exhaustive search in a memory model is the plain enumeration of an instance, both ways."""
+    pruned = case.least(memory)
+    try:
+        found = Enumeration(plain, _PLAIN_STATES).shortest()
+    except TooManyError:
+        raise TooLargeError from None
+    least = math.inf if found is None else found
+    copies = pruned > sum(least_times(case.instance))
+    yield Claim("exhaustive search", pruned, least, copies)
+    yield Claim("plain enumeration", least, pruned, copies)
+
+
+@theorem("docs/chain.md", Shape(tasks=4, blocks=3, reruns=True))
+def exhaustive_search(case: Case) -> Iterator[Claim]:
+    """`brute_force` in divisible memory, which estimates what is left and leaves out what is not worth doing,
+    finds the time that the plain enumeration of everything finds, or that there is no schedule. Tasks may run
+    again. It is the judge of all other theorems."""
+    yield from _same(case, "divisible", case.instance)
+
+
+@theorem("docs/chain.md", Shape(tasks=3, blocks=3, digits=3, parts=False, pages=True))
+def exhaustive_search_in_pages(case: Case) -> Iterator[Claim]:
+    """`brute_force` in paged memory finds the time that the plain enumeration finds on the instance with its
+    blocks and workspaces in whole pages: any pages do, so that only their number counts."""
+    yield from _same(case, "paged", in_pages(case.instance))
+
+
 # --- without a solver -----------------------------------------------------------------------------------
 
 
@@ -205,9 +242,10 @@ def compute(case: Case) -> Iterator[Claim]:
 @theorem("docs/certificates.md", PLAIN)
 def single_peak(case: Case) -> Iterator[Claim]:
     """Let no task run again. What is live across task k and has no room beside k's blocks and workspace has
-    left before k starts and comes back after k ends; the bound at k is the least over the algorithms of k that
-    fit. It holds at every k. A block is live across k only if it was on the device before k by its own marks
-    (a use, or being there at first) and has one after k (a use, or the end that must find it on the device)."""
+    left before k starts and comes back after k ends; the bound at k is the least over the algorithms of k
+    that fit. It holds at every k. A block is live across k only if it was on the device before k by its own
+    marks (a use, or being there at first) and has one after k (a use, or the end that must find it on the
+    device)."""
     peaks = SinglePeak(case.instance)
     bounds = {k: peaks.at(k) for k in range(len(case.instance.tasks))}
     best = max(bounds, key=lambda k: bounds[k])
@@ -215,7 +253,7 @@ def single_peak(case: Case) -> Iterator[Claim]:
     for k, bound in bounds.items():
         yield Claim(f"single peak at {k}", bound, case.optimum, is_peak)
     found = single_peak_bound(case.instance)
-    assert found.lower_bound_ns >= bounds[best] or len(bounds) > 8
+    yield Claim("the best single peak found", found.lower_bound_ns, case.optimum, is_peak)
     certificate = certify(case.instance, "single-peak", "single-peak", position=best)
     assert not check_certificate(case.instance, certificate).reasons
     yield Claim("certificate of a single peak", certificate.lower_bound_ns, case.optimum, is_peak)
@@ -257,10 +295,10 @@ def _priced(case: Case) -> Iterator[Claim]:
 
 @theorem("docs/certificates.md", PLAIN)
 def prices(case: Case) -> Iterator[Claim]:
-    """Let no task run again. Take any tasks as checkpoints, any prices from zero on of a byte at each instant,
-    and of a nanosecond of each engine in each interval, the latter at most one together. The Lagrangian bound
-    of FLOW at these prices, rounded up, is at most the makespan of every schedule. It does not matter whether
-    copies are interrupted, or blocks leave in part: the bound holds for that as well."""
+    """Let no task run again. Take any tasks as checkpoints, any prices from zero on of a byte at each
+    instant, and of a nanosecond of each engine in each interval, the latter at most one together. The
+    Lagrangian bound of FLOW at these prices, rounded up, is at most the makespan of every schedule. It does
+    not matter whether copies are interrupted, or blocks leave in part: the bound holds for that as well."""
     yield from _priced(case)
 
 
@@ -268,9 +306,9 @@ def prices(case: Case) -> Iterator[Claim]:
 def prices_with_second_runs(case: Case) -> Iterator[Claim]:
     """Tasks may run again where the instance says so. To the prices above come any prices from zero on of
     second runs, by task, interval and block: only of tasks that update nothing, in intervals between
-    checkpoints in which all that the run reads is in the version that it read first and nothing that it writes
-    has been updated, and after the last task only where some block must end on the device. The bound at these
-    prices, rounded up, is at most the makespan of every schedule.
+    checkpoints in which all that the run reads is in the version that it read first and nothing that it
+    writes has been updated, and after the last task only where some block must end on the device. The bound
+    at these prices, rounded up, is at most the makespan of every schedule.
 
     That such intervals are enough: what runs again after the last task for the sake of a copy to the host
     could be copied when it was first written, while all else waits. With whole copies that need not take less
@@ -343,9 +381,10 @@ def _least_of(case: Case, window: Window) -> float:
 def windows(case: Case) -> Iterator[Claim]:
     """Let no task run again. The optimum of FLOW on a stretch, whose every task and the one before are
     checkpoints, and in which only the time from the end of the task before (or the start) to the end of the
-    last one of the stretch counts, is at most the time between these two ends in every schedule. A window that
-    ends with the last task ends there, not with the makespan: copies behind it are in the time after it. It
-    holds with anything whole that holds in FLOW, and with any blocks left out that can leave and come back."""
+    last one of the stretch counts, is at most the time between these two ends in every schedule. A window
+    that ends with the last task ends there, not with the makespan: copies behind it are in the time after it.
+    It holds with anything whole that holds in FLOW, and with any blocks left out that can leave and come
+    back."""
     for window in _windows(case, case.rng.choice(("all", "none"))):
         if not window.idle:
             kind = "head" if window.first == 0 else "tail" if window.until == len(case.instance.tasks) else ""
@@ -464,10 +503,11 @@ def flow_with_second_runs(case: Case) -> Iterator[Claim]:
 @theorem("docs/several-gpus.md", lambda rng: adversarial_cluster(rng, searchable=True))
 def cluster_rows(case: Case) -> Iterator[Claim]:
     """GPUs of one kind run the same tasks, under the budget each, and none runs again. What gradients take on
-    engines, cores and network from where they are complete, is at most the iteration. FLOW of one GPU with the
-    gradients on its engines, and as a linear program with the bus of a node, bounds it as well. The bus is
-    looked at before and after an instant, by positions: a gradient whose task ends at or before the instant
-    may have passed before it. The judge searches two GPUs of one node that add up gradients on the host."""
+    engines, cores and network from where they are complete, is at most the iteration. FLOW of one GPU with
+    the gradients on its engines, and as a linear program with the bus of a node, bounds it as well. The bus
+    is looked at before and after an instant, by positions: a gradient whose task ends at or before the
+    instant may have passed before it. The judge searches two GPUs of one node that add up gradients on the
+    host."""
     instance = case.instance
     try:
         found = cluster_brute_force(instance, most_states=_STATES)
@@ -481,6 +521,27 @@ def cluster_rows(case: Case) -> Iterator[Claim]:
     if bound is not None:
         has_bus = integrality == "none"
         yield Claim(bound.bound_by, bound.lower_bound_ns, possible, has_bus)
+
+
+@theorem("docs/several-gpus.md", lambda rng: adversarial_cluster(rng, searchable=False))
+def cluster_rows_against_schedules(case: Case) -> Iterator[Claim]:
+    """The same for several nodes, for rings of NVLink and for up to eight GPUs, where no search ends: the
+    judges are the schedules that methods find, each of which has passed the checker."""
+    instance = with_least_budget(case.instance)
+    found = [solve(instance, name, time_limit=10.0) for name in ("modnn", "vdnn-all-m", "save-on-cpu-rule")]
+    possible = min((r.makespan_ns for r in found if r.makespan_ns is not None), default=math.inf)
+    assert instance.cluster is not msgspec.UNSET
+    gradients = bool(instance.cluster.gradients) and instance.gpus > 1
+    yield Claim("gradients", gradient_bound_ns(instance), possible, gradients)
+    integrality: Integrality = case.rng.choice(("none", "none", "all"))
+    bound = cluster_flow_bound(instance, case.checkpoints(), integrality=integrality)
+    if bound is not None:
+        yield Claim(bound.bound_by, bound.lower_bound_ns, possible, integrality == "none" and gradients)
+
+
+def with_least_budget(instance: Instance) -> Instance:
+    """Return the instance with a budget that every command takes."""
+    return with_budget(instance, max(instance.budget_bytes, least_budget(instance)))
 
 
 @theorem("docs/cp-sat.md", PLAIN)
@@ -505,11 +566,43 @@ TINY = Thresholds(first=2, large=3, huge=5, window=1, ends=(1, 2), finding=(1, 2
 
 @theorem("docs/flow.md", Shape(tasks=7, blocks=5))
 def refined(case: Case) -> Iterator[Claim]:
-    """The best of all bounds in the order in which `pebbler bound --time-limit` tries them, with every kind of
-    model on few tasks, is at most the makespan of every schedule."""
+    """The best of all bounds in the order in which `pebbler bound --time-limit` tries them, with every kind
+    of model on few tasks, is at most the makespan of every schedule."""
     possible = case.optimum
     bound = refine_bound(case.instance, 20.0, thresholds=TINY)
     yield Claim(bound.bound_by, bound.lower_bound_ns, possible, not bound.certified)
     if bound.certificate is not None:
         assert not check_certificate(case.instance, bound.certificate).reasons
         yield Claim("certified", bound.certificate.lower_bound_ns, possible)
+
+
+def _end_to_end(rng: Random) -> Instance:
+    shape = Shape(
+        tasks=5, blocks=4, digits=rng.choice((0, 11)), reruns=chance(rng, 30), moves=chance(rng, 30)
+    )
+    return with_least_budget(adversarial(rng, shape))
+
+
+_BOUNDS = ("compute", "single-peak", "flow", "cp-sat")
+"""How the names of bounds begin that hold in divisible memory."""
+
+
+@theorem("docs/chain.md", _end_to_end)
+def methods(case: Case) -> Iterator[Claim]:
+    """Every schedule of every method passes the checker; it takes no less than exhaustive search in divisible
+    memory finds, and no less than any method has proven; what a method calls infeasible, no method solves.
+    Bounds other than those of searches for contiguous memory are at most the optimum in divisible memory, so
+    that what is called optimal with them is."""
+    instance, possible = case.instance, case.optimum
+    names = [method.name for method in list_methods()]
+    results = [solve(instance, name, time_limit=5.0) for name in case.rng.sample(names, 4)]
+    best = min((r.makespan_ns for r in results if r.makespan_ns is not None), default=math.inf)
+    for r in results:
+        if r.schedule is not None:
+            reasons = check(instance, r.schedule).reasons
+            assert not reasons, (r.method, reasons, instance)
+            yield Claim(f"exhaustive search, before {r.method}", possible, r.schedule.makespan_ns)
+        proven_ns = math.inf if r.status is Status.INFEASIBLE else r.lower_bound_ns
+        yield Claim(f"{r.status} by {r.method}, {r.bound_by}", proven_ns, best, has_row=False)
+        if r.certified or r.bound_by.startswith(_BOUNDS):
+            yield Claim(f"{r.bound_by} of {r.method}", r.lower_bound_ns, possible, has_row=False)
