@@ -62,6 +62,9 @@ class Tally:
         except TooLargeError:
             self.too_large += 1
             return
+        except Exception as error:
+            error.add_note(repr(case.instance))
+            raise
         for claim in claims:
             if claim.bound > claim.possible:
                 raise Contradiction(theorem, case.instance, claim)

@@ -7,17 +7,15 @@ import pytest
 from .attack import attacked
 from .theorems import PLAIN, THEOREMS
 
-COUNT = 120
-MORE = {"exhaustive search": 1300}
+COUNT, COUNT_OF_SLOW = 120, 40
+COUNT_OF_SEARCHES = 1300
 """The judge agrees with a search without its pruning on a thousand instances."""
-
-FEW = {"cluster rows": 60, "cluster rows against schedules": 60, "refined": 60, "methods": 30}
-"""Attacks that take longer."""
 
 
 @pytest.mark.parametrize("name", THEOREMS)
 def test_no_bound_is_above_a_schedule(name: str) -> None:
-    theorem, count = THEOREMS[name], (MORE | FEW).get(name, COUNT)
+    theorem = THEOREMS[name]
+    count = COUNT_OF_SLOW if theorem.is_slow else COUNT_OF_SEARCHES if name == "exhaustive search" else COUNT
     tally = attacked(theorem, seed=0, count=count)
     assert tally.instances >= 0.6 * count
     assert tally.instances - tally.impossible >= 0.4 * count

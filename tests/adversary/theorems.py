@@ -22,9 +22,10 @@ from typing import NamedTuple
 import msgspec
 
 from pebbler.heuristics.methods import Limits, list_methods
+from pebbler.heuristics.parts import with_parts
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import least_budget, with_budget
-from pebbler.instances.transforms import in_pages
+from pebbler.instances.transforms import in_pages, in_parts
 from pebbler.solver.bounds import best_bound, compute_bound, single_peak_bound
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.cluster_brute_force import cluster_brute_force
@@ -119,7 +120,8 @@ Attack = Callable[[Case], Iterator[Claim]]
 class Theorem:
     """A statement, where it is documented, the instances that it is about, and the attack.
 
-    `shape` is None where the instances are others than `adversarial` ones.
+    `shape` is None where the instances are others than `adversarial` ones; `is_slow` says that an attack
+    takes a tenth of a second and more.
     """
 
     name: str
@@ -127,6 +129,7 @@ class Theorem:
     shape: Shape | None
     draw: Callable[[Random], Instance]
     attack: Attack
+    is_slow: bool
 
     @property
     def statement(self) -> str:
@@ -144,7 +147,9 @@ PLAIN = Shape(tasks=6, blocks=5)
 SMALL = Shape(tasks=4, blocks=4)
 
 
-def theorem(page: str, shape: Shape | Callable[[Random], Instance]) -> Callable[[Attack], Attack]:
+def theorem(
+    page: str, shape: Shape | Callable[[Random], Instance], *, slow: bool = False
+) -> Callable[[Attack], Attack]:
     """Register an attack."""
 
     def draw(rng: Random) -> Instance:
@@ -152,7 +157,8 @@ def theorem(page: str, shape: Shape | Callable[[Random], Instance]) -> Callable[
 
     def put(attack: Attack) -> Attack:
         name = attack.__name__.replace("_", " ")
-        THEOREMS[name] = Theorem(name, page, shape if isinstance(shape, Shape) else None, draw, attack)
+        own = shape if isinstance(shape, Shape) else None
+        THEOREMS[name] = Theorem(name, page, own, draw, attack, slow)
         return attack
 
     return put
@@ -500,7 +506,7 @@ def flow_with_second_runs(case: Case) -> Iterator[Claim]:
         yield Claim("certified", bound.certificate.lower_bound_ns, possible, again)
 
 
-@theorem("docs/several-gpus.md", lambda rng: adversarial_cluster(rng, searchable=True))
+@theorem("docs/several-gpus.md", lambda rng: adversarial_cluster(rng, searchable=True), slow=True)
 def cluster_rows(case: Case) -> Iterator[Claim]:
     """GPUs of one kind run the same tasks, under the budget each, and none runs again. What gradients take on
     engines, cores and network from where they are complete, is at most the iteration. FLOW of one GPU with
@@ -523,7 +529,7 @@ def cluster_rows(case: Case) -> Iterator[Claim]:
         yield Claim(bound.bound_by, bound.lower_bound_ns, possible, has_bus)
 
 
-@theorem("docs/several-gpus.md", lambda rng: adversarial_cluster(rng, searchable=False))
+@theorem("docs/several-gpus.md", lambda rng: adversarial_cluster(rng, searchable=False), slow=True)
 def cluster_rows_against_schedules(case: Case) -> Iterator[Claim]:
     """The same for several nodes, for rings of NVLink and for up to eight GPUs, where no search ends: the
     judges are the schedules that methods find, each of which has passed the checker."""
@@ -564,7 +570,7 @@ TINY = Thresholds(first=2, large=3, huge=5, window=1, ends=(1, 2), finding=(1, 2
 """Thresholds under which tiny instances count as of few tasks, of many and of thousands."""
 
 
-@theorem("docs/flow.md", Shape(tasks=7, blocks=5))
+@theorem("docs/flow.md", Shape(tasks=7, blocks=5), slow=True)
 def refined(case: Case) -> Iterator[Claim]:
     """The best of all bounds in the order in which `pebbler bound --time-limit` tries them, with every kind
     of model on few tasks, is at most the makespan of every schedule."""
@@ -587,14 +593,15 @@ _BOUNDS = ("compute", "single-peak", "flow", "cp-sat")
 """How the names of bounds begin that hold in divisible memory."""
 
 
-@theorem("docs/chain.md", _end_to_end)
+@theorem("docs/chain.md", _end_to_end, slow=True)
 def methods(case: Case) -> Iterator[Claim]:
     """Every schedule of every method passes the checker; it takes no less than exhaustive search in divisible
     memory finds, and no less than any method has proven; what a method calls infeasible, no method solves.
     Bounds other than those of searches for contiguous memory are at most the optimum in divisible memory, so
     that what is called optimal with them is."""
     instance, possible = case.instance, case.optimum
-    names = [method.name for method in list_methods()]
+    cut = in_parts(instance)
+    names = [method.name for method in list_methods() if cut or method.transform is not with_parts]
     results = [solve(instance, name, time_limit=5.0) for name in case.rng.sample(names, 4)]
     best = min((r.makespan_ns for r in results if r.makespan_ns is not None), default=math.inf)
     for r in results:
