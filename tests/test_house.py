@@ -15,7 +15,7 @@ import pebbler
 from pebbler.heuristics import methods
 
 FLOORS = ["instances", "validate", "heuristics", "solver", "benchmark"]
-NOT_OURS = {".git", ".venv", "build", "dist", "pebbler-out", "__pycache__"}
+NOT_OURS = {".git", ".venv", ".hypothesis", "build", "dist", "pebbler-out", "__pycache__"}
 
 
 @pytest.fixture(scope="module")

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+from pathlib import Path
+from random import Random
+
 import pytest
 from msgspec.structs import replace
 
 from pebbler import Workload
 from pebbler.instances.cluster import Cluster, Gradient
 from pebbler.instances.cluster_workload import cluster_instances, several_gpus
+from pebbler.instances.errors import PebblerError
+from pebbler.instances.files import read_instance
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.memory import least_budget
 from pebbler.solver.bounds import best_bound
+from pebbler.solver.cluster_brute_force import cluster_brute_force
 from pebbler.solver.cluster_flow import cluster_flow_bound
 from pebbler.solver.flow import flow_bound
 from pebbler.solver.gradient_bounds import gradient_bound_ns
 from pebbler.solver.refine import refine_bound
 from pebbler.solver.solve import solve
 from pebbler.validate.cluster_program import cluster_of, one_gpu
+
+from ..validate.hostile import hostile_cluster
 
 GB = 10**9
 ALEXNET = Workload("alexnet", 64, "k40")
@@ -108,3 +118,54 @@ def test_refined_bound_stays_under_every_schedule(shared: dict[str, int]) -> Non
 def test_one_gpu_has_the_bounds_of_one_gpu() -> None:
     instance = on(1, "1.05xMmin")
     assert best_bound(instance) == best_bound(one_gpu(instance))
+
+
+def test_a_gradient_whose_task_ended_before_an_instant_has_not_still_to_pass(
+    pytestconfig: pytest.Config,
+) -> None:
+    """A task that takes no time at its fastest lies between: its least times do not say who came first.
+
+    The bus row let the whole ring of a gradient follow the start of a task that need not wait for it: 41 ns.
+    """
+    data = Path(pytestconfig.rootpath) / "tests" / "data"
+    instance = read_instance(data / "cluster_nvlink.instance.json")
+    assert solve(instance, "modnn").makespan_ns == 31
+    tasks = range(len(instance.tasks))
+    for some in (some for count in (1, 2, 3) for some in combinations(tasks, count)):
+        bound = cluster_flow_bound(instance, some)
+        assert bound is not None
+        assert bound.lower_bound_ns <= 31
+
+
+def test_nothing_proves_more_than_anything_that_hostile_gpus_do() -> None:
+    """Every bound on any checkpoints, under the search on one node, and under every schedule elsewhere."""
+    searched = schedules = better = 0
+    for seed in range(70):
+        rng = Random(seed)
+        instance = hostile_cluster(rng)
+        if instance.budget_bytes < least_budget(instance):
+            continue
+        found: list[int | None] = []
+        try:
+            optimum = cluster_brute_force(instance, most_states=300)
+            found.append(optimum and optimum.makespan_ns)
+            searched += optimum is not None
+        except (PebblerError, TimeoutError):  # it is for one node that adds up gradients, and few states
+            pass
+        for method in ("modnn", "network-wide", "vdnn-all-p"):
+            found.append(solve(instance, method).makespan_ns)
+        known = [makespan for makespan in found if makespan is not None]
+        if not known:
+            continue
+        schedules += len(known)
+        least = best_bound(instance).lower_bound_ns
+        assert least <= min(known), seed
+        tasks = range(len(instance.tasks))
+        for some in (tasks, sorted(rng.sample(tasks, rng.randint(1, len(tasks))))):
+            for integrality in ("none", "all"):
+                bound = cluster_flow_bound(instance, some, integrality=integrality)  # type: ignore[arg-type]
+                assert bound is None or bound.lower_bound_ns <= min(known), (seed, some)
+                better += bound is not None and bound.lower_bound_ns > least
+    assert searched >= 5
+    assert schedules >= 60
+    assert better >= 10

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
+from random import Random
 
 import msgspec
 import pytest
+from ortools.sat.python import cp_model
 
 from pebbler.benchmark.tiny import plain, scaled, twisted, without_parts
 from pebbler.heuristics.methods import Limits, Refusal
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import with_budget
+from pebbler.solver import cp_sat
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.cp_sat import _Model, solve_divisible
 from pebbler.solver.cp_sat_decode import Clock, decode, encode
 from pebbler.solver.solve import Status, solve
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Schedule
+
+from ..validate.hostile import hostile_instance, hugely
 
 
 def agree(instance: Instance) -> bool:
@@ -140,6 +146,102 @@ def test_rounding_leaves_a_bound(seed: int) -> None:
     assert found.lower_bound_ns <= expected.makespan_ns
     if found.status == "OPTIMAL":
         assert found.lower_bound_ns >= 0.9999 * expected.makespan_ns
+
+
+@pytest.mark.parametrize("huge", [False, True])
+def test_it_says_no_more_than_exhaustive_search_of_hostile_instances(huge: bool) -> None:
+    """Sizes and times to 10^12: a bound is one, and an optimum that it calls exact is one."""
+    seen: Counter[tuple[str, bool]] = Counter()
+    for seed in range(60):
+        rng = Random(seed)
+        instance = hostile_instance(rng, most_tasks=3)
+        instance = hugely(instance, rng) if huge else instance
+        try:
+            expected = brute_force(instance, "divisible", most_states=1000)
+        except TimeoutError:
+            continue
+        found = solve_divisible(instance, Limits(time_limit=1))
+        seen[found.status, found.exact] += 1
+        if expected is None:
+            assert not found.exact or found.status in ("INFEASIBLE", "UNKNOWN")
+            continue
+        assert found.lower_bound_ns is not None
+        assert found.lower_bound_ns <= expected.makespan_ns
+        if found.exact and found.status == "OPTIMAL":
+            assert found.lower_bound_ns == expected.makespan_ns
+            assert found.plan is not None
+            schedule = decode(instance, found.plan, "divisible", "cp-sat")
+            assert check(instance, schedule).reasons == ()
+            assert schedule.makespan_ns == expected.makespan_ns
+    assert seen["OPTIMAL", True] >= 10
+    assert not huge or seen["OPTIMAL", False] >= 10
+
+
+def test_optimal_is_what_was_not_rounded() -> None:
+    """A divisor that all sizes, or all times, have in common is taken out, and rounds nothing."""
+    large = scaled(with_budget(swap(), 18), time=10**11 + 3, size=10**11 + 3)
+    assert solve_divisible(large, Limits()).exact
+    assert solve(large, "cp-sat").stopped_by == "optimal in divisible memory"
+    first, *others = large.tasks
+    (run,) = first.algorithms
+    longer = msgspec.structs.replace(run, duration_ns=run.duration_ns + 1)
+    uneven = msgspec.structs.replace(
+        large, tasks=(msgspec.structs.replace(first, algorithms=(longer,)), *others)
+    )
+    result = solve(uneven, "cp-sat")
+    assert result.stopped_by == "optimal for times or sizes rounded down"
+    assert result.status is not Status.OPTIMAL
+    expected = brute_force(uneven, "divisible")
+    assert expected is not None
+    assert 0.9999 * expected.makespan_ns <= result.lower_bound_ns <= expected.makespan_ns
+
+
+def test_a_block_far_larger_than_the_pool_has_no_place_and_breaks_nothing() -> None:
+    huge = Block(
+        name="huge", bytes=10**13 + 1, offload_ns=1, prefetch_ns=1, initially="host", finally_="device"
+    )
+    instance = msgspec.structs.replace(swap(), blocks=(*swap().blocks, huge))
+    assert solve_divisible(instance, Limits()).status == "INFEASIBLE"
+
+
+def test_tasks_that_touch_nothing_take_no_memory() -> None:
+    instance = msgspec.structs.replace(
+        swap(), blocks=(), tasks=(msgspec.structs.replace(swap().tasks[0], inputs=(), outputs=()),)
+    )
+    found = solve_divisible(instance, Limits())
+    assert (found.status, found.lower_bound_ns) == ("OPTIMAL", 10)
+
+
+def test_the_time_limit_is_for_model_warm_start_and_search_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by a second whenever somebody looks, and searches that take all they may."""
+    now = 0.0
+    given: list[float] = []
+    search = cp_sat.solve_interruptibly
+
+    def look() -> float:
+        nonlocal now
+        now += 1
+        return now
+
+    def wait(solver: cp_model.CpSolver, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, bool]:
+        nonlocal now
+        given.append(solver.parameters.max_time_in_seconds)
+        now += given[-1]
+        return search(solver, model)
+
+    schedule = brute_force(swap())
+    monkeypatch.setattr(cp_sat, "solve_interruptibly", wait)
+    monkeypatch.setattr(cp_sat.time, "monotonic", look)
+    solve_divisible(swap(), Limits(time_limit=1000, warm_start=schedule))
+    assert len(given) == 2
+    assert sum(given) > 850
+    assert now <= 1000 + 1 + 1  # from the first look on, and what the last one took
+
+
+def test_a_model_that_is_not_built_in_time_is_given_up() -> None:
+    result = solve(swap(), "cp-sat", time_limit=1e-6)
+    assert result.status == Status.UNKNOWN
+    assert "time limit" in result.stopped_by
 
 
 @pytest.mark.parametrize("factor", [1, 10**8 + 7])

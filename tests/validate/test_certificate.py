@@ -17,11 +17,13 @@ from pebbler.instances.memory import with_budget
 from pebbler.instances.transforms import in_pages, with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import compute_bound, single_peak_bound
+from pebbler.solver.brute_force import brute_force
 from pebbler.solver.checkpoints import hot_checkpoints
 from pebbler.solver.flow import flow_bound
 from pebbler.solver.flow_recompute import recompute_bound
 from pebbler.validate.certificate import (
     Certificate,
+    certify,
     check_certificate,
     proven_ns,
     read_certificate,
@@ -29,6 +31,8 @@ from pebbler.validate.certificate import (
     write_certificate,
 )
 from pebbler.validate.exact_bounds import compute_ns
+
+from .hostile import hostile_instance
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +212,68 @@ def test_a_certificate_for_paged_memory_says_so_and_holds_for_nothing_else() -> 
     assert f"prove a bound of {proven_ns(instance, elsewhere)} ns only" in reasons(instance, elsewhere)
     smaller = sealed(msgspec.structs.replace(bound.certificate, page_bytes=2**20))
     assert "ns only" in reasons(instance, smaller)
+
+
+def test_a_name_does_not_hide_that_a_bound_is_for_paged_memory() -> None:
+    instance = Workload("resnet56", 8, "v100").instance("50%")
+    paged = certify(in_pages(instance), "compute", "compute")
+    hidden = sealed(msgspec.structs.replace(paged, bound_by="compute"))
+    assert "if and only if it holds for paged schedules alone" in reasons(instance, hidden)
+    boast = sealed(msgspec.structs.replace(certify(instance, "compute", "compute"), bound_by="compute+pages"))
+    assert "if and only if" in reasons(instance, boast)
+
+
+def test_no_certificate_whatever_its_figures_is_accepted_above_an_optimum() -> None:
+    """Any figures, claims near what is possible: what the checker lets pass is true, what it refuses is not
+    what the figures prove."""
+    accepted = refused = senseless = 0
+    for seed in range(120):
+        rng = Random(seed)
+        instance = hostile_instance(rng, recomputable=seed % 3 == 0, most_tasks=4)
+        try:
+            schedule = brute_force(instance, "divisible", most_states=1000)
+        except TimeoutError:
+            continue
+        if schedule is None:
+            continue
+        for _ in range(30):
+            certificate = drawn(instance, rng, schedule.makespan_ns)
+            report = check_certificate(instance, certificate)
+            if report.valid:
+                assert certificate.lower_bound_ns <= schedule.makespan_ns
+                assert certificate.lower_bound_ns <= proven_ns(instance, certificate)
+            accepted += report.valid
+            refused += "ns only" in "".join(report.reasons)
+            senseless += "proves nothing" in "".join(report.reasons)
+    assert min(accepted, refused, senseless) >= 100
+
+
+def drawn(instance: Instance, rng: Random, optimum: int) -> Certificate:
+    """A certificate with figures that nobody worked out, some of which are no prices at all."""
+    count = len(instance.tasks)
+    some = sorted(rng.sample(range(count + (rng.random() < 0.1)), rng.randint(0, count)))
+    instants = 2 * len(some) + (rng.random() < 0.05)
+    engines = 1 if instance.engines == "single" else 2
+    one = rng.choice((1, 2, 7, 1000))
+    touched = rng.randrange(count)
+    rerun = (touched, rng.randint(0, 2 * len(some)), rng.randrange(len(instance.blocks)), rng.randint(0, one))
+    return sealed(
+        Certificate(
+            instance=instance.name,
+            argument=rng.choice(("compute", "single-peak", "prices", "prices")),
+            bound_by="a guess",
+            lower_bound_ns=max(optimum + rng.randint(-6, 3), 0),
+            position=rng.randint(0, count),
+            checkpoints=tuple(some),
+            denominator=one,
+            memory_prices=tuple(rng.choice((0, 0, rng.randint(0, 2 * one))) for _ in range(instants)),
+            engine_prices=tuple(
+                tuple(rng.choice((0, rng.randint(0, one))) // engines for _ in range(instants + 1))
+                for _ in range(engines)
+            ),
+            rerun_prices=(rerun,) if rng.random() < 0.2 else msgspec.UNSET,
+        )
+    )
 
 
 @pytest.mark.parametrize("argument", ["single-peak", "prices", "second runs"])
