@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from pebbler.instances.instance import Instance
@@ -71,13 +71,13 @@ class Enumeration:
     def window(self, first: int, until: int) -> int | None:
         """Least time between the end of task `first - 1` and that of task `until - 1`, over all schedules.
 
-        The time of what comes before and after is for nothing. Before the first task, it begins at once.
+        It begins with the program where there is no task before, and ends with it where there is none after:
+        with the copies that come behind the last task. What comes before and after is for nothing.
         """
 
         def counts(now: Moment) -> bool:
-            running = now.streams[0]
-            done = now.ran if running is None else running.item
-            return first <= done < until
+            done = self._done(now)
+            return first <= done and (done < until or until == len(self.instance.tasks))
 
         return self._least(counts)
 
@@ -90,16 +90,15 @@ class Enumeration:
         """
 
         def counts(now: Moment) -> bool:
-            running = now.streams[0]
-            done = now.ran if running is None else running.item
             work = now.streams[-1]
-            return done >= first and (work is None or work.algorithm == 0)
+            return self._done(now) >= first and (work is None or work.algorithm == 0)
 
         return self._least(counts, known_from=max(first - 1, 0))
 
     # --- the search ---------------------------------------------------------------------------------
 
-    def _least(self, counts, *, known_from: int | None = None) -> int | None:  # type: ignore[no-untyped-def]
+    def _least(self, counts: Callable[[Moment], bool], *, known_from: int | None = None) -> int | None:
+        """Least time, of that which counts, until everything is done: Dijkstra's search."""
         order = itertools.count()
         best: dict[Moment, int] = {}
         queue: list[tuple[int, int, Moment]] = []
@@ -240,6 +239,11 @@ class Enumeration:
         return now._replace(host=tuple(host), streams=tuple(streams)), elapsed
 
     # --- what is so ---------------------------------------------------------------------------------
+
+    def _done(self, now: Moment) -> int:
+        """Tasks whose first run has ended; for instances whose tasks run once."""
+        running = now.streams[0]
+        return now.ran if running is None else running.item
 
     def _before(self, d: int, k: int) -> int:
         """Version of a block that task k finds."""
