@@ -388,8 +388,8 @@ def windows(case: Case) -> Iterator[Claim]:
     """Let no task run again. The optimum of FLOW on a stretch, whose every task and the one before are
     checkpoints, and in which only the time between its ends counts, is at most the time between these two in
     every schedule. It begins with the end of the task before, or with the program; it ends with its last
-    task, or, if that is the last of all, with the program, copies behind the last task included. It holds with
-    anything whole that holds in FLOW, and with any blocks left out that can leave and come back."""
+    task, or, if that is the last of all, with the program, copies behind the last task included. It holds
+    with anything whole that holds in FLOW, and with any blocks left out that can leave and come back."""
     for window in _windows(case, case.rng.choice(("all", "none"))):
         if not window.idle:
             kind = "head" if window.first == 0 else "tail" if window.until == len(case.instance.tasks) else ""
