@@ -26,6 +26,7 @@ from .bounds import Bound, best_bound
 from .linear import LinearModel, LinearResult, takes_whole_columns
 from .linear_worker import LinearWorker
 from .pebbling import Pebbling, pebble
+from .scaling import proven_ns
 from .stage_model import (
     Action,
     StageModel,
@@ -37,9 +38,6 @@ from .stage_model import (
     runs_of,
     with_releases,
 )
-
-_SAFETY = 1e-6
-"""Relative amount by which a floating-point bound is lowered before it is used."""
 
 _SHARE = 0.6
 """Share of the time limit that the search for a schedule may take; the bound gets the rest."""
@@ -179,5 +177,6 @@ def _ending(result: LinearResult) -> str:
 
 
 def _bound(result: LinearResult, model: StageModel, solver: str) -> Bound:
-    proven = result.bound * model.nanoseconds * (1 - _SAFETY) if math.isfinite(result.bound) else 0.0
-    return Bound(max(math.ceil(proven), 0), f"checkmate-{solver}", certified=False)
+    known = math.isfinite(result.bound)
+    proven = proven_ns(result.bound, len(model.linear.cost), model.nanoseconds) if known else 0
+    return Bound(proven, f"checkmate-{solver}", certified=False)

@@ -138,9 +138,8 @@ class Checkpoints:
         known = set(spots)
         cost: dict[int, float] = defaultdict(float)
         for names, columns in model.gaps.items():
-            total = sum(self._courses[name].bytes for name in names) / model.bytes
-            out = 0.0 if columns.soonest is None else values[columns.soonest] * columns.unit / total
-            back = values[columns.back[-1]] * columns.unit / total
+            out = 0.0 if columns.soonest is None else values[columns.soonest]
+            back = values[columns.back[-1]]
             for name in names:
                 course = self._courses[name]
                 if course.writer is not None and course.writer not in known:

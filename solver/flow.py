@@ -32,16 +32,14 @@ from ..validate.exact_bounds import Prices, fitting, least_times
 from ..validate.exact_reruns import RerunKey
 from .bounds import Bound, certified_bound
 from .linear import LinearModel, LinearOptions, LinearResult, ModelBuilder, solve_linear
+from .scaling import copies_ns, proven_ns, size_unit, time_unit
 from .unbroken import LONG, UnbrokenCopies
 
 Integrality = Literal["none", "algorithms", "all"]
 """What must be whole: nothing (LP), the choice of algorithms, or that and the evictions (MILP)."""
 
-_RANGE = 1e4
-"""What the compute time and the pool are scaled to, so that tolerances of solvers stay small beside them."""
-
-SAFETY = 1e-6
-"""Relative amount by which a floating-point bound is lowered before it is used."""
+_ROUNDING = 1e-15
+"""Of a row of memory, relative to the sizes in it: so much its coefficients may be off."""
 
 _FASTEST = -40
 """Of the paces that are told apart: bytes take a fortieth of the time or less."""
@@ -88,9 +86,10 @@ class _Version:
 class Window(NamedTuple):
     """A stretch of tasks and the least time that it takes.
 
-    From the end of the task before `first`, or the start of the program, to the end of task `until - 1`; in
-    nanoseconds. With `idle` it is of the last tasks, to the end of the program, and only the time counts for
-    which the engine of prefetches is idle.
+    From the end of the task before `first`, or the start of the program, to the end of task `until - 1`; if
+    that is the last task, to the end of the program, with the copies that come after all tasks. In
+    nanoseconds. With `idle` it is of the last tasks, and only the time counts for which the engine of
+    prefetches is idle.
     """
 
     first: int
@@ -102,9 +101,9 @@ class Window(NamedTuple):
 class GapColumns(NamedTuple):
     """Columns of a gap, in the order of instants.
 
-    From instant `first` on, `absent` says which share of it is absent, and `back` how much has still to come
-    back; from `ready` on, `out` how much of its version is out. Both are in units of `unit` bytes of the
-    model, as is `soonest`, what goes out in the first interval in which any of it can (None: nothing ever).
+    From instant `first` on, `absent` says which share of it is absent, and `back` which has still to come
+    back; from `ready` on, `out` which share of its version is out. `soonest` is the share that goes out in
+    the first interval in which any of it can (None: nothing ever).
     """
 
     first: int
@@ -113,7 +112,6 @@ class GapColumns(NamedTuple):
     ready: int
     out: NDArray[np.int64]
     soonest: int | None
-    unit: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +204,7 @@ def proven(instance: Instance, result: LinearResult, model: FlowModel, name: str
 
     Dual values of a linear model are prices of memory and of the engines' time, from which a bound is worked
     out in exact arithmetic, with its certificate; windows have no part in it. What rests on floating point
-    alone is lowered by a relative safety margin of 1e-6; it counts where it is higher.
+    alone is lowered by what its tolerances can make (`proven_ns`); it counts where it is higher.
     """
     return proven_by(instance, result, model, name, "+".join((name, *model.beyond)), {})
 
@@ -236,8 +234,8 @@ def proven_by(
         certificate = certify(instance, "prices", name, checkpoints=model.checkpoints, prices=prices)
         found.append(certified_bound(certificate))
     if math.isfinite(result.bound):
-        bound = math.ceil(result.bound * model.nanoseconds * (1 - SAFETY))
-        found.append(Bound(max(bound, 0), name_of_bound(instance, word), certified=False))
+        bound = proven_ns(result.bound, len(model.linear.cost), model.nanoseconds)
+        found.append(Bound(bound, name_of_bound(instance, word), certified=False))
     return reduce(Bound.raised, found) if found else None
 
 
@@ -312,8 +310,9 @@ def window_model(
 ) -> FlowModel:
     """Build FLOW for the least time of a stretch of tasks, whatever comes before and after it.
 
-    Every task of it is a checkpoint, and so is the one before it, at whose end the time begins. Copies before
-    and after cost nothing, so that blocks that it does not use leave the device if they can.
+    Every task of it is a checkpoint, and so is the one before it, at whose end the time begins. It ends with
+    the last of these tasks, or with the program if that is the last of all. Copies before and after cost
+    nothing, so that blocks that it does not use leave the device if they can.
 
     Parameters
     ----------
@@ -380,17 +379,22 @@ def _model(
     skipped = np.array([before[end] - before[start] for start, end in zip(starts, ends, strict=True)])
     least = np.zeros(2 * count + 1)
     least[0::2] = skipped * timed[0::2]
-    units = max(before[stretch.until] - before[stretch.first], 1) / _RANGE, max(room, 1) / _RANGE
+    versions = _versions(instance, positions, stretch.blocks)
+    copies = copies_ns(instance.blocks[d] for d in stretch.blocks)
+    held = (version.bytes for version in versions)
+    scratch = (algorithm.workspace_bytes for algorithms in fits.values() for algorithm in algorithms)
+    compute = before[stretch.until] - before[stretch.first]
+    units = time_unit(compute, copies), size_unit(room, (*held, *scratch))
     ns, size = units
     delta = builder.columns(2 * count + 1, lower=least / ns, cost=0.0 if idle else timed)
 
     # memory at both instants of each checkpoint, and the choice of its algorithm
-    versions = _versions(instance, positions, stretch.blocks)
     if integrality != "all" and not idle:
         versions = _merged(versions)
     capacity = np.repeat([float(room - footprint(instance, int(k))) for k in positions], 2)
     staying = _staying_bytes(instance, positions, stretch.blocks)
-    memory = builder.rows(2 * count, upper=(capacity - staying) / size)
+    slack = _ROUNDING * (room + staying)
+    memory = builder.rows(2 * count, upper=(capacity - staying + slack) / size)
     whole = integrality != "none"
     choices: dict[int, dict[int, int]] = {}
     for i, k in enumerate(positions.tolist()):
@@ -437,7 +441,7 @@ def _model(
         _add_idle_windows(builder, idle_windows, positions, back, ns)
     timed_windows = [window for window in windows if not window.idle]
     if timed_windows:
-        _add_windows(builder, timed_windows, stretch.first, positions, delta, np.array(before) / ns, ns)
+        _add_windows(builder, timed_windows, positions, delta, np.array(before) / ns, ns)
     return FlowModel(
         linear=builder.build(),
         nanoseconds=ns,
@@ -454,38 +458,37 @@ def _model(
 def _add_windows(
     builder: ModelBuilder,
     windows: Sequence[Window],
-    first: int,
     positions: NDArray[np.int64],
     delta: NDArray[np.int64],
     before: NDArray[np.float64],
     ns: float,
 ) -> None:
-    """Columns for the ends of tasks, which the intervals and the windows keep apart; `before` in units."""
-    marks = {
-        first,
-        *(positions[positions >= first] + 1).tolist(),
-        *(end for window in windows for end in window[:2]),
-    }
+    """Columns for the ends of tasks, which the intervals and the windows keep apart; `before` in units.
+
+    The last of them is the end of the program: of a window of the last tasks, and of the last interval.
+    """
+    total = len(before) - 1
+    marks = {0, total, *(positions + 1).tolist(), *(end for window in windows for end in window[:2])}
     ends = np.array(sorted(marks), dtype=np.int64)
     at = builder.columns(len(ends))
     column = dict(zip(ends.tolist(), at.tolist(), strict=True))
     apart = builder.rows(len(ends) - 1, lower=np.diff(before[ends]))
     builder.entries(apart, at[1:], 1.0)
     builder.entries(apart, at[:-1], -1.0)
-    reached = column[first]
+    reached = 0
     for i, k in enumerate(positions.tolist()):
-        if k < first:
-            continue
+        passed = delta[2 * i : 2 * i + (3 if k + 1 == total else 2)]
         interval = builder.rows(1, lower=0.0, upper=0.0)
-        builder.entries(
-            interval, [column[k + 1], reached, *delta[2 * i : 2 * i + 2]], [1.0, -1.0, -1.0, -1.0]
-        )
+        builder.entries(interval, [column[k + 1], column[reached]], [1.0, -1.0])
+        builder.entries(interval, passed, -1.0)
         last = int(ends[np.searchsorted(ends, k, "right") - 1])
         run = builder.rows(1, lower=before[k] - before[last])
-        builder.entries(run, [column[k + 1], column[last], delta[2 * i + 1]], [1.0, -1.0, -1.0])
-        reached = column[k + 1]
-    if at[-1] != reached:
-        builder.entries(builder.rows(1, upper=0.0), [at[-1], reached, delta[-1]], [1.0, -1.0, -1.0])
+        builder.entries(run, [column[k + 1], column[last]], [1.0, -1.0])
+        builder.entries(run, passed[1:], -1.0)
+        reached = k + 1
+    if reached < total:
+        rest = builder.rows(1, lower=0.0, upper=0.0)
+        builder.entries(rest, [column[total], column[reached], delta[-1]], [1.0, -1.0, -1.0])
     rows = builder.rows(len(windows), lower=[window.least_ns / ns for window in windows])
     builder.entries(rows, [column[window.until] for window in windows], 1.0)
     builder.entries(rows, [column[window.first] for window in windows], -1.0)
@@ -530,30 +533,30 @@ def _add_version(
         instants = np.arange(version.ready, last + 1)
         if len(instants):
             lower = np.zeros(len(instants))
-            lower[-1] = size if version.must_leave else 0.0
-            q = builder.columns(len(instants), lower=lower, upper=size)
+            lower[-1] = float(version.must_leave)
+            q = builder.columns(len(instants), lower=lower, upper=1.0)
             offloaded = dict(zip(instants.tolist(), q.tolist(), strict=True))
             rising = builder.rows(len(q) - 1, lower=0.0)
             builder.entries(rising, q[1:], 1.0)
             builder.entries(rising, q[:-1], -1.0)
-            rate = float(version.offload_ns) / ns / size
+            rate = float(version.offload_ns) / ns
             if lines is not None:
-                leaving = lines[0].add(instants, q, size, float(version.offload_ns), comes_back=False)
+                leaving = lines[0].add(instants, q, float(version.offload_ns), comes_back=False)
                 if leaving is not None:
                     left = dict(zip(instants.tolist(), leaving.done.tolist(), strict=True))
             builder.entries(out[instants], q, rate)
             builder.entries(out[instants[1:]], q[:-1], -rate)
     for gap in version.gaps if version.prefetch_ns is not None else ():
         instants = np.arange(gap.first, gap.last + 1)
-        rate = float(version.prefetch_ns or 0) / ns / size
+        rate = float(version.prefetch_ns or 0) / ns
         possible = np.array([version.ready is None or int(i) in offloaded for i in instants])
-        r = builder.columns(len(instants), upper=size)
+        r = builder.columns(len(instants), upper=1.0)
         x = builder.columns(len(instants), upper=possible.astype(float), integer=whole)
         q = np.array(list(offloaded.values()), dtype=np.int64)
         soonest = int(q[0]) if len(q) else None
-        gaps.append(GapColumns(gap.first, x, r, version.ready or 0, q, soonest, 1.0))
+        gaps.append(GapColumns(gap.first, x, r, version.ready or 0, q, soonest))
         if lines is not None:
-            coming = lines[1].add(instants, r, size, float(version.prefetch_ns or 0), comes_back=True)
+            coming = lines[1].add(instants, r, float(version.prefetch_ns or 0), comes_back=True)
             if coming is not None:
                 before = builder.rows(len(r), upper=1.0)
                 builder.entries(before, x, 1.0)
@@ -563,11 +566,11 @@ def _add_version(
         builder.entries(falling, r[1:], -1.0)
         still = builder.rows(len(r), lower=0.0)
         builder.entries(still, r, 1.0)
-        builder.entries(still, x, -size)
+        builder.entries(still, x, -1.0)
         if version.ready is not None and possible.any():
             gone = builder.rows(int(possible.sum()), lower=0.0)
             builder.entries(gone, [offloaded[int(i)] for i in instants[possible]], 1.0)
-            builder.entries(gone, x[possible], -size)
+            builder.entries(gone, x[possible], -1.0)
             if left:
                 after = builder.rows(int(possible.sum()), upper=0.0)
                 builder.entries(after, x[possible], 1.0)
@@ -577,8 +580,8 @@ def _add_version(
         builder.entries(back[instants[1:]], r[1:], -rate)
         builder.entries(back[gap.last + 1], r[-1], rate)
         if gap.must_load:
-            # what is not left at the first instant was loaded before it: size - r, a constant on the row
-            load = builder.columns(1, lower=size, upper=size)
+            # what is not left at the first instant was loaded before it: 1 - r, a constant on the row
+            load = builder.columns(1, lower=1.0, upper=1.0)
             builder.entries(back[gap.first], load, rate)
             builder.entries(back[gap.first], r[0], -rate)
     return gaps
@@ -614,7 +617,7 @@ def _add_stay(
     builder.entries(out[np.arange(ready, gap.last + 1)], leaving, float(version.offload_ns or 0) / ns)
     builder.entries(back[instants + 1], coming, float(version.prefetch_ns or 0) / ns)
     soonest = int(leaving[0]) if len(leaving) else None
-    return [GapColumns(gap.first, absent, absent, gap.first, absent, soonest, size)]
+    return [GapColumns(gap.first, absent, absent, gap.first, absent, soonest)]
 
 
 def _versions(instance: Instance, positions: NDArray[np.int64], blocks: Sequence[int]) -> list[_Version]:

@@ -34,7 +34,7 @@ def guide_of(instance: Instance, model: FlowModel, values: NDArray[np.float64]) 
     evictions = [
         eviction
         for gaps, columns in model.gaps.items()
-        for eviction in _evictions(instance, model, gaps, columns, values)
+        for eviction in _evictions(instance, gaps, columns, values)
     ]
     algorithms = [by_speed(task)[0] for task in instance.tasks]
     for k, columns in model.choices.items():
@@ -54,13 +54,12 @@ def guide_of(instance: Instance, model: FlowModel, values: NDArray[np.float64]) 
 
 def _evictions(
     instance: Instance,
-    model: FlowModel,
     gaps: tuple[Gap, ...],
     columns: GapColumns,
     values: NDArray[np.float64],
 ) -> list[_Eviction]:
-    sizes = [instance.blocks[d].bytes / model.bytes for d, _ in gaps]
-    still, gone = values[columns.back] * columns.unit, values[columns.out] * columns.unit
+    sizes = [instance.blocks[d].bytes for d, _ in gaps]
+    still, gone = values[columns.back] * sum(sizes), values[columns.out] * sum(sizes)
     absent = float(values[columns.absent].max(initial=0.0)) * sum(sizes)
     evictions = []
     so_far = 0.0

@@ -31,9 +31,7 @@ from ..validate.exact_reruns import RerunKey, rerun_intervals
 from .bounds import Bound
 from .flow import Integrality, PricedModel, proven_by
 from .linear import LinearOptions, LinearResult, ModelBuilder, solve_linear
-
-_RANGE = 1e4
-"""What the compute time and the pool are scaled to, so that tolerances of solvers stay small beside them."""
+from .scaling import copies_ns, size_unit, time_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +155,14 @@ class _Model:
         total = len(instance.tasks)
         least = least_times(instance)
         before = [0, *accumulate(least)]
-        self.ns, self.size = max(before[-1], 1) / _RANGE, max(instance.pool_bytes, 1) / _RANGE
+        self.ns = time_unit(before[-1], copies_ns(instance.blocks))
+        sizes = (
+            block.bytes
+            for block, uses in zip(instance.blocks, instance.uses, strict=True)
+            if uses or block.finally_ == "device"
+        )
+        workspaces = (a.workspace_bytes for k in self.checkpoints for a in fitting(instance, k))
+        self.size = size_unit(instance.pool_bytes, (*sizes, *workspaces))
 
         # intervals: the first runs that are skipped between checkpoints, and all second runs
         starts = [0, *(k + 1 for k in self.checkpoints)]

@@ -6,7 +6,7 @@ HiGHS, SCIP, GLOP and PDLP, and through PuLP CBC and what else there is on a mac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
 import numpy as np
@@ -17,8 +17,11 @@ from ..instances.errors import PebblerError
 MATH_OPT_SOLVERS = ("highs", "scip", "glop", "pdlp")
 """Solvers that come with OR-Tools."""
 
-GAP = 1e-6
+GAP = 5e-7
 """Relative gap at which a solver may call a solution with whole columns optimal."""
+
+SMALL = 1e-9
+"""Entries up to this are nothing to HiGHS and SCIP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +199,12 @@ def solve_linear(
 def solve_in_process(model: LinearModel, solver: str, **options: Unpack[LinearOptions]) -> LinearResult:
     """Solve a model in this process, and check what comes back.
 
-    OR-Tools and PuLP must not meet in one process: `solve_linear` sees to that.
+    OR-Tools and PuLP must not meet in one process: `solve_linear` sees to that. Entries that solvers would
+    drop are left out here, so that it is a relaxation that is solved.
     """
     from .verify import verified
 
+    model = without_small_entries(model)
     if solver in MATH_OPT_SOLVERS:
         from .math_opt import solve_by_math_opt
 
@@ -207,6 +212,26 @@ def solve_in_process(model: LinearModel, solver: str, **options: Unpack[LinearOp
     from .pulp_adapter import solve_by_pulp
 
     return verified(model, solve_by_pulp(model, solver, **options))
+
+
+def without_small_entries(model: LinearModel) -> LinearModel:
+    """Leave out entries that are nothing to solvers; their rows become wider by all that these can make."""
+    small = np.abs(model.values) <= SMALL
+    if not small.any():
+        return model
+    rows, columns, values = model.rows[small], model.columns[small], model.values[small]
+    kept = values != 0
+    rows, columns, values = rows[kept], columns[kept], values[kept]
+    made = np.sort([values * model.lower[columns], values * model.upper[columns]], axis=0)
+    least, most = (np.bincount(rows, weights=made[i], minlength=len(model.row_lower)) for i in range(2))
+    return replace(
+        model,
+        rows=model.rows[~small],
+        columns=model.columns[~small],
+        values=model.values[~small],
+        row_lower=model.row_lower - most,
+        row_upper=model.row_upper - least,
+    )
 
 
 def list_linear_solvers() -> tuple[str, ...]:

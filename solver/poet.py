@@ -21,6 +21,7 @@ from ..instances.instance import Instance
 from .bounds import best_bound
 from .linear import takes_whole_columns
 from .linear_worker import LinearWorker
+from .scaling import copies_ns
 from .stage_model import Action, StageModel, Stages, chosen_in, placed, require_stages, with_releases
 
 
@@ -110,6 +111,9 @@ class PagedStages(Stages):
         self._at_most(copy, [self.host[d]])
         self._at_most(start, [copy] if left is None else [copy, left])
         return start
+
+    def _copies_ns(self) -> int:
+        return copies_ns(self.instance.blocks)
 
     def _add_block(self, d: int, size: float, rows: dict[tuple[int, int], int]) -> int | None:
         """As without pages; what must end on the host is copied at last, if it has not been."""

@@ -27,9 +27,7 @@ from ..instances.units import ceil_to
 from ..validate.schedule import MemoryModel, unit_bytes
 from .linear import LinearModel, ModelBuilder
 from .packing import pack
-
-_RANGE = 1e4
-"""What the ideal time and the pool are scaled to, so that tolerances of solvers stay small beside them."""
+from .scaling import size_unit, time_unit
 
 _PACK_SECONDS = 10.0
 """Time limit of the search for addresses, where first fit finds none."""
@@ -100,7 +98,7 @@ class Stages:
         unit = unit_bytes(instance, self.memory)
         unit = 1 if self.first_runs_only else unit
         pool = instance.pool_bytes // unit * unit
-        self.ns, size = max(ideal_ns(instance), 1) / _RANGE, max(pool, 1) / _RANGE
+        self.ns, size = time_unit(ideal_ns(instance), self._copies_ns()), size_unit(pool, ())
         rows: dict[tuple[int, int], int] = {}
         for t, steps in enumerate(self.stages):
             for k in steps:
@@ -121,6 +119,10 @@ class Stages:
             if instance.uses[d] or block.finally_ == "device":
                 self._add_block(d, ceil_to(block.bytes, unit) / size, rows)
         return StageModel(builder.build(), self.ns, self.choices)
+
+    def _copies_ns(self) -> int:
+        """Time of what it may copy."""
+        return 0
 
     def _add_block(self, d: int, size: float, rows: dict[tuple[int, int], int]) -> int | None:
         """Where a block is: it stays from stage to stage, or is there from its writer on, and is let go once.

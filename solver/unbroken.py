@@ -51,7 +51,6 @@ class UnbrokenCopies:
         self,
         instants: NDArray[np.int64],
         columns: NDArray[np.int64],
-        size: float,
         time_ns: float,
         *,
         comes_back: bool,
@@ -61,9 +60,7 @@ class UnbrokenCopies:
         Parameters
         ----------
         instants, columns
-            Successive instants, and how much of it is out, or has still to come back, at each of them.
-        size
-            All of it, in the same unit.
+            Successive instants, and which share of it is out, or has still to come back, at each of them.
         time_ns
             How long it takes.
         comes_back
@@ -78,17 +75,17 @@ class UnbrokenCopies:
         builder, count = self._builder, len(instants)
         # an offload goes on in the interval before an instant, a prefetch in the one after it
         moved = builder.rows(count, upper=1.0)
-        builder.entries(moved, columns, 1.0 / size)
+        builder.entries(moved, columns, 1.0)
         if comes_back:
-            builder.entries(moved[:-1], columns[1:], -1.0 / size)
+            builder.entries(moved[:-1], columns[1:], -1.0)
         else:
-            builder.entries(moved[1:], columns[:-1], -1.0 / size)
+            builder.entries(moved[1:], columns[:-1], -1.0)
         builder.entries(moved, self._throughout[instants + comes_back], 1.0)
         if time_ns <= self._long_ns:
             return None
         begun = builder.columns(count, upper=1.0, integer=True)
         done = builder.columns(count, upper=1.0, integer=True)
-        share, rest = (-1.0 / size, 1.0) if comes_back else (1.0 / size, 0.0)  # copied: share x column + rest
+        share, rest = (-1.0, 1.0) if comes_back else (1.0, 0.0)  # copied: share x column + rest
         some = builder.rows(count, lower=rest)
         builder.entries(some, begun, 1.0)
         builder.entries(some, columns, -share)

@@ -17,8 +17,9 @@ from itertools import accumulate
 from ..instances.instance import Instance
 from ..instances.memory import fastest, live_ranges
 from ..validate.exact_bounds import least_times
-from .flow import SAFETY, Integrality, Window, fixed_blocks, window_model
+from .flow import Integrality, Window, fixed_blocks, window_model
 from .linear import LinearModel, LinearResult
+from .scaling import proven_ns
 
 _SHARE, _SHARE_OF_ENDS = 0.25, 0.5
 """Of the time for all windows of a length, what one may take, so that a hard one leaves time to the others.
@@ -45,7 +46,7 @@ class Windows:
         self.known: list[Window] = []
         self._instance, self._integrality = instance, integrality
         self._before = [0, *accumulate(least_times(instance))]
-        self._least: dict[bytes, int] = {}
+        self._bounds: dict[bytes, float] = {}  # in the units of each model
         self._live = live_ranges(instance)
         self._scratch = [algorithm.workspace_bytes for algorithm in fastest(instance)]
         self._fixed = fixed_blocks(instance)
@@ -82,13 +83,14 @@ class Windows:
             model = window_model(self._instance, first, until, self._integrality, self._before, idle=idle)
             key = _digest(model.linear)
             left = deadline - time.monotonic()
-            if key not in self._least and left > 0:
+            if key not in self._bounds and left > 0:
                 result = solve(model.linear, min(left, share * seconds))
                 if result is None:
                     return None
-                found = max(result.bound * model.nanoseconds * (1 - SAFETY), 0.0)
-                self._least[key] = math.ceil(found) if math.isfinite(found) else 0
-            return self._least.get(key, 0)
+                self._bounds[key] = result.bound
+            bound = self._bounds.get(key, -math.inf)
+            columns = len(model.linear.cost)
+            return proven_ns(bound, columns, model.nanoseconds) if math.isfinite(bound) else 0
 
         total = len(self._instance.tasks)
         last = max(total - length, 0)
@@ -131,11 +133,12 @@ class Windows:
 
 
 def _digest(model: LinearModel) -> bytes:
+    """Of all that a solver is given: models with the same have the same bound, in their own units."""
     arrays = (
         model.cost, model.lower, model.upper, model.integer, model.rows, model.columns, model.values,
         model.row_lower, model.row_upper,
     )  # fmt: skip
     seen = hashlib.sha256()
     for array in arrays:
-        seen.update(array.tobytes())
+        seen.update(len(array).to_bytes(8) + array.tobytes())
     return seen.digest()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import msgspec
 import numpy as np
 import pytest
 
-from pebbler.benchmark.tiny import scaled, tiny_instance
+from pebbler.benchmark.tiny import scaled, tiny_instance, twisted
 from pebbler.instances.errors import PebblerError
+from pebbler.instances.files import read_instance
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import with_budget
 from pebbler.instances.workload import Workload
@@ -18,6 +20,8 @@ from pebbler.solver.brute_force import brute_force
 from pebbler.solver.checkpoints import hot_checkpoints
 from pebbler.solver.flow import flow_bound, flow_model
 from pebbler.solver.linear import ModelBuilder, solve_linear
+
+DATA = Path(__file__).parent / "data"
 
 
 def without_recomputation(seeds: range) -> list[Instance]:
@@ -149,3 +153,67 @@ def test_solvers_that_cannot_are_refused() -> None:
         solve_linear(builder.build(), solver="glop")
     with pytest.raises(PebblerError, match="'gurobi' is not available here"):
         solve_linear(builder.build(), solver="gurobi")
+
+
+def test_two_bytes_of_ten_billion_leave_as_wholly_as_others() -> None:
+    """What is out is a share of its block: in bytes of the pool it was smaller than tolerances are."""
+    instance = read_instance(DATA / "big-200007.instance.json")
+    schedule = brute_force(instance, "divisible")
+    assert schedule is not None
+    every = range(len(instance.tasks))
+    for checkpoints in (every, every[::2], every[1::2]):
+        for how in ("none", "algorithms", "all"):
+            assert lower(instance, checkpoints, how) <= schedule.makespan_ns == 14000
+        bound = flow_bound(instance, checkpoints, integrality="all", unbroken=True)
+        assert bound is not None
+        assert bound.lower_bound_ns <= 14000
+
+
+@pytest.mark.parametrize("first", range(0, 60, 30))
+def test_no_scale_of_sizes_and_times_makes_a_bound_too_high(first: int) -> None:
+    """Blocks of a byte beside terabytes, tasks of no time beside copies of minutes, or the reverse."""
+    rng = Random(first)
+    judged = met = 0
+    for seed in range(first, first + 30):
+        instance = twisted(seed)
+        sizes = rng.choice((1, 10**6, 10**12))
+        times, copies = rng.choice(((1, 1), (0, 10**9), (1, 10**11), (10**12, 1)))
+        changed = msgspec.structs.replace(
+            instance,
+            budget_bytes=(instance.budget_bytes - instance.resident_bytes) * sizes + instance.resident_bytes,
+            blocks=tuple(
+                msgspec.structs.replace(
+                    b,
+                    bytes=1 if rng.random() < 0.2 and b.tensor is None else b.bytes * sizes,
+                    begin=b.begin if b.begin is None else b.begin * sizes,
+                    offload_ns=None if b.offload_ns is None else b.offload_ns * copies,
+                    prefetch_ns=None if b.prefetch_ns is None else b.prefetch_ns * copies,
+                )
+                for b in instance.blocks
+            ),
+            tasks=tuple(
+                msgspec.structs.replace(
+                    t,
+                    algorithms=tuple(
+                        msgspec.structs.replace(
+                            a, duration_ns=a.duration_ns * times, workspace_bytes=a.workspace_bytes * sizes
+                        )
+                        for a in t.algorithms
+                    ),
+                )
+                for t in instance.tasks
+            ),
+        )
+        try:
+            schedule = brute_force(changed, "divisible", most_states=3000)
+        except TimeoutError:
+            continue
+        if schedule is None:
+            continue
+        judged += 1
+        for how in ("none", "all"):
+            bound = lower(changed, range(len(changed.tasks)), how)
+            assert bound <= schedule.makespan_ns, (seed, how)
+        met += bound >= 0.999 * schedule.makespan_ns
+    assert judged >= 15
+    assert met >= judged / 3

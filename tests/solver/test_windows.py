@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 
 import pytest
 
+from pebbler.benchmark.tiny import plain as plain_instance
 from pebbler.benchmark.tiny import tiny_instance
+from pebbler.heuristics.methods import Limits, find_method
+from pebbler.instances.files import read_instance
 from pebbler.instances.instance import Instance
 from pebbler.instances.transforms import in_pages
 from pebbler.instances.workload import Workload
@@ -18,6 +23,8 @@ from pebbler.solver.windows import Windows
 from pebbler.validate.exact_bounds import least_times
 from pebbler.validate.schedule import Schedule
 from pebbler.validate.simulate import simulate
+
+DATA = Path(__file__).parent / "data"
 
 
 def solved(model: LinearModel, seconds: float) -> LinearResult:
@@ -227,3 +234,43 @@ def test_where_everything_fits_nothing_is_solved() -> None:
         pytest.fail("there is nothing to solve")
 
     Windows(instance, "all").prove(12, 60.0, refused)
+
+
+def above(name: str, length: int) -> tuple[int, int, int]:
+    """Bounds of FLOW on some tasks, the last among them, without windows and with; time of a schedule."""
+    instance = read_instance(DATA / f"{name}.instance.json")
+    some = range(len(instance.tasks) - 1, -1, -5)
+    plain = flow_bound(instance, some)
+    better = flow_bound(instance, some, windows=windows_of(instance, length))
+    schedule = find_method("modnn").call(instance, Limits()).schedule
+    assert plain is not None
+    assert better is not None
+    assert schedule is not None
+    return plain.lower_bound_ns, better.lower_bound_ns, schedule.makespan_ns
+
+
+def test_what_comes_after_the_last_task_counts_once() -> None:
+    """Of 1570 ns, 1000 are a copy behind the last task: once in the window's time, and once after it."""
+    plain, better, schedule = above("finally_tail", 12)
+    assert plain < better <= schedule == 1570
+
+
+def test_stretches_that_are_alike_but_for_the_unit_of_time_have_their_own_times() -> None:
+    plain, better, schedule = above("windows_digest", 12)
+    assert plain < better <= schedule == 41280
+
+
+def test_what_is_nothing_to_a_solver_makes_no_nanosecond() -> None:
+    """A stretch of some nanoseconds, of which a solver says a millionth part more or less."""
+    instance = plain_instance(0)
+
+    def noisy(model: LinearModel, seconds: float) -> LinearResult:
+        result = solved(model, seconds)
+        return replace(result, bound=result.bound * (1 + 5e-7) + 1e-3)
+
+    exact, noise = Windows(instance, "all"), Windows(instance, "all")
+    for length in range(1, len(instance.tasks) + 1):
+        exact.prove(length, 60.0, solved)
+        noise.prove(length, 60.0, noisy)
+    assert exact.known
+    assert noise.known == exact.known
