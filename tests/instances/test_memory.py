@@ -14,6 +14,7 @@ from pebbler.instances.memory import (
     ideal_ns,
     least_budget,
     live_bytes,
+    live_ranges,
     needs,
     parse_budget,
     require_budget,
@@ -221,3 +222,23 @@ def test_no_schedule_where_one_is_found_is_called_impossible() -> None:
             proven += 1
             assert brute_force(instance, "divisible") is None
     assert proven >= 10
+
+
+def test_what_only_the_end_needs_is_live_during_the_last_task() -> None:
+    """From the host it comes for the end; from the device it has been there all the time."""
+    run = Algorithm(name="run", duration_ns=1, workspace_bytes=0)
+    tasks = tuple(Task(name=name, inputs=(), outputs=(), algorithms=(run,)) for name in "abc")
+    late = Block(name="w", bytes=5, offload_ns=1, prefetch_ns=1, initially="host", finally_="device")
+    kept = msgspec.structs.replace(late, name="v", initially="device")
+    idle = msgspec.structs.replace(late, name="u", finally_="anywhere")
+    instance = Instance(
+        name="end",
+        engines="duplex",
+        budget_bytes=10,
+        resident_bytes=0,
+        blocks=(late, kept, idle),
+        tasks=tasks,
+    )
+    assert live_ranges(instance) == [range(2, 3), range(3), range(0)]
+    assert live_bytes(instance) == [5, 5, 10]
+    assert unlimited_peak(instance) == 10

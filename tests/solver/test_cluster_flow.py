@@ -142,12 +142,12 @@ def test_nothing_proves_more_than_anything_that_hostile_gpus_do() -> None:
     searched = schedules = better = 0
     for seed in range(70):
         rng = Random(seed)
-        instance = hostile_cluster(rng)
+        instance = hostile_cluster(rng, gpus=2 if seed % 2 else None)
         if instance.budget_bytes < least_budget(instance):
             continue
         found: list[int | None] = []
         try:
-            optimum = cluster_brute_force(instance, most_states=300)
+            optimum = cluster_brute_force(instance, most_states=500)
             found.append(optimum and optimum.makespan_ns)
             searched += optimum is not None
         except (PebblerError, TimeoutError):  # it is for one node that adds up gradients, and few states
@@ -166,6 +166,6 @@ def test_nothing_proves_more_than_anything_that_hostile_gpus_do() -> None:
                 bound = cluster_flow_bound(instance, some, integrality=integrality)  # type: ignore[arg-type]
                 assert bound is None or bound.lower_bound_ns <= min(known), (seed, some)
                 better += bound is not None and bound.lower_bound_ns > least
-    assert searched >= 5
+    assert searched >= 4
     assert schedules >= 60
     assert better >= 10

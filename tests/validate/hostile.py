@@ -87,9 +87,21 @@ def hostile_cluster(rng: Random, *, gpus: int | None = None) -> Instance:
     """Return a hostile instance of one to three tasks on two to four GPUs, or on so many.
 
     They share a bus that may be slower than their links, and add up gradients on the host of one or two
-    nodes, or over NVLink. Gradients take no time on a link, or much; some are for nobody.
+    nodes, or over NVLink. Gradients take no time on a link, or much; some are for nobody. In most
+    draws, all links have one pace, so that the bus is what is slow.
     """
     instance = hostile_instance(rng, most_tasks=3)
+    pace = rng.choice((None, 1, 2, 3))
+    if pace is not None:
+        blocks = tuple(
+            msgspec.structs.replace(
+                block,
+                offload_ns=block.offload_ns and -(-block.bytes // pace),
+                prefetch_ns=block.prefetch_ns and -(-block.bytes // pace),
+            )
+            for block in instance.blocks
+        )
+        instance = msgspec.structs.replace(instance, blocks=blocks)
     tasks = range(len(instance.tasks))
     gradients = tuple(
         Gradient(
@@ -97,23 +109,32 @@ def hostile_cluster(rng: Random, *, gpus: int | None = None) -> Instance:
             bytes=rng.choice((1, 2, 5, 12, 34)),
             offload_ns=rng.choice((0, 1, 2, 3, 8)),
             prefetch_ns=rng.choice((0, 1, 2, 3, 8)),
-            produced_by=rng.choice(tasks),
+            produced_by=rng.choice((0, rng.choice(tasks))),
             used_by=tuple(sorted({rng.choice(tasks) for _ in range(rng.choice((0, 0, 1, 2)))})),
         )
-        for i in range(rng.choice((0, 1, 1, 2, 3)))
+        for i in range(rng.choice((0, 1, 1, 2, 2, 3)))
     )
-    how = rng.choice(("host", "host", "nodes", "nvlink"))
-    many = rng.choice((2, 2, 2, 3, 4)) if gpus is None else gpus
+    if pace is not None:
+        gradients = tuple(
+            msgspec.structs.replace(
+                gradient,
+                offload_ns=gradient.offload_ns and -(-gradient.bytes // pace),
+                prefetch_ns=gradient.prefetch_ns and -(-gradient.bytes // pace),
+            )
+            for gradient in gradients
+        )
+    how = rng.choice(("host", "host", "nodes", "nvlink", "nvlink"))
+    many = rng.choice((2, 2, 3, 4)) if gpus is None else gpus
     many += many % 2 if how == "nodes" else 0
     cluster = Cluster(
         gpus=many,
         nodes=2 if how == "nodes" else 1,
-        bus_bytes_per_second=rng.choice((1, 2, 3, 5, 40)) * SECOND,
+        bus_bytes_per_second=rng.choice((1, 1, 2, 3, 5, 40)) * SECOND,
         cores=rng.choice((1, 2)),
         core_bytes_per_second=rng.choice((1, 4, 50)) * SECOND,
         host_bytes_per_second=rng.choice((6, 50)) * SECOND,
         network_bytes_per_second=rng.choice((1, 5)) * SECOND if how == "nodes" else None,
-        nvlink_bytes_per_second=rng.choice((1, 5)) * SECOND if how == "nvlink" else None,
+        nvlink_bytes_per_second=rng.choice((1, 2, 5)) * SECOND if how == "nvlink" else None,
         gradients=gradients,
     )
     return msgspec.structs.replace(instance, cluster=cluster)
