@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from random import Random
 
 import hypothesis
@@ -53,6 +53,10 @@ class Tally:
     met: int = 0
     impossible: int = 0
     features: Counter[str] = field(default_factory=Counter)
+
+    def as_dict(self) -> dict[str, object]:
+        """All of it by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def attack(self, theorem: Theorem, rng: Random) -> None:
         """Draw a case and attack; raise `Contradiction` if the theorem fails."""

@@ -13,7 +13,6 @@ import argparse
 import json
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ def conduct(name: str, seed: int, count: int) -> Line:
     began = time.monotonic()
     line: Line = {"theorem": name, "seed": seed, "count": count}
     try:
-        line |= asdict(attacked(THEOREMS[name], seed, count))
+        line |= attacked(THEOREMS[name], seed, count).as_dict()
     except Contradiction as found:
         line["contradiction"] = {
             "says": f"{found.claim.what}: {found.claim.bound}, possible {found.claim.possible}",
