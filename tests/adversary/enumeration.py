@@ -1,0 +1,282 @@
+"""Plain enumeration of everything that one GPU can do in divisible memory: slow, and meant to be obvious.
+
+It shares nothing with `solver/brute_force.py`: no estimate of what is left, no rule that says what is worth
+doing, no order of decisions. At any instant, any idle stream may start anything that is allowed, and any
+block that nothing uses may be dropped, even if that loses it. Only states that have been met at no more cost
+are not looked at twice.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from pebbler.instances.instance import Instance
+
+
+class Work(NamedTuple):
+    """What a stream does, and the nanoseconds until it has."""
+
+    kind: str
+    item: int
+    algorithm: int
+    left: int
+
+
+class Moment(NamedTuple):
+    """All that matters at an instant.
+
+    `device` has for each block the version that is (or will be, when what writes it has ended) on the device,
+    `host` the version there; None where there is none. `ran` is how many tasks have been started for the
+    first time.
+    """
+
+    ran: int
+    device: tuple[int | None, ...]
+    host: tuple[int | None, ...]
+    streams: tuple[Work | None, ...]
+    copied: frozenset[tuple[str, int, int]] = frozenset()
+
+
+class TooManyError(Exception):
+    """There are more states than may be looked at."""
+
+
+class Enumeration:
+    """All that can happen to an instance.
+
+    Parameters
+    ----------
+    instance
+        A tiny one.
+    most
+        States after which to give up.
+    """
+
+    def __init__(self, instance: Instance, most: int) -> None:
+        self.instance, self.most = instance, most
+        self.single = instance.engines == "single"
+        self.writes: list[list[int]] = []  # per block, the tasks that write or update it
+        for d in range(len(instance.blocks)):
+            self.writes.append(
+                [k for k, task in enumerate(instance.tasks) if d in task.outputs or d in task.updates]
+            )
+
+    def shortest(self) -> int | None:
+        """Least time in which everything can be done; None where it cannot be done at all."""
+        return self._least(lambda _: True)
+
+    def window(self, first: int, until: int) -> int | None:
+        """Least time between the end of task `first - 1` and that of task `until - 1`, over all schedules.
+
+        It begins with the program where there is no task before, and ends with it where there is none after:
+        with the copies that come behind the last task. What comes before and after is for nothing.
+        """
+
+        def counts(now: Moment) -> bool:
+            done = self._done(now)
+            return first <= done and (done < until or until == len(self.instance.tasks))
+
+        return self._least(counts)
+
+    def idle(self, first: int) -> int | None:
+        """Least time, from the end of task `first - 1` on, for which no known copy is on the last engine.
+
+        Known are one prefetch in each stay of a block between uses that has a task from `first - 1` on
+        inside, and one offload of a version that has such a stay, or must end on the host. Schedules that
+        copy any of these twice are left out.
+        """
+
+        def counts(now: Moment) -> bool:
+            work = now.streams[-1]
+            return self._done(now) >= first and (work is None or work.algorithm == 0)
+
+        return self._least(counts, known_from=max(first - 1, 0))
+
+    # --- the search ---------------------------------------------------------------------------------
+
+    def _least(self, counts: Callable[[Moment], bool], *, known_from: int | None = None) -> int | None:
+        """Least time, of that which counts, until everything is done: Dijkstra's search."""
+        order = itertools.count()
+        best: dict[Moment, int] = {}
+        queue: list[tuple[int, int, Moment]] = []
+        blocks = self.instance.blocks
+        host = tuple(None if b.initially == "absent" else 0 for b in blocks)
+        streams: tuple[Work | None, ...] = (None,) * (2 if self.single else 3)
+        there = [d for d, b in enumerate(blocks) if b.initially == "device"]
+        for count in range(len(there) + 1):
+            for kept in itertools.combinations(there, count):
+                device = tuple(0 if d in kept else None for d in range(len(blocks)))
+                start = Moment(0, device, host, streams)
+                if self._fits(start):
+                    best[start] = 0
+                    heapq.heappush(queue, (0, next(order), start))
+        seen = 0
+        while queue:
+            cost, _, now = heapq.heappop(queue)
+            if cost > best[now]:
+                continue
+            if self._is_over(now):
+                return cost
+            seen += 1
+            if seen > self.most:
+                raise TooManyError
+            for later, elapsed in self._next(now, known_from):
+                total = cost + (elapsed if counts(now) else 0)
+                if total < best.get(later, total + 1):
+                    best[later] = total
+                    heapq.heappush(queue, (total, next(order), later))
+        return None
+
+    def _is_over(self, now: Moment) -> bool:
+        if now.ran < len(self.instance.tasks) or any(now.streams):
+            return False
+        for d, block in enumerate(self.instance.blocks):
+            latest = len(self.writes[d])
+            if block.finally_ == "host" and now.host[d] != latest:
+                return False
+            if block.finally_ == "device" and now.device[d] != latest:
+                return False
+        return True
+
+    # --- what can happen ----------------------------------------------------------------------------
+
+    def _next(self, now: Moment, known_from: int | None) -> Iterator[tuple[Moment, int]]:
+        for d, version in enumerate(now.device):
+            if version is not None and not self._used(now, d):
+                yield now._replace(device=_with(now.device, d, None)), 0
+        if now.streams[0] is None:
+            for k in range(min(now.ran + 1, len(self.instance.tasks))):
+                if k == now.ran or self.instance.tasks[k].recomputable:
+                    yield from self._run(now, k)
+        for d in range(len(self.instance.blocks)):
+            yield from self._copy(now, d, "offload", 1, known_from)
+            yield from self._copy(now, d, "prefetch", 1 if self.single else 2, known_from)
+        if any(now.streams):
+            yield self._pass(now)
+
+    def _run(self, now: Moment, k: int) -> Iterator[tuple[Moment, int]]:
+        """Start a task: what it reads is there in the version of its turn, and nothing copies what it
+        writes."""
+        task = self.instance.tasks[k]
+        device = list(now.device)
+        for d in (*task.inputs, *task.updates):
+            if device[d] != self._before(d, k) or self._is_copied(now, d, "prefetch"):
+                return
+        for d in (*task.outputs, *task.updates):
+            version = self._before(d, k) + 1
+            if version < self._latest(now, d):  # a later update has made this version old
+                return
+            if self._is_copied(now, d, "prefetch") or self._is_copied(now, d, "offload"):
+                return
+            device[d] = version
+        for a, algorithm in enumerate(task.algorithms):
+            work = Work("run", k, a, algorithm.duration_ns)
+            later = now._replace(
+                ran=max(now.ran, k + 1), device=tuple(device), streams=(work, *now.streams[1:])
+            )
+            if self._fits(later):
+                yield later, 0
+
+    def _copy(
+        self, now: Moment, d: int, kind: str, stream: int, known_from: int | None
+    ) -> Iterator[tuple[Moment, int]]:
+        """Start a copy of the latest version: from the device, where it lies still, or back to it."""
+        block = self.instance.blocks[d]
+        time = block.offload_ns if kind == "offload" else block.prefetch_ns
+        if time is None or now.streams[stream] is not None:
+            return
+        latest = self._latest(now, d)
+        if kind == "offload":
+            if now.device[d] != latest or self._is_copied(now, d, "prefetch") or self._is_written(now, d):
+                return
+            later = now
+        else:
+            if now.device[d] is not None or now.host[d] != latest or self._is_copied(now, d, "offload"):
+                return
+            later = now._replace(device=_with(now.device, d, latest))
+        mark = 0
+        if known_from is not None:
+            name = self._known(now, d, kind, known_from)
+            if name is not None and name in now.copied:
+                return
+            if name is not None:
+                mark, later = 1, later._replace(copied=later.copied | {name})
+        work = Work(kind, d, mark, time)
+        streams = (*now.streams[:stream], work, *now.streams[stream + 1 :])
+        later = later._replace(streams=streams)
+        if self._fits(later):
+            yield later, 0
+
+    def _known(self, now: Moment, d: int, kind: str, first: int) -> tuple[str, int, int] | None:
+        """Name of a copy that the models know, by its version or the use before it."""
+        tasks, block = self.instance.tasks, self.instance.blocks[d]
+        end = len(tasks)
+        marks = [-1] if block.initially != "absent" else []
+        marks += [k for k, task in enumerate(tasks) if d in task.blocks]
+        marks += [end] if block.finally_ == "device" else []
+        stays = [s for s in itertools.pairwise(marks) if any(s[0] < k < s[1] for k in range(first, end))]
+        if kind == "prefetch":
+            after = max((mark for mark in marks if mark < now.ran), default=-1)
+            return ("prefetch", d, after) if any(stay[0] == after for stay in stays) else None
+        latest = self._latest(now, d)
+        leaves = block.finally_ == "host" and latest == len(self.writes[d])
+        stays = [stay for stay in stays if self._before(d, stay[0] + 1) == latest]
+        return ("offload", d, latest) if latest and (leaves or stays) else None
+
+    def _pass(self, now: Moment) -> tuple[Moment, int]:
+        """Let the next thing end, and with it what ends at the same time."""
+        elapsed = min(work.left for work in now.streams if work)
+        host, streams = list(now.host), []
+        for work in now.streams:
+            if work is not None and work.left == elapsed:
+                if work.kind == "offload":
+                    host[work.item] = now.device[work.item]
+                work = None
+            streams.append(work and work._replace(left=work.left - elapsed))
+        return now._replace(host=tuple(host), streams=tuple(streams)), elapsed
+
+    # --- what is so ---------------------------------------------------------------------------------
+
+    def _done(self, now: Moment) -> int:
+        """Tasks whose first run has ended; for instances whose tasks run once."""
+        running = now.streams[0]
+        return now.ran if running is None else running.item
+
+    def _before(self, d: int, k: int) -> int:
+        """Version of a block that task k finds."""
+        return sum(w < k for w in self.writes[d])
+
+    def _latest(self, now: Moment, d: int) -> int:
+        """Version of a block that has been begun last."""
+        return sum(w < now.ran for w in self.writes[d])
+
+    def _is_written(self, now: Moment, d: int) -> bool:
+        work = now.streams[0]
+        return work is not None and work.item in self.writes[d]
+
+    def _is_copied(self, now: Moment, d: int, kind: str) -> bool:
+        return any(work is not None and (work.kind, work.item) == (kind, d) for work in now.streams)
+
+    def _used(self, now: Moment, d: int) -> bool:
+        work = now.streams[0]
+        if work is not None and d in self.instance.tasks[work.item].blocks:
+            return True
+        return self._is_copied(now, d, "offload") or self._is_copied(now, d, "prefetch")
+
+    def _fits(self, now: Moment) -> bool:
+        taken = sum(
+            block.bytes
+            for block, version in zip(self.instance.blocks, now.device, strict=True)
+            if version is not None
+        )
+        work = now.streams[0]
+        if work is not None:
+            taken += self.instance.tasks[work.item].algorithms[work.algorithm].workspace_bytes
+        return taken <= self.instance.budget_bytes - self.instance.resident_bytes
+
+
+def _with(row: tuple[int | None, ...], d: int, version: int | None) -> tuple[int | None, ...]:
+    return (*row[:d], version, *row[d + 1 :])

@@ -1,0 +1,247 @@
+"""Instances that nobody would draw by hand: every feature of the format, at every size, on a few tasks.
+
+All draws come from one `random.Random`. Where hypothesis gives it (`st.randoms`), what is found shrinks: the
+first of several choices is the plainest, and the least number the simplest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+import msgspec
+
+from pebbler.instances.cluster import Cluster, Gradient
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.memory import PAGE_BYTES, footprint, least_budget
+from pebbler.instances.units import ceil_to
+
+Place = Literal["absent", "device", "host"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What instances may have.
+
+    Attributes
+    ----------
+    tasks, blocks
+        The most of each.
+    digits
+        The most zeros of a size or a time: with 11, sizes reach a terabyte and times a quarter of an hour.
+    parts, reruns, moves
+        Whether tensors come in parts, tasks may run again, blocks move inside the device.
+    pages
+        Whether sizes are close to whole pages.
+    """
+
+    tasks: int = 6
+    blocks: int = 6
+    digits: int = 11
+    parts: bool = True
+    reruns: bool = False
+    moves: bool = False
+    pages: bool = False
+
+
+def chance(rng: Random, percent: int) -> bool:
+    """Whether something happens that happens so often; it shrinks to no."""
+    return rng.randrange(100) >= 100 - percent
+
+
+def adversarial(rng: Random, shape: Shape) -> Instance:
+    """Return an instance of a shape whose every task fits the pool by itself."""
+    return _Draw(rng, shape).instance()
+
+
+def adversarial_cluster(rng: Random, *, searchable: bool) -> Instance:
+    """Return an instance for several GPUs; for the exhaustive search, two of one node without NVLink."""
+    alone = adversarial(rng, Shape(tasks=3 if searchable else 5, blocks=3, digits=2, parts=False))
+    time = _Draw(rng, Shape()).number
+    gradients = []
+    for i in range(rng.randint(0, 1 if searchable else 3)):
+        made = rng.randrange(len(alone.tasks))
+        used = tuple(k for k in range(len(alone.tasks)) if chance(rng, 40))
+        gradients.append(
+            Gradient(
+                name=f"g{i}",
+                bytes=time(1),
+                offload_ns=time(1, least=0),
+                prefetch_ns=time(1, least=0),
+                produced_by=made,
+                used_by=used,
+            )
+        )
+    nodes = 1 if searchable else rng.choice((1, 1, 2))
+    ring = nodes == 1 and not searchable and chance(rng, 40)
+    cluster = Cluster(
+        gpus=2 if searchable else nodes * rng.randint(1, 4),
+        nodes=nodes,
+        bus_bytes_per_second=rng.choice((1, 2, 3, 10)) * 10**9,
+        cores=rng.choice((1, 2)),
+        core_bytes_per_second=rng.choice((1, 4)) * 10**9,
+        host_bytes_per_second=6 * 10**9,
+        network_bytes_per_second=rng.choice((1, 5)) * 10**9 if nodes > 1 else None,
+        nvlink_bytes_per_second=rng.choice((1, 5)) * 10**9 if ring else None,
+        gradients=tuple(gradients),
+    )
+    return msgspec.structs.replace(alone, cluster=cluster)
+
+
+def features(instance: Instance) -> set[str]:
+    """What an instance has, in words."""
+    blocks, tasks = instance.blocks, instance.tasks
+    times = [t for b in blocks for t in (b.offload_ns, b.prefetch_ns)]
+    runs = [a.duration_ns for task in tasks for a in task.algorithms]
+    found = {
+        "one copy engine": instance.engines == "single",
+        "updates in place": any(task.updates for task in tasks),
+        "a block on the host only": any(b.initially == "host" for b in blocks),
+        "a block on the device at first": any(b.initially == "device" for b in blocks),
+        "must end on the host": any(b.finally_ == "host" for b in blocks),
+        "must end on the device": any(b.finally_ == "device" for b in blocks),
+        "must end on the device, without uses": any(
+            b.finally_ == "device" and not uses for b, uses in zip(blocks, instance.uses, strict=True)
+        ),
+        "a copy that is impossible": None in times,
+        "a copy without time": 0 in times,
+        "a block without uses": not all(instance.uses),
+        "a block of one byte": any(b.bytes == 1 for b in blocks),
+        "a block of a terabyte's order": any(b.bytes >= 10**11 for b in blocks),
+        "runs without time": 0 in runs,
+        "no run takes time": not any(runs),
+        "a time of minutes": any((t or 0) >= 10**11 for t in (*times, *runs)),
+        "a workspace": any(a.workspace_bytes for task in tasks for a in task.algorithms),
+        "several algorithms": any(len(task.algorithms) > 1 for task in tasks),
+        "an algorithm that does not fit": any(
+            footprint(instance, k) + a.workspace_bytes > instance.pool_bytes
+            for k, task in enumerate(tasks)
+            for a in task.algorithms
+        ),
+        "tensors in parts": any(b.tensor is not None for b in blocks),
+        "a task that may run again": any(task.recomputable for task in tasks),
+        "moves": any(b.move_ns is not None for b in blocks),
+        "alignment": instance.alignment_bytes > 1,
+        "resident bytes": instance.resident_bytes > 0,
+        "no byte to spare": instance.pool_bytes
+        == max(
+            footprint(instance, k) + min(a.workspace_bytes for a in task.algorithms)
+            for k, task in enumerate(tasks)
+        ),
+        "one task": len(tasks) == 1,
+    }
+    return {name for name, has in found.items() if has}
+
+
+@dataclass(slots=True)
+class _Draw:
+    """One draw: sizes, times of runs and times of copies have a largest power of ten each."""
+
+    rng: Random
+    shape: Shape
+
+    def number(self, digits: int, least: int = 1) -> int:
+        """A number of at most so many zeros, often a small one, sometimes just past a round one."""
+        rng = self.rng
+        return rng.randint(least, 9) * 10 ** rng.randint(0, digits) + rng.choice((0, 0, 0, 1))
+
+    def instance(self) -> Instance:
+        rng, shape = self.rng, self.shape
+        scales = (0, 0, 0, 1, shape.digits)
+        size, run, copy = (rng.choice(scales) for _ in range(3))
+        idle = chance(rng, 8)  # no run takes time
+        alignment = rng.choice((1, 1, 1, 4, 512))
+        again = shape.reruns and chance(rng, 90)
+        unit = PAGE_BYTES if shape.pages else 1
+
+        def bytes_() -> int:
+            amount = self.number(min(size, 2) if shape.pages else size) * unit
+            return max(amount + (rng.choice((0, 0, 0, 1, -1)) if shape.pages else 0), 1)
+
+        def copied() -> int | None:
+            kind = rng.choice(("some", "some", "some", "some", "some", "zero", "null"))
+            return {"some": self.number(copy, least=0), "zero": 0, "null": None}[kind]
+
+        blocks: list[Block] = []
+
+        def block(place: Place) -> int:
+            blocks.append(
+                Block(
+                    name=f"b{len(blocks)}",
+                    bytes=bytes_(),
+                    offload_ns=copied(),
+                    prefetch_ns=copied(),
+                    move_ns=self.number(0, least=0) if shape.moves and chance(rng, 30) else None,
+                    initially=place,
+                    finally_=rng.choice(("anywhere", "anywhere", "anywhere", "host", "device")),
+                )
+            )
+            return len(blocks) - 1
+
+        for _ in range(rng.randint(0, min(3, shape.blocks))):
+            block(rng.choice(("device", "host")))
+        tasks: list[Task] = []
+        for k in range(rng.randint(1, shape.tasks)):
+            inputs, updates = [], []
+            for d in range(len(blocks)):
+                touch = rng.choice(("no", "no", "no", "read", "read", "update"))
+                (inputs if touch == "read" else updates if touch == "update" else []).append(d)
+            room = shape.blocks - len(blocks)
+            outputs = [block("absent") for _ in range(min(rng.choice((0, 1, 1, 1, 2)), room))]
+            if shape.parts and len(outputs) == 2 and chance(rng, 70):
+                first, second = outputs
+                begin = ceil_to(blocks[first].bytes, PAGE_BYTES if shape.pages else alignment)
+                for d, where in ((first, 0), (second, begin)):
+                    blocks[d] = msgspec.structs.replace(blocks[d], tensor=f"t{k}", begin=where)
+            algorithms = []
+            for a in range(rng.choice((1, 1, 2, 3))):
+                scratch = bytes_() if (a and chance(rng, 80)) or chance(rng, 15) else 0
+                time = 0 if idle else self.number(run, least=0)
+                algorithms.append(Algorithm(name=f"a{a}", duration_ns=time, workspace_bytes=scratch))
+            tasks.append(
+                Task(
+                    name=f"k{k}",
+                    inputs=tuple(inputs),
+                    outputs=tuple(outputs),
+                    updates=tuple(updates),
+                    algorithms=tuple(algorithms),
+                    recomputable=again and chance(rng, 60),
+                )
+            )
+        found = Instance(
+            name="adversarial",
+            engines=rng.choice(("duplex", "single")),
+            budget_bytes=0,
+            resident_bytes=rng.choice((0, 0, 1, 10 ** rng.randint(0, shape.digits))),
+            alignment_bytes=PAGE_BYTES if shape.pages and any(b.tensor for b in blocks) else alignment,
+            blocks=tuple(blocks),
+            tasks=tuple(tasks),
+        )
+        return msgspec.structs.replace(found, budget_bytes=self.budget(found, unit))
+
+    def budget(self, instance: Instance, unit: int) -> int:
+        """From what one task needs, in bytes or in aligned ones, up to what some blocks more need."""
+        rng = self.rng
+        need = max(
+            footprint(instance, k) + min(a.workspace_bytes for a in task.algorithms)
+            for k, task in enumerate(instance.tasks)
+        )
+        if unit > 1:
+            need = max(
+                sum(ceil_to(instance.blocks[d].bytes, unit) for d in task.blocks)
+                + min(ceil_to(a.workspace_bytes, unit) for a in task.algorithms)
+                for task in instance.tasks
+            )
+        sizes = [b.bytes for b in instance.blocks] or [1]
+        least = rng.choice((need + instance.resident_bytes, least_budget(instance)))
+        least = max(least, need + instance.resident_bytes)
+        kind = rng.choice(("least", "unit", "block", "block", "less", "more"))
+        more = {
+            "least": 0,
+            "unit": unit,
+            "block": rng.choice(sizes),
+            "less": max(rng.choice(sizes) - 1, 0),
+            "more": sum(sizes) // 2,
+        }[kind]
+        return max(least + more, 1)

@@ -1,0 +1,79 @@
+"""The study: what has been done stays done, and a contradiction is told with its instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from . import study, theorems
+from .instances import Shape
+from .study import BEGIN, DATA, END, main, read, table
+from .theorems import Case, Claim, Theorem, theorem
+
+
+@pytest.fixture
+def toys(monkeypatch: pytest.MonkeyPatch) -> dict[str, Theorem]:
+    """Two theorems about instances of one task: one holds, and one that does not where there is a block."""
+    chosen: dict[str, Theorem] = {}
+    monkeypatch.setattr(theorems, "THEOREMS", chosen)
+    monkeypatch.setattr(study, "THEOREMS", chosen)
+
+    @theorem("docs/flow.md", Shape(tasks=1, blocks=2))
+    def sound(case: Case) -> Iterator[Claim]:
+        yield Claim("nothing", 0, case.optimum)
+
+    @theorem("docs/flow.md", Shape(tasks=1, blocks=2), slow=True)
+    def unsound(case: Case) -> Iterator[Claim]:
+        yield Claim("blocks", len(case.instance.blocks), 0)
+
+    return chosen
+
+
+@pytest.mark.usefixtures("toys")
+def test_a_contradiction_is_told_with_the_smallest_instance(tmp_path: Path) -> None:
+    data, page = tmp_path / "lines.jsonl", tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}{END}after\n")
+    arguments = ["--instances", "20", "--data", str(data), "--write", str(page)]
+    assert main(arguments) == 1
+    sound, unsound = read(data)
+    assert sound["instances"] == sound["active"] == study.COUNT
+    assert "contradiction" not in sound
+    assert unsound["contradiction"]["says"] == "blocks: 1, possible 0"
+    assert len(unsound["contradiction"]["instance"]["blocks"]) == 1
+    assert unsound["contradiction"]["instance"]["blocks"][0]["bytes"] == 1
+    assert f"{BEGIN}{table(read(data))}{END}" in page.read_text()
+    assert "| 1 |" in page.read_text()
+
+
+def test_what_has_been_done_is_not_done_again(toys: dict[str, Theorem], tmp_path: Path) -> None:
+    del toys["unsound"]
+    data = tmp_path / "lines.jsonl"
+    assert main(["--instances", "1", "--data", str(data)]) == 0
+    first = data.read_text()
+    assert main(["--instances", "1", "--data", str(data)]) == 0
+    assert data.read_text() == first
+    assert main(["--instances", str(study.COUNT + 1), "--data", str(data)]) == 0
+    assert [line["seed"] for line in read(data)] == [1, 2]
+
+
+def test_an_error_is_told(toys: dict[str, Theorem], tmp_path: Path) -> None:
+    toys.clear()
+
+    @theorem("docs/flow.md", Shape(tasks=1, blocks=1))
+    def broken(case: Case) -> Iterator[Claim]:
+        yield Claim("no number", int("no number"), case.optimum)
+
+    data = tmp_path / "lines.jsonl"
+    assert main(["--instances", "1", "--data", str(data)]) == 1
+    (line,) = read(data)
+    assert "no number" in line["contradiction"]["says"]
+    assert "Instance(" in line["contradiction"]["says"]
+
+
+def test_the_page_has_the_table_of_the_data(pytestconfig: pytest.Config) -> None:
+    page = (pytestconfig.rootpath / "docs" / "reliability.md").read_text(encoding="utf-8")
+    lines = read(pytestconfig.rootpath / DATA)
+    assert BEGIN + table(lines) + END in page
+    assert not [line for line in lines if "contradiction" in line]

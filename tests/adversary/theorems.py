@@ -1,0 +1,614 @@
+"""What is proven about bounds, each with its assumptions, and an attack on it.
+
+A theorem is a function: its docstring is the statement, with all that it assumes; its body draws what the
+statement leaves open (checkpoints, prices, stretches of tasks), and yields claims, which a judge has decided
+by exhaustive search. A claim says whether the rows that the theorem is about were in the model, so that an
+attack that never reaches them fails.
+
+All instances are rounds on one GPU unless a theorem says otherwise, with whole numbers of bytes and
+nanoseconds from zero on (a block has a byte at least). A schedule of divisible memory is as in
+`Enumeration`: no more than the pool is in use at any instant, also in between operations that take no time;
+copies are not interrupted. Every contiguous and every paged schedule that the checker accepts is one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+import msgspec
+
+from pebbler.heuristics.methods import Limits, list_methods
+from pebbler.heuristics.parts import with_parts
+from pebbler.instances.instance import Instance
+from pebbler.instances.memory import least_budget, with_budget
+from pebbler.instances.transforms import in_pages, in_parts
+from pebbler.solver.bounds import best_bound, compute_bound, single_peak_bound
+from pebbler.solver.brute_force import brute_force
+from pebbler.solver.cluster_brute_force import cluster_brute_force
+from pebbler.solver.cluster_flow import cluster_flow_bound
+from pebbler.solver.cp_sat import solve_divisible
+from pebbler.solver.flow import Integrality, Window, bound_name, flow_model, proven
+from pebbler.solver.flow_recompute import recompute_bound
+from pebbler.solver.gradient_bounds import gradient_bound_ns
+from pebbler.solver.linear import LinearModel, LinearResult, solve_linear
+from pebbler.solver.refine import Thresholds, refine_bound
+from pebbler.solver.solve import Status, solve
+from pebbler.solver.windows import Windows
+from pebbler.validate.certificate import certify, check_certificate
+from pebbler.validate.check import check
+from pebbler.validate.exact_bounds import Prices, SinglePeak, least_times
+from pebbler.validate.exact_reruns import rerun_intervals
+from pebbler.validate.schedule import MemoryModel
+
+from .enumeration import Enumeration, TooManyError
+from .instances import Shape, adversarial, adversarial_cluster, chance
+
+_STATES = 1500
+"""Of a search; an instance that needs more is no case."""
+
+_PLAIN_STATES = 3000
+"""Of the plain enumeration, which judges windows."""
+
+
+class TooLargeError(Exception):
+    """No search ends within its states."""
+
+
+class Claim(NamedTuple):
+    """A bound, and what the judge has found to be possible.
+
+    Attributes
+    ----------
+    what
+        The bound, in words.
+    bound, possible
+        Nanoseconds; infinite: there is no schedule.
+    has_row
+        Whether what the theorem is about was in the model.
+    """
+
+    what: str
+    bound: float
+    possible: float
+    has_row: bool = True
+
+
+@dataclass(slots=True)
+class Case:
+    """An instance to attack, and the draws of the attack."""
+
+    instance: Instance
+    rng: Random
+    _optima: dict[MemoryModel, float] = field(default_factory=dict)
+
+    @property
+    def optimum(self) -> float:
+        """Least time in divisible memory, by exhaustive search."""
+        return self.least("divisible")
+
+    def least(self, memory: MemoryModel) -> float:
+        """Least time in a memory model; infinite where there is no schedule."""
+        if memory not in self._optima:
+            self._optima[memory] = optimum(self.instance, memory)
+        return self._optima[memory]
+
+    def checkpoints(self) -> tuple[int, ...]:
+        """All tasks, or any of them."""
+        every = tuple(range(len(self.instance.tasks)))
+        if not chance(self.rng, 50):
+            return every
+        return tuple(k for k in every if not chance(self.rng, 50)) or every[:1]
+
+
+def optimum(instance: Instance, memory: MemoryModel) -> float:
+    """Least time of an instance; infinite where there is no schedule."""
+    try:
+        found = brute_force(instance, memory, most_states=_STATES)
+    except TimeoutError:
+        raise TooLargeError from None
+    return math.inf if found is None else found.makespan_ns
+
+
+Attack = Callable[[Case], Iterator[Claim]]
+
+
+@dataclass(frozen=True, slots=True)
+class Theorem:
+    """A statement, where it is documented, the instances that it is about, and the attack.
+
+    `shape` is None where the instances are others than `adversarial` ones; `is_slow` says that an attack
+    takes a tenth of a second and more.
+    """
+
+    name: str
+    page: str
+    shape: Shape | None
+    draw: Callable[[Random], Instance]
+    attack: Attack
+    is_slow: bool
+
+    @property
+    def statement(self) -> str:
+        """In words."""
+        return self.attack.__doc__ or ""
+
+    def case(self, rng: Random) -> Case:
+        """Draw a case."""
+        return Case(self.draw(rng), rng)
+
+
+THEOREMS: dict[str, Theorem] = {}
+
+PLAIN = Shape(tasks=6, blocks=5)
+SMALL = Shape(tasks=4, blocks=4)
+
+
+def theorem(
+    page: str, shape: Shape | Callable[[Random], Instance], *, slow: bool = False
+) -> Callable[[Attack], Attack]:
+    """Register an attack."""
+
+    def draw(rng: Random) -> Instance:
+        return adversarial(rng, shape) if isinstance(shape, Shape) else shape(rng)
+
+    def put(attack: Attack) -> Attack:
+        name = attack.__name__.replace("_", " ")
+        own = shape if isinstance(shape, Shape) else None
+        THEOREMS[name] = Theorem(name, page, own, draw, attack, slow)
+        return attack
+
+    return put
+
+
+def solved(model: LinearModel, seconds: float) -> LinearResult:
+    """Solve a model in this process."""
+    return solve_linear(model, time_limit=seconds)
+
+
+def _flow(
+    case: Case,
+    integrality: Integrality,
+    windows: Sequence[Window] = (),
+    *,
+    unbroken: bool = False,
+    long: float = 1 / 3,
+) -> Iterator[Claim]:
+    """Solve FLOW on some checkpoints; a certificate that comes with it is proven anew."""
+    instance, checkpoints = case.instance, case.checkpoints()
+    possible = case.optimum
+    model = flow_model(instance, checkpoints, integrality, windows, unbroken=unbroken, long=long)
+    result = solve_linear(model.linear)
+    bound = proven(instance, result, model, bound_name(integrality, "highs"))
+    what = "+".join((bound_name(integrality, "highs"), *model.beyond))
+    has_row = bool(model.gaps)
+    if windows:
+        has_row = "windows" in model.beyond
+    elif unbroken:
+        has_row = "unbroken" in model.beyond and any(
+            len(gap.absent) and model.linear.integer[gap.absent].any() for gap in model.gaps.values()
+        )
+    if bound is None:
+        yield Claim(f"{what}: {result.detail}", 0, possible, has_row=False)
+        return
+    yield Claim(f"{what} at {checkpoints}", bound.lower_bound_ns, possible, has_row)
+    if bound.certificate is not None:
+        reasons = check_certificate(instance, bound.certificate).reasons
+        assert not reasons, reasons
+        yield Claim(f"certified {what}", bound.certificate.lower_bound_ns, possible, has_row)
+
+
+# --- the judge ------------------------------------------------------------------------------------------
+
+
+def _same(case: Case, memory: MemoryModel, plain: Instance) -> Iterator[Claim]:
+    """Exhaustive search in a memory model is the plain enumeration of an instance, both ways."""
+    pruned = case.least(memory)
+    try:
+        found = Enumeration(plain, _PLAIN_STATES).shortest()
+    except TooManyError:
+        raise TooLargeError from None
+    least = math.inf if found is None else found
+    copies = pruned > sum(least_times(case.instance))
+    yield Claim("exhaustive search", pruned, least, copies)
+    yield Claim("plain enumeration", least, pruned, copies)
+
+
+@theorem("docs/chain.md", Shape(tasks=4, blocks=3, reruns=True))
+def exhaustive_search(case: Case) -> Iterator[Claim]:
+    """`brute_force` in divisible memory, which estimates what is left and leaves out what is not worth doing,
+    finds the time that the plain enumeration of everything finds, or that there is no schedule. Tasks may run
+    again. It is the judge of all other theorems."""
+    yield from _same(case, "divisible", case.instance)
+
+
+@theorem("docs/chain.md", Shape(tasks=3, blocks=3, digits=3, parts=False, pages=True))
+def exhaustive_search_in_pages(case: Case) -> Iterator[Claim]:
+    """`brute_force` in paged memory finds the time that the plain enumeration finds on the instance with its
+    blocks and workspaces in whole pages: any pages do, so that only their number counts."""
+    yield from _same(case, "paged", in_pages(case.instance))
+
+
+# --- without a solver -----------------------------------------------------------------------------------
+
+
+@theorem("docs/certificates.md", Shape(tasks=5, blocks=4, reruns=True))
+def compute(case: Case) -> Iterator[Claim]:
+    """No schedule takes less than the least times of all tasks, over the algorithms that fit beside a task's
+    blocks. Tasks may run again."""
+    bound = compute_bound(case.instance)
+    assert bound.certificate is not None
+    assert not check_certificate(case.instance, bound.certificate).reasons
+    yield Claim("compute", bound.lower_bound_ns, case.optimum)
+
+
+@theorem("docs/certificates.md", PLAIN)
+def single_peak(case: Case) -> Iterator[Claim]:
+    """Let no task run again. What is live across task k and has no room beside k's blocks and workspace has
+    left before k starts and comes back after k ends; the bound at k is the least over the algorithms of k
+    that fit. It holds at every k. A block is live across k only if it was on the device before k by its own
+    marks (a use, or being there at first) and has one after k (a use, or the end that must find it on the
+    device)."""
+    peaks = SinglePeak(case.instance)
+    bounds = {k: peaks.at(k) for k in range(len(case.instance.tasks))}
+    best = max(bounds, key=lambda k: bounds[k])
+    is_peak = bounds[best] > peaks.before[-1]
+    for k, bound in bounds.items():
+        yield Claim(f"single peak at {k}", bound, case.optimum, is_peak)
+    found = single_peak_bound(case.instance)
+    yield Claim("the best single peak found", found.lower_bound_ns, case.optimum, is_peak)
+    certificate = certify(case.instance, "single-peak", "single-peak", position=best)
+    assert not check_certificate(case.instance, certificate).reasons
+    yield Claim("certificate of a single peak", certificate.lower_bound_ns, case.optimum, is_peak)
+
+
+def _drawn_prices(case: Case, checkpoints: Sequence[int]) -> Prices:
+    """Any prices that a certificate may have: of memory, of engines at most one together."""
+    rng, count = case.rng, len(checkpoints)
+    one = rng.choice((1, 2, 60))
+    dear = max([t or 0 for b in case.instance.blocks for t in (b.offload_ns, b.prefetch_ns)], default=0)
+    least = min((b.bytes for b in case.instance.blocks), default=1)
+    top = rng.choice((0, 1, max(2 * one * dear // least, 1)))
+    memory = [rng.choice((0, 0, rng.randint(0, top))) for _ in range(2 * count)]
+    if case.instance.engines == "single":
+        engines = [[rng.randint(0, one) for _ in range(2 * count + 1)]]
+    else:
+        out = [rng.randint(0, one) for _ in range(2 * count + 1)]
+        engines = [out, [rng.randint(0, one - price) for price in out]]
+    reruns = {}
+    for k, intervals in rerun_intervals(case.instance, checkpoints).items():
+        task = case.instance.tasks[k]
+        for j in intervals:
+            for d in (*task.inputs, *task.outputs):
+                if chance(rng, 40):
+                    reruns[k, j, d] = rng.randint(1, max(top, 1))
+    return Prices(one, memory, engines, reruns)
+
+
+def _priced(case: Case) -> Iterator[Claim]:
+    checkpoints = case.checkpoints()
+    for _ in range(4):
+        prices = _drawn_prices(case, checkpoints)
+        certificate = certify(case.instance, "prices", "drawn", checkpoints=checkpoints, prices=prices)
+        if certificate.lower_bound_ns:
+            assert not check_certificate(case.instance, certificate).reasons
+        is_priced = any(prices.memory) or any(map(any, prices.engines))
+        yield Claim(f"prices at {checkpoints}", certificate.lower_bound_ns, case.optimum, is_priced)
+
+
+@theorem("docs/certificates.md", PLAIN)
+def prices(case: Case) -> Iterator[Claim]:
+    """Let no task run again. Take any tasks as checkpoints, any prices from zero on of a byte at each
+    instant, and of a nanosecond of each engine in each interval, the latter at most one together. The
+    Lagrangian bound of FLOW at these prices, rounded up, is at most the makespan of every schedule. It does
+    not matter whether copies are interrupted, or blocks leave in part: the bound holds for that as well."""
+    yield from _priced(case)
+
+
+@theorem("docs/certificates.md", Shape(tasks=4, blocks=4, reruns=True))
+def prices_with_second_runs(case: Case) -> Iterator[Claim]:
+    """Tasks may run again where the instance says so. To the prices above come any prices from zero on of
+    second runs, by task, interval and block: only of tasks that update nothing, in intervals between
+    checkpoints in which all that the run reads is in the version that it read first and nothing that it
+    writes has been updated, and after the last task only where some block must end on the device. The bound
+    at these prices, rounded up, is at most the makespan of every schedule.
+
+    That such intervals are enough: what runs again after the last task for the sake of a copy to the host
+    could be copied when it was first written, while all else waits. With whole copies that need not take less
+    time in a schedule, for a copy that waits may hold up its engine; in the relaxation, where copies may be
+    interrupted and intervals are as long as what moves in them, it takes no longer."""
+    again = any(rerun_intervals(case.instance, range(len(case.instance.tasks))).values())
+    for claim in _priced(case):
+        yield claim._replace(has_row=claim.has_row and again)
+
+
+# --- FLOW -----------------------------------------------------------------------------------------------
+
+
+@theorem("docs/flow.md", PLAIN)
+def flow_lp(case: Case) -> Iterator[Claim]:
+    """Let no task run again. FLOW on any tasks as checkpoints, with nothing whole, has an optimum of at most
+    the makespan of every schedule; versions that the checkpoints cannot tell apart may be added up at the
+    fastest rate among them. What a solver says of it, lowered by its tolerance, is at most that; and so is,
+    exactly, what its dual values prove."""
+    yield from _flow(case, "none")
+
+
+@theorem("docs/flow.md", PLAIN)
+def flow_partial(case: Case) -> Iterator[Claim]:
+    """As for the LP, with the choice of algorithms whole."""
+    yield from _flow(case, "algorithms")
+
+
+@theorem("docs/flow.md", PLAIN)
+def flow_milp(case: Case) -> Iterator[Claim]:
+    """As for the LP, with the choice of algorithms whole, and evictions: a block is absent at an instant as a
+    whole or not at all. It holds for schedules that evict whole blocks, which all are; a part is a block."""
+    yield from _flow(case, "all")
+
+
+@theorem("docs/flow.md", PLAIN)
+def unbroken_copies(case: Case) -> Iterator[Claim]:
+    """As for the MILP, with these rows for the copies that take more than any share of the longest: at an
+    instant, at most one of an engine has begun and is not done; one that has begun at the first instant of an
+    interval and is not done at its last has the interval to itself; a block is absent only where its offload
+    is done and its prefetch has not begun. They hold since a schedule has one copy at a time on an engine,
+    and goes on with it until it is done."""
+    long = case.rng.choice((0.0, 1 / 3, 0.9))
+    yield from _flow(case, "all", unbroken=True, long=long)
+
+
+# --- windows --------------------------------------------------------------------------------------------
+
+
+def _windows(case: Case, whole: Integrality) -> list[Window]:
+    """What is proven of windows of some length, and of those at both ends."""
+    windows = Windows(case.instance, whole)
+    total = len(case.instance.tasks)
+    for length in {case.rng.randint(1, total), case.rng.randint(1, total)}:
+        windows.prove(length, 60.0, solved, ends=chance(case.rng, 30))
+    return windows.known
+
+
+def _least_of(case: Case, window: Window) -> float:
+    """Least time of a stretch, by plain enumeration of all schedules."""
+    search = Enumeration(case.instance, _PLAIN_STATES)
+    try:
+        least = search.idle(window.first) if window.idle else search.window(window.first, window.until)
+    except TooManyError:
+        raise TooLargeError from None
+    return math.inf if least is None else least
+
+
+@theorem("docs/flow.md", SMALL)
+def windows(case: Case) -> Iterator[Claim]:
+    """Let no task run again. The optimum of FLOW on a stretch, whose every task and the one before are
+    checkpoints, and in which only the time between its ends counts, is at most the time between these two in
+    every schedule. It begins with the end of the task before, or with the program; it ends with its last
+    task, or, if that is the last of all, with the program, copies behind the last task included. It holds
+    with anything whole that holds in FLOW, and with any blocks left out that can leave and come back."""
+    for window in _windows(case, case.rng.choice(("all", "none"))):
+        if not window.idle:
+            kind = "head" if window.first == 0 else "tail" if window.until == len(case.instance.tasks) else ""
+            yield Claim(f"{kind} {window}", window.least_ns, _least_of(case, window))
+
+
+@theorem("docs/flow.md", SMALL)
+def idle_windows(case: Case) -> Iterator[Claim]:
+    """Let no task run again. From the end of the task before the last so many tasks to the end of the
+    schedule, the engine of prefetches is without a copy that FLOW knows for at least the optimum of the idle
+    window. FLOW knows one offload of a version that has a stay with a checkpoint inside or must end on the
+    host, and one prefetch in each such stay; the checkpoints are the last tasks and the one before them."""
+    for window in _windows(case, case.rng.choice(("all", "none"))):
+        if window.idle:
+            yield Claim(f"idle {window}", window.least_ns, _least_of(case, window))
+
+
+@theorem("docs/flow.md", PLAIN)
+def flow_with_windows(case: Case) -> Iterator[Claim]:
+    """FLOW on any checkpoints, with a row for each of any windows and idle windows that are proven, has an
+    optimum of at most the makespan of every schedule: windows may overlap, and are of any lengths."""
+    whole: Integrality = case.rng.choice(("all", "none", "algorithms"))
+    known = _windows(case, "all" if whole == "all" else "algorithms")
+    if known:
+        yield from _flow(case, whole, known, unbroken=whole == "all" and chance(case.rng, 30))
+
+
+# --- other problems -------------------------------------------------------------------------------------
+
+
+@theorem("docs/flow.md", Shape(tasks=4, blocks=5, digits=3, parts=False, pages=True))
+def pages(case: Case) -> Iterator[Claim]:
+    """Whatever bounds the instance with blocks and workspaces in whole pages, the pool rounded down to pages,
+    and copies that take what they took, bounds its paged schedules; and only these."""
+    instance, paged = in_pages(case.instance), case.least("paged")
+    whole = Case(instance, case.rng, {"divisible": paged})
+    changed = instance.blocks != case.instance.blocks or instance.pool_bytes != case.instance.pool_bytes
+    yield Claim("best bound", best_bound(case.instance, memory="paged").lower_bound_ns, paged, changed)
+    for claim in _flow(whole, case.rng.choice(("none", "all"))):
+        yield claim._replace(has_row=claim.has_row and changed)
+
+
+@theorem("docs/parts.md", Shape(tasks=4, blocks=3, parts=False))
+def parts(case: Case) -> Iterator[Claim]:
+    """FLOW with only the choice of algorithms whole, on an instance whose tensors are whole, is at most the
+    makespan of every schedule of the same tensors in parts of any size, if a part's copy takes exactly its
+    share of the tensor's. (Where times of parts are rounded, the bound is that of the instance in parts.)"""
+    cut, count = case.rng.randint(2, 3), len(case.instance.blocks)
+    if not count:
+        return
+    d = case.rng.randrange(count)
+    whole = _longer(case.instance, d, cut)
+    pieces = Case(_cut(whole, d, cut), case.rng)
+    possible = min(pieces.optimum, optimum(whole, "divisible"))
+    yield from _flow(Case(whole, case.rng, {"divisible": possible}), "algorithms")
+    yield from _flow(pieces, "algorithms")
+
+
+def _longer(instance: Instance, d: int, factor: int) -> Instance:
+    """Return the instance with a block whose size and times can be divided."""
+    block = instance.blocks[d]
+    longer = msgspec.structs.replace(
+        block,
+        bytes=block.bytes * factor,
+        offload_ns=None if block.offload_ns is None else block.offload_ns * factor,
+        prefetch_ns=None if block.prefetch_ns is None else block.prefetch_ns * factor,
+    )
+    return msgspec.structs.replace(
+        instance,
+        blocks=(*instance.blocks[:d], longer, *instance.blocks[d + 1 :]),
+        budget_bytes=instance.budget_bytes + block.bytes * (factor - 1),
+    )
+
+
+def _cut(instance: Instance, d: int, count: int) -> Instance:
+    """Return the instance with a block in so many equal ones."""
+    block, first = instance.blocks[d], len(instance.blocks)
+    piece = msgspec.structs.replace(
+        block,
+        bytes=block.bytes // count,
+        offload_ns=None if block.offload_ns is None else block.offload_ns // count,
+        prefetch_ns=None if block.prefetch_ns is None else block.prefetch_ns // count,
+    )
+    more = tuple(msgspec.structs.replace(piece, name=f"{block.name}.{i}") for i in range(1, count))
+    added = tuple(range(first, first + count - 1))
+    tasks = tuple(
+        msgspec.structs.replace(
+            task,
+            inputs=(*task.inputs, *(added if d in task.inputs else ())),
+            outputs=(*task.outputs, *(added if d in task.outputs else ())),
+            updates=(*task.updates, *(added if d in task.updates else ())),
+        )
+        for task in instance.tasks
+    )
+    blocks = (*instance.blocks[:d], piece, *instance.blocks[d + 1 :], *more)
+    return msgspec.structs.replace(instance, blocks=blocks, tasks=tasks)
+
+
+@theorem("docs/recomputation.md", Shape(tasks=4, blocks=4, reruns=True))
+def flow_with_second_runs(case: Case) -> Iterator[Claim]:
+    """Tasks may run again where the instance says so. FLOW with second runs in the intervals between first
+    runs, on any tasks as checkpoints, with anything whole or nothing, has an optimum of at most the makespan
+    of every schedule. Intervals in which a task may run again are as for prices with second runs."""
+    integrality: Integrality = case.rng.choice(("none", "algorithms", "all"))
+    checkpoints, possible = case.checkpoints(), case.optimum
+    again = any(rerun_intervals(case.instance, checkpoints).values())
+    bound = recompute_bound(case.instance, checkpoints, integrality=integrality)
+    if bound is None:
+        return
+    yield Claim(f"{bound.bound_by} at {checkpoints}", bound.lower_bound_ns, possible, again)
+    if bound.certificate is not None:
+        assert not check_certificate(case.instance, bound.certificate).reasons
+        yield Claim("certified", bound.certificate.lower_bound_ns, possible, again)
+
+
+@theorem("docs/several-gpus.md", lambda rng: adversarial_cluster(rng, searchable=True), slow=True)
+def cluster_rows(case: Case) -> Iterator[Claim]:
+    """GPUs of one kind run the same tasks, under the budget each, and none runs again. What gradients take on
+    engines, cores and network from where they are complete, is at most the iteration. FLOW of one GPU with
+    the gradients on its engines, and as a linear program with the bus of a node, bounds it as well. The bus
+    is looked at before and after an instant, by positions: a gradient whose task ends at or before the
+    instant may have passed before it. The judge searches two GPUs of one node that add up gradients on the
+    host."""
+    instance = case.instance
+    try:
+        found = cluster_brute_force(instance, most_states=_STATES)
+    except TimeoutError:
+        raise TooLargeError from None
+    possible = math.inf if found is None else found.makespan_ns
+    gradients = instance.cluster is not msgspec.UNSET and bool(instance.cluster.gradients)
+    yield Claim("gradients", gradient_bound_ns(instance), possible, gradients)
+    integrality: Integrality = case.rng.choice(("none", "none", "all"))
+    bound = cluster_flow_bound(instance, case.checkpoints(), integrality=integrality)
+    if bound is not None:
+        has_bus = integrality == "none"
+        yield Claim(bound.bound_by, bound.lower_bound_ns, possible, has_bus)
+
+
+@theorem("docs/several-gpus.md", lambda rng: adversarial_cluster(rng, searchable=False), slow=True)
+def cluster_rows_against_schedules(case: Case) -> Iterator[Claim]:
+    """The same for several nodes, for rings of NVLink and for up to eight GPUs, where no search ends: the
+    judges are the schedules that methods find, each of which has passed the checker."""
+    instance = with_least_budget(case.instance)
+    found = [solve(instance, name, time_limit=10.0) for name in ("modnn", "vdnn-all-m", "save-on-cpu-rule")]
+    possible = min((r.makespan_ns for r in found if r.makespan_ns is not None), default=math.inf)
+    assert instance.cluster is not msgspec.UNSET
+    gradients = bool(instance.cluster.gradients) and instance.gpus > 1
+    yield Claim("gradients", gradient_bound_ns(instance), possible, gradients)
+    integrality: Integrality = case.rng.choice(("none", "none", "all"))
+    bound = cluster_flow_bound(instance, case.checkpoints(), integrality=integrality)
+    if bound is not None:
+        yield Claim(bound.bound_by, bound.lower_bound_ns, possible, integrality == "none" and gradients)
+
+
+def with_least_budget(instance: Instance) -> Instance:
+    """Return the instance with a budget that every command takes."""
+    return with_budget(instance, max(instance.budget_bytes, least_budget(instance)))
+
+
+@theorem("docs/cp-sat.md", PLAIN)
+def ticks_of_cp_sat(case: Case) -> Iterator[Claim]:
+    """Let no task run again. CP-SAT's bound on the interval model, with sizes in units and times in ticks,
+    both rounded down, is at most the makespan of every schedule. Where neither was rounded, its optimum is
+    that of divisible memory, and what it calls infeasible has no schedule."""
+    found = solve_divisible(case.instance, Limits())
+    possible = case.optimum
+    if found.status == "INFEASIBLE":
+        yield Claim("infeasible by CP-SAT", math.inf, possible)
+        return
+    assert found.lower_bound_ns is not None
+    yield Claim(f"CP-SAT, exact: {found.exact}", found.lower_bound_ns, possible, not found.exact)
+    if found.exact and found.status == "OPTIMAL":
+        yield Claim("what CP-SAT cannot beat", possible, found.lower_bound_ns, has_row=False)
+
+
+TINY = Thresholds(first=2, large=3, huge=5, window=1, ends=(1, 2), finding=(1, 2), choosing=2, long=0.0)
+"""Thresholds under which tiny instances count as of few tasks, of many and of thousands."""
+
+
+@theorem("docs/flow.md", Shape(tasks=7, blocks=5), slow=True)
+def refined(case: Case) -> Iterator[Claim]:
+    """The best of all bounds in the order in which `pebbler bound --time-limit` tries them, with every kind
+    of model on few tasks, is at most the makespan of every schedule."""
+    possible = case.optimum
+    bound = refine_bound(case.instance, 20.0, thresholds=TINY)
+    yield Claim(bound.bound_by, bound.lower_bound_ns, possible, not bound.certified)
+    if bound.certificate is not None:
+        assert not check_certificate(case.instance, bound.certificate).reasons
+        yield Claim("certified", bound.certificate.lower_bound_ns, possible)
+
+
+def _end_to_end(rng: Random) -> Instance:
+    shape = Shape(
+        tasks=5, blocks=4, digits=rng.choice((0, 11)), reruns=chance(rng, 30), moves=chance(rng, 30)
+    )
+    return with_least_budget(adversarial(rng, shape))
+
+
+_BOUNDS = ("compute", "single-peak", "flow", "cp-sat")
+"""How the names of bounds begin that hold in divisible memory."""
+
+
+@theorem("docs/chain.md", _end_to_end, slow=True)
+def methods(case: Case) -> Iterator[Claim]:
+    """Every schedule of every method passes the checker; it takes no less than exhaustive search in divisible
+    memory finds, and no less than any method has proven; what a method calls infeasible, no method solves.
+    Bounds other than those of searches for contiguous memory are at most the optimum in divisible memory, so
+    that what is called optimal with them is."""
+    instance, possible = case.instance, case.optimum
+    cut = in_parts(instance)
+    names = [method.name for method in list_methods() if cut or method.transform is not with_parts]
+    results = [solve(instance, name, time_limit=5.0) for name in case.rng.sample(names, 4)]
+    best = min((r.makespan_ns for r in results if r.makespan_ns is not None), default=math.inf)
+    for r in results:
+        if r.schedule is not None:
+            reasons = check(instance, r.schedule).reasons
+            assert not reasons, (r.method, reasons, instance)
+            yield Claim(f"exhaustive search, before {r.method}", possible, r.schedule.makespan_ns)
+        proven_ns = math.inf if r.status is Status.INFEASIBLE else r.lower_bound_ns
+        yield Claim(f"{r.status} by {r.method}, {r.bound_by}", proven_ns, best, has_row=False)
+        if r.certified or r.bound_by.startswith(_BOUNDS):
+            yield Claim(f"{r.bound_by} of {r.method}", r.lower_bound_ns, possible, has_row=False)
