@@ -29,7 +29,7 @@ _COLUMN = 1e-7
 
 
 def time_unit(compute_ns: int, others_ns: int) -> float:
-    """Nanoseconds of a unit: by the least time of the tasks, or by all other times if those are far longer."""
+    """Nanoseconds of a unit: by the least time of tasks, or by all other times if these are far longer."""
     return max(compute_ns, others_ns * _OTHERS, 1) / RANGE
 
 
