@@ -34,9 +34,8 @@ def read_network(path: str | Path) -> Network:
     PebblerError
         When the file cannot be read, a shape cannot be inferred, or a node has no place in a network.
     """
-    data = read_bytes(path)
     try:
-        model = onnx.load_model_from_string(data)
+        model = onnx.load_model_from_string(read_bytes(path))
         _forget_shapes(model.graph)
         model = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:
@@ -96,6 +95,8 @@ class _Reader:
             if value.name not in self.constants:
                 self._input(value)
         for node in self.graph.node:
+            if not node.output:
+                raise self._error(node, "it has no output")
             if node.output[0] not in self.fused:
                 self._node(node)
         for value in self.graph.output:
@@ -127,6 +128,9 @@ class _Reader:
             self._reshape(node)
         elif node.op_type in _LAYERS:
             output = node.output[0]
+            dims = self.dims.get(output, ())
+            if len(dims) < 2 or not all(dims[1:]):
+                raise self._error(node, f"its output has the shape {list(dims)}, 0 where it is open")
             layer, last = _LAYERS[node.op_type](self, node)
             if self.net.shape(layer).elements != prod(self.dims[output][1:]):
                 raise self._error(
@@ -294,6 +298,8 @@ class _Reader:
 
     def _tied(self, node: Any) -> str | None:
         """Return the earlier layer that has the same weights; else remember this one as their owner."""
+        if missing := [name for name in node.input[1:] if name and name not in self.constants]:
+            raise self._error(node, f"'{missing[0]}' is no constant")
         weights = tuple(self.constants[name] for name in node.input[1:] if name)
         owner = self.owners.get(weights)
         if owner is None:
@@ -358,7 +364,7 @@ _LAYERS: dict[str, Callable[[_Reader, Any], tuple[str, str]]] = {
 
 
 def _name(node: Any) -> str:
-    return str(node.name or node.output[0])
+    return str(node.name or next(iter(node.output), ""))
 
 
 def _has(node: Any, position: int) -> bool:

@@ -179,10 +179,10 @@ def _require_figures(
 ) -> None:
     """Refuse a round whose files could not be read again: all its bytes, and times one after the other."""
     sizes = [block.bytes for block in graph.blocks]
-    workspaces = [algorithm.workspace_bytes for ways in algorithms for algorithm in ways]
+    workspace = max((algorithm.workspace_bytes for ways in algorithms for algorithm in ways), default=0)
     copies = [costs.copy_ns(size, way) for size in sizes for way in ("offload", "prefetch")]
     slowest = [max(algorithm.duration_ns for algorithm in ways) for ways in algorithms]
-    if max(graph.resident_bytes + sum(sizes) + max(workspaces), sum(copies) + sum(slowest)) > LARGEST:
+    if max(graph.resident_bytes + sum(sizes) + workspace, sum(copies) + sum(slowest)) > LARGEST:
         raise PebblerError(
             f"a round of {graph.batch} images of {graph.network.name} has more than {LARGEST} bytes or "
             "nanoseconds, the largest figure in files; give a smaller batch"

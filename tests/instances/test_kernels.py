@@ -136,3 +136,21 @@ def test_a_bad_file_is_refused_with_the_place(write: Any, document: object, said
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(PebblerError, match=r"none\.json cannot be read"):
         read_kernels(tmp_path / "none.json")
+
+
+def test_ten_thousand_kernels_are_refused_at_once(tmp_path: Path) -> None:
+    kernel = {"grid": [1, 1, 1], "block": [32, 1, 1], "shared_bytes": 0, "registers": 1, "duration_ns": 1}
+    path = tmp_path / "k.json"
+    path.write_text(
+        json.dumps({"t_launch_ns": 1, "kernels": [kernel | {"name": str(i)} for i in range(10_000)]})
+    )
+    with pytest.raises(FormatError, match="there are 10000, and 1000 are the most"):
+        read_kernels(path)
+
+
+def test_a_name_that_does_not_print_is_refused(tmp_path: Path) -> None:
+    kernel = {"grid": [1, 1, 1], "block": [32, 1, 1], "shared_bytes": 0, "registers": 1, "duration_ns": 1}
+    path = tmp_path / "k.json"
+    path.write_text(json.dumps({"t_launch_ns": 1, "kernels": [kernel | {"name": "a\x1b[31m"}]}))
+    with pytest.raises(FormatError, match="do not print"):
+        read_kernels(path)

@@ -208,3 +208,20 @@ def test_ctrl_c_works_after_cp_sat_has_searched(conv1: LayerKernels) -> None:
     best_by_cp_sat(stream_model("corrected", conv1, execution_limits(find_device("K40"))))
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_more_ways_than_can_be_counted_are_refused() -> None:
+    kernels = tuple(
+        Kernel(
+            name=str(i),
+            grid=(1 + i % 7, 1 + i % 3, 1),
+            block=(32 * (1 + i % 32), 1, 1),
+            shared_bytes=64 * i,
+            registers=16 + i % 48,
+            duration_ns=1000 + 370 * i,
+        )
+        for i in range(100)
+    )
+    layer = LayerKernels(t_launch_ns=100, kernels=kernels)
+    with pytest.raises(PebblerError, match="too many ways to count"):
+        count_streams(layer, find_device("k40"), "corrected")
