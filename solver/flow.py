@@ -32,7 +32,7 @@ from ..validate.exact_bounds import Prices, fitting, least_times
 from ..validate.exact_reruns import RerunKey
 from .bounds import Bound, certified_bound
 from .linear import LinearModel, LinearOptions, LinearResult, ModelBuilder, solve_linear
-from .scaling import copies_ns, proven_ns, size_unit, time_unit
+from .scaling import copies_ns, proven_ns, size_unit, slowest_ns, time_unit
 from .unbroken import LONG, UnbrokenCopies
 
 Integrality = Literal["none", "algorithms", "all"]
@@ -380,11 +380,11 @@ def _model(
     least = np.zeros(2 * count + 1)
     least[0::2] = skipped * timed[0::2]
     versions = _versions(instance, positions, stretch.blocks)
-    copies = copies_ns(instance.blocks[d] for d in stretch.blocks)
+    others = copies_ns(instance.blocks[d] for d in stretch.blocks) + slowest_ns(fits.values())
     held = (version.bytes for version in versions)
     scratch = (algorithm.workspace_bytes for algorithms in fits.values() for algorithm in algorithms)
     compute = before[stretch.until] - before[stretch.first]
-    units = time_unit(compute, copies), size_unit(room, (*held, *scratch))
+    units = time_unit(compute, others), size_unit(room, (*held, *scratch))
     ns, size = units
     delta = builder.columns(2 * count + 1, lower=least / ns, cost=0.0 if idle else timed)
 

@@ -31,7 +31,7 @@ from ..validate.exact_reruns import RerunKey, rerun_intervals
 from .bounds import Bound
 from .flow import Integrality, PricedModel, proven_by
 from .linear import LinearOptions, LinearResult, ModelBuilder, solve_linear
-from .scaling import copies_ns, size_unit, time_unit
+from .scaling import copies_ns, size_unit, slowest_ns, time_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,8 @@ class _Model:
         total = len(instance.tasks)
         least = least_times(instance)
         before = [0, *accumulate(least)]
-        self.ns = time_unit(before[-1], copies_ns(instance.blocks))
+        slowest = slowest_ns(fitting(instance, k) for k in self.checkpoints)
+        self.ns = time_unit(before[-1], copies_ns(instance.blocks) + slowest)
         sizes = (
             block.bytes
             for block, uses in zip(instance.blocks, instance.uses, strict=True)

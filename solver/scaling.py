@@ -8,17 +8,17 @@ has still to come back, is a share of its block.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from ..instances.instance import Block
+from ..instances.instance import Algorithm, Block
 from .linear import GAP
 
 RANGE = 1e4
 """What the compute time and the pool are scaled to."""
 
-_COPIES = 1e-3
-"""Share of the time of all copies that is scaled to that where the tasks take less. No time is then above ten
-million units; solvers would call larger ones infinite, or lose the rows' tolerances in their last digits."""
+_OTHERS = 1e-3
+"""Share of the time of all copies and slow algorithms that is scaled to that where the tasks take less. No
+time is then above ten million units; solvers refuse far larger ones, or lose tolerances in their digits."""
 
 TOLERANCE = 1e-6
 """What tolerances can add to a bound, in shares of it, or of the range where it is smaller. Ten times the
@@ -28,9 +28,14 @@ _COLUMN = 1e-7
 """What the tolerance of dual values can add for each column that lies between zero and one."""
 
 
-def time_unit(compute_ns: int, copies_ns: int) -> float:
-    """Nanoseconds of a unit of a model: by the least time of its tasks, or that of copies if far longer."""
-    return max(compute_ns, copies_ns * _COPIES, 1) / RANGE
+def time_unit(compute_ns: int, others_ns: int) -> float:
+    """Nanoseconds of a unit: by the least time of tasks, or by all other times if these are far longer."""
+    return max(compute_ns, others_ns * _OTHERS, 1) / RANGE
+
+
+def slowest_ns(choices: Iterable[Sequence[Algorithm]]) -> int:
+    """Time of some tasks with the slowest of their algorithms."""
+    return sum(max(algorithm.duration_ns for algorithm in algorithms) for algorithms in choices)
 
 
 def copies_ns(blocks: Iterable[Block]) -> int:

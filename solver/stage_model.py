@@ -27,7 +27,7 @@ from ..instances.units import ceil_to
 from ..validate.schedule import MemoryModel, unit_bytes
 from .linear import LinearModel, ModelBuilder
 from .packing import pack
-from .scaling import size_unit, time_unit
+from .scaling import size_unit, slowest_ns, time_unit
 
 _PACK_SECONDS = 10.0
 """Time limit of the search for addresses, where first fit finds none."""
@@ -98,7 +98,8 @@ class Stages:
         unit = unit_bytes(instance, self.memory)
         unit = 1 if self.first_runs_only else unit
         pool = instance.pool_bytes // unit * unit
-        self.ns, size = time_unit(ideal_ns(instance), self._copies_ns()), size_unit(pool, ())
+        others = self._copies_ns() + slowest_ns(task.algorithms for task in instance.tasks)
+        self.ns, size = time_unit(ideal_ns(instance), others), size_unit(pool, ())
         rows: dict[tuple[int, int], int] = {}
         for t, steps in enumerate(self.stages):
             for k in steps:

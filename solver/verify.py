@@ -42,8 +42,8 @@ def _proven(model: LinearModel, result: LinearResult) -> float:
     """What the dual values of a linear program prove, whichever they are, less what sums may be rounded by.
 
     Prices of rows that have the wrong sign are none. Then every column goes to the bound of it that is
-    cheapest. One that has none is taken to be at most twice the objective: those of the models here are times
-    within the makespan.
+    cheapest. One that has none is taken to be at most twice the objective, and so is the bound: the models'
+    columns without a bound are times within the makespan, which is that long or longer.
     """
     if result.duals is None:
         return math.inf if result.status == "optimal" else -math.inf
@@ -59,13 +59,16 @@ def _proven(model: LinearModel, result: LinearResult) -> float:
     reduced = model.cost - np.bincount(model.columns, weights=terms, minlength=count)
     weight = np.abs(model.cost) + np.bincount(model.columns, weights=np.abs(terms), minlength=count)
     off = np.finfo(float).eps * (np.bincount(model.columns, minlength=count) + 2) * weight
-    end = 2 * abs(result.objective or 0.0) + 1
+    told = [
+        abs(value) for value in (result.objective, result.bound) if value is not None and math.isfinite(value)
+    ]
+    end = 2 * max(told, default=0.0) + 1
     lower = np.where(np.isfinite(model.lower), model.lower, -end)
     upper = np.where(np.isfinite(model.upper), model.upper, np.maximum(lower, end))
     costs = [price * side for price in (reduced - off, reduced + off) for side in (lower, upper)]
     cheapest = np.min(costs, axis=0)
     rounding = np.finfo(float).eps * float(np.abs(paid).sum() + np.abs(cheapest).sum())
-    return math.fsum(paid) + math.fsum(cheapest) - rounding
+    return min(math.fsum(paid) + math.fsum(cheapest) - rounding, end)
 
 
 def _wrong(model: LinearModel, result: LinearResult, values: NDArray[np.float64]) -> str | None:
