@@ -30,7 +30,7 @@ def test_no_bound_is_above_a_schedule(name: str) -> None:
 
 def test_every_theorem_is_stated_and_documented(pytestconfig: pytest.Config) -> None:
     for theorem in THEOREMS.values():
-        assert len(theorem.statement) > 80, theorem.name
+        assert len(theorem.statement) > 50, theorem.name
         assert (pytestconfig.rootpath / theorem.page).is_file(), theorem.name
 
 
