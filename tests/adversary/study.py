@@ -73,7 +73,7 @@ def table(lines: Iterable[Line]) -> str:
     total = [sum(line[key] for line in done) for key in keys]
     rows.append(["**all**", *(f"{n:,}" for n in total), str(len(wrong))])
     made = sorted({line["made"] for line in (*done, *wrong)})
-    return markdown(_HEADER, rows) + "\n" + "; ".join(made) + ".\n"
+    return markdown(_HEADER, rows) + "".join(f"\n{line}.\n" for line in made)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

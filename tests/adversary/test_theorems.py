@@ -9,7 +9,7 @@ from .theorems import PLAIN, THEOREMS
 
 COUNT, COUNT_OF_SLOW = 120, 40
 COUNT_OF_SEARCHES = 1300
-"""The judge agrees with a search without its pruning on a thousand instances."""
+"""The judge agrees with a search without its pruning on a thousand instances and more."""
 
 
 @pytest.mark.parametrize("name", THEOREMS)
@@ -19,6 +19,7 @@ def test_no_bound_is_above_a_schedule(name: str) -> None:
     tally = attacked(theorem, seed=0, count=count)
     assert tally.instances >= 0.6 * count
     assert tally.instances - tally.impossible >= 0.4 * count
+    assert tally.instances >= 1000 or name != "exhaustive search"
     # what the theorem is about was in the model, and said as much as there is to say
     assert tally.active >= 0.04 * count, tally
     assert tally.met >= 1, tally
@@ -29,7 +30,7 @@ def test_no_bound_is_above_a_schedule(name: str) -> None:
 
 def test_every_theorem_is_stated_and_documented(pytestconfig: pytest.Config) -> None:
     for theorem in THEOREMS.values():
-        assert len(theorem.statement) > 80, theorem.name
+        assert len(theorem.statement) > 50, theorem.name
         assert (pytestconfig.rootpath / theorem.page).is_file(), theorem.name
 
 
