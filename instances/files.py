@@ -133,8 +133,8 @@ def read_bytes(path: str | Path, most: int = LARGEST_FILE) -> bytes:
     try:
         mode = Path(path).stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-            what = "a folder" if stat.S_ISDIR(mode) else "a device or a socket"
-            raise PebblerError(f"{path} cannot be read: it is {what}; give a file or a pipe")
+            what = "Is a directory" if stat.S_ISDIR(mode) else "it is a device or a socket"
+            raise PebblerError(f"{path} cannot be read: {what}; give a file or a pipe")
         with Path(path).open("rb") as file:
             data = file.read(most + 1)
     except OSError as error:

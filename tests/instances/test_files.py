@@ -389,7 +389,7 @@ def test_a_file_or_a_pipe_of_too_many_bytes_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
-    with pytest.raises(PebblerError, match="it is a folder"):
+    with pytest.raises(PebblerError, match="Is a directory; give a file or a pipe"):
         read_bytes(tmp_path)
     with pytest.raises(PebblerError, match="it is a device or a socket"):
         read_bytes("/dev/zero")
