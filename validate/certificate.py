@@ -107,8 +107,7 @@ def certify(
         rerun_prices=tuple((*key, price) for key, price in sorted(reruns.items())) or msgspec.UNSET,
         page_bytes=msgspec.UNSET if page_bytes is None else page_bytes,
     )
-    proven = max(proven_ns(instance, found), 0)
-    return sealed(msgspec.structs.replace(found, lower_bound_ns=proven))
+    return sealed(msgspec.structs.replace(found, lower_bound_ns=proven_ns(instance, found)))
 
 
 def name_of_bound(instance: Instance, bound_by: str) -> str:
@@ -117,7 +116,7 @@ def name_of_bound(instance: Instance, bound_by: str) -> str:
 
 
 def proven_ns(instance: Instance, certificate: Certificate) -> int:
-    """What the figures of a certificate prove, whatever bound it claims; nanoseconds.
+    """What the figures of a certificate prove, whatever bound it claims; nanoseconds, 0 at least.
 
     Raises
     ------
@@ -135,7 +134,7 @@ def proven_ns(instance: Instance, certificate: Certificate) -> int:
     named = () if certificate.rerun_prices is msgspec.UNSET else certificate.rerun_prices
     reruns = {(k, j, d): price for k, j, d, price in named}
     prices = Prices(certificate.denominator, certificate.memory_prices, certificate.engine_prices, reruns)
-    return priced_ns(instance, certificate.checkpoints, prices)
+    return max(priced_ns(instance, certificate.checkpoints, prices), 0)  # prices may prove nothing
 
 
 def check_certificate(
