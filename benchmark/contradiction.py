@@ -24,34 +24,31 @@ def keeping(folder: Path) -> Iterator[None]:
     Raises
     ------
     ContradictionError
-        The one that comes, with the files' names.
+        The one that comes, with the place of the files.
     """
     try:
         yield
     except ContradictionError as error:
-        files = ", ".join(str(path) for path in _write(error, folder))
+        files = _write(error, folder)
         raise ContradictionError(
-            error.instance, error.schedule, error.bound, f"; both are kept in {files}: please report them"
+            error.instance, error.schedule, error.bound, f"; both are kept as {files}: please report them"
         ) from None
 
 
-def _write(error: ContradictionError, folder: Path) -> Iterator[Path]:
+def _write(error: ContradictionError, folder: Path) -> str:
+    """Write the files, and return what they have in common: a path with a star."""
     from .export import file_name  # with it comes what draws pictures
 
     folder.mkdir(parents=True, exist_ok=True)
+    name = f"{file_name(error.instance)}.contradiction"
 
     def place(what: str) -> Path:
-        return folder / f"{file_name(error.instance)}.contradiction.{what}.json"
+        return folder / f"{name}.{what}.json"
 
-    yield (path := place("instance"))
-    checksum = write_instance(error.instance, path)
-    yield (path := place("schedule"))
-    write_schedule(msgspec.structs.replace(error.schedule, instance_sha256=checksum), path)
-    if error.bound is None:
-        return
-    if error.bound.certificate is not None:
-        yield (path := place("certificate"))
-        write_certificate(error.bound.certificate, path, checksum)
-    else:
-        yield (path := place("bound"))
-        write_atomically(path, msgspec.json.encode(error.bound.as_dict()))
+    checksum = write_instance(error.instance, place("instance"))
+    write_schedule(msgspec.structs.replace(error.schedule, instance_sha256=checksum), place("schedule"))
+    if error.bound is not None and error.bound.certificate is not None:
+        write_certificate(error.bound.certificate, place("certificate"), checksum)
+    elif error.bound is not None:
+        write_atomically(place("bound"), msgspec.json.encode(error.bound.as_dict()))
+    return str(folder / f"{name}.*.json")

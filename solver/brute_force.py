@@ -187,6 +187,8 @@ class _Machine:
         begins = [block.begin for block in self.instance.blocks if block.begin]
         scratch = [size for sizes in self.needs.workspaces for size in sizes if size]
         step = math.gcd(*self.needs.sizes, *begins, *scratch)
+        if not step:  # nothing takes a place
+            return (0,)
         if self.pool // step > _MOST_PLACES:
             raise Refusal(
                 f"brute force: {self.pool // step} possible places; at most {_MOST_PLACES} are tried"

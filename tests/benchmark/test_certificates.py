@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from pebbler.benchmark.problems import WorkloadProblem
 from pebbler.instances.instance import Instance
 from pebbler.instances.transforms import in_pages, with_recomputation
 from pebbler.instances.workload import Workload
+from pebbler.solver.linear import LinearResult
 
 
 def test_exactness_loses_next_to_nothing() -> None:
@@ -31,7 +33,11 @@ def test_variants_lose_as_little(variant: Callable[[Instance], Instance]) -> Non
 
 
 def test_a_program_that_does_not_end_has_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsolved(*_: object, **__: object) -> LinearResult:
+        return LinearResult("unknown", None, None, -math.inf, "the time is up")
+
     monkeypatch.setattr(certificates, "LIMIT", 0.0)
+    monkeypatch.setattr(certificates, "solve_linear", unsolved)
     text = table([("vgg16", Workload("vgg16", 64, "V100").instance("1.05xMmin"))], [64])
     assert "LP, 64 checkpoints | none in 0 s" in text
 

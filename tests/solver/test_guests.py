@@ -354,7 +354,10 @@ def test_a_schedule_is_read_as_a_file_is(chain: Instance, toys: Toys, keep: Meth
 
     toys(negative=altered(offset=-(2**20)), text=altered(offset="0"), none=altered(acquired_by=99))
     for name in ("negative", "text"):
-        with pytest.raises(MethodError, match=f"method {name}: its schedule is none that a file may hold"):
+        with pytest.raises(
+            MethodError,
+            match=f"method {name} made a document that breaks a rule of its format: residence, 'offset'",
+        ):
             solve(chain, name)
     with pytest.raises(MethodError, match=r"method none made a document that breaks a rule .* operation 99"):
         solve(chain, "none")
@@ -427,7 +430,7 @@ def info(name: str, method: Method, transform: Callable[[Instance], Any]) -> Met
         ({"engines": "single"}, "changes engines"),
         ({"alignment_bytes": 1}, "changes alignment_bytes"),
         ({"meta": {}}, "another instance that has the same name, chain-b4"),
-        ({"budget_bytes": "much"}, "is none that a file may hold"),
+        ({"budget_bytes": "much"}, "breaks a rule of its format: instance .*budget_bytes"),
     ],
 )
 def test_a_transform_keeps_the_iteration(
