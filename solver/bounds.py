@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from ..heuristics.clock import OutOfTime, look
 from ..instances.instance import Instance
 from ..instances.transforms import in_pages
 from ..validate.certificate import Certificate, certify, name_of_bound
@@ -85,14 +87,16 @@ def best_bound(
     """Return the best of the compute bound, that of gradients and, if no task may run again, of a peak.
 
     The last is left out where `without`, rules that a method leaves out, has ``single-peak``. For paged
-    memory, the arguments are also tried on the instance in whole pages.
+    memory, the arguments are also tried on the instance in whole pages. Past a deadline (`heuristics.clock`),
+    the compute bound is what there is.
     """
     bounds = [compute_bound(instance)]
     if instance.gpus > 1:
         name = name_of_bound(instance, "gradients")
         bounds.append(Bound(gradient_bound_ns(instance), name, certified=True))
     if "single-peak" not in without and not any(task.recomputable for task in instance.tasks):
-        bounds.append(single_peak_bound(instance))
+        with suppress(OutOfTime):
+            bounds.append(single_peak_bound(instance))
     if memory == "paged":
         bounds.append(best_bound(in_pages(instance), without))
     return max(bounds, key=lambda bound: bound.lower_bound_ns)
@@ -129,6 +133,7 @@ def _promising(peaks: SinglePeak) -> list[int]:
     total = before[-1]
     excessive = {}
     for k, least in enumerate(end - begin for begin, end in pairwise(before)):
+        look()
         choices = peaks.choices(k)
         if not any(time == least and excess <= 0 for time, excess in choices):
             excessive[k] = choices
@@ -142,6 +147,7 @@ def _promising(peaks: SinglePeak) -> list[int]:
         end[stay.until].append(i)
     estimates = {}
     for k in range(len(before) - 1):
+        look()
         for queue in (out, back):
             for i in end[k]:
                 queue.remove(i)

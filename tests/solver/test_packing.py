@@ -231,7 +231,7 @@ def test_cp_sat_alone_agrees_with_brute_force(monkeypatch: pytest.MonkeyPatch) -
         assert some.height == least
 
 
-def stacked(group: packing._Group) -> packing.Integers:
+def stacked(group: packing._Group, _: float) -> packing.Integers:
     """All buffers on top of each other, whether or not they live together."""
     places, top = [], 0
     for size, alignment in zip(group.size.tolist(), group.alignment.tolist(), strict=True):
