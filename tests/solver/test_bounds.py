@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from pebbler.benchmark.tiny import tiny_instance
+from pebbler.heuristics.clock import until
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import ideal_ns, least_budget, unlimited_peak, with_budget
 from pebbler.instances.transforms import in_pages
@@ -310,6 +311,13 @@ def _scaled(instance: Instance, factor: int) -> Instance:
 
 
 # --- the queue of an engine -----------------------------------------------------------------------------
+
+
+def test_past_a_deadline_there_is_the_compute_bound() -> None:
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    assert best_bound(instance).bound_by == "single-peak"
+    with until(0.0):
+        assert best_bound(instance) == compute_bound(instance)
 
 
 def test_a_queue_of_copies_is_the_worst_instant_of_those_at_hand() -> None:
