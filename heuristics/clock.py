@@ -45,6 +45,11 @@ def until(deadline: float) -> Iterator[None]:
         _deadline.reset(known)
 
 
+def left() -> float:
+    """Seconds until the deadline; infinite without one."""
+    return max(_deadline.get() - time.monotonic(), 0.0)
+
+
 def look() -> None:
     """Look at the clock.
 

@@ -54,7 +54,8 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     stopped_by, reason = "done", ""
     try:
         if start is None:
-            best = start = find_method(_FIRST_METHOD).call(instance, limits).schedule
+            with until(deadline):
+                best = start = find_method(_FIRST_METHOD).call(instance, limits).schedule
     except Refusal as refusal:
         reason = f"; {_FIRST_METHOD}: {refusal}"
     try:

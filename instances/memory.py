@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
@@ -78,7 +79,8 @@ def stuck_bytes(instance: Instance) -> list[int]:
         marks = [*([-1] if block.initially == "device" else []), *instance.uses[d]]
         marks += [len(instance.tasks)] if block.finally_ == "device" else []
         for after, until in pairwise(marks):
-            writer = max((w for w in instance.writers[d] if w <= after), default=None)
+            written = bisect_right(instance.writers[d], after)
+            writer = instance.writers[d][written - 1] if written else None
             leaves = block.offload_ns is not None or writer is None
             again = writer is not None and makers.get(d) == writer
             if not again and (block.prefetch_ns is None or not leaves):

@@ -5,16 +5,18 @@ The arguments are those of `validate.exact_bounds`; here is what finds the posit
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ..heuristics.clock import OutOfTime, look
 from ..instances.instance import Instance
 from ..instances.transforms import in_pages
 from ..validate.certificate import Certificate, certify, name_of_bound
-from ..validate.exact_bounds import EvictableStay, SinglePeak, least_times
+from ..validate.exact_bounds import EvictableStay, SinglePeak
 from ..validate.schedule import MemoryModel
 from .gradient_bounds import gradient_bound_ns
 
@@ -85,14 +87,16 @@ def best_bound(
     """Return the best of the compute bound, that of gradients and, if no task may run again, of a peak.
 
     The last is left out where `without`, rules that a method leaves out, has ``single-peak``. For paged
-    memory, the arguments are also tried on the instance in whole pages.
+    memory, the arguments are also tried on the instance in whole pages. Past a deadline (`heuristics.clock`),
+    the compute bound is what there is.
     """
     bounds = [compute_bound(instance)]
     if instance.gpus > 1:
         name = name_of_bound(instance, "gradients")
         bounds.append(Bound(gradient_bound_ns(instance), name, certified=True))
     if "single-peak" not in without and not any(task.recomputable for task in instance.tasks):
-        bounds.append(single_peak_bound(instance))
+        with suppress(OutOfTime):
+            bounds.append(single_peak_bound(instance))
     if memory == "paged":
         bounds.append(best_bound(in_pages(instance), without))
     return max(bounds, key=lambda bound: bound.lower_bound_ns)
@@ -125,49 +129,101 @@ def single_peak_bound(instance: Instance) -> Bound:
 
 def _promising(peaks: SinglePeak) -> list[int]:
     """Positions at which the bound is greatest and above that of compute, if all copies had one rate."""
-    instance, before, stays = peaks.instance, peaks.before, peaks.stays
-    out = _Queue(stays, [stay.ready for stay in stays], [stay.out_ns for stay in stays])
-    back = _Queue(
-        stays, [before[-1] - before[stay.until] for stay in stays], [stay.back_ns for stay in stays]
-    )
-    estimates = {}
-    for k, least in enumerate(least_times(instance)):
+    before, stays = peaks.before, peaks.stays
+    total = before[-1]
+    excessive = {}
+    for k, least in enumerate(end - begin for begin, end in pairwise(before)):
+        look()
         choices = peaks.choices(k)
-        if any(time == least and excess <= 0 for time, excess in choices):
-            continue
-        head, tail = before[k], before[-1] - before[k + 1]
-        excesses = np.array([excess for _, excess in choices], dtype=float)
-        ends = np.maximum(head, out.copied_by(k, excesses))
-        starts = np.maximum(tail, back.copied_by(k, excesses))
-        lengths = ends + starts + np.array([time for time, _ in choices], dtype=float)
-        estimates[k] = float(lengths.min(initial=np.inf))
-    ranked = sorted((k for k in estimates if estimates[k] > before[-1]), key=lambda k: -estimates[k])
+        if not any(time == least and excess <= 0 for time, excess in choices):
+            excessive[k] = choices
+    if not excessive:
+        return []
+    out = _Queue(stays, [stay.ready for stay in stays], [stay.out_ns for stay in stays])
+    back = _Queue(stays, [total - before[stay.until] for stay in stays], [stay.back_ns for stay in stays])
+    begin, end = defaultdict(list), defaultdict(list)
+    for i, stay in enumerate(stays):
+        begin[stay.after + 1].append(i)
+        end[stay.until].append(i)
+    estimates = {}
+    for k in range(len(before) - 1):
+        look()
+        for queue in (out, back):
+            for i in end[k]:
+                queue.remove(i)
+            for i in begin[k]:
+                queue.add(i)
+        if k in excessive:
+            head, tail = before[k], total - before[k + 1]
+            estimates[k] = min(
+                (
+                    max(head, out.copied_by(excess)) + max(tail, back.copied_by(excess)) + time
+                    for time, excess in excessive[k]
+                ),
+                default=math.inf,
+            )
+    ranked = sorted((k for k in estimates if estimates[k] > total), key=lambda k: -estimates[k])
     return ranked[:_EXACT]
 
 
 class _Queue:
-    """Stays in the order in which an engine copies them at one rate, as arrays."""
+    """Stays across a task, in the order in which an engine copies them at one rate.
 
-    def __init__(self, stays: list[EvictableStay], available: list[int | None], times: list[int]) -> None:
+    They are the leaves of a binary tree, node i over the nodes 2i and 2i + 1. A node has the bytes under it,
+    and of the stays under it the most that one is available later than the time that those before it take.
+    """
+
+    def __init__(
+        self, stays: Sequence[EvictableStay], available: Sequence[int | None], times: Sequence[int]
+    ) -> None:
         order = sorted(range(len(stays)), key=lambda i: -1 if available[i] is None else available[i] or 0)
-        self._after = np.array([stays[i].after for i in order])
-        self._until = np.array([stays[i].until for i in order])
-        self._bytes = np.array([stays[i].bytes for i in order], dtype=float)
-        self._free = np.array([available[i] is None for i in order], dtype=bool)
-        self._available = np.array([float(available[i] or 0) for i in order])
-        self._rate = sum(times) / max(float(self._bytes.sum()), 1.0)
+        self._rank = {i: rank for rank, i in enumerate(order)}
+        self._sizes = [stay.bytes for stay in stays]
+        self._available = available
+        self._rate = sum(times) / max(sum(self._sizes), 1)
+        self._leaves = 1 << (len(stays) - 1).bit_length()
+        self._bytes = [0] * (2 * self._leaves)
+        self._later = [-math.inf] * (2 * self._leaves)
+        self._free = 0
 
-    def copied_by(self, k: int, excesses: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Earliest times at which each excess has been copied; infinite where there is too little."""
-        across = (self._after < k) & (self._until > k)
-        free = float(self._bytes[across & self._free].sum())
-        across &= ~self._free
-        sizes, available = self._bytes[across], self._available[across]
-        earlier = np.cumsum(sizes) - sizes
-        wanted = excesses - free
-        ends = np.where(
-            earlier[None, :] < wanted[:, None],
-            available[None, :] + self._rate * (wanted[:, None] - earlier[None, :]),
-            0.0,
-        ).max(axis=1, initial=0.0)
-        return np.asarray(np.where(wanted > sizes.sum(), np.inf, ends))
+    def add(self, i: int) -> None:
+        """Add a stay that is not among them; free ones need no copy."""
+        available = self._available[i]
+        if available is None:
+            self._free += self._sizes[i]
+        else:
+            self._set(i, self._sizes[i], available)
+
+    def remove(self, i: int) -> None:
+        """Remove a stay that is among them."""
+        if self._available[i] is None:
+            self._free -= self._sizes[i]
+        else:
+            self._set(i, 0, -math.inf)
+
+    def _set(self, i: int, size: int, available: float) -> None:
+        sizes, later, rate = self._bytes, self._later, self._rate
+        node = self._leaves + self._rank[i]
+        sizes[node], later[node] = size, available
+        while node > 1:
+            node >>= 1
+            first = 2 * node
+            sizes[node] = sizes[first] + sizes[first + 1]
+            early, late = later[first], later[first + 1] - rate * sizes[first]
+            later[node] = early if early > late else late  # without the call of max: this is the inner loop
+
+    def copied_by(self, excess: int) -> float:
+        """Earliest time at which so many bytes have been copied; infinite where there are fewer."""
+        wanted = excess - self._free
+        if wanted <= 0:
+            return 0.0
+        if wanted > self._bytes[1]:
+            return math.inf
+        node, latest = 1, 0.0
+        while node < self._leaves:
+            node *= 2
+            if self._bytes[node] < wanted:
+                latest = max(latest, self._later[node] + self._rate * wanted)
+                wanted -= self._bytes[node]
+                node += 1
+        return max(latest, self._later[node] + self._rate * wanted)

@@ -27,6 +27,7 @@ from ..validate.schedule import Schedule
 from .bounds import Bound
 from .linear import LinearModel, LinearResult, takes_whole_columns
 from .linear_worker import LinearWorker, load_solver
+from .packing import load_packing
 from .pebbling import Pebbling, pebble
 from .scaling import proven_ns
 from .stage_model import (
@@ -68,7 +69,7 @@ _STATES, _SEARCH = "states", "local-search"
     transform=planned,
     rules=(_STATES, _SEARCH),
 )
-@loads(kernels, load_solver)
+@loads(kernels, load_solver, load_packing)
 def checkmate(instance: Instance, limits: Limits) -> Answer:
     """Search the states; then solve the integer program for a schedule, and its relaxation for a bound.
 
@@ -115,7 +116,7 @@ def checkmate(instance: Instance, limits: Limits) -> Answer:
                     bound = bound.raised(proven)
                     stopped_by = stopped_by if stopped_by != "done" else proof
             if actions is not None and (start is None or _time(instance, actions) < start.makespan_ns):
-                schedule = placed(instance, actions, limits).finish("checkmate")
+                schedule = placed(instance, actions, limits, deadline).finish("checkmate")
     except KeyboardInterrupt:
         stopped_by = "interrupted"
     except OutOfTime as late:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -29,7 +30,7 @@ from .flow import FlowModel, bound_name, flow_model, proven
 from .flow_decode import guide_of
 from .linear import LinearModel, LinearResult
 from .linear_worker import LinearWorker, load_solver
-from .packing import places
+from .packing import load_packing, places
 from .refine import DEFAULT, ROUNDS, Stage, Tiling, finest_integrality, stages
 from .windows import Windows
 
@@ -77,7 +78,7 @@ _log = logging.getLogger(__name__)
     "this project",
     rules=_ALL_RULES,
 )
-@loads(kernels, load_solver)
+@loads(kernels, load_solver, load_packing)
 def flow(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW on more and more checkpoints, and search for schedules meanwhile.
 
@@ -102,7 +103,7 @@ def flow(instance: Instance, limits: Limits) -> Answer:
     transform=with_parts,
     rules=_ALL_RULES,
 )
-@loads(kernels, load_solver)
+@loads(kernels, load_solver, load_packing)
 def flow_parts(instance: Instance, limits: Limits) -> Answer:
     """Do what `flow` does, on an instance in parts.
 
@@ -155,7 +156,8 @@ class FlowRun:
         self.instance, self.limits = instance, limits
         self.modelled = in_pages(instance) if limits.memory == "paged" else instance
         self.whole = finest_integrality(instance, limits.solver, self.thresholds)
-        self.bound = best_bound(instance, limits.without, limits.memory)
+        with until(self.deadline):
+            self.bound = best_bound(instance, limits.without, limits.memory)
         self.best = limits.incumbent
         self.searches = "local-search" not in limits.without
         self.refines = "refinement" not in limits.without
@@ -205,10 +207,17 @@ class FlowRun:
         limits = self.limits
         rules = limits.without & set(SEARCH_RULES)
         try:
-            return new_search(self.instance, limits.memory, limits.seed, rules, places)
+            return new_search(self.instance, limits.memory, limits.seed, rules, self._places)
         except Refusal as refusal:
             self.reason = str(refusal)
             return None
+
+    def _places(
+        self, lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int
+    ) -> Sequence[int] | None:
+        """Find places until the deadline."""
+        with until(self.deadline):
+            return places(lifetimes, capacity, alignment)
 
     def _new_windows(self) -> Windows | None:
         return Windows(self.modelled, self.whole)
@@ -218,7 +227,8 @@ class FlowRun:
         found = [] if self.limits.warm_start is None else [self.limits.warm_start]
         for rule in self.rules:
             try:
-                ruled = find_method(rule).call(self.instance, self.limits).schedule
+                with until(self.deadline):
+                    ruled = find_method(rule).call(self.instance, self.limits).schedule
             except Refusal as refusal:
                 if rule == _FIRST_METHOD:
                     self.reason = str(refusal)

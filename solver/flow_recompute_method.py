@@ -15,6 +15,7 @@ from .flow_method import RULES, FlowRun
 from .flow_recompute import RecomputeModel, decided, proven_with_reruns, recompute_model
 from .linear import LinearModel, LinearResult
 from .linear_worker import load_solver
+from .packing import load_packing
 from .refine import Stage
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _TRANSFERS = "transfers"
     transform=planned,
     rules=(*RULES, *SEARCH_RULES, _TRANSFERS),
 )
-@loads(kernels, load_solver)
+@loads(kernels, load_solver, load_packing)
 def flow_recompute(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW with recomputation on more and more checkpoints, and search for schedules meanwhile.
 

@@ -23,6 +23,10 @@ GAP = 5e-7
 SMALL = 1e-9
 """Entries up to this are nothing to HiGHS and SCIP."""
 
+SHARES = 100.0
+"""HiGHS is given columns between zero and one in hundredths, where others are whole: on some of the models it
+is three times faster then, on others as fast."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinearModel:
@@ -202,14 +206,36 @@ def solve_in_process(model: LinearModel, solver: str, **options: Unpack[LinearOp
     """
     from .verify import verified
 
-    model = without_small_entries(model)
     if solver in MATH_OPT_SOLVERS:
         from .math_opt import solve_by_math_opt
 
-        return verified(model, solve_by_math_opt(model, solver, **options))
+        unit = _shares(model) if solver == "highs" and model.integer.any() else np.ones(len(model.cost))
+        if (hint := options.get("hint")) is not None:
+            options["hint"] = hint * unit
+        model = without_small_entries(_in_units(model, unit))
+        result = verified(model, solve_by_math_opt(model, solver, **options))
+        return result if result.values is None else replace(result, values=result.values / unit)
+    model = without_small_entries(model)
     from .pulp_adapter import solve_by_pulp
 
     return verified(model, solve_by_pulp(model, solver, **options))
+
+
+def _shares(model: LinearModel) -> NDArray[np.float64]:
+    """Per column, how many units of HiGHS's one of the model's is."""
+    between = ~model.integer & (model.lower == 0) & (model.upper == 1)
+    return np.where(between, SHARES, 1.0)
+
+
+def _in_units(model: LinearModel, unit: NDArray[np.float64]) -> LinearModel:
+    """Count columns in other units."""
+    return replace(
+        model,
+        cost=model.cost / unit,
+        lower=model.lower * unit,
+        upper=model.upper * unit,
+        values=model.values / unit[model.columns],
+    )
 
 
 def without_small_entries(model: LinearModel) -> LinearModel:

@@ -8,6 +8,7 @@ cumulative resource). What is known to be needed, and what was found, are told a
 from __future__ import annotations
 
 import logging
+import math
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -18,12 +19,14 @@ from math import gcd
 
 import numpy as np
 
+from ..heuristics.clock import left
+from ..heuristics.methods import Limits
 from ..instances.buffers import Buffer
 from ..instances.errors import PebblerError
 from ..instances.units import ceil_to, format_size
 from ..validate.packing import check_packing
 from .interrupts import solve_interruptibly
-from .packing_search import Answer, Integers, PackingSearch
+from .packing_search import Answer, Integers, PackingSearch, load_search
 from .solve import Status
 
 _log = logging.getLogger(__name__)
@@ -40,6 +43,9 @@ _FEW_BUFFERS = 150
 _LITTLE = 1.0
 """Where little effort is asked for: turns; buffers of a group above which CP-SAT, whose presolve alone takes
 long then, is left out; and its limit, in what it calls deterministic seconds."""
+
+_LEAST = 1.0
+"""Seconds that first fit gets under any limit, so that nearly always there is a packing."""
 
 _LARGEST_COEFFICIENT = 2**31
 """CP-SAT is not given sizes from here on, after division by what they share (google/or-tools #5293)."""
@@ -100,8 +106,8 @@ def pack(
     capacity
         Bytes; the first packing that fits is the answer. None: the lowest packing.
     time_limit
-        Seconds; None: until done. Without a limit that strikes and with one worker the answer is always the
-        same.
+        Seconds, from when the search is loaded; None: until done. First fit gets one second at least. Without
+        a limit that strikes and with one worker the answer is always the same.
     workers, seed
         Threads and random decisions of CP-SAT.
     little
@@ -119,6 +125,7 @@ def pack(
     unit = reduce(gcd, [b.size for b in buffers] + [b.alignment for b in buffers if b.alignment > 1])
     if len(buffers) * sum(b.size + b.alignment for b in buffers) // unit >= 2**62:
         raise PebblerError("the buffers are too large to add up in 64 bits; write sizes in a larger unit")
+    load_search()
     work = _Work(
         None if capacity is None else capacity // unit,
         None if time_limit is None else time.monotonic() + time_limit,
@@ -128,16 +135,19 @@ def pack(
     )
     groups = [(members, _Group(buffers, members, unit)) for members in _connected(buffers)]
     work.lower = max(group.lower for _, group in groups)
+    first_until = math.inf if time_limit is None else time.monotonic() + max(time_limit, _LEAST)
     interrupted = False
     try:
         for _, group in groups:
-            group.offsets = _first_fit(group)
-        _log.info(
-            "first fit: height %d, live %d", max(g.height() for _, g in groups) * unit, work.lower * unit
-        )
-        for _, group in sorted(groups, key=lambda pair: -pair[1].lower):
-            if work.open(group):
-                work.solve(group)
+            group.offsets = _first_fit(group, first_until)
+            if group.offsets is None:
+                break
+        else:
+            height = max(group.height() for _, group in groups)
+            _log.info("first fit: height %d, live %d", height * unit, work.lower * unit)
+            for _, group in sorted(groups, key=lambda pair: -pair[1].lower):
+                if work.open(group):
+                    work.solve(group)
     except KeyboardInterrupt:
         interrupted = True
     if any(group.offsets is None for _, group in groups):
@@ -158,6 +168,11 @@ def pack(
     return PackResult(status, height, capacity, lower, tuple(offsets), interrupted)
 
 
+def load_packing(_: Limits) -> None:
+    """Load the search for a method that packs."""
+    load_search()
+
+
 def places(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int) -> Sequence[int] | None:
     """Find an offset for each of the given pieces with a little, fixed effort.
 
@@ -171,14 +186,20 @@ def places(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: 
     Returns
     -------
     sequence of int or None
-        The same for the same pieces; None where that effort found no places.
+        The same for the same pieces; None where that effort, or the time that is left, found no places.
     """
     if not lifetimes:
         return []
     buffers = [
         Buffer(str(i), begin, end, ceil_to(size, alignment)) for i, (size, begin, end) in enumerate(lifetimes)
     ]
-    result = pack(buffers, capacity=capacity // alignment * alignment, little=True)
+    seconds = left()
+    result = pack(
+        buffers,
+        capacity=capacity // alignment * alignment,
+        time_limit=None if math.isinf(seconds) else seconds,
+        little=True,
+    )
     if result.interrupted:
         raise KeyboardInterrupt
     return result.offsets
@@ -232,16 +253,27 @@ class _Group:
         return int((self.placed() + self.size).max())
 
 
-def _first_fit(group: _Group) -> Integers:
-    """Place buffers one by one, as low as they go, in each of a few orders, and keep the lowest packing."""
+def _first_fit(group: _Group, until: float = math.inf) -> Integers | None:
+    """Place buffers one by one, as low as they go, in each of a few orders, and keep the lowest packing.
+
+    None where there was no time for one order; other orders are left out where there is none for them.
+    """
+    best: Integers | None = None
     orders = [*group.orders, np.argsort(-group.size, kind="stable"), np.argsort(group.first, kind="stable")]
-    packings = [_first_fit_in(group, order) for order in orders]
-    return min(packings, key=lambda offsets: int((offsets + group.size).max()))
+    for order in orders:
+        offsets = _first_fit_in(group, order, until)
+        if offsets is None:
+            break
+        if best is None or (offsets + group.size).max() < (best + group.size).max():
+            best = offsets
+    return best
 
 
-def _first_fit_in(group: _Group, order: Integers) -> Integers:
+def _first_fit_in(group: _Group, order: Integers, until: float) -> Integers | None:
     offsets = np.full(len(order), -1, np.int64)
     for i in order:
+        if time.monotonic() > until:
+            return None
         beside = (offsets >= 0) & (group.first < group.last[i]) & (group.first[i] < group.last)
         bottoms, tops = offsets[beside], (offsets + group.size)[beside]
         rising = np.argsort(bottoms, kind="stable")

@@ -92,6 +92,13 @@ class PackingSearch:
 
 
 @cache
+def load_search() -> None:
+    """Compile the search, or load it from the cache: no time limit pays for that."""
+    one = np.ones(1, np.int64)
+    PackingSearch(np.zeros(1, np.int64), one, one, one, 1).run(1)
+
+
+@cache
 def _compiled() -> Callable[..., tuple[int, int, int, bool]]:
     from numba import njit
 

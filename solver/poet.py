@@ -22,6 +22,7 @@ from ..heuristics.rematerialise import planned
 from ..instances.instance import Instance
 from .linear import takes_whole_columns
 from .linear_worker import LinearWorker, load_solver
+from .packing import load_packing
 from .scaling import copies_ns
 from .stage_model import Action, StageModel, Stages, chosen_in, placed, require_stages, with_releases
 
@@ -33,7 +34,7 @@ from .stage_model import Action, StageModel, Stages, chosen_in, placed, require_
     shown="named",
     transform=planned,
 )
-@loads(load_solver)
+@loads(load_solver, load_packing)
 def poet(instance: Instance, limits: Limits) -> Answer:
     """Solve the integer program, and issue what it decides: copies then run beside compute where they can.
 
@@ -49,14 +50,14 @@ def poet(instance: Instance, limits: Limits) -> Answer:
     if not takes_whole_columns(limits.solver):
         raise Refusal(f"poet: solver '{limits.solver}' takes no whole variables")
     stages = require_stages("poet", instance)
-    deadline = None if limits.time_limit is None else time.monotonic() + limits.time_limit
+    deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
     paged = PagedStages(instance, stages, limits.memory)
     schedule = None
     try:
-        with until(math.inf if deadline is None else deadline):
+        with until(deadline):
             model = paged.build()
         with LinearWorker(limits.solver) as worker:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            left = None if math.isinf(deadline) else max(deadline - time.monotonic(), 0.0)
             worker.start(
                 model.linear, time_limit=left, workers=limits.workers, seed=limits.seed, log=limits.log
             )
@@ -68,7 +69,7 @@ def poet(instance: Instance, limits: Limits) -> Answer:
         }.get(result.status, "time limit")
         if result.values is not None:
             actions = with_releases(instance, paged.actions(model, result.values))
-            schedule = placed(instance, actions, limits).finish("poet")
+            schedule = placed(instance, actions, limits, deadline).finish("poet")
     except KeyboardInterrupt:
         stopped_by = "interrupted"
     return Answer(schedule, stopped_by)

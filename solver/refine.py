@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
+from ..heuristics.clock import until
 from ..instances.instance import Instance
 from ..instances.transforms import in_pages, in_parts
 from ..validate.schedule import MemoryModel
@@ -25,6 +26,7 @@ from .linear import (
     solve_linear,
     takes_whole_columns,
 )
+from .linear_worker import LinearWorker
 from .unbroken import LONG
 from .windows import Windows
 
@@ -297,8 +299,10 @@ def refine_bound(
         For a solver that is not available.
     """
     require_linear_solver(solver)
-    deadline = time.monotonic() + time_limit
-    best = best_bound(instance, memory=memory)
+    with LinearWorker(solver):  # its process has loaded the solver when the clock starts
+        deadline = time.monotonic() + time_limit
+    with until(deadline):
+        best = best_bound(instance, memory=memory)
     if on_better is not None:
         on_better(best)
     whole = finest_integrality(instance, solver, thresholds)

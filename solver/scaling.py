@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ..instances.instance import Algorithm, Block
-from .linear import GAP
+from .linear import GAP, SHARES
 
 RANGE = 1e4
 """What the compute time and the pool are scaled to."""
@@ -24,8 +24,8 @@ TOLERANCE = 1e-6
 """What tolerances can add to a bound, in shares of it, or of the range where it is smaller. Ten times the
 tolerance of dual values: the lengths of intervals add up to the objective, and so do their errors."""
 
-_COLUMN = 1e-7
-"""What the tolerance of dual values can add for each column that lies between zero and one."""
+_COLUMN = 1e-7 * SHARES
+"""What the tolerance of dual values can add for each column that lies between zero and one, in `SHARES`."""
 
 
 def time_unit(compute_ns: int, others_ns: int) -> float:

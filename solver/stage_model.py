@@ -10,6 +10,8 @@ those of the instance.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -269,8 +271,12 @@ def with_releases(instance: Instance, actions: Sequence[Action]) -> list[Action]
     return found[::-1]
 
 
-def placed(instance: Instance, actions: list[Action], limits: Limits) -> ProgramBuilder:
+def placed(
+    instance: Instance, actions: list[Action], limits: Limits, deadline: float = math.inf
+) -> ProgramBuilder:
     """Issue actions with addresses; where first fit finds none, those of the packing search.
+
+    That ends at the deadline, as `time.monotonic` tells it; what is issued is so after it as well.
 
     Raises
     ------
@@ -289,7 +295,7 @@ def placed(instance: Instance, actions: list[Action], limits: Limits) -> Program
             Buffer(str(i), begin, end, size, instance.alignment_bytes)
             for i, (size, begin, end) in enumerate(sketch.lifetimes())
         ]
-        capacity, seconds = instance.pool_bytes, _PACK_SECONDS
+        capacity, seconds = instance.pool_bytes, min(max(deadline - time.monotonic(), 0.0), _PACK_SECONDS)
         found = pack(buffers, capacity=capacity, time_limit=seconds, workers=limits.workers, seed=limits.seed)
         if found.interrupted:
             raise KeyboardInterrupt from None

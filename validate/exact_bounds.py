@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from heapq import heappop, heappush
 from itertools import accumulate, pairwise
 
 import msgspec
@@ -170,31 +171,28 @@ def _copied_by(pieces: Sequence[tuple[int, int, int]], excess: int) -> Fraction 
     """Earliest time by which an engine can have copied `excess` bytes; None if there are not that many.
 
     `pieces` are, the last first: the time from which on a piece is available, its bytes, and the time of its
-    copy.
+    copy. Of those available from some instant on, all are copied after it but the bytes that there are beyond
+    the excess: in the best case, those that take longest are left out.
     """
-    left = excess - sum(size for _, size, _ in pieces)
-    if left > 0:
+    most = sum(size for _, size, _ in pieces) - excess
+    if most < 0:
         return None
-    later: dict[int, int] = defaultdict(int)  # bytes by their rate
-    best = 0
+    left_out: list[tuple[int, int]] = []  # a heap of rates and bytes, the quickest first
+    left = best = least = 0
     for available, size, time in pieces:
-        later[(time << _FRACTION) // size] += size
+        heappush(left_out, ((time << _FRACTION) // size, size))
         left += size
-        if left > 0:
-            best = max(best, (available << _FRACTION) + _least_time(later, left))
+        if left <= most:
+            continue
+        while left > most:
+            rate, quickest = heappop(left_out)
+            copied = min(quickest, left - most)
+            if copied < quickest:
+                heappush(left_out, (rate, quickest - copied))
+            least += copied * rate
+            left -= copied
+        best = max(best, (available << _FRACTION) + least)
     return Fraction(best, 1 << _FRACTION)
-
-
-def _least_time(bytes_by_rate: Mapping[int, int], amount: int) -> int:
-    """Least time that some of the bytes take: the quickest."""
-    total: int = 0
-    for rate in sorted(bytes_by_rate):
-        taken = min(bytes_by_rate[rate], amount)
-        total += taken * rate
-        amount -= taken
-        if not amount:
-            break
-    return total
 
 
 def _stays(instance: Instance) -> Iterator[tuple[int, int, int]]:
@@ -347,8 +345,8 @@ def _dealings(instance: Instance, prices: Prices, again: Mapping[int, range]) ->
             makes[d, k] = {j: prices.reruns.get((k, j, d), 0) * bytes_ for j in intervals}
     for (k, j, d), price in prices.reruns.items():
         if d in instance.tasks[k].inputs:
-            writer = max((w for w in instance.writers[d] if w < k), default=-1)
-            paid = reads[d, writer]
+            before = bisect_left(instance.writers[d], k)
+            paid = reads[d, instance.writers[d][before - 1] if before else -1]
             paid[j] = paid.get(j, 0) + price * instance.blocks[d].bytes
     return makes, reads
 

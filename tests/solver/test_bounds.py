@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import ceil
+from math import ceil, inf
+from random import Random
 
 import msgspec
 import pytest
 
 from pebbler.benchmark.tiny import tiny_instance
+from pebbler.heuristics.clock import until
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import ideal_ns, least_budget, unlimited_peak, with_budget
 from pebbler.instances.transforms import in_pages
 from pebbler.instances.workload import Workload
-from pebbler.solver.bounds import Bound, best_bound, compute_bound, single_peak_bound
+from pebbler.solver.bounds import Bound, _Queue, best_bound, compute_bound, single_peak_bound
+from pebbler.validate.exact_bounds import EvictableStay
 
 
 def block(name: str, size: int, out: int | None = None, back: int | None = None, **keys: object) -> Block:
@@ -305,3 +308,45 @@ def _scaled(instance: Instance, factor: int) -> Instance:
             for t in instance.tasks
         ),
     )
+
+
+# --- the queue of an engine -----------------------------------------------------------------------------
+
+
+def test_past_a_deadline_there_is_the_compute_bound() -> None:
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    assert best_bound(instance).bound_by == "single-peak"
+    with until(0.0):
+        assert best_bound(instance) == compute_bound(instance)
+
+
+def test_a_queue_of_copies_is_the_worst_instant_of_those_at_hand() -> None:
+    """Against its definition, as stays come and go: what is available late leaves late."""
+    waits = 0
+    for seed in range(60):
+        rng = Random(seed)
+        count = rng.randint(0, 20)
+        stays = [EvictableStay(rng.randint(1, 9), 0, 2, None, 0, 0) for _ in range(count)]
+        available = [rng.choice((None, *range(6))) for _ in stays]
+        times = [rng.randint(0, 30) for _ in stays]
+        queue, there = _Queue(stays, available, times), set()
+        rate = sum(times) / max(sum(stay.bytes for stay in stays), 1)
+        for _ in range(60):
+            i = rng.choice(range(count)) if count else None
+            if i in there:
+                there.remove(i)
+                queue.remove(i)
+            elif i is not None:
+                there.add(i)
+                queue.add(i)
+            known = [(available[j], stays[j].bytes) for j in there]
+            wanted = rng.randint(-5, 60)
+            rest = wanted - sum(size for time, size in known if time is None)
+            sizes = [(time, size) for time, size in known if time is not None]
+            after = {t: rest - sum(size for time, size in sizes if time < t) for t, _ in sizes}
+            ends = [t + rate * later for t, later in after.items() if later > 0]
+            expected = inf if rest > sum(size for _, size in sizes) else max(ends, default=0.0)
+            found = queue.copied_by(wanted)
+            assert found == pytest.approx(expected if rest > 0 else 0.0)
+            waits += 0 < found < inf
+    assert waits >= 200

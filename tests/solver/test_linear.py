@@ -312,3 +312,19 @@ def test_random_points_pass_only_where_they_hold() -> None:
         assert (verified(model, told).status == "feasible") == holds
         passed += bool(holds)
     assert 50 < passed < 250
+
+
+def test_shares_in_hundredths_change_nothing_of_the_answer() -> None:
+    """A share in every row, with a cost, beside a whole column and with a hint; the bound is the same."""
+    builder = ModelBuilder()
+    whole = builder.columns(2, upper=1.0, integer=True, cost=3.0)
+    share = builder.columns(2, upper=1.0, cost=[1.0, 2.0])
+    row = builder.rows(2, lower=[1.25, 0.5])
+    builder.entries(row[0], [*whole, *share], 1.0)
+    builder.entries(row[1], share, [1.0, -1.0])
+    result = solve_linear(builder.build(), hint=np.array([0.0, np.nan, 1.0, 0.25]))
+    assert result.status == "optimal"
+    assert result.objective == pytest.approx(1.5)
+    assert result.bound == pytest.approx(1.5)
+    assert result.values is not None
+    assert result.values.tolist() == pytest.approx([0.0, 0.0, 1.0, 0.25])

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from pebbler.cli import main
+from pebbler.heuristics.clock import until
 from pebbler.instances.buffers import Buffer, read_buffers, write_offsets
 from pebbler.instances.errors import PebblerError
 from pebbler.solver import packing, packing_search
@@ -231,7 +232,7 @@ def test_cp_sat_alone_agrees_with_brute_force(monkeypatch: pytest.MonkeyPatch) -
         assert some.height == least
 
 
-def stacked(group: packing._Group) -> packing.Integers:
+def stacked(group: packing._Group, _: float) -> packing.Integers:
     """All buffers on top of each other, whether or not they live together."""
     places, top = [], 0
     for size, alignment in zip(group.size.tolist(), group.alignment.tolist(), strict=True):
@@ -277,6 +278,28 @@ def test_without_time_the_packing_holds_and_nothing_is_claimed() -> None:
     live = max(sum(b.size for b in buffers if b.lower <= now < b.upper) for now in range(30))
     assert result.lower_bound == live
     assert (result.status == Status.OPTIMAL) == (result.height == live)
+
+
+def test_first_fit_gives_up_where_one_order_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_LEAST", 0.0)
+    result = pack(random_buffers(8, 400, horizon=30), time_limit=0)
+    assert (result.status, result.offsets) == (Status.UNKNOWN, None)
+    assert result.lower_bound > 0
+
+
+def test_places_are_sought_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def note(_: list[Buffer], *, time_limit: float | None, **__: object) -> packing.PackResult:
+        asked.append(time_limit)
+        return packing.PackResult(Status.UNKNOWN, None, None, 0, None)
+
+    monkeypatch.setattr(packing, "pack", note)
+    packing.places([(4, 0, 1)], 8, 1)
+    with until(time.monotonic() + 5.0):
+        packing.places([(4, 0, 1)], 8, 1)
+    assert asked[0] is None
+    assert 0.0 < asked[1] <= 5.0
 
 
 def test_the_same_call_gives_the_same_offsets() -> None:

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from random import Random
 
@@ -30,7 +31,14 @@ from pebbler.solver.flow import flow_bound, flow_model, proven
 from pebbler.solver.flow_recompute import proven_with_reruns, recompute_bound, recompute_model
 from pebbler.solver.linear import solve_linear
 from pebbler.validate.certificate import Certificate
-from pebbler.validate.exact_bounds import Prices, SinglePeak, compute_ns, in_whole_pages, priced_ns
+from pebbler.validate.exact_bounds import (
+    Prices,
+    SinglePeak,
+    _copied_by,
+    compute_ns,
+    in_whole_pages,
+    priced_ns,
+)
 from pebbler.validate.exact_reruns import rerun_intervals
 
 from .hostile import hostile_instance, hugely
@@ -372,6 +380,33 @@ def test_prices_worked_out_by_hand() -> None:
     nothing = replace(free, memory=[0] * 6)
     assert priced_ns(one_gap(), [0, 1, 2], nothing) == 15
     assert priced_ns(one_gap(), [], Prices(1, [], [[0], [0]])) == 15
+
+
+def slowly_copied_by(pieces: list[tuple[int, int, int]], excess: int) -> Fraction | None:
+    """After each instant, the quickest bytes of those that are available from it on, without cleverness."""
+    left = excess - sum(size for _, size, _ in pieces)
+    if left > 0:
+        return None
+    best, later = Fraction(0), []
+    for available, size, time in pieces:
+        later = sorted([*later, (Fraction((time << 40) // size, 1 << 40), size)])
+        left += size
+        rest, end = left, Fraction(available)
+        for rate, many in later:
+            end += rate * max(min(many, rest), 0)
+            rest -= many
+        best = max(best, end) if left > 0 else best
+    return best
+
+
+@given(
+    pieces=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9), st.integers(0, 30)), max_size=12),
+    excess=st.integers(-3, 60),
+)
+@settings(max_examples=1000, deadline=None, derandomize=True)
+def test_the_bytes_that_are_left_out_are_the_slowest(pieces: list[tuple[int, int, int]], excess: int) -> None:
+    pieces.sort(reverse=True)
+    assert _copied_by(pieces, excess) == slowly_copied_by(pieces, excess)
 
 
 def test_fractions_round_up_once() -> None:
