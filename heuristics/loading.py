@@ -42,7 +42,7 @@ def _kernels() -> None:
     search = LocalSearch(_small(), "contiguous")
     search.run(work=1)
     search.suggest(search.guide())
-    search.schedule("")
+    search.schedule("loading")
 
 
 def _small() -> Instance:
