@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance, Task
-from ..instances.memory import PAGE_BYTES
-from ..instances.units import ceil_to, format_size
+from ..instances.units import PAGE_BYTES, ceil_to, format_size
 from ..validate.measures import highest_byte, memory_curve
 from ..validate.schedule import Kind, MemoryModel, Operation, Residence, Schedule, Stream, unit_bytes
 from .clock import look

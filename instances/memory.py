@@ -12,9 +12,6 @@ from .errors import BudgetError
 from .instance import Algorithm, Instance
 from .units import ceil_to, format_size, parse_size
 
-PAGE_BYTES = 2 * 2**20
-"""A page of the paged memory model, where parts begin: what CUDA's virtual memory calls map (2 MiB)."""
-
 
 def footprint(instance: Instance, task: int) -> int:
     """Bytes of the blocks that a task touches (F_k), without its workspace and without rounding."""

@@ -16,8 +16,7 @@ from .described import layers
 from .devices import whole_ns
 from .errors import PebblerError
 from .instance import Block, Instance, Task
-from .memory import PAGE_BYTES
-from .units import ceil_to, parse_size
+from .units import PAGE_BYTES, ceil_to, parse_size
 
 LINKS: dict[str, float] = {"pcie3": 12.8e9, "pcie4": 25.6e9, "pcie5": 51.2e9, "nvlink": 150e9}
 """Bytes a second of copies in one direction.

@@ -13,7 +13,7 @@ import pytest
 
 from pebbler.instances.errors import FormatError
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import PAGE_BYTES
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.validate.check import check
 from pebbler.validate.measures import highest_byte, memory_curve
 from pebbler.validate.schedule import Operation, Residence, Schedule

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import PAGE_BYTES
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.validate.replay import Machine, draw_durations, own_durations, replay
 from pebbler.validate.schedule import MemoryModel, Operation, Residence, Schedule
 
