@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
+from pebbler.benchmark.tiny import tiny_instance
 from pebbler.heuristics.methods import Answer, Limits, Method, Refusal, list_methods, register
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.files import encode
@@ -113,6 +114,16 @@ def test_a_certificate_for_paged_memory_bounds_no_contiguous_schedule(
     toys(proof=also(keep, certificate=certify(in_pages(chain), "compute", "sums")))
     with pytest.raises(AssertionError, match="it is for paged memory, not for contiguous"):
         solve(chain, "proof")
+
+
+def test_parts_inside_pages_are_refused_for_paged_memory_in_words_of_their_own() -> None:
+    instance = tiny_instance(0)
+    with pytest.raises(
+        PebblerError, match=r"inside a page; paged memory needs parts that begin"
+    ):
+        solve(instance, "modnn", memory="paged")
+    with pytest.raises(PebblerError, match=r"inside a page; .*take contiguous memory"):
+        best_bound(instance, memory="paged")
 
 
 def test_a_bound_for_larger_pages_is_compared_with_no_schedule(
