@@ -42,7 +42,7 @@ def _kernels() -> None:
     search = LocalSearch(_small(), "contiguous")
     search.run(work=1)
     search.suggest(search.guide())
-    search.schedule("loading")
+    search.schedule("kernels")
 
 
 def _small() -> Instance:
