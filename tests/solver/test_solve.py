@@ -118,9 +118,7 @@ def test_a_certificate_for_paged_memory_bounds_no_contiguous_schedule(
 
 def test_parts_inside_pages_are_refused_for_paged_memory_in_words_of_their_own() -> None:
     instance = tiny_instance(0)
-    with pytest.raises(
-        PebblerError, match=r"inside a page; paged memory needs parts that begin"
-    ):
+    with pytest.raises(PebblerError, match=r"inside a page; paged memory needs parts that begin"):
         solve(instance, "modnn", memory="paged")
     with pytest.raises(PebblerError, match=r"inside a page; .*take contiguous memory"):
         best_bound(instance, memory="paged")
