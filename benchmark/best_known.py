@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from ..instances.errors import PebblerError
-from ..instances.files import encode, read_document, reread, write_document
+from ..instances.files import decode, encode, read_document, reread, write_document
 from ..instances.instance import Instance, Natural
 from ..instances.suites import find_suite, members
 from ..instances.units import format_time, parse_time
@@ -82,7 +82,9 @@ def best_known(suite: str) -> Registry:
     """
     find_suite(suite)
     file = resources.files("pebbler.instances").joinpath("best_known", f"{suite}.json")
-    return msgspec.json.decode(file.read_bytes(), type=Registry) if file.is_file() else Registry(suite=suite)
+    if not file.is_file():
+        return Registry(suite=suite)
+    return decode(file.read_bytes(), Registry, "a registry", file.name)
 
 
 def admit(

@@ -17,8 +17,8 @@ from ..heuristics.methods import Limits, Refusal, list_methods
 from ..heuristics.parts import with_parts
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
-from ..instances.memory import PAGE_BYTES
 from ..instances.transforms import in_parts
+from ..instances.units import PAGE_BYTES
 from ..solver.bounds import compute_bound, single_peak_bound
 from ..solver.brute_force import brute_force
 from ..solver.cp_sat import solve_divisible

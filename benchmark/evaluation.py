@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from ..instances.errors import PebblerError
+from msgspec.structs import replace
+
+from ..instances.errors import DefectError, PebblerError
 from ..instances.units import format_size
 from ..solver.bounds import Bound
 from .jobs import GRACE, Setting
 from .problems import About, own_sha256
 from .results import Run
+
+_log = logging.getLogger(__name__)
+
+
+class SweepContradictionError(DefectError, PebblerError):
+    """A bound of one run in exact arithmetic is above the schedule of another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +48,7 @@ class Evaluation:
 
     def bound(self, run: Run) -> Bound | None:
         """Return the best bound known for what a run solved; None where no run could tell one."""
-        return self.bounds.get((solved(run), run.setting.memory_model))
+        return self.bounds.get(_question(run))
 
     def gap(self, run: Run, iteration_ns: int | None = None) -> float:
         """Gap of a run, or of an iteration time that it had reached; infinite without a schedule."""
@@ -71,10 +80,15 @@ class Evaluation:
 def evaluate(runs: Sequence[Run]) -> Evaluation:
     """Set runs side by side; those in divisible memory, a relaxation, are no solutions and are left out.
 
+    A bound that is a solver's word, or the word that there is no schedule, falls where another run has a
+    shorter schedule: a warning names the method, whose run becomes one with an error.
+
     Raises
     ------
     PebblerError
-        When there are none, or an iteration is shorter than a proven bound: one of the two is wrong.
+        When there are none.
+    SweepContradictionError
+        When an iteration is shorter than a certified bound: one of the two is wrong.
     """
     last = {
         (run.about.problem_sha256, run.setting, run.seed): run
@@ -83,29 +97,84 @@ def evaluate(runs: Sequence[Run]) -> Evaluation:
     }
     if not last:
         raise PebblerError("there are no runs to report; make some with pebbler bench")
-    kept = tuple(last.values())
-    bounds: dict[tuple[str, str], Bound] = {}
-    for run in kept:
-        found, key = run.found, (solved(run), run.setting.memory_model)
-        if found.lower_bound_ns is None:
-            continue
-        if key not in bounds or found.lower_bound_ns > bounds[key].lower_bound_ns:
-            bounds[key] = Bound(found.lower_bound_ns, found.bound_by or "none", bool(found.certified))
-    evaluation = Evaluation(
+    kept, bounds = _settled(tuple(last.values()))
+    return Evaluation(
         kept,
         _names(dict.fromkeys(run.setting for run in kept)),
         {run.about.problem_sha256: run.about for run in kept},
         bounds,
     )
-    for run in kept:
-        if evaluation.gap(run) < 0:
-            bound = evaluation.bound(run)
-            assert bound is not None
-            raise PebblerError(
-                f"{run.about.problem}: {run.found.iteration_ns} ns by {run.setting.method} contradicts the "
-                f"{bound.bound_by} bound of {bound.lower_bound_ns} ns; one of them is wrong"
+
+
+def _settled(runs: tuple[Run, ...]) -> tuple[tuple[Run, ...], dict[tuple[str, str], Bound]]:
+    """Let the words fall that a schedule of another run refutes, and return the runs and the best bounds."""
+    shortest: dict[tuple[str, str], Run] = {}
+    bounds: dict[tuple[str, str], Bound] = {}
+    for run in runs:
+        reached = run.found.iteration_ns
+        best = shortest.setdefault(_question(run), run).found.iteration_ns
+        if reached is not None and (best is None or reached < best):
+            shortest[_question(run)] = run
+    for run in sorted(runs, key=_is_word):  # what is certified first: words may fall back on it
+        question, bound, reached = _question(run), _bound(run), shortest[_question(run)].found.iteration_ns
+        if bound is None:
+            continue
+        if reached is None or bound.lower_bound_ns <= reached:
+            bounds[question] = bounds[question].raised(bound) if question in bounds else bound
+        elif bound.certified:
+            raise SweepContradictionError(
+                f"{run.about.problem}: {reached} ns by {shortest[question].setting.method} contradicts the "
+                f"{bound.bound_by} bound of {bound.lower_bound_ns} ns, which is in exact arithmetic; one of "
+                "them is wrong, so that nothing is shown"
             )
-    return evaluation
+    return tuple(_refuted(run, shortest[_question(run)], bounds.get(_question(run))) for run in runs), bounds
+
+
+def _refuted(run: Run, other: Run, bound: Bound | None) -> Run:
+    """Return a run as it stands beside the shortest schedule: with an error where its word has fallen."""
+    reached, claimed = other.found.iteration_ns, _bound(run)
+    if reached is None:
+        return run
+    reason = f"a schedule by {other.setting.method} passed the checker, and "
+    if claimed is not None and claimed.lower_bound_ns > reached:
+        reason += (
+            f"its iteration of {reached} ns is under the {claimed.bound_by} bound {claimed.lower_bound_ns}"
+        )
+    elif run.found.status == "infeasible":
+        reason += "there was said to be none"
+    else:
+        return run
+    _log.warning(
+        "%s: method %s was wrong, and what is certified counts alone: %s",
+        run.about.problem,
+        run.setting.method,
+        reason,
+    )
+    found = replace(
+        run.found,
+        status="error",
+        stopped_by=reason,
+        lower_bound_ns=None if bound is None else bound.lower_bound_ns,
+        bound_by=None if bound is None else bound.bound_by,
+        certified=None if bound is None else bound.certified,
+    )
+    return replace(run, found=found)
+
+
+def _bound(run: Run) -> Bound | None:
+    found = run.found
+    if found.lower_bound_ns is None:
+        return None
+    return Bound(found.lower_bound_ns, found.bound_by or "none", bool(found.certified))
+
+
+def _is_word(run: Run) -> bool:
+    return not run.found.certified
+
+
+def _question(run: Run) -> tuple[str, str]:
+    """What a run's answers are about: what it solved, in its memory model."""
+    return solved(run), run.setting.memory_model
 
 
 def solved(run: Run) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
 
 from ..instances.instance import Instance
-from ..instances.memory import PAGE_BYTES, footprint, live_bytes, needs
+from ..instances.memory import footprint, live_bytes, needs
 from ..instances.transforms import in_parts, split_parts
-from ..instances.units import ceil_to
+from ..instances.units import PAGE_BYTES, ceil_to
 from .gaps import Gap, gaps_of
 from .methods import Refusal
 

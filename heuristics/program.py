@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance, Task
-from ..instances.memory import PAGE_BYTES
-from ..instances.units import ceil_to, format_size
+from ..instances.memory import require_parts_at_pages
+from ..instances.units import PAGE_BYTES, ceil_to, format_size
 from ..validate.measures import highest_byte, memory_curve
 from ..validate.schedule import Kind, MemoryModel, Operation, Residence, Schedule, Stream, unit_bytes
 from .clock import look
@@ -141,12 +141,8 @@ class ProgramBuilder:
         self.instance = instance
         self.memory: MemoryModel = memory
         self._unit = unit_bytes(instance, memory)
-        for block in instance.blocks:
-            if memory == "paged" and block.begin is not None and block.begin % PAGE_BYTES:
-                raise PebblerError(
-                    f"part '{block.name}' begins at byte {block.begin}, inside a page; "
-                    f"paged memory needs parts that begin at multiples of {PAGE_BYTES} bytes"
-                )
+        if memory == "paged":
+            require_parts_at_pages(instance, PAGE_BYTES)
         self.pool: Pool | PagePool
         if memory == "contiguous":
             self.pool = Pool(instance.pool_bytes, self._unit, fit)

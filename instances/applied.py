@@ -8,7 +8,7 @@ import msgspec
 
 from .errors import FormatError, PebblerError
 from .figures import Positive, Text, is_one_of, is_positive, is_text, require_types
-from .units import format_size, parse_size
+from .units import PAGE_BYTES, format_size, parse_size
 
 TransformKind = Literal[
     "engines", "inputs-on-clock", "link", "mask", "pages", "parts", "recompute", "streams"
@@ -28,7 +28,8 @@ class Transform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     value
         Of ``engines``, ``link`` and ``streams``: what it was given; else None.
     bytes
-        Of ``pages``, and of ``parts`` where all have one size: of a page, of a part at most; else None.
+        Of ``pages``, a multiple of 2 MiB, and of ``parts`` where all have one size: of a page, of a part at
+        most; else None.
 
     Raises
     ------
@@ -53,6 +54,8 @@ class Transform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             )
         if (self.bytes is not None and self.kind not in _SIZED) or (self.kind == "pages" and not self.bytes):
             raise FormatError(f"transform '{self.kind}': pages have 'bytes', parts may, and no other has it")
+        if self.kind == "pages" and self.bytes is not None and (wrong := unmappable(self.bytes)):
+            raise FormatError(f"transform 'pages': {wrong}")
 
     @property
     def word(self) -> str:
@@ -61,6 +64,13 @@ class Transform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             return f"pages={self.bytes}"
         shown = self.value if self.bytes is None else format_size(self.bytes).replace(" ", "")
         return self.kind if shown is None else f"{self.kind}={shown}"
+
+
+def unmappable(page_bytes: int) -> str | None:
+    """Say why no schedule has pages of so many bytes; None where one may."""
+    if not page_bytes % PAGE_BYTES:
+        return None
+    return f"pages of {page_bytes} bytes cannot be mapped; give {PAGE_BYTES} or a multiple of it"
 
 
 def transforms_of_words(words: Any) -> tuple[Transform, ...]:

@@ -9,12 +9,26 @@ from itertools import accumulate, pairwise
 
 import msgspec
 
-from .errors import BudgetError
+from .errors import BudgetError, PebblerError
 from .instance import Algorithm, Instance
 from .units import ceil_to, format_size, parse_size
 
-PAGE_BYTES = 2 * 2**20
-"""A page of the paged memory model, where parts begin: what CUDA's virtual memory calls map (2 MiB)."""
+
+def require_parts_at_pages(instance: Instance, page_bytes: int) -> None:
+    """Refuse parts of a tensor that begin inside a page: paged memory has no place for them.
+
+    Raises
+    ------
+    PebblerError
+        With the first such part, and what to do.
+    """
+    for block in instance.blocks:
+        if block.begin is not None and block.begin % page_bytes:
+            raise PebblerError(
+                f"{instance.name}: part '{block.name}' begins at byte {block.begin}, inside a page; paged "
+                f"memory needs parts that begin at multiples of {page_bytes} bytes: split the tensors "
+                "anew, or take contiguous memory"
+            )
 
 
 def footprint(instance: Instance, task: int) -> int:

@@ -16,8 +16,8 @@ from .described import layers
 from .devices import whole_ns
 from .errors import PebblerError
 from .instance import Block, Instance, Task
-from .memory import PAGE_BYTES
-from .units import ceil_to, parse_size
+from .memory import require_parts_at_pages
+from .units import PAGE_BYTES, ceil_to, parse_size
 
 LINKS: dict[str, float] = {"pcie3": 12.8e9, "pcie4": 25.6e9, "pcie5": 51.2e9, "nvlink": 150e9}
 """Bytes a second of copies in one direction.
@@ -142,7 +142,13 @@ def in_pages(instance: Instance, page_bytes: int = PAGE_BYTES) -> Instance:
 
     Blocks and workspaces get the pages that they need, the pool has the whole pages that it holds. What
     bounds this instance bounds the paged schedules of the other.
+
+    Raises
+    ------
+    PebblerError
+        When a part of a tensor begins inside a page.
     """
+    require_parts_at_pages(instance, page_bytes)
     blocks = tuple(
         msgspec.structs.replace(block, bytes=ceil_to(block.bytes, page_bytes)) for block in instance.blocks
     )

@@ -11,6 +11,9 @@ from .errors import PebblerError
 LARGEST = 2**53
 """Greatest figure in a file: every integer up to it is exact in a double, whatever language reads it."""
 
+PAGE_BYTES = 2 * 2**20
+"""A page of the paged memory model, where parts begin: what CUDA's virtual memory calls map (2 MiB)."""
+
 LARGEST_SEED = 2**31 - 1
 """Greatest seed that every solver takes."""
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..instances.errors import DefectError, PebblerError
 from ..instances.files import checksum
 from ..instances.instance import Instance
-from ..validate.certificate import PAGED_ONLY
+from ..validate.certificate import PAGED_ONLY, misses
 from ..validate.schedule import Schedule
 from .bounds import Bound, best_bound, certified_bound
 
@@ -100,7 +100,7 @@ class Answers:
         Raises
         ------
         PebblerError
-            When it is for paged memory and the question is not.
+            When it is for paged memory and the question is not, or for larger pages than schedules may have.
         ContradictionError
             When what is certified of it is above a checked schedule.
         """
@@ -108,6 +108,10 @@ class Answers:
             raise PebblerError(
                 f"the bound '{bound.bound_by}' is for paged memory, not for {self.memory}; give another"
             )
+        if bound.certificate is not None:
+            missed = misses(self.instance, bound.certificate, self.memory)
+            if missed is not None:
+                raise PebblerError(f"the certificate of the bound '{bound.bound_by}': {missed}; give another")
         self._claims.append(_Claim(author, bound))
         self._settle()
 

@@ -6,8 +6,10 @@ is printed go to standard error, and ends with its input.
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -20,6 +22,9 @@ from threading import Lock, Thread, Timer
 from typing import IO, BinaryIO
 
 from .interrupts import held
+
+_LOOK_MS = 100
+"""So often is looked whether a process that is silent has ended."""
 
 
 class ChildEnded(Exception):  # noqa: N818 - not always an error: who asked for it expects it
@@ -131,14 +136,13 @@ class Child:
             env={**os.environ, "PYTHONPATH": path, "TMPDIR": folder},
             start_new_session=True,  # a group of its own: Ctrl-C passes it by, and it is killed as a whole
         )
-        self._open_files.callback(self._process.wait)
-        for pipe in self._pipes():
-            self._open_files.callback(_close, pipe)
-
-    def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        return self._process.stdin, self._process.stdout
+        self._calls: IO[bytes] = self._process.stdin
+        self._answers = io.BufferedReader(_Output(self._process, self._process.stdout.fileno()))
+        self._open_files.callback(self._process.wait)
+        for pipe in (self._calls, self._process.stdout):
+            self._open_files.callback(_close, pipe)
 
     def _kill(self, why: str) -> None:
         with self._lock:
@@ -153,11 +157,10 @@ class Child:
             timer = Timer(wall_limit, self._kill, (f"it was killed after {wall_limit:.0f} s",))
             timer.daemon = True
             timer.start()
-        calls, answers = self._pipes()
         try:
-            calls.write(call)
-            calls.flush()
-            returned, value = pickle.load(answers)
+            self._calls.write(call)
+            self._calls.flush()
+            returned, value = pickle.load(self._answers)
         except Exception:  # an answer that cannot be read may raise anything
             _kill_group(self._process.pid)  # what it had started
             code = self._process.wait()
@@ -172,6 +175,29 @@ class Child:
             answer.set_result(value)
         else:
             answer.set_exception(value)
+
+
+class _Output(io.RawIOBase):
+    """What a process writes to a pipe until it ends: others may hold the pipe open for longer.
+
+    A process that it has forked has the pipe, too, and may live on.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], pipe: int) -> None:
+        self._process, self._pipe = process, pipe
+        self._poll = select.poll()
+        self._poll.register(pipe, select.POLLIN)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override] # what BufferedReader gives
+        while not self._poll.poll(_LOOK_MS):
+            if self._process.poll() is not None and not self._poll.poll(0):
+                return 0
+        data = os.read(self._pipe, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def _told(code: int) -> str:

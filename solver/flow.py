@@ -709,12 +709,14 @@ def _stays(instance: Instance, d: int, positions: NDArray[np.int64]) -> Iterator
 def _first_loads_ns(instance: Instance, positions: NDArray[np.int64]) -> int:
     """Time of the prefetches that come before the first checkpoint whatever is decided.
 
-    They are of blocks that are on the host only, and are used before it or by it.
+    They are of blocks that are on the host only, and are used before it or by it. Without checkpoints, the
+    one interval has them all.
     """
+    until = positions[0] if len(positions) else len(instance.tasks)
     return sum(
         block.prefetch_ns or 0
         for d, block in enumerate(instance.blocks)
-        if block.initially == "host" and instance.uses[d] and instance.uses[d][0] <= positions[0]
+        if block.initially == "host" and instance.uses[d] and instance.uses[d][0] <= until
     )
 
 

@@ -19,10 +19,10 @@ from ..heuristics.methods import Answer, Limits, MethodError, OnBetter, Refusal,
 from ..instances.errors import FormatError, PebblerError
 from ..instances.files import reread
 from ..instances.instance import Instance
-from ..instances.memory import PAGE_BYTES, require_budget, why_infeasible
+from ..instances.memory import require_budget, why_infeasible
 from ..instances.transforms import in_pages
-from ..instances.units import format_size, format_time
-from ..validate.certificate import PAGED_ONLY, Certificate, check_certificate
+from ..instances.units import PAGE_BYTES, format_size, format_time
+from ..validate.certificate import PAGED_ONLY, Certificate, check_certificate, misses
 from ..validate.cluster_check import check_schedule
 from ..validate.measures import average_bytes, moved_bytes, pinned_bytes
 from ..validate.schedule import Schedule
@@ -323,8 +323,8 @@ def _entered(answers: Answers, method: str, answer: Answer) -> Schedule | None:
     instance, schedule = answers.instance, answer.schedule
     if answer.certificate is not None:
         wrong = list(check_certificate(instance, answer.certificate).reasons)
-        if answer.certificate.page_bytes is not UNSET and answers.memory != "paged":
-            wrong.append(f"it is for paged memory, not for {answers.memory}")
+        if (missed := misses(instance, answer.certificate, answers.memory)) is not None:
+            wrong.append(missed)
         if wrong:
             raise MethodError(f"method {method} on {instance.name}: its certificate is wrong: {wrong[0]}")
     bound_by = answer.bound_by or method

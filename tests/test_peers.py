@@ -14,8 +14,8 @@ from pebbler.benchmark.tiny import plain, scaled, tiny_instance, twisted, withou
 from pebbler.heuristics.methods import Limits, Refusal, list_methods
 from pebbler.instances.errors import BudgetError
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import PAGE_BYTES, least_budget, require_budget, unlimited_peak, with_budget
-from pebbler.instances.units import parse_size
+from pebbler.instances.memory import least_budget, require_budget, unlimited_peak, with_budget
+from pebbler.instances.units import PAGE_BYTES, parse_size
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import best_bound, compute_bound
 from pebbler.solver.brute_force import brute_force

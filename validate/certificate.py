@@ -13,10 +13,12 @@ from typing import Literal
 
 import msgspec
 
+from ..instances.applied import unmappable
 from ..instances.errors import FormatError
 from ..instances.files import encode, read_document, write_document
 from ..instances.instance import Instance, Natural, Positive
 from ..instances.transforms import page_bytes_of
+from ..instances.units import PAGE_BYTES
 from .check import CheckReport
 from .exact_bounds import Prices, SinglePeak, compute_ns, in_whole_pages, priced_ns
 
@@ -48,7 +50,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Where tasks may run again: a task, the interval in which it does, a block that it reads or writes, and
         the price, nanoseconds for a byte.
     page_bytes
-        Where only paged schedules are bounded: the argument is for the instance in whole pages.
+        Where only paged schedules are bounded, those in pages of a multiple of so many bytes: the argument is
+        for the instance in whole pages.
     checksum
         SHA-256 of the file in which this key is the empty text.
     """
@@ -115,6 +118,22 @@ def name_of_bound(instance: Instance, bound_by: str) -> str:
     return bound_by if page_bytes_of(instance) is None else f"{bound_by}{PAGED_ONLY}"
 
 
+def misses(instance: Instance, certificate: Certificate, memory: str) -> str | None:
+    """Say why a bound does not hold for all schedules in a memory model; None where it does.
+
+    A schedule in pages of a multiple of P is one in pages of P, so that a bound for pages of P holds for it.
+    An instance that is in those pages already is bounded as it is.
+    """
+    page_bytes = certificate.page_bytes
+    if page_bytes is msgspec.UNSET:
+        return None
+    if memory != "paged":
+        return f"it is for paged memory, not for {memory}"
+    if PAGE_BYTES % page_bytes and page_bytes != page_bytes_of(instance):
+        return f"it is for pages of {page_bytes} bytes, and schedules may have pages of {PAGE_BYTES}"
+    return None
+
+
 def proven_ns(instance: Instance, certificate: Certificate) -> int:
     """What the figures of a certificate prove, whatever bound it claims; nanoseconds, 0 at least.
 
@@ -159,6 +178,8 @@ def check_certificate(
             f"it is called '{certificate.bound_by}': a bound has 'page_bytes', and a name that ends in "
             f"'{PAGED_ONLY}', if and only if it holds for paged schedules alone"
         )
+    if certificate.page_bytes is not msgspec.UNSET and (wrong := unmappable(certificate.page_bytes)):
+        reasons.append(f"page_bytes: {wrong}")
     if certificate.instance_sha256 not in (None, instance_sha256) and instance_sha256 is not None:
         reasons.append("instance_sha256 is not the checksum of the instance's file")
     try:

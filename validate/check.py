@@ -456,7 +456,10 @@ class _Proof:
         return ends
 
     def peak(self, ends: list[int]) -> int:
-        """Return the peak; divisible memory must hold what is live at these times."""
+        """Return the peak; divisible memory must hold what is live at these times.
+
+        Else `places` has looked at all that lies in the pool, so that what is left are the resident bytes.
+        """
         if self.schedule.memory_model == "divisible":
             peak = self._largest_live_sum(ends, max(ends, default=0))
             if peak > self.instance.pool_bytes:
@@ -466,6 +469,11 @@ class _Proof:
         else:
             residences = self.schedule.residences
             peak = max((start + size for r in residences for start, size in _ranges(r)), default=0)
+            if not residences and self.instance.pool_bytes < 0:
+                self.fail(
+                    f"{self.instance.resident_bytes} bytes are resident, more than the budget of "
+                    f"{self.instance.budget_bytes}"
+                )
         return self.instance.resident_bytes + peak
 
     def _largest_live_sum(self, ends: list[int], makespan: int) -> int:

@@ -394,6 +394,8 @@ class Machine:
     def _look_at_residences(self) -> None:
         """Sizes, alignment, the pool, and who may acquire and release what."""
         instance, schedule = self._instance, self._schedule
+        if instance.pool_bytes < 0:
+            self._fault("data", "resident bytes are above the budget")
         if schedule.page_bytes is not None:
             for block in instance.blocks:
                 if block.begin is not None and block.begin % schedule.page_bytes:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
+from ..instances.applied import unmappable
 from ..instances.errors import FormatError
 from ..instances.figures import (
     Text,
@@ -25,8 +26,7 @@ from ..instances.figures import (
 )
 from ..instances.files import read_document, reread, write_document
 from ..instances.instance import Instance, Natural, Positive
-from ..instances.memory import PAGE_BYTES
-from ..instances.units import LARGEST
+from ..instances.units import LARGEST, PAGE_BYTES
 
 Stream = Literal["compute", "d2h", "h2d", "copy", "cpu", "network", "nvlink"]
 Kind = Literal["run", "offload", "prefetch", "move", "send", "accumulate", "exchange", "return", "reduce"]
@@ -295,11 +295,8 @@ def _require_residences(schedule: Schedule) -> None:
     model = schedule.memory_model
     if (model == "paged") != (schedule.page_bytes is not None):
         raise FormatError("page_bytes: a paged schedule has it, and no other")
-    if schedule.page_bytes is not None and schedule.page_bytes % PAGE_BYTES:
-        raise FormatError(
-            f"page_bytes: pages of {schedule.page_bytes} bytes cannot be mapped; "
-            f"give {PAGE_BYTES} or a multiple of it"
-        )
+    if schedule.page_bytes is not None and (wrong := unmappable(schedule.page_bytes)):
+        raise FormatError(f"page_bytes: {wrong}")
     for i, residence in enumerate(schedule.residences):
         where = f"residences[{i}]"
         if (residence.block is None) == (residence.workspace_of is None):

@@ -14,8 +14,8 @@ import msgspec
 
 from pebbler.instances.cluster import Cluster, Gradient
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import PAGE_BYTES, footprint, least_budget
-from pebbler.instances.units import ceil_to
+from pebbler.instances.memory import footprint, least_budget
+from pebbler.instances.units import PAGE_BYTES, ceil_to
 
 Place = Literal["absent", "device", "host"]
 

@@ -232,3 +232,15 @@ def test_a_schedule_from_elsewhere_enters(tmp_path: Path, instance: Instance, be
     file.write_bytes(encode(msgspec.structs.replace(best, instance="another")))
     with pytest.raises(PebblerError, match="which is not in suite 'tiny'"):
         main(["tiny", "--folder", str(tmp_path), "--admit", str(file)])
+
+
+def test_a_registry_with_a_key_twice_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The one that is shipped, and the one of a folder."""
+    (tmp_path / "best_known").mkdir()
+    data = '{"format": "pebbler/best-known/1", "suite": "tiny", "suite": "tiny"}'
+    (tmp_path / "best_known" / "tiny.json").write_text(data)
+    monkeypatch.setattr("pebbler.benchmark.best_known.resources.files", lambda _: tmp_path)
+    with pytest.raises(PebblerError, match="'suite' is there twice"):
+        best_known("tiny")
+    with pytest.raises(PebblerError, match="'suite' is there twice"):
+        main(["tiny", "--folder", str(tmp_path / "best_known")])

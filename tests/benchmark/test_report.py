@@ -138,6 +138,42 @@ def test_schedule_that_contradicts_a_bound_is_refused() -> None:
         evaluate([made("p", "a", 99, 90), made("p", "b", 120, 100)])
 
 
+def test_word_that_another_run_refutes_falls_back_to_what_is_certified(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    word = {"bound_by": "flow", "certified": False}
+    honest, liar = made("p", "a", 99, 90), made("p", "b", 110, 110, status="optimal", **word)
+    true = made("p", "c", 105, 95, **word)
+    for runs in ([honest, liar, true], [liar, true, honest]):
+        caplog.clear()
+        evaluation = evaluate(runs)
+        bound = evaluation.bound(honest)
+        assert bound is not None
+        assert (bound.lower_bound_ns, bound.certified) == (95, False)
+        by_method = {run.setting.method: run.found for run in evaluation.runs}
+        assert [by_method[name].status for name in "abc"] == ["feasible", "error", "feasible"]
+        assert by_method["b"].lower_bound_ns == 95
+        (told,) = caplog.messages
+        assert "p: method b was wrong" in told
+        assert "99 ns is under the flow bound 110" in told
+    evaluation = evaluate([honest, liar])
+    bound = evaluation.bound(honest)
+    assert bound is not None
+    assert (bound.lower_bound_ns, bound.certified) == (90, True)
+
+
+def test_schedule_refutes_the_word_that_there_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    evaluation = evaluate([made("p", "a", 99, 90), made("p", "b", None, 90, status="infeasible")])
+    assert [run.found.status for run in evaluation.runs] == ["feasible", "error"]
+    assert "method b was wrong" in caplog.text
+
+
+def test_word_that_falls_with_nothing_certified_leaves_no_bound() -> None:
+    runs = [made("p", name, 99, 110, bound_by="flow", certified=False) for name in "ab"]
+    evaluation = evaluate(runs)
+    assert [evaluation.bound(run) for run in evaluation.runs] == [None, None]
+
+
 def test_last_run_of_a_job_counts() -> None:
     evaluation = evaluate([made("p", "a", 120, 100), made("p", "a", 110, 100, fingerprint="newer")])
     assert [run.found.iteration_ns for run in evaluation.runs] == [110]

@@ -11,8 +11,8 @@ import pytest
 from pebbler.benchmark.tiny import tiny_instance
 from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import PAGE_BYTES, least_budget, with_budget
-from pebbler.instances.units import ceil_to
+from pebbler.instances.memory import least_budget, with_budget
+from pebbler.instances.units import PAGE_BYTES, ceil_to
 from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel, Operation, Schedule

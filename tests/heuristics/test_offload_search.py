@@ -11,8 +11,7 @@ import pytest
 from pebbler.heuristics.offload_search import Scheme, evict, find_scheme
 from pebbler.heuristics.program import ProgramBuilder
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import PAGE_BYTES
-from pebbler.instances.units import ceil_to
+from pebbler.instances.units import PAGE_BYTES, ceil_to
 from pebbler.validate.schedule import MemoryModel
 
 

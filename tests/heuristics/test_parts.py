@@ -18,8 +18,9 @@ from pebbler.heuristics.search import LocalSearch
 from pebbler.heuristics.search_kernel import ANY, HIGH, IMPOSSIBLE, LOW, arrange, simulate, state_for
 from pebbler.heuristics.search_problem import decisions_of, gap_keys, problem_of, program_of
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import PAGE_BYTES, unlimited_peak, with_budget
+from pebbler.instances.memory import unlimited_peak, with_budget
 from pebbler.instances.transforms import in_parts, split_parts, with_engines, with_inputs_on_clock
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel, Schedule

@@ -9,7 +9,7 @@ from pebbler.heuristics.methods import Refusal
 from pebbler.heuristics.program import OutOfMemoryError, ProgramBuilder
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import PAGE_BYTES
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.validate.check import check
 from pebbler.validate.measures import highest_byte, memory_curve
 from pebbler.validate.schedule import MemoryModel, Operation, Schedule

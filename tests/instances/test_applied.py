@@ -107,6 +107,8 @@ def test_what_is_no_transform_is_refused(vgg16: Instance, words: Any) -> None:
         {"kind": "mask", "bytes": 1},
         {"kind": "pages"},
         {"kind": "pages", "bytes": 0},
+        {"kind": "pages", "bytes": 512},
+        {"kind": "pages", "bytes": 3 * 2**20},
         {"kind": "link"},
         {"kind": "link", "value": ""},
         {"kind": "link", "value": "x", "bytes": 1},

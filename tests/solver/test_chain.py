@@ -19,7 +19,7 @@ from pebbler.benchmark.chain import (
     page_sized,
 )
 from pebbler.heuristics.methods import list_methods
-from pebbler.instances.memory import PAGE_BYTES
+from pebbler.instances.units import PAGE_BYTES
 
 FIRST, COUNT, CHUNK = 1200, 120, 20
 

@@ -14,9 +14,10 @@ from pebbler.benchmark.compare import compare
 from pebbler.benchmark.tiny import scaled, tiny_instance, without_copies
 from pebbler.heuristics.reruns import stages_of
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import PAGE_BYTES, least_budget, unlimited_peak, with_budget
+from pebbler.instances.memory import least_budget, unlimited_peak, with_budget
 from pebbler.instances.readers import read_foreign
 from pebbler.instances.transforms import with_recomputation
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.linear import solve_linear

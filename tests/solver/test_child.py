@@ -72,6 +72,38 @@ def test_what_a_crashed_process_had_started_ends_too(child: Child) -> None:
     assert eventually(lambda: members(leader) == 0)
 
 
+def leaves_behind(told: str, own_session: bool) -> None:
+    """End without an answer, and leave a process that holds the pipe of answers."""
+    pid = os.fork()
+    if not pid:
+        if own_session:
+            os.setsid()
+        Path(told).write_text(str(os.getpid()))
+        time.sleep(600)
+    while not Path(told).exists() or not Path(told).read_text():
+        time.sleep(0.01)
+    os._exit(3)
+
+
+@pytest.mark.parametrize("own_session", [False, True])
+def test_a_process_that_is_left_behind_holds_up_no_answer(
+    child: Child, tmp_path: Path, own_session: bool
+) -> None:
+    """What is in its group is killed; what has left that is not ours, and the call ends all the same."""
+    told = tmp_path / "pid"
+    child.start(leaves_behind, str(told), own_session)
+    try:
+        with pytest.raises(ChildEnded, match="exit status 3"):
+            child.result(30)
+        left = int(told.read_text())
+        assert alive(left) if own_session else eventually(lambda: not alive(left))
+        child.start(os.getpid)
+        assert child.result(30) != left
+    finally:
+        if own_session:
+            os.kill(int(told.read_text()), signal.SIGKILL)
+
+
 def test_a_hang_ends_at_the_wall_limit(child: Child) -> None:
     began = time.monotonic()
     child.start(time.sleep, 60, wall_limit=0.3)

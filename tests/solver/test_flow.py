@@ -21,6 +21,8 @@ from pebbler.solver.checkpoints import hot_checkpoints
 from pebbler.solver.flow import flow_bound, flow_model
 from pebbler.solver.linear import ModelBuilder, solve_linear
 
+from ..validate.hostile import hostile_instance
+
 DATA = Path(__file__).parent / "data"
 
 
@@ -35,6 +37,23 @@ def lower(
     bound = flow_bound(instance, checkpoints, integrality=integrality, **options)  # type: ignore[arg-type]
     assert bound is not None
     return bound.lower_bound_ns
+
+
+def test_flow_without_checkpoints_is_a_bound_too() -> None:
+    """One interval has all tasks and all copies that are made in any case."""
+    solved = beyond = 0
+    for seed in range(80):
+        instance = hostile_instance(Random(seed), most_tasks=3)
+        schedule = brute_force(instance, "divisible", most_states=3000)
+        if schedule is None:
+            continue
+        solved += 1
+        for how in ("none", "all"):
+            bound = lower(instance, [], how)
+            assert bound <= schedule.makespan_ns
+            beyond += bound > compute_bound(instance).lower_bound_ns
+    assert solved >= 30
+    assert beyond >= 10
 
 
 @pytest.mark.parametrize("first", range(0, 160, 40))

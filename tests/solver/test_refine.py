@@ -16,8 +16,8 @@ from pebbler.cli import main
 from pebbler.heuristics.methods import Limits, find_method
 from pebbler.heuristics.parts import with_parts
 from pebbler.instances.files import write_instance
-from pebbler.instances.memory import PAGE_BYTES
 from pebbler.instances.transforms import in_parts, with_recomputation
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, best_bound, compute_bound
 from pebbler.solver.brute_force import brute_force

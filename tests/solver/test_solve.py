@@ -9,14 +9,17 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
+from pebbler.benchmark.tiny import tiny_instance
 from pebbler.heuristics.methods import Answer, Limits, Method, Refusal, list_methods, register
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import with_budget
 from pebbler.instances.transforms import in_pages
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
-from pebbler.solver.bounds import Bound, best_bound
+from pebbler.solver.answers import Answers
+from pebbler.solver.bounds import Bound, best_bound, certified_bound
 from pebbler.solver.solve import Result, Status, solve
 from pebbler.validate.certificate import certify, sealed
 from pebbler.validate.schedule import MemoryModel
@@ -111,6 +114,26 @@ def test_a_certificate_for_paged_memory_bounds_no_contiguous_schedule(
     toys(proof=also(keep, certificate=certify(in_pages(chain), "compute", "sums")))
     with pytest.raises(AssertionError, match="it is for paged memory, not for contiguous"):
         solve(chain, "proof")
+
+
+def test_parts_inside_pages_are_refused_for_paged_memory_in_words_of_their_own() -> None:
+    instance = tiny_instance(0)
+    with pytest.raises(PebblerError, match=r"inside a page; paged memory needs parts that begin"):
+        solve(instance, "modnn", memory="paged")
+    with pytest.raises(PebblerError, match=r"inside a page; .*take contiguous memory"):
+        best_bound(instance, memory="paged")
+
+
+def test_a_bound_for_larger_pages_is_compared_with_no_schedule(
+    chain: Instance, toys: Toys, keep: Method
+) -> None:
+    chain = with_budget(chain, 64 * PAGE_BYTES)
+    larger = certify(in_pages(chain, 2 * PAGE_BYTES), "compute", "sums")
+    toys(proof=also(keep, certificate=larger))
+    with pytest.raises(AssertionError, match=f"for pages of {2 * PAGE_BYTES} bytes, and schedules may have"):
+        solve(chain, "proof", memory="paged")
+    with pytest.raises(PebblerError, match=f"for pages of {2 * PAGE_BYTES} bytes, and schedules may have"):
+        Answers(chain, "paged").claim(certified_bound(larger))
 
 
 def test_a_budget_may_be_too_small_for_whole_pages() -> None:

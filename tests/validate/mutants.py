@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from pebbler.instances.instance import Instance
-from pebbler.instances.memory import PAGE_BYTES
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.validate.schedule import Operation, Residence, Schedule
 
 Mutation = Callable[[Instance, Schedule, Random], Schedule | None]

@@ -15,6 +15,7 @@ from pebbler.instances.files import encode
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import with_budget
 from pebbler.instances.transforms import in_pages, with_recomputation
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import compute_bound, single_peak_bound
 from pebbler.solver.brute_force import brute_force
@@ -25,6 +26,7 @@ from pebbler.validate.certificate import (
     Certificate,
     certify,
     check_certificate,
+    misses,
     proven_ns,
     read_certificate,
     sealed,
@@ -221,6 +223,30 @@ def test_a_name_does_not_hide_that_a_bound_is_for_paged_memory() -> None:
     assert "if and only if it holds for paged schedules alone" in reasons(instance, hidden)
     boast = sealed(msgspec.structs.replace(certify(instance, "compute", "compute"), bound_by="compute+pages"))
     assert "if and only if" in reasons(instance, boast)
+
+
+@pytest.mark.parametrize("page_bytes", [512, 3 * 2**20, 10**12])
+def test_pages_are_those_that_a_schedule_can_have(page_bytes: int) -> None:
+    instance = Workload("resnet56", 8, "v100").instance("50%")
+    honest = certify(in_pages(instance), "compute", "compute")
+    strange = sealed(msgspec.structs.replace(honest, page_bytes=page_bytes))
+    assert f"pages of {page_bytes} bytes cannot be mapped" in reasons(instance, strange)
+    with pytest.raises(FormatError, match=f"pages of {page_bytes} bytes cannot be mapped"):
+        in_pages(instance, page_bytes)
+
+
+def test_a_bound_in_pages_holds_for_schedules_in_multiples_of_them() -> None:
+    """And an instance that is in pages already is bounded as it is, whatever pages its schedules have."""
+    instance = Workload("resnet56", 8, "v100").instance("50%")
+    larger = in_pages(instance, 2 * PAGE_BYTES)
+    small, large = (certify(one, "compute", "compute") for one in (in_pages(instance), larger))
+    assert reasons(instance, large) == ""
+    assert misses(instance, small, "paged") is None
+    assert misses(instance, small, "contiguous") == "it is for paged memory, not for contiguous"
+    told = misses(instance, large, "paged")
+    assert told == f"it is for pages of {2 * PAGE_BYTES} bytes, and schedules may have pages of {PAGE_BYTES}"
+    assert misses(larger, large, "paged") is None
+    assert misses(instance, certify(instance, "compute", "compute"), "contiguous") is None
 
 
 def test_no_certificate_whatever_its_figures_is_accepted_above_an_optimum() -> None:

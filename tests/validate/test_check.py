@@ -13,7 +13,7 @@ import pytest
 
 from pebbler.instances.errors import FormatError
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import PAGE_BYTES
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.validate.check import check
 from pebbler.validate.measures import highest_byte, memory_curve
 from pebbler.validate.schedule import Operation, Residence, Schedule
@@ -486,6 +486,12 @@ def test_alignment_is_for_offsets_and_not_for_sizes() -> None:
 def test_a_budget_under_the_resident_bytes_has_no_room_at_all() -> None:
     instance = problem((block("p", initially="device"),), (task("t", inputs=(0,)),), budget_bytes=99)
     require_reason(reasons(instance, [run(0, 0)], [stay(0, 0, None)]), "ends at byte 8 of a pool of -1")
+    empty = problem((), (task("t"),), budget_bytes=99)
+    require_reason(reasons(empty, [run(0, 0)], []), "100 bytes are resident, more than the budget of 99")
+    paged = reasons(empty, [run(0, 0)], [], memory_model="paged", page_bytes=PAGE)
+    require_reason(paged, "100 bytes are resident, more than the budget of 99")
+    divisible = reasons(empty, [run(0, 0)], [], memory_model="divisible")
+    require_reason(divisible, "0 bytes are live in a pool of -1")
 
 
 def test_memory_is_reused_after_waits_through_a_third_stream() -> None:

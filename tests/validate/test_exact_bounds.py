@@ -22,8 +22,8 @@ from pebbler.benchmark.tiny import recomputing
 from pebbler.heuristics.reruns import stages_of
 from pebbler.instances.files import read_instance
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import PAGE_BYTES
 from pebbler.instances.transforms import in_pages
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.checkpoints import hot_checkpoints

@@ -12,7 +12,7 @@ import pytest
 
 from pebbler.instances.errors import FormatError
 from pebbler.instances.instance import Instance
-from pebbler.instances.memory import PAGE_BYTES
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.validate.check import check
 from pebbler.validate.cluster_check import check_cluster, check_schedule
 from pebbler.validate.schedule import Schedule

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import PAGE_BYTES
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.validate.check import check
 from pebbler.validate.measures import (
     average_bytes,

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import PAGE_BYTES
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.validate.replay import Machine, draw_durations, own_durations, replay
 from pebbler.validate.schedule import MemoryModel, Operation, Residence, Schedule
 
@@ -327,3 +327,28 @@ def test_durations_are_drawn_in_many_ways(instance: Instance, schedule: Schedule
 def test_the_same_seed_gives_the_same_faults(instance: Instance, schedule: Schedule) -> None:
     racy = operation(PREFETCH, after=(OFFLOAD,))(schedule)
     assert faults(instance, racy) == faults(instance, racy)
+
+
+def test_resident_bytes_above_the_budget_are_a_fault_even_where_nothing_else_is_in_memory() -> None:
+    instance = Instance(
+        name="full",
+        engines="duplex",
+        budget_bytes=99,
+        resident_bytes=100,
+        alignment_bytes=4,
+        blocks=(),
+        tasks=(task("t"),),
+    )
+    run = Operation(id=0, stream="compute", kind="run", task=0, algorithm=0, start_ns=0, end_ns=5)
+    alone = Schedule(
+        format="pebbler/schedule/1",
+        instance="full",
+        method="hand",
+        memory_model="contiguous",
+        operations=(run,),
+        residences=(),
+        makespan_ns=5,
+        peak_bytes=100,
+    )
+    assert [fault.kind for fault in replay(instance, alone, None, Random(0))] == ["data"]
+    assert not replay(msgspec.structs.replace(instance, budget_bytes=100), alone, None, Random(0))

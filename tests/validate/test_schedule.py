@@ -13,7 +13,7 @@ import pytest
 from pebbler.instances.errors import FormatError
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
-from pebbler.instances.memory import PAGE_BYTES
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.validate.schedule import (
     Operation,
     Residence,

@@ -20,7 +20,6 @@ import msgspec
 
 from ...instances.errors import PebblerError
 from ...instances.instance import Algorithm, Instance
-from ...instances.memory import PAGE_BYTES
 from ...instances.profile import (
     CopyTimes,
     IterationEnergy,
@@ -30,6 +29,7 @@ from ...instances.profile import (
     TaskKernels,
     TaskTimes,
 )
+from ...instances.units import PAGE_BYTES
 from ...instances.workload import Workload
 from ..schedule import Operation, Schedule
 from .cuda_kernels import kernels_of_tasks

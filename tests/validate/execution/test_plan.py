@@ -10,7 +10,8 @@ from pebbler import solve
 from pebbler.instances import transforms
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
-from pebbler.instances.memory import PAGE_BYTES, with_budget
+from pebbler.instances.memory import with_budget
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.validate.execution.plan import Place, Plan, plan
 from pebbler.validate.execution.rebuild import rebuild

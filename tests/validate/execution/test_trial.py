@@ -10,8 +10,8 @@ from pebbler.heuristics.program import ProgramBuilder
 from pebbler.instances import transforms
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
-from pebbler.instances.memory import PAGE_BYTES, least_budget, with_budget
-from pebbler.instances.units import ceil_to
+from pebbler.instances.memory import least_budget, with_budget
+from pebbler.instances.units import PAGE_BYTES, ceil_to
 from pebbler.instances.workload import Workload
 from pebbler.instances.zoo import find_network
 from pebbler.validate.check import check
