@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
@@ -113,7 +114,9 @@ def problem_of(
             for writer in instance.writers[d]:
                 versions[d, writer] = len(versions)
     version_of = [
-        versions[d, before[-1]] if (before := [w for w in instance.writers[d] if w <= after]) else -1
+        versions[d, instance.writers[d][earlier - 1]]
+        if (earlier := bisect_right(instance.writers[d], after))
+        else -1
         for d, after in keys
     ]
     due = [-1] * len(blocks)

@@ -118,6 +118,7 @@ def single_peak_bound(instance: Instance) -> Bound:
     ValueError
         For an instance with recomputable tasks, for which the argument does not hold.
     """
+    look()
     peaks = SinglePeak(instance)
     bounds = {k: peaks.at(k) for k in _promising(peaks)}
     position = max(bounds, key=lambda k: bounds[k], default=None)

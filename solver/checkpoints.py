@@ -8,7 +8,7 @@ nothing has a price do not.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain, islice, pairwise, zip_longest
@@ -99,7 +99,8 @@ class Checkpoints:
             block = instance.blocks[d]
             change[after + 1] += block.bytes
             change[until] -= block.bytes
-            writer = max((w for w in instance.writers[d] if w <= after), default=None)
+            written = bisect_right(instance.writers[d], after)
+            writer = instance.writers[d][written - 1] if written else None
             self._courses[d, after] = _Course(
                 block.bytes, writer, until, float(block.offload_ns or 0), float(block.prefetch_ns or 0)
             )
