@@ -12,8 +12,8 @@ from functools import wraps
 from ..instances.instance import Instance
 from .methods import Answer, Limits, Method, Refusal
 
-_LEAST = 1.0
-"""Seconds that a rule gets under any limit: nearly always it ends in them."""
+LEAST = 1.0
+"""Seconds that a rule gets under any limit, and so does what sets up a search: nearly always it ends in them."""
 
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
 """Of what is at work, as `time.monotonic` tells it."""
@@ -24,7 +24,7 @@ def limited(rule: Method) -> Method:
 
     @wraps(rule)
     def call(instance: Instance, limits: Limits) -> Answer:
-        seconds = math.inf if limits.time_limit is None else max(limits.time_limit, _LEAST)
+        seconds = math.inf if limits.time_limit is None else max(limits.time_limit, LEAST)
         with until(time.monotonic() + seconds):
             return rule(instance, limits)
 
@@ -36,9 +36,13 @@ class OutOfTime(Refusal):
 
 
 @contextmanager
-def until(deadline: float) -> Iterator[None]:
-    """Have what looks at the clock in this block end at a deadline, as `time.monotonic` tells it."""
-    known = _deadline.set(min(deadline, _deadline.get()))
+def until(deadline: float, least: float = 0.0) -> Iterator[None]:
+    """Have what looks at the clock in this block end at a deadline, as `time.monotonic` tells it.
+
+    It has at least so many seconds from now.
+    """
+    ends = max(deadline, time.monotonic() + least)
+    known = _deadline.set(min(ends, _deadline.get()))
     try:
         yield
     finally:

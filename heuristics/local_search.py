@@ -9,7 +9,7 @@ import msgspec
 
 from ..instances.instance import Instance
 from . import placement
-from .clock import limited, until
+from .clock import LEAST, limited, until
 from .loading import kernels, loads
 from .methods import Answer, Limits, Refusal, find_method, register
 from .parts import with_parts
@@ -48,13 +48,13 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
 
     kernels(limits)
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
-    with until(deadline):
+    with until(deadline, LEAST):
         search = new_search(instance, limits.memory, limits.seed, limits.without, placement.pack)
     best, start = limits.incumbent, limits.warm_start
     stopped_by, reason = "done", ""
     try:
         if start is None:
-            with until(deadline):
+            with until(deadline, LEAST):
                 best = start = find_method(_FIRST_METHOD).call(instance, limits).schedule
     except Refusal as refusal:
         reason = f"; {_FIRST_METHOD}: {refusal}"

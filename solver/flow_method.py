@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ..heuristics.clock import until
+from ..heuristics.clock import LEAST, until
 from ..heuristics.loading import kernels, loads
 from ..heuristics.local_search import RELAXED_SHARE
 from ..heuristics.local_search import RULES as SEARCH_RULES
@@ -156,7 +156,7 @@ class FlowRun:
         self.instance, self.limits = instance, limits
         self.modelled = in_pages(instance) if limits.memory == "paged" else instance
         self.whole = finest_integrality(instance, limits.solver, self.thresholds)
-        with until(self.deadline):
+        with until(self.deadline, LEAST):
             self.bound = best_bound(instance, limits.without, limits.memory)
         self.best = limits.incumbent
         self.searches = "local-search" not in limits.without
@@ -166,7 +166,7 @@ class FlowRun:
         self.told: tuple[int | None, int] | None = None
         self.windows = None if "windows" in limits.without else self._new_windows()
         self.checkpoints = Checkpoints(self.modelled, 0.0 if "hot-checkpoints" in limits.without else 0.5)
-        with until(self.deadline):
+        with until(self.deadline, LEAST):
             self.search = self._new_search()
 
     def answer(self) -> Answer:
@@ -216,7 +216,7 @@ class FlowRun:
         self, lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int
     ) -> Sequence[int] | None:
         """Find places until the deadline."""
-        with until(self.deadline):
+        with until(self.deadline, LEAST):
             return places(lifetimes, capacity, alignment)
 
     def _new_windows(self) -> Windows | None:
@@ -227,7 +227,7 @@ class FlowRun:
         found = [] if self.limits.warm_start is None else [self.limits.warm_start]
         for rule in self.rules:
             try:
-                with until(self.deadline):
+                with until(self.deadline, LEAST):
                     ruled = find_method(rule).call(self.instance, self.limits).schedule
             except Refusal as refusal:
                 if rule == _FIRST_METHOD:

@@ -179,7 +179,7 @@ def test_a_contradiction_keeps_both_files(tmp_path: Path, instance: Instance, be
     (tmp_path / "tiny.json").write_bytes(encode(registry))
     file = tmp_path / "s.schedule.json"
     file.write_bytes(encode(best))
-    with pytest.raises(PebblerError, match=r"contradicts the wishful bound .* both are kept in"):
+    with pytest.raises(PebblerError, match=r"contradicts the wishful bound .* both are kept as"):
         main(["tiny", "--folder", str(tmp_path), "--admit", str(file)])
     assert (tmp_path / "tiny.json").read_bytes() == encode(registry)
     kept = sorted(path.name for path in tmp_path.glob("*.contradiction.*"))
