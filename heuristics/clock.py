@@ -13,7 +13,7 @@ from ..instances.instance import Instance
 from .methods import Answer, Limits, Method, Refusal
 
 LEAST = 1.0
-"""Seconds that a rule gets under any limit, and so does what sets up a search: nearly always it ends in them."""
+"""Seconds that a rule, and what sets up a search, gets under any limit: nearly always it ends in them."""
 
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
 """Of what is at work, as `time.monotonic` tells it."""
