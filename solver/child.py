@@ -86,7 +86,7 @@ class Child:
         """
         if not self.done():
             raise RuntimeError("the process is busy; wait for its result or stop it")
-        call = pickle.dumps((function, arguments))
+        call = pickle.dumps(pickle.dumps((function, arguments)))  # inside, what there may fail to be imported
         with held():
             if self._process.poll() is not None:
                 self.stop()
@@ -225,11 +225,12 @@ def serve() -> None:
         sys.modules[name] = None  # type: ignore[assignment] # what an import statement then refuses
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    calls: SimpleQueue[tuple[Callable[..., object], tuple[object, ...]]] = SimpleQueue()
+    calls: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=_listen, args=(sys.stdin.buffer, calls), daemon=True).start()
     while True:
-        function, arguments = calls.get()
+        call = calls.get()
         try:
+            function, arguments = pickle.loads(call)
             answer: tuple[bool, object] = True, function(*arguments)
         except Exception as error:
             answer = False, error
@@ -249,7 +250,7 @@ def _written(answer: tuple[bool, object]) -> bytes:
     return data
 
 
-def _listen(source: BinaryIO, calls: SimpleQueue[tuple[Callable[..., object], tuple[object, ...]]]) -> None:
+def _listen(source: BinaryIO, calls: SimpleQueue[bytes]) -> None:
     """Pass calls on while the parent lives; then end, and take what was started along."""
     try:
         while True:

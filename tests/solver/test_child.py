@@ -46,6 +46,19 @@ def test_what_a_call_raises_is_raised_here_and_the_process_lives(child: Child) -
     assert child.result(30) == first
 
 
+def test_a_function_that_is_not_there_is_an_error_of_the_call(
+    child: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("def call():\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    only_here = importlib.import_module("only_here")
+    child.start(only_here.call)  # the process began before
+    with pytest.raises(ModuleNotFoundError, match="only_here"):
+        child.result(30)
+    child.start(operator.add, 1, 2)
+    assert child.result(30) == 3
+
+
 def test_a_crash_is_told_and_the_next_call_has_a_new_process(child: Child) -> None:
     child.start(os.getpid)
     first = child.result(30)
@@ -72,17 +85,19 @@ def test_what_a_crashed_process_had_started_ends_too(child: Child) -> None:
     assert eventually(lambda: members(leader) == 0)
 
 
-def leaves_behind(told: str, own_session: bool) -> None:
-    """End without an answer, and leave a process that holds the pipe of answers."""
-    pid = os.fork()
-    if not pid:
-        if own_session:
-            os.setsid()
-        Path(told).write_text(str(os.getpid()))
-        time.sleep(600)
-    while not Path(told).exists() or not Path(told).read_text():
-        time.sleep(0.01)
-    os._exit(3)
+LEAVES_BEHIND = """
+import os, pathlib, time
+told = pathlib.Path(told)
+if not os.fork():
+    if own_session:
+        os.setsid()
+    told.write_text(str(os.getpid()))
+    time.sleep(600)
+while not told.exists() or not told.read_text():
+    time.sleep(0.01)
+os._exit(3)
+"""
+"""Ends without an answer, and leaves a process that holds the pipe of answers."""
 
 
 @pytest.mark.parametrize("own_session", [False, True])
@@ -91,7 +106,7 @@ def test_a_process_that_is_left_behind_holds_up_no_answer(
 ) -> None:
     """What is in its group is killed; what has left that is not ours, and the call ends all the same."""
     told = tmp_path / "pid"
-    child.start(leaves_behind, str(told), own_session)
+    child.start(exec, LEAVES_BEHIND, {"told": str(told), "own_session": own_session})
     try:
         with pytest.raises(ChildEnded, match="exit status 3"):
             child.result(30)
