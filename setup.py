@@ -1,0 +1,44 @@
+"""Compiles the kernels of the searches when the package is built, so that no command waits for it.
+
+Numba keeps what it compiles in ``__pycache__`` beside the source, under the version of Python and Numba, the
+processor and a hash of the source; a wheel carries it along. Where one of these differs, a command compiles again.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.build_py import build_py
+
+COMPILE = """
+from pebbler.heuristics.loading import kernels
+from pebbler.heuristics.methods import Limits
+from pebbler.solver.packing_search import load_search
+
+kernels(Limits())
+load_search()
+"""
+
+
+class BuildWithKernels(build_py):
+    """Builds the package, and what its kernels are compiled to."""
+
+    def run(self) -> None:
+        super().run()
+        built = Path("src" if self.editable_mode else self.build_lib).resolve()
+        environment = {**os.environ, "PYTHONPATH": str(built), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment.pop("NUMBA_CACHE_DIR", None)
+        self.announce("compiling the kernels of the searches; this takes about a minute", level=2)
+        subprocess.run([sys.executable, "-c", COMPILE], env=environment, check=True)
+
+
+class PlatformDistribution(Distribution):
+    """Code of a processor is in it: its wheel is for a platform."""
+
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+setup(cmdclass={"build_py": BuildWithKernels}, distclass=PlatformDistribution)
