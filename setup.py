@@ -1,7 +1,7 @@
 """Compiles the kernels of the searches when the package is built, so that no command waits for it.
 
-Numba keeps what it compiles in ``__pycache__`` beside the source, under the version of Python and Numba, the
-processor and a hash of the source; a wheel carries it along. Where one of these differs, a command compiles again.
+Numba keeps what it compiles in ``__pycache__`` beside the source, and a wheel carries that along. A command
+compiles again where the processor, the version of Python or Numba, or the source is another.
 """
 
 import os
@@ -26,6 +26,7 @@ class BuildWithKernels(build_py):
     """Builds the package, and what its kernels are compiled to."""
 
     def run(self) -> None:
+        """Build the package, then import and compile it as it is built."""
         super().run()
         built = Path("src" if self.editable_mode else self.build_lib).resolve()
         environment = {**os.environ, "PYTHONPATH": str(built), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -35,9 +36,10 @@ class BuildWithKernels(build_py):
 
 
 class PlatformDistribution(Distribution):
-    """Code of a processor is in it: its wheel is for a platform."""
+    """Holds code for a processor: its wheel is for a platform."""
 
     def has_ext_modules(self) -> bool:
+        """Whatever setuptools finds."""
         return True
 
 
