@@ -80,7 +80,7 @@ def test_whoever_runs_it_again_gets_the_same() -> None:
         search = ContiguousSearch(instance, 3, (), places)
         search.offer(ruled(instance))
         search.lead(bound_ns=10**9)  # met at once, so just the first places
-        for _ in range(40):
+        for _ in range(12):
             search.run()
         made.append(search.schedule("x"))
     assert made[0] is not None

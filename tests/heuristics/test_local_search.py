@@ -43,16 +43,18 @@ from pebbler.solver.solve import solve
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
 
+from ..samples import chunks
+
 
 def modelled(seed: int) -> Instance | None:
     instance = tiny_instance(seed)
     return None if any(task.recomputable for task in instance.tasks) else instance
 
 
-@pytest.mark.parametrize("first", range(0, 60, 30))
+@pytest.mark.parametrize("first", chunks(range(0, 60, 15)))
 def test_tiny_instances_are_solved_like_by_brute_force(first: int) -> None:
     solved = optimal = 0
-    for seed in range(first, first + 30):
+    for seed in range(first, first + 15):
         instance = modelled(seed)
         if instance is None:
             continue
@@ -75,7 +77,7 @@ def test_tiny_instances_are_solved_like_by_brute_force(first: int) -> None:
             assert schedule.makespan_ns >= best.makespan_ns
             solved += 1
             optimal += schedule.makespan_ns == best.makespan_ns
-    assert solved >= 30
+    assert solved >= 15
     assert optimal >= 0.95 * solved
 
 

@@ -15,10 +15,12 @@ from pebbler.solver.brute_force import brute_force
 from pebbler.solver.solve import Status, solve
 from pebbler.validate.check import check
 
+from ..samples import chunks
+
 SEEDS = 200
 
 
-@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("first", chunks(range(4)))
 def test_bounds_then_exhaustive_search_then_every_method_on_parts(first):
     solved = found = 0
     instances = [i for i in map(tiny_instance, range(150)) if any(b.tensor for b in i.blocks)][first::4]

@@ -21,10 +21,12 @@ from pebbler.benchmark.chain import (
 from pebbler.heuristics.methods import list_methods
 from pebbler.instances.units import PAGE_BYTES
 
+from ..samples import chunks
+
 FIRST, COUNT, CHUNK = 1200, 120, 20
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
+@pytest.mark.parametrize("first", chunks(range(FIRST, FIRST + COUNT, CHUNK)))
 def test_bounds_then_exhaustive_search_then_every_method(first: int) -> None:
     links = {
         (link.below, link.above): link for link in measure(map(chain_instance, range(first, first + CHUNK)))

@@ -49,7 +49,7 @@ def test_tiny_instances_at_every_budget(first: int) -> None:
 
 
 @pytest.mark.parametrize(("activation", "gradient"), [(1, 1), (1, 2), (3, 1)])
-@pytest.mark.parametrize("count", [2, 4, 6])
+@pytest.mark.parametrize("count", [2, 4, pytest.param(6, marks=pytest.mark.slow)])
 def test_chains_match_the_dynamic_programme(count: int, activation: int, gradient: int) -> None:
     """In divisible memory at every budget, and then with addresses wherever there are some."""
     forward, backward = random_chain(count, seed=count)

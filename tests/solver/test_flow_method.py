@@ -22,6 +22,8 @@ from pebbler.solver.linear import solve_linear
 from pebbler.solver.solve import Status, solve
 from pebbler.validate.check import check
 
+from ..samples import chunks
+
 
 def test_gaps_are_stays_that_can_be_evicted() -> None:
     instance = Workload("lenet", 4, "k40").instance("1GiB")
@@ -72,9 +74,10 @@ def test_a_guide_holds_prefetches_until_flow_begins_them() -> None:
     assert [hold_of[gap] for gap in guide.returning] == guide.holds
 
 
-def test_flow_is_between_its_bound_and_brute_force() -> None:
+@pytest.mark.parametrize("first", chunks(range(0, 36, 12)))
+def test_flow_is_between_its_bound_and_brute_force(first: int) -> None:
     solved = optimal = 0
-    for seed in range(25):
+    for seed in range(first, first + 12):
         instance = tiny_instance(seed)
         if any(task.recomputable for task in instance.tasks):
             continue
@@ -91,7 +94,7 @@ def test_flow_is_between_its_bound_and_brute_force() -> None:
         assert answer.lower_bound_ns <= best.makespan_ns <= answer.schedule.makespan_ns
         solved += 1
         optimal += best.makespan_ns == answer.schedule.makespan_ns
-    assert solved >= 10
+    assert solved >= 5
     assert optimal >= 0.9 * solved
 
 
@@ -157,11 +160,8 @@ def test_two_workers_search_beside_the_model() -> None:
 
 
 def test_the_bound_is_kept_where_there_is_no_schedule() -> None:
-    instance = next(
-        i
-        for i in map(tiny_instance, range(200))
-        if not any(task.recomputable for task in i.tasks) and brute_force(i) is None
-    )
+    instance = tiny_instance(62)
+    assert brute_force(instance) is None
     answer = flow(instance, Limits(time_limit=0.5))
     assert answer.schedule is None
     assert answer.lower_bound_ns is not None

@@ -24,6 +24,8 @@ from pebbler.solver.brute_force import brute_force
 from pebbler.solver.refine import Stage, Thresholds, Tiling, finest_integrality, refine_bound, stages
 from pebbler.validate.certificate import check_certificate
 
+from ..samples import chunks
+
 
 def test_bounds_only_rise_and_stay_under_schedules() -> None:
     instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
@@ -165,12 +167,12 @@ def test_models_of_parts_grow_faster_for_they_take_less_time() -> None:
     ]
 
 
-@pytest.mark.parametrize("first", range(0, 40, 20))
+@pytest.mark.parametrize("first", chunks(range(0, 40, 10)))
 def test_every_model_of_large_programs_on_tiny_ones_is_a_bound(first: int) -> None:
     """Windows of one task and more, those of the ends, merged versions, whole algorithms, all copies long."""
     tiny = Thresholds(first=2, large=3, window=1, ends=(2, 3), finding=(2, 3), choosing=2, long=0.0)
     told: set[str] = set()
-    for seed in range(first, first + 20):
+    for seed in range(first, first + 10):
         instance = plain(seed)
         schedule = brute_force(instance, "divisible")
         if schedule is None:

@@ -9,6 +9,8 @@ from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.flow import flow_bound, flow_model
 
+from ..samples import chunks
+
 
 def lower(instance: Instance, checkpoints: range, *, unbroken: bool) -> int:
     bound = flow_bound(instance, checkpoints, integrality="all", unbroken=unbroken)
@@ -16,7 +18,7 @@ def lower(instance: Instance, checkpoints: range, *, unbroken: bool) -> int:
     return bound.lower_bound_ns
 
 
-@pytest.mark.parametrize("first", range(0, 240, 60))
+@pytest.mark.parametrize("first", chunks(range(0, 240, 60)))
 def test_the_bound_rises_and_is_never_above_the_optimum(first: int) -> None:
     risen = tight = before = solved = 0
     for seed in range(first, first + 60):
