@@ -141,7 +141,9 @@ def of_entries(layers: object, instance: str) -> tuple[LayerTasks, ...]:
     try:
         entries = msgspec.convert(layers, tuple[_Entry, ...])
     except msgspec.ValidationError as error:
-        raise FormatError(f"{instance}: meta.layers is not a list of layers: {error}") from None
+        raise FormatError(
+            f"{instance}: meta.layers is not a list of layers: {error}; mend it or rename it"
+        ) from None
     return tuple(
         LayerTasks(name=text_of(e.name), kind=text_of(e.kind), forward=e.forward, backward=e.backward)
         for e in entries
