@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..instances.cluster import Cluster, Gradient
-from ..instances.described import count_label
 from ..instances.instance import Instance
 from ..instances.memory import ideal_ns
 from ..instances.units import format_time
@@ -32,7 +31,7 @@ def cluster_figures(instances: Sequence[Instance]) -> dict[str, Any]:
     if instances[0].gpus == 1:
         return {}
     return {
-        "one_gpu_ideal_ns": count_label(instances[0], "one_gpu_ideal_ns"),
+        "one_gpu_ideal_ns": instances[0].made_from.one_gpu_ideal_ns,
         "naive_ideal_ns": naive_ideal_ns(instances) if cluster_of(instances[0]).nodes == 1 else None,
         "gradient_bytes": sum(gradient.bytes for gradient in gradients_of_all(instances)),
     }
@@ -45,7 +44,7 @@ def cluster_notes(comparison: Comparison) -> list[tuple[str, str]]:
         return []
     size = sum(gradient.bytes for gradient in gradients_of_all(instances))
     notes = [("GPUs", f"{_described(cluster_of(instances[0]))}; {size / 1e6:.0f} MB of gradients each")]
-    one = count_label(instances[0], "one_gpu_ideal_ns")
+    one = instances[0].made_from.one_gpu_ideal_ns
     if one is not None:
         times = [(row.method, row.figures.iteration_ns) for row in comparison.rows if row.figures]
         if cluster_of(instances[0]).nodes == 1:

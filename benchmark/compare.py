@@ -13,7 +13,6 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from ..heuristics.methods import MethodInfo, OnBetter, Transform, find_method, list_methods
-from ..instances.described import count_label, text_label
 from ..instances.errors import BudgetError, PebblerError
 from ..instances.files import checksum
 from ..instances.instance import Instance
@@ -116,7 +115,7 @@ class Row:
     @property
     def sub_batch(self) -> int | None:
         """Images of a round, where the instance says so."""
-        return count_label(self.instances[0], "sub_batch")
+        return self.instances[0].made_from.sub_batch
 
     @property
     def rounds(self) -> int:
@@ -176,17 +175,18 @@ class Comparison:
         """What ``compare --json`` prints."""
         instance = self.instance
         bound = self.bound.as_dict()
+        origin = instance.made_from
         rounds = sum(part.rounds for part in self.instances)
         shared = {"memory_model": self.memory, "seed": self.seed}
         missing = dict.fromkeys(f.name for f in fields(Figures))
         return {
             "instance": {
                 "name": instance.name,
-                "network": text_label(instance, "network"),
-                "batch": count_label(instance, "batch"),
-                "sub_batch": count_label(instance, "sub_batch"),
-                "device": text_label(instance, "device"),
-                "graph": text_label(instance, "graph"),
+                "network": origin.network,
+                "batch": origin.batch,
+                "sub_batch": origin.sub_batch,
+                "device": origin.device,
+                "graph": origin.graph,
                 "engines": instance.engines,
                 "budget_bytes": instance.budget_bytes,
                 "least_budget_bytes": self.least_budget,
@@ -251,14 +251,14 @@ class Comparison:
             ),
             (
                 "model",
-                f"graph {text_label(instance, 'graph') or 'of the file'}, {instance.engines} copies, "
+                f"graph {instance.made_from.graph or 'of the file'}, {instance.engines} copies, "
                 f"{self.memory} memory, tensors {self.variant}",
             ),
             *(("planned", told) for told in self._plans()),
             *cluster_notes(self),
             ("limits", MODEL_LIMITS),
         ]
-        warnings = {text_label(row.instances[0], "notes") for row in self.rows}
+        warnings = {row.instances[0].made_from.notes for row in self.rows}
         told = sorted(filter(None, warnings))
         notes += [("warning", warning) for warning in (*told, *self.refuted)]
         if self.interrupted:
@@ -672,7 +672,7 @@ def _cells(row: Row, *, exactly: bool) -> tuple[str, ...]:
         format_size(figures.peak_bytes),
         f"{(figures.offloaded_bytes + figures.prefetched_bytes) / 1e9:.2f} GB",
         " + ".join(
-            f"{instance.rounds} x {count_label(instance, 'sub_batch') or '?'}" for instance in row.instances
+            f"{instance.rounds} x {instance.made_from.sub_batch or '?'}" for instance in row.instances
         ),
         f"{row.solve_seconds:.2f} s",
     )
@@ -688,8 +688,8 @@ def _variant(instance: Instance) -> str:
 def _describe(instances: Sequence[Instance]) -> str:
     """Network, device and rounds of an iteration in words."""
     first = instances[0]
-    labels = [(key, text_label(first, key)) for key in ("network", "device")]
-    origin = [f"{key} {label}" for key, label in (*labels, ("batch", count_label(first, "batch"))) if label]
+    labels = ((key, getattr(first.made_from, key)) for key in ("network", "device", "batch"))
+    origin = [f"{key} {label}" for key, label in labels if label]
     rounds = [
         f"{instance.rounds} x {instance.name} ({len(instance.tasks)} tasks, {len(instance.blocks)} blocks)"
         for instance in instances

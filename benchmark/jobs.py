@@ -9,7 +9,6 @@ from hashlib import sha256
 
 import msgspec
 
-from ..instances.described import count_label
 from ..instances.errors import PebblerError
 from ..instances.files import encode
 from ..instances.memory import ideal_ns
@@ -186,7 +185,7 @@ def _relaxed(job: Job) -> Measured:
         lower_bound_ns=instance.rounds * bound.lower_bound_ns,
         bound_by=bound.bound_by,
         certified=bound.certified,
-        sub_batch=count_label(instance, "sub_batch"),
+        sub_batch=instance.made_from.sub_batch,
         rounds=instance.rounds,
         instances=(job.about.problem_sha256,),
         solve_seconds=relaxed.seconds,

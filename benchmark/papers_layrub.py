@@ -19,7 +19,6 @@ from ..heuristics.choices import leanest
 from ..heuristics.layrub import BARRIER, caffe_algorithms
 from ..heuristics.methods import Limits, Refusal, find_method
 from ..instances.accounting import layrub_data_and_gradient, layrub_resident
-from ..instances.described import layers
 from ..instances.errors import BudgetError
 from ..instances.instance import Instance
 from ..instances.memory import with_budget
@@ -144,7 +143,7 @@ def at_printed_speed(network: str, batch: int) -> float:
 def barrier_ns(network: str, batch: int) -> float:
     """Time that the barriers would add: their share of the convolutions' backward tasks."""
     instance = _workload(network, batch, "executable")
-    backward = {k for layer in layers(instance) if layer.kind == "conv" for k in layer.backward}
+    backward = {k for layer in instance.named_layers if layer.kind == "conv" for k in layer.backward}
     chosen = caffe_algorithms(instance)
     return float(BARRIER * sum(instance.tasks[k].algorithms[chosen[k]].duration_ns for k in backward))
 

@@ -89,7 +89,9 @@ def _outcome(method: str, what: Workload, instances: Sequence[Instance]) -> Outc
             return None
         time += instance.rounds * (result.makespan_ns or 0)
         moved += instance.rounds * ((result.offloaded_bytes or 0) + (result.prefetched_bytes or 0))
-    return Outcome(instances[0].meta["sub_batch"], time / ideal_ns(_at(what)), moved)
+    sub_batch = instances[0].made_from.sub_batch
+    assert sub_batch is not None, "a workload says how many images a round has"
+    return Outcome(sub_batch, time / ideal_ns(_at(what)), moved)
 
 
 @cache

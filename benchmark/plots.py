@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from msgspec import UNSET
 
-from ..instances.described import text_label
 from ..instances.instance import Instance
 from ..instances.memory import ideal_ns, least_budget
 from ..instances.units import format_size, format_time
@@ -370,7 +369,7 @@ def _reason(row: Row) -> str:
 
 
 def _conditions(instance: Instance, memory: str, made: str) -> str:
-    graph = text_label(instance, "graph")
+    graph = instance.made_from.graph
     words = [f"graph {graph}"] if graph else []
     return caption("; ".join([*words, f"{instance.engines} copies", f"{memory} memory"]), [made])
 

@@ -10,7 +10,6 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET
 
-from ..instances.described import count_label, text_label
 from ..instances.files import checksum, decode
 from ..instances.instance import Instance
 from ..instances.suites import find_suite, members
@@ -128,14 +127,16 @@ class About:
 
 def about(problem: Problem, instances: Sequence[Instance]) -> About:
     """Describe a problem by its instances."""
-    first = instances[0]
-    images = "auto" if is_free(problem) else count_label(first, "sub_batch")
+    first, origin = instances[0], instances[0].made_from
+    images = "auto" if is_free(problem) else origin.sub_batch
     return About(
         problem=problem.name,
         problem_sha256=problem_sha256(problem, instances),
         family_sha256=problem_sha256(problem, list(map(_without_budget, instances))),
-        **{key: text_label(first, key) for key in ("network", "device", "graph")},
-        batch=count_label(first, "batch"),
+        network=origin.network,
+        batch=origin.batch,
+        device=origin.device,
+        graph=origin.graph,
         rounds_of=None if images is None else str(images),
         engines=first.engines,
         tasks=len(first.tasks),
@@ -156,6 +157,8 @@ def own_sha256(sums: Sequence[str]) -> str:
 
 def _without_budget(instance: Instance) -> Instance:
     """Return an instance without its budget, and without names and notes that may tell it."""
-    nameless = msgspec.structs.replace(instance, budget_bytes=0, meta={}, transforms=UNSET)
+    nameless = msgspec.structs.replace(
+        instance, budget_bytes=0, meta={}, transforms=UNSET, origin=UNSET, layers=UNSET
+    )
     msgspec.structs.force_setattr(nameless, "name", "")  # families are older than the rule that none is empty
     return nameless

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from ..instances.described import text_label
 from ..instances.units import format_size, format_time
 from ..instances.workload import BATCH_NORM_NOTE
 from ..validate.execution.executor import Timed
@@ -140,7 +139,7 @@ def _lines(trial: Trial) -> Iterator[tuple[str, str]]:
     if trial.energy_j is not None:
         yield "energy", f"{trial.energy_j:.4g} J an iteration"
     yield "numbers", f"loss {trial.loss:.6g}; {_numbers(trial)}"
-    if text_label(instance, "notes"):
+    if instance.made_from.notes:
         yield "note", BATCH_NORM_NOTE
 
 

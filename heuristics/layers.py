@@ -7,8 +7,6 @@ from typing import Literal
 
 import msgspec
 
-from ..instances.described import Layer as Layer
-from ..instances.described import layers as layers
 from ..instances.instance import Instance
 
 
@@ -27,17 +25,12 @@ class Unit(msgspec.Struct, frozen=True):
 def units(instance: Instance) -> tuple[Unit, ...]:
     """Cut an instance's tasks into units, in order.
 
-    Without ``meta.layers`` every task is a unit of its own, of kind ``conv`` where it has several algorithms.
-
-    Raises
-    ------
-    PebblerError
-        When ``meta.layers`` is not a list of layers whose tasks exist.
+    Without layers every task is a unit of its own, of kind ``conv`` where it has several algorithms.
     """
     role: list[tuple[str, str, Literal["forward", "backward"] | None]] = [
         (task.name, "conv" if len(task.algorithms) > 1 else "other", None) for task in instance.tasks
     ]
-    for layer in layers(instance):
+    for layer in instance.named_layers:
         for k in layer.forward:
             role[k] = layer.name, layer.kind, "forward"
         for k in layer.backward:

@@ -14,7 +14,7 @@ from ..instances.instance import Instance
 from ..instances.transforms import has_been, with_mask
 from .choices import fastest_within
 from .clock import limited
-from .layers import layers, units
+from .layers import units
 from .layerwise import Execution, next_layer, offload_points, passes
 from .methods import Answer, Limits, Refusal, register
 from .program import OutOfMemoryError, ProgramBuilder
@@ -40,7 +40,7 @@ def planned(instance: Instance) -> Instance:
 
     It is where a ReLU has a task of its own, tensors are whole, and there is no mask yet (section 4.2).
     """
-    relus = any(layer.kind == "relu" for layer in layers(instance))
+    relus = any(layer.kind == "relu" for layer in instance.named_layers)
     whole = all(block.tensor is None for block in instance.blocks)
     return with_mask(instance) if relus and whole and not has_mask(instance) else instance
 
@@ -128,7 +128,7 @@ def gradients(instance: Instance) -> dict[int, int]:
     of one size, and come in one order.
     """
     partner: dict[int, int] = {}
-    for layer in layers(instance):
+    for layer in instance.named_layers:
         data = list(dict.fromkeys(d for k in layer.forward for d in instance.tasks[k].inputs))
         for d in (d for k in layer.backward for d in instance.tasks[k].outputs):
             like = [x for x in data if instance.blocks[x].bytes == instance.blocks[d].bytes]
@@ -183,5 +183,5 @@ def _signs(instance: Instance) -> set[int]:
     """Blocks that hold the signs for the ReLUs' backward tasks, where there is a mask."""
     if not has_mask(instance):
         return set()
-    relus = (layer for layer in layers(instance) if layer.kind == "relu")
+    relus = (layer for layer in instance.named_layers if layer.kind == "relu")
     return {d for layer in relus for k in layer.backward for d in instance.tasks[k].inputs}

@@ -14,7 +14,6 @@ from ..instances.instance import Instance
 from ..instances.memory import live_bytes
 from ..instances.units import LARGEST
 from .choices import fastest_within
-from .layers import layers
 from .program import ProgramBuilder
 
 
@@ -39,7 +38,7 @@ class Policy:
 
 def turn(instance: Instance) -> int:
     """Return the first task of the backward pass; without named layers, that after the greatest live sum."""
-    forward = [k for layer in layers(instance) for k in layer.forward]
+    forward = [k for layer in instance.named_layers for k in layer.forward]
     if forward:
         return 1 + max(forward)
     live = live_bytes(instance)

@@ -199,7 +199,14 @@ def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
         _copy(instance.blocks[d], names[new], run, number[instance.blocks[d].tensor], last=latest[d] == new)
         for new, (d, run) in enumerate(copies)
     ]
-    again = msgspec.structs.replace(instance, blocks=tuple(blocks), tasks=tuple(tasks), meta={})
+    again = msgspec.structs.replace(
+        instance,
+        blocks=tuple(blocks),
+        tasks=tuple(tasks),
+        meta={},
+        origin=msgspec.UNSET,
+        layers=msgspec.UNSET,
+    )
     return Unrolled(again, tuple(runs), tuple(copies))
 
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import logging
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 
 from ..instances.applied import Transform
 from ..instances.caffe import buffer_bytes, caffe_kernels
 from ..instances.costs import Convolution, Pass, extra_seconds, undominated
-from ..instances.described import count_label, text_label
 from ..instances.devices import Device, find_device, whole_ns
 from ..instances.errors import PebblerError
 from ..instances.instance import Algorithm, Instance, Task
-from ..instances.taskgraph import Graph, TaskGraph, task_graph
+from ..instances.taskgraph import TaskGraph, task_graph
 from ..instances.transforms import with_algorithms
 from ..instances.workload import convolution_of
 from ..instances.zoo import find_network
@@ -32,8 +31,6 @@ STREAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Numbers of streams that are offered."""
 
 Kept = Literal["also", "only"]
-
-_GRAPHS: tuple[Graph, ...] = get_args(Graph)
 
 
 def with_streams(instance: Instance, kept: Kept = "also") -> Instance:
@@ -72,20 +69,11 @@ def with_streams(instance: Instance, kept: Kept = "also") -> Instance:
 
 def _origin(instance: Instance) -> tuple[Device, TaskGraph]:
     """Return the device and the tasks that an instance was made from."""
-    network, device = text_label(instance, "network"), text_label(instance, "device")
-    images = count_label(instance, "sub_batch")
-    kind = next((kind for kind in _GRAPHS if kind == text_label(instance, "graph")), None)
-    as_blocks = instance.meta.get("weights_as_blocks")
-    if (
-        text_label(instance, "cost_model") != "roofline"
-        or network is None
-        or device is None
-        or kind is None
-        or not images
-        or not isinstance(as_blocks, bool)
-    ):
+    origin = instance.made_from
+    network, device, images, kind = origin.network, origin.device, origin.sub_batch, origin.graph
+    if origin.cost_model != "roofline" or not (network and device and images and kind):
         raise PebblerError(f"{instance.name}: streams need a network of the zoo on a device's cost model")
-    graph = task_graph(find_network(network), images, kind, as_blocks)
+    graph = task_graph(find_network(network), images, kind, origin.weights_as_blocks)
     if [task.name for task in instance.tasks] != [task.name for task in graph.tasks]:
         raise PebblerError(f"{instance.name}: its tasks are not those of network '{network}'")
     return find_device(device), graph

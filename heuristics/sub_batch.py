@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from ..instances.described import count_label
 from ..instances.instance import Instance
 from ..instances.memory import fastest, footprint
 from ..instances.workload import Workload
@@ -47,7 +46,7 @@ def date(workload: Workload, budget_bytes: int) -> int:
         largest = max(
             footprint(profile, k) + algorithm.workspace_bytes for k, algorithm in enumerate(fastest(profile))
         )
-        images = count_label(profile, "sub_batch")
+        images = profile.made_from.sub_batch
         assert images is not None, "a workload says how many images a round has"
         b = images * (budget_bytes - profile.resident_bytes) // largest
         return int(min(max(b, 1), workload.batch))

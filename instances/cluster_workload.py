@@ -114,15 +114,19 @@ def cluster_instances(
         limit = instances[0].budget_bytes if instances else budget
         instance = share.instance(limit, size, rounds=rounds)
         gradients = gradients_of(share, size) if is_last else ()
-        meta = {**instance.meta, "batch": workload.batch, "one_gpu_ideal_ns": ideal_ns(whole)}
-        if share.described().has_batch_norm and size < workload.batch:
-            meta["notes"] = BATCH_NORM_NOTE
+        batch_norm = share.described().has_batch_norm and size < workload.batch
+        origin = msgspec.structs.replace(
+            instance.made_from,
+            batch=workload.batch,
+            one_gpu_ideal_ns=ideal_ns(whole),
+            notes=BATCH_NORM_NOTE if batch_norm else instance.made_from.notes,
+        )
         instances.append(
             msgspec.structs.replace(
                 instance,
                 name=f"{instance.name}-gpus{cluster.gpus}" + ("-last" if is_last and instances else ""),
                 cluster=msgspec.structs.replace(cluster, gradients=gradients),
-                meta=meta,
+                origin=origin,
             )
         )
     return tuple(instances)

@@ -17,6 +17,7 @@ import numpy as np
 from .draws import Draws
 from .instance import Algorithm, Block, Instance, Task
 from .memory import least_budget, unlimited_peak, with_budget
+from .origin import LayerTasks
 from .shapes import Node, Percent, Shape
 from .units import ceil_to
 
@@ -119,8 +120,8 @@ def generate(name: str, shape: Shape, knobs: Knobs, rng: np.random.Generator) ->
             "generator": VERSION,
             "shape": msgspec.to_builtins(shape),
             "knobs": msgspec.to_builtins(knobs),
-            "layers": _layers(drawn.tasks, len(nodes)),
         },
+        layers=_layers(drawn.tasks, len(nodes)),
     )
     least = least_budget(roomy)
     slack = max(unlimited_peak(roomy) - least, 0) * knobs.slack_percent
@@ -227,20 +228,20 @@ def _read(node: Node) -> tuple[int, ...]:
     return tuple(source + 1 for source in node.reads) or (0,)
 
 
-def _layers(tasks: Sequence[Task], count: int) -> list[dict[str, object]]:
+def _layers(tasks: Sequence[Task], count: int) -> tuple[LayerTasks, ...]:
     """List the nodes as layers with their tasks, and the loss; one with two algorithms is a convolution."""
-    layers: list[dict[str, object]] = [
-        {
-            "name": f"L{k}",
-            "kind": "conv" if len(tasks[k].algorithms) > 1 else "other",
-            "forward": [k],
-            "backward": [2 * count - k] if len(tasks) > count else [],
-        }
+    layers = [
+        LayerTasks(
+            name=f"L{k}",
+            kind="conv" if len(tasks[k].algorithms) > 1 else "other",
+            forward=(k,),
+            backward=(2 * count - k,) if len(tasks) > count else (),
+        )
         for k in range(count)
     ]
     if len(tasks) > count:
-        layers.append({"name": "loss", "kind": "softmax", "forward": [count], "backward": []})
-    return layers
+        layers.append(LayerTasks(name="loss", kind="softmax", forward=(count,), backward=()))
+    return tuple(layers)
 
 
 def _with_copies(blocks: Sequence[Block], tasks: Sequence[Task], knobs: Knobs) -> tuple[Block, ...]:

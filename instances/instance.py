@@ -30,6 +30,9 @@ from .figures import (
     require_types,
     shown,
 )
+from .origin import LayerTasks, Origin, of_entries, of_labels
+
+_UNKNOWN = Origin()
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -139,12 +142,17 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rounds
         How often the round that the file describes is executed.
     meta
-        Free; `instances.described` says what of it is looked at.
+        Free: it is carried along, and nothing looks at it.
     cluster
         Several GPUs, each of which executes all tasks under the budget; unset: one GPU.
     transforms
         What the instance has been through, in order; unset: nothing. Earlier versions wrote them as words
         under ``meta``, from where they are taken over.
+    origin
+        What the instance was made from; unset: nothing is known.
+    layers
+        The layers with their tasks, in forward order; unset: none are named. Where neither of these two is
+        set, both are taken over from ``meta``, under which earlier versions wrote them.
 
     Raises
     ------
@@ -164,6 +172,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     meta: dict[str, Any] = {}
     cluster: Cluster | msgspec.UnsetType = msgspec.UNSET
     transforms: tuple[Transform, ...] | msgspec.UnsetType = msgspec.UNSET
+    origin: Origin | msgspec.UnsetType = msgspec.UNSET
+    layers: tuple[LayerTasks, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if not (
@@ -179,15 +189,30 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             and type(self.meta) is dict
             and (self.cluster is msgspec.UNSET or type(self.cluster) is Cluster)
             and (self.transforms is msgspec.UNSET or are_all(self.transforms, Transform))
+            and (self.origin is msgspec.UNSET or type(self.origin) is Origin)
+            and (self.layers is msgspec.UNSET or are_all(self.layers, LayerTasks))
         ):
             require_types(self)
         if "transforms" in self.meta and self.transforms is msgspec.UNSET:
             _take_over_transforms(self)
+        if self.meta and self.origin is msgspec.UNSET and self.layers is msgspec.UNSET:
+            _take_over_origin(self)
         _require_names("blocks", [block.name for block in self.blocks])
         _require_names("tasks", [task.name for task in self.tasks])
         _require_blocks(self)
         _require_tasks(self)
         _require_gradients(self)
+        _require_layers(self.named_layers, len(self.tasks), "layers")
+
+    @property
+    def made_from(self) -> Origin:
+        """What the instance was made from."""
+        return _UNKNOWN if self.origin is msgspec.UNSET else self.origin
+
+    @property
+    def named_layers(self) -> tuple[LayerTasks, ...]:
+        """The layers that the instance names, in forward order; none without them."""
+        return () if self.layers is msgspec.UNSET else self.layers
 
     @property
     def applied(self) -> tuple[Transform, ...]:
@@ -228,6 +253,19 @@ def _take_over_transforms(instance: Instance) -> None:
     meta = dict(instance.meta)
     found = transforms_of_words(meta.pop("transforms"))
     msgspec.structs.force_setattr(instance, "transforms", found or msgspec.UNSET)
+    msgspec.structs.force_setattr(instance, "meta", meta)
+
+
+def _take_over_origin(instance: Instance) -> None:
+    """Move what an earlier version wrote of origin and layers under ``meta`` to their keys."""
+    meta = dict(instance.meta)
+    origin = of_labels(meta, instance.name)
+    if "layers" in meta:
+        layers = of_entries(meta.pop("layers"), instance.name)
+        _require_layers(layers, len(instance.tasks), f"{instance.name}: meta.layers")
+        msgspec.structs.force_setattr(instance, "layers", layers)
+    if origin != _UNKNOWN:
+        msgspec.structs.force_setattr(instance, "origin", origin)
     msgspec.structs.force_setattr(instance, "meta", meta)
 
 
@@ -305,3 +343,11 @@ def _require_gradients(instance: Instance) -> None:
                     f"cluster.gradients[{i}] ('{gradient.name}'): task index {k} is out of range "
                     f"0..{len(instance.tasks) - 1}"
                 )
+
+
+def _require_layers(layers: tuple[LayerTasks, ...], tasks: int, where: str) -> None:
+    """Layers name tasks that exist."""
+    for layer in layers:
+        for k in (*layer.forward, *layer.backward):
+            if k >= tasks:
+                raise FormatError(f"{where}: layer '{layer.name}' names no task {k}")

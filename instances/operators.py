@@ -13,7 +13,9 @@ from typing import Any, Literal
 
 from .costs import Convolution, Pass, convolution_algorithms, memory_bound_algorithms, product_algorithms
 from .devices import Device
+from .figures import text_of
 from .instance import Algorithm, Block, Instance, Task
+from .origin import LayerTasks, Origin
 
 Place = Literal["parameter", "buffer", "constant", "gradient", "input", "data"]
 
@@ -97,13 +99,13 @@ def operator_instance(
     name: str,
     engines: Literal["duplex", "single"],
     rounds: int,
+    origin: Origin,
     meta: dict[str, Any],
 ) -> Instance:
     """Return the instance of a graph on a device, under a budget of 0.
 
-    Every operator is a task. Inputs and data are blocks; inputs are on the device at the start. `meta` is
-    completed by the layers: the modules, of kind ``conv`` where they compute a convolution and else of
-    their class.
+    Every operator is a task. Inputs and data are blocks; inputs are on the device at the start. The layers
+    are the modules, of kind ``conv`` where they compute a convolution and else of their class.
     """
     places = [d for d, storage in enumerate(graph.storages) if storage.place not in _RESIDENT]
     number = {d: index for index, d in enumerate(places)}
@@ -128,7 +130,9 @@ def operator_instance(
             )
             for operator in graph.operators
         ),
-        meta={**meta, "layers": _layers(graph)},
+        meta=meta,
+        origin=origin,
+        layers=_layers(graph),
     )
 
 
@@ -170,7 +174,7 @@ def _block(storage: Storage, device: Device) -> Block:
     )
 
 
-def _layers(graph: OperatorGraph) -> list[dict[str, Any]]:
+def _layers(graph: OperatorGraph) -> tuple[LayerTasks, ...]:
     """List the modules with their tasks, in the order of their first ones."""
     tasks: dict[str, dict[str, list[int]]] = defaultdict(lambda: {"forward": [], "backward": []})
     kinds: dict[str, str] = {}
@@ -179,4 +183,12 @@ def _layers(graph: OperatorGraph) -> list[dict[str, Any]]:
         kinds.setdefault(operator.module, operator.module_kind)
         if operator.convolution is not None:
             kinds[operator.module] = "conv"
-    return [{"name": module, "kind": kinds[module], **lists} for module, lists in tasks.items()]
+    return tuple(
+        LayerTasks(
+            name=text_of(module),
+            kind=text_of(kinds[module]),
+            forward=tuple(lists["forward"]),
+            backward=tuple(lists["backward"]),
+        )
+        for module, lists in tasks.items()
+    )

@@ -19,7 +19,7 @@ from .figures import Text, require_types
 from .files import read_document, write_document
 from .instance import Algorithm, Natural, Positive
 from .kernels import Kernel
-from .taskgraph import Graph
+from .origin import Graph, MappingTimes
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,13 +56,6 @@ class CopyTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     offload_ns: Natural
     prefetch_ns: Natural
     move_ns: Natural
-
-
-class MappingTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Time of the host to map pages to consecutive addresses: of a mapping, and more for each page of it."""
-
-    call_ns: Natural
-    page_ns: Natural
 
 
 class TaskTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,10 +12,10 @@ from typing import Literal
 
 from .errors import PebblerError
 from .network import LOSSES, Kind, Layer, Network
+from .origin import Graph as Graph
 
 FLOAT_BYTES = 4
 
-Graph = Literal["executable", "paper"]
 Role = Literal["FP", "BP1", "BP2", "relu", "copy"]
 
 WEIGHTED: tuple[Kind, ...] = ("conv", "deconv", "fc", "linear", "embedding")

@@ -14,6 +14,7 @@ from .errors import PebblerError
 from .extras import require_extra
 from .instance import Instance
 from .operators import OperatorGraph, operator_instance
+from .origin import Origin
 from .workload import BATCH_NORM_NOTE, Workload
 
 if TYPE_CHECKING:
@@ -58,24 +59,24 @@ class TorchWorkload(Workload):
             self._recorded[sub_batch] = record(self.make_step, sub_batch)
         graph = self._recorded[sub_batch]
         device = find_device(self.device)
-        meta = {
-            "network": self.network,
-            "batch": self.batch,
-            "sub_batch": sub_batch,
-            "device": device.name,
-            "graph": self.graph,
-            "cost_model": "roofline",
-            "source": "recorded from torch",
-        }
-        if sub_batch < self.batch and any("batch_norm" in operator.name for operator in graph.operators):
-            meta["notes"] = BATCH_NORM_NOTE
+        normalised = any("batch_norm" in operator.name for operator in graph.operators)
+        origin = Origin(
+            network=self.network,
+            batch=self.batch,
+            sub_batch=sub_batch,
+            device=device.name,
+            graph=self.graph,
+            cost_model="roofline",
+            notes=BATCH_NORM_NOTE if normalised and sub_batch < self.batch else None,
+        )
         return operator_instance(
             graph,
             device,
             name="-".join([*re.findall(r"\w+", self.network), f"b{sub_batch}"]),
             engines=self.engines,
             rounds=rounds,
-            meta=meta,
+            origin=origin,
+            meta={"source": "recorded from torch"},
         )
 
 

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import msgspec
 
 from .applied import Transform, TransformKind
-from .described import layers
 from .devices import whole_ns
 from .errors import PebblerError
 from .instance import Block, Instance, Task
@@ -86,12 +85,12 @@ def with_link(instance: Instance, link: str) -> Instance:
 def with_recomputation(instance: Instance) -> Instance:
     """Return the instance with forward tasks that may run again.
 
-    These are the tasks of the forward pass as ``meta.layers`` tells, or all tasks without it, except those
+    These are the tasks of the forward pass as the layers tell, or all tasks without layers, except those
     that update a block in place: a second run would need what the first has overwritten.
     """
     forward = set(range(len(instance.tasks)))
-    if "layers" in instance.meta:
-        forward = {k for layer in layers(instance) for k in layer.forward}
+    if instance.layers is not msgspec.UNSET:
+        forward = {k for layer in instance.layers for k in layer.forward}
     tasks = tuple(
         msgspec.structs.replace(task, recomputable=True) if k in forward and not task.updates else task
         for k, task in enumerate(instance.tasks)
@@ -112,7 +111,7 @@ def with_mask(instance: Instance) -> Instance:
         When no ReLU has a task of its own, or when blocks are parts already.
     """
     _require_whole(instance)
-    relus = [layer for layer in layers(instance) if layer.kind == "relu"]
+    relus = [layer for layer in instance.named_layers if layer.kind == "relu"]
     if not relus:
         raise PebblerError(f"{instance.name}: no ReLU has a task of its own; take the executable graph")
     blocks, tasks = list(instance.blocks), list(instance.tasks)

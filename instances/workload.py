@@ -20,9 +20,11 @@ from .costs import (
 )
 from .devices import Device, find_device
 from .errors import PebblerError
+from .figures import text_of
 from .instance import Algorithm, Block, Instance, Task
 from .memory import least_budget, parse_budget, require_budget, with_budget
 from .network import Layer, Network
+from .origin import LayerTasks, Origin
 from .profile import Profile
 from .taskgraph import FLOAT_BYTES, DataBlock, Graph, LayerTask, TaskGraph, task_graph
 from .units import LARGEST
@@ -152,7 +154,9 @@ class Workload:
                 )
                 for task, ways in zip(graph.tasks, algorithms, strict=True)
             ),
-            meta=_meta(self, network, graph, costs),
+            meta=_meta(network, costs),
+            origin=_origin(self, network, graph, costs),
+            layers=_layers(network, graph),
         )
 
     def minimum_budget(self, sub_batch: int | None = None) -> int:
@@ -268,29 +272,30 @@ def convolution_of(batch: int, layer: Layer, source: Layer, target: Layer) -> Co
     )
 
 
-def _meta(workload: Workload, network: Network, graph: TaskGraph, costs: Device | Profile) -> dict[str, Any]:
-    """Say what the instance was made from, and which tasks belong to which layer."""
-    meta: dict[str, Any] = {
-        "network": workload.network,
-        "batch": workload.batch,
-        "sub_batch": graph.batch,
-        "device": costs.name if isinstance(costs, Device) else costs.machine.device,
-        "graph": workload.graph,
-        "cost_model": "roofline" if isinstance(costs, Device) else "profile",
-        "weights_as_blocks": workload.weights_as_blocks,
-        "source": network.source,
-        "layers": _layers(network, graph),
-    }
+def _meta(network: Network, costs: Device | Profile) -> dict[str, Any]:
+    """Say where the network and the times are from, for people."""
+    meta: dict[str, Any] = {"source": network.source}
     if isinstance(costs, Profile):
         meta["measured"] = msgspec.to_builtins(costs.machine)
-        if costs.mapping is not None:
-            meta["mapping"] = msgspec.to_builtins(costs.mapping)
-    if network.has_batch_norm and graph.batch < workload.batch:
-        meta["notes"] = BATCH_NORM_NOTE
     return meta
 
 
-def _layers(network: Network, graph: TaskGraph) -> list[dict[str, Any]]:
+def _origin(workload: Workload, network: Network, graph: TaskGraph, costs: Device | Profile) -> Origin:
+    """Say what the instance was made from."""
+    return Origin(
+        network=workload.network,
+        batch=workload.batch,
+        sub_batch=graph.batch,
+        device=costs.name if isinstance(costs, Device) else costs.machine.device,
+        graph=workload.graph,
+        cost_model="roofline" if isinstance(costs, Device) else "profile",
+        weights_as_blocks=workload.weights_as_blocks,
+        mapping=None if isinstance(costs, Device) else costs.mapping,
+        notes=BATCH_NORM_NOTE if network.has_batch_norm and graph.batch < workload.batch else None,
+    )
+
+
+def _layers(network: Network, graph: TaskGraph) -> tuple[LayerTasks, ...]:
     """List the layers with their tasks, in forward order.
 
     A ReLU whose backward is a task of its own is a layer of its own, as in the papers (vDNN's ACTV).
@@ -304,9 +309,11 @@ def _layers(network: Network, graph: TaskGraph) -> list[dict[str, Any]]:
     for layer in network.layers:
         name = layer.name
         if layer.kind != "input":
-            layers.append(
-                {"name": name, "kind": layer.kind, "forward": forward[name], "backward": backward[name]}
-            )
+            layers.append(_named(name, layer.kind, forward[name], backward[name]))
         if name in relu:
-            layers.append({"name": f"relu {name}", "kind": "relu", "forward": [], "backward": relu[name]})
-    return layers
+            layers.append(_named(f"relu {name}", "relu", [], relu[name]))
+    return tuple(layers)
+
+
+def _named(name: str, kind: str, forward: Sequence[int], backward: Sequence[int]) -> LayerTasks:
+    return LayerTasks(name=text_of(name), kind=kind, forward=tuple(forward), backward=tuple(backward))

@@ -678,7 +678,7 @@ def test_a_device_of_ones_own(pytestconfig: pytest.Config) -> None:
     text = text[text.index("[TitanZ]") : text.index("[P100]")]
     Path("mine.toml").write_text(text.replace("[TitanZ", "[Mine"), encoding="utf-8")
     made = instance("lenet", "--device", "mine.toml")
-    assert (made.meta["device"], made.budget_bytes) == ("Mine", 6 * 2**30)
+    assert (made.made_from.device, made.budget_bytes) == ("Mine", 6 * 2**30)
 
 
 def test_a_profile_takes_the_place_of_a_device(capsys: pytest.CaptureFixture[str]) -> None:
@@ -694,7 +694,7 @@ def test_a_profile_takes_the_place_of_a_device(capsys: pytest.CaptureFixture[str
     )
     write_profile(profile, "p.json")
     measured = instance("lenet", "--profile", "p.json")
-    assert (measured.meta["device"], measured.meta["cost_model"]) == ("GPU", "profile")
+    assert (measured.made_from.device, measured.made_from.cost_model) == ("GPU", "profile")
     assert measured.budget_bytes == 2**30
     assert measured.tasks == modelled.tasks
     told = refusal(capsys, "instance", "lenet", "--profile", "p.json", "--device", "k40", "-o", "y.json")

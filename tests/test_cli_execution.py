@@ -108,15 +108,19 @@ def test_an_invalid_schedule_is_not_run(capsys: Output) -> None:
 
 @pytest.mark.usefixtures("files")
 def test_run_refuses_a_file_of_something_else(capsys: Output) -> None:
-    meta = json.loads(Path("i.json").read_text())["meta"]
-    edit("i.json", meta=meta | {"network": "cifar10_quick"})
-    assert "lenet-b2 is not what meta says" in refusal(capsys, *RUN)
-    edit("i.json", meta=meta | {"graph": "paper"})
+    origin = json.loads(Path("i.json").read_text())["origin"]
+    edit("i.json", origin=origin | {"network": "cifar10_quick"})
+    assert "lenet-b2 is not what its origin says" in refusal(capsys, *RUN)
+    edit("i.json", origin=origin | {"graph": "paper"})
     assert "which cannot be run" in refusal(capsys, *RUN)
-    edit("i.json", meta=meta | {"mapping": {"call_ns": "x"}})
+    edit("i.json", origin=origin | {"mapping": {"call_ns": "x"}})
+    assert "$.origin.mapping.call_ns" in refusal(capsys, *RUN)
+    edit("i.json", origin={}, meta=origin)
+    assert "its origin has no 'network'" in refusal(capsys, *RUN)
+    document = json.loads(Path("i.json").read_text())
+    del document["origin"], document["layers"]  # as earlier versions wrote it
+    Path("i.json").write_text(json.dumps(document | {"meta": origin | {"mapping": {"call_ns": "x"}}}))
     assert "is no cost of mapping pages" in refusal(capsys, *RUN)
-    edit("i.json", meta={})
-    assert "meta has no 'network'" in refusal(capsys, *RUN)
 
 
 @pytest.mark.usefixtures("files")
@@ -187,7 +191,7 @@ def test_from_a_profile_to_predicted_against_measured(network: str, capsys: Outp
     making = ["instance", network, "--batch", "4", "--profile", "p.json", "--budget", "1.2xMmin"]
     assert main([*making, "-o", "i.json"]) == 0
     instance = read_instance("i.json")
-    assert instance.meta["cost_model"] == "profile"
+    assert instance.made_from.cost_model == "profile"
     assert instance.tasks[0].algorithms == convolution
     assert main(["solve", "i.json", "--method", "modnn", "-o", "s.json"]) == 0
     capsys.readouterr()

@@ -66,7 +66,7 @@ def test_a_torch_model_from_the_current_folder(capsys: pytest.CaptureFixture[str
     assert json.loads(captured.out)["rounds"] == 2
     assert "the last round has 2 images" in captured.err
     instance = read_instance("small.instance.json")
-    assert instance.meta["network"] == "small_model:make_step"
+    assert instance.made_from.network == "small_model:make_step"
     assert (
         main(["compare", "small.instance.json", "--methods", "network-wide,vdnn-all-p,modnn", "--json"]) == 0
     )

@@ -250,8 +250,8 @@ def test_batch_norm_with_a_sub_batch_warns(toys: Toys, keep: Method) -> None:
 
 def test_instances_of_an_iteration_share_one_budget() -> None:
     first, last = instances_of(Workload("lenet", 10, "k40"), "90%", 4)
-    assert (first.name, first.rounds, first.meta["sub_batch"]) == ("lenet-b4", 2, 4)
-    assert (last.name, last.rounds, last.meta["sub_batch"]) == ("lenet-b2", 1, 2)
+    assert (first.name, first.rounds, first.made_from.sub_batch) == ("lenet-b4", 2, 4)
+    assert (last.name, last.rounds, last.made_from.sub_batch) == ("lenet-b2", 1, 2)
     assert first.budget_bytes == last.budget_bytes
     (whole,) = instances_of(Workload("lenet", 10, "k40"), "1GiB")
     assert (whole.name, whole.rounds) == ("lenet-b10", 1)

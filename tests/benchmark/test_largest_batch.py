@@ -22,7 +22,7 @@ def test_any_overhead_reaches_what_the_budget_allows(toys: Toys, swap: Method) -
     toys(swap=swap)
     kept: list[tuple[Instance, Schedule]] = []
     found = largest_batch(LENET, ROOM, "swap", on_trained=lambda *both: kept.append(both))
-    assert found.largest_batch == max(instance.meta["batch"] for instance, _ in kept)
+    assert found.largest_batch == max(instance.made_from.batch for instance, _ in kept)
     assert found.excluded_from == 101
     assert not found.interrupted
     assert {p.excluded_by for p in found.points if p.batch > 100} == {"budget"}
@@ -55,7 +55,7 @@ def test_ctrl_c_keeps_the_best(toys: Toys, swap: Method) -> None:
     calls: list[int] = []
 
     def cut(instance: Instance, limits: Limits) -> Answer:
-        calls.append(instance.meta["batch"])
+        calls.append(instance.made_from.batch)
         if len(calls) == 3:
             raise KeyboardInterrupt
         return Answer(None) if len(calls) == 1 else swap(instance, limits)

@@ -24,7 +24,7 @@ def test_own_instances_are_those_of_the_methods_sub_batch(
     sub_batch: int, rounds: list[tuple[int, int]]
 ) -> None:
     instances = own_instances(lambda _workload, _budget: sub_batch, LENET, 123)
-    assert [(one.meta["sub_batch"], one.rounds) for one in instances] == rounds
+    assert [(one.made_from.sub_batch, one.rounds) for one in instances] == rounds
     assert {one.budget_bytes for one in instances} == {123}
 
 
@@ -37,7 +37,7 @@ def test_a_rule_sees_the_workload_and_the_budget() -> None:
 def test_a_smaller_last_round_has_the_budget_of_the_others() -> None:
     """Relative to the peak of four images, not of two."""
     first, last = instances_of(LENET, "100%", 4)
-    assert (first.meta["sub_batch"], last.meta["sub_batch"]) == (4, 2)
+    assert (first.made_from.sub_batch, last.made_from.sub_batch) == (4, 2)
     assert first.budget_bytes == last.budget_bytes == unlimited_peak(first) > unlimited_peak(last)
 
 

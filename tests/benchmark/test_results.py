@@ -7,6 +7,7 @@ import sqlite3
 from hashlib import sha256
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -35,6 +36,21 @@ def test_runs_come_out_as_they_went_in(runs: list[Run], tmp_path: Path) -> None:
     with Results(tmp_path / "copy.sqlite") as results:
         assert results.runs() == runs
         assert results.fingerprints() == {run.fingerprint for run in runs}
+
+
+COMMITTED = [
+    place
+    for folder in ("docs", "paper")
+    for place in sorted((Path(__file__).parents[2] / folder / "data").glob("*.sqlite"))
+]
+
+
+@pytest.mark.parametrize("committed", COMMITTED, ids=lambda place: f"{place.parts[-3]}-{place.stem}")
+def test_committed_runs_have_the_fingerprints_of_their_problems(committed: Path) -> None:
+    with Results(committed) as results:
+        for run in results.runs():
+            parts = (run.about.problem_sha256, run.setting, run.seed, sorted(run.origin.packages.items()))
+            assert run.fingerprint == sha256(msgspec.json.encode(parts)).hexdigest()
 
 
 def test_run_takes_the_place_of_one_like_it(runs: list[Run], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from pebbler import solve
 from pebbler.benchmark.trial_report import as_dict, operations_table, told, trial_trace
+from pebbler.instances.origin import MappingTimes
 from pebbler.instances.workload import Workload
 from pebbler.validate.execution.cpu import CpuBackend
 from pebbler.validate.execution.trial import Trial, attempt
@@ -55,8 +56,9 @@ def test_in_paged_memory_the_prediction_says_what_mapping_adds() -> None:
     assert schedule is not None
     trial = attempt(instance, schedule, CpuBackend, repeat=1, reference=False)
     assert "what mapping pages costs is unknown and counts as 0; the schedule alone" in told(trial)
-    cost = {"call_ns": 10**12, "page_ns": 0}
-    known = replace(trial, instance=msgspec.structs.replace(instance, meta=instance.meta | {"mapping": cost}))
+    cost = MappingTimes(call_ns=10**12, page_ns=0)
+    origin = msgspec.structs.replace(instance.made_from, mapping=cost)
+    known = replace(trial, instance=msgspec.structs.replace(instance, origin=origin))
     assert "unknown" not in told(known)
     assert operations_table(trial).splitlines()[0].split()[-1] == "mapping"
     assert known.predicted_ns > trial.predicted_ns >= trial.scheduled_ns == as_dict(trial)["scheduled_ns"]

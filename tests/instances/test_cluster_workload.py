@@ -36,8 +36,8 @@ def test_one_round_has_the_gradients() -> None:
     (instance,) = cluster_instances(ALEXNET, several_gpus(ALEXNET, 4), "4GiB")
     assert instance.name == "alexnet-b16-gpus4"
     assert len(cluster_of(instance).gradients) == 8
-    assert instance.meta["batch"] == 64
-    assert instance.meta["sub_batch"] == 16
+    assert instance.made_from.batch == 64
+    assert instance.made_from.sub_batch == 16
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_bus_is_as_fast_as_a_link_unless_told() -> None:
 def test_batch_norm_over_a_portion_is_told() -> None:
     workload = Workload("resnet34", 8, "k40")
     (instance,) = cluster_instances(workload, several_gpus(workload, 2), "4GiB")
-    assert "batch norm" in instance.meta["notes"]
+    assert "batch norm" in str(instance.made_from.notes)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def instance() -> Instance:
                 recomputable=True,
             ),
         ),
-        meta={"batch": 4, "layers": [{"name": "l"}], "nothing": None, "share": 0.5},
+        meta={"batch": 4, "list": [{"name": "l"}], "nothing": None, "share": 0.5},
     )
 
 

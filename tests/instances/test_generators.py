@@ -26,13 +26,13 @@ FAMILIES: dict[str, Shape] = {
     "layered": Layered(size=20, width=3),
 }
 CHECKSUMS = {
-    "chain": "ed0aa942b4f656a39fb64466c6e69d231f164cd6913610ae7ec4b1a975d8b328",
-    "residual": "60736f879c0d1870388d2e1f68c13613487a8b4590468bd5941607b98eddd13d",
-    "inception": "9b80e646c8fe7cd7602b9416d087f0809de210bfe6d7b2a59004d9f51f84de59",
-    "dense": "fabde0e5176d8d9e579e284d0dbf9c1d03b5b75b054d277a71cf4ddc3ef10b55",
-    "u-shaped": "931e7b6814e9318f5ba513d4c02f24da7d8d08b92c35d10b4249b7fceca0034a",
-    "recurrent": "4f338a0b38ec8b501fce776b74985e4eb03257c03e5b8d73afbc8940465cbd45",
-    "layered": "3dd8225bf8acc8ee1995edca71aa27efae0e72dc7137667b7c7bd40651cd1e83",
+    "chain": "b4e62ee57cfc356eef49015fdef22699a86562f291a1d501184e6f90a45b69e1",
+    "residual": "66d5ff8a0ffb722a066c94f02f39a24ffe94a028bf8d6921cb776e08024b4ca7",
+    "inception": "88d7a6f65d664f2d0cd70784b3ace0b544e6fe5ecd09cb99fb4808d96364bf1b",
+    "dense": "7e1d50b534638dc3b6233445f3fe2f8500cd3f4b8be1223fe793a5cc24033a6c",
+    "u-shaped": "2df8a6abd49b74b006c002d4d3063f4fa119ec0f8d757e8f445de41793aec06b",
+    "recurrent": "40d53059d6bd31d64942ec49d83126939a2bbb511d04f3f7cff0e64090ab7c0e",
+    "layered": "921456f1c1d30a9f5670c5e607572de16294989779378a7b846b7e7e6f8ab1d8",
 }
 
 

@@ -92,7 +92,7 @@ def test_vgg16_is_the_one_of_the_zoo(tmp_path: Path) -> None:
     instance, same = workload.instance("80%"), Workload("vgg16", 32, "k40").instance("80%")
     assert [task.algorithms for task in instance.tasks] == [task.algorithms for task in same.tasks]
     assert (instance.name, instance.budget_bytes) == ("model-b32", same.budget_bytes)
-    assert workload.instance("2GiB", 8, rounds=4).meta["sub_batch"] == 8
+    assert workload.instance("2GiB", 8, rounds=4).made_from.sub_batch == 8
     assert solve(instance, "modnn").schedule is not None
 
 

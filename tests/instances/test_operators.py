@@ -18,6 +18,7 @@ from pebbler.instances.operators import (
     operator_algorithms,
     operator_instance,
 )
+from pebbler.instances.origin import LayerTasks, Origin
 
 CONVOLUTION = Convolution(
     batch=64,
@@ -75,7 +76,9 @@ def graph() -> OperatorGraph:
 def test_parameters_gradients_buffers_and_constants_are_resident(
     graph: OperatorGraph, device: Device
 ) -> None:
-    instance = operator_instance(graph, device, name="it", engines="single", rounds=3, meta={"batch": 7})
+    instance = operator_instance(
+        graph, device, name="it", engines="single", rounds=3, origin=Origin(batch=7), meta={"mine": 1}
+    )
     assert instance.resident_bytes == 400 + 40 + 400 + 8
     assert [(block.name, block.bytes, block.initially) for block in instance.blocks] == [
         ("X", 1000, "device"),
@@ -87,21 +90,21 @@ def test_parameters_gradients_buffers_and_constants_are_resident(
         ((0,), (), (1,)),
     ]
     assert (instance.name, instance.engines, instance.rounds) == ("it", "single", 3)
-    assert instance.meta == {
-        "batch": 7,
-        "layers": [
-            {"name": "layer", "kind": "Linear", "forward": [0], "backward": [2]},
-            {"name": "norm", "kind": "BatchNorm2d", "forward": [1], "backward": []},
-        ],
-    }
+    assert (instance.origin, instance.meta) == (Origin(batch=7), {"mine": 1})
+    assert instance.layers == (
+        LayerTasks(name="layer", kind="Linear", forward=(0,), backward=(2,)),
+        LayerTasks(name="norm", kind="BatchNorm2d", forward=(1,), backward=()),
+    )
 
 
 def test_a_module_that_computes_a_convolution_is_of_kind_conv(graph: OperatorGraph, device: Device) -> None:
     convolving = operator("FP(c)", (1,), (3,), convolution=CONVOLUTION, passes=("FP",))
     padded = operator("FP(pad)", (1,), ())
     made = OperatorGraph(graph.storages, (padded, convolving))
-    layers = operator_instance(made, device, name="it", engines="duplex", rounds=1, meta={}).meta["layers"]
-    assert layers == [{"name": "layer", "kind": "conv", "forward": [0, 1], "backward": []}]
+    layers = operator_instance(
+        made, device, name="it", engines="duplex", rounds=1, origin=Origin(), meta={}
+    ).layers
+    assert layers == (LayerTasks(name="layer", kind="conv", forward=(0, 1), backward=()),)
 
 
 def test_work_that_only_moves_data_takes_its_bytes_and_a_product_its_operations(device: Device) -> None:

@@ -20,7 +20,7 @@ def profile_of(instance: Instance) -> Profile:
     """A profile that was never measured: everything takes twice as long as in an instance."""
     tasks = tuple(
         TaskTimes(
-            sub_batch=instance.meta["sub_batch"],
+            sub_batch=instance.made_from.sub_batch,
             name=task.name,
             algorithms=tuple(
                 msgspec.structs.replace(item, duration_ns=2 * item.duration_ns) for item in task.algorithms
@@ -29,8 +29,8 @@ def profile_of(instance: Instance) -> Profile:
         for task in instance.tasks
     )
     return Profile(
-        network=instance.meta["network"],
-        graph=instance.meta["graph"],
+        network=instance.made_from.network,
+        graph=instance.made_from.graph,
         machine=Machine(
             device="Model", memory_bytes=10**9, driver="1.0", libraries={"x": "2"}, date="2026-11-20"
         ),
@@ -63,8 +63,8 @@ def test_a_profile_stands_in_for_the_cost_model(profile, modelled):
         assert block.offload_ns == profile.copy_ns(block.bytes, "offload")
         assert block.prefetch_ns == profile.copy_ns(block.bytes, "prefetch")
         assert block.move_ns == profile.move_ns(block.bytes)
-    assert instance.meta["cost_model"] == "profile"
-    assert instance.meta["device"] == "Model"
+    assert instance.made_from.cost_model == "profile"
+    assert instance.made_from.device == "Model"
     assert instance.meta["measured"]["date"] == "2026-11-20"
     assert "measured" not in modelled.meta
 

@@ -314,9 +314,9 @@ def test_a_workload_gives_the_instance_of_any_sub_batch() -> None:
     whole, part = workload.instance("50%"), workload.instance("12GiB", 3, rounds=2)
     assert whole.name == "tests-small_resnet-b6"
     assert whole.budget_bytes == -(-unlimited_peak(whole) // 2)
-    assert (part.rounds, part.meta["sub_batch"]) == (2, 3)
-    assert "batch norm" in part.meta["notes"]
-    assert "notes" not in whole.meta
+    assert (part.rounds, part.made_from.sub_batch) == (2, 3)
+    assert "batch norm" in str(part.made_from.notes)
+    assert whole.made_from.notes is None
     assert sum(block.bytes for block in whole.blocks) > 1.9 * sum(block.bytes for block in part.blocks)
     assert workload.floor() == least_budget(workload.instance(0, 1, check_budget=False))
 

@@ -50,7 +50,7 @@ def test_a_transform_is_pure_and_says_what_it_did(vgg16, transform):
     assert encode(vgg16) == before
     assert encode(transform(vgg16)) == encode(changed) != before
     assert len(changed.transforms) == 1
-    assert changed.meta["layers"] == vgg16.meta["layers"]
+    assert changed.layers == vgg16.layers
     assert [task.name for task in changed.tasks] == [task.name for task in vgg16.tasks]
     assert ideal_ns(changed) == ideal_ns(vgg16)
 
@@ -115,7 +115,7 @@ def test_forward_tasks_may_run_again_unless_they_overwrite(vgg16):
     again = {task.name for task in changed.tasks if task.recomputable}
     assert {"FP(conv1)", "FP(norm1)", "FP(fc6)"} <= again
     assert not any(name.startswith("BP") or name == "FP(drop6)" for name in again)
-    bare = msgspec.structs.replace(vgg16, meta={})
+    bare = msgspec.structs.replace(vgg16, layers=msgspec.UNSET)
     marks = [(task.recomputable, bool(task.updates)) for task in with_recomputation(bare).tasks]
     assert {recomputable != updates for recomputable, updates in marks} == {True}
 

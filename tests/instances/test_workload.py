@@ -1,5 +1,6 @@
 import sys
 
+import msgspec
 import pytest
 
 from pebbler.instances.costs import dense_algorithms, memory_bound_algorithms
@@ -7,6 +8,7 @@ from pebbler.instances.devices import find_device
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.files import encode, read_instance, write_instance
 from pebbler.instances.memory import ideal_ns, least_budget, unlimited_peak
+from pebbler.instances.origin import Origin
 from pebbler.instances.taskgraph import Graph
 from pebbler.instances.workload import Workload
 from pebbler.instances.zoo import list_networks
@@ -56,39 +58,39 @@ def test_the_instance_says_what_it_was_made_from():
     assert instance.name == "resnet-blocks-1-1-1-1-basic-1-b2"
     assert instance.rounds == 4
     assert instance.engines == "single"
-    meta = dict(instance.meta)
-    layers = meta.pop("layers")
-    assert "sub-batch" in meta.pop("notes")
-    assert "He et al." in meta.pop("source")
-    assert meta == {
-        "network": "resnet:blocks=1-1-1-1,basic=1",
-        "batch": 8,
-        "sub_batch": 2,
-        "device": "K40",
-        "graph": "executable",
-        "cost_model": "roofline",
-        "weights_as_blocks": False,
-    }
-    assert [(layer["name"], layer["kind"]) for layer in layers[:4]] == [
+    origin, layers = instance.made_from, instance.named_layers
+    assert "sub-batch" in origin.notes
+    assert list(instance.meta) == ["source"]
+    assert "He et al." in instance.meta["source"]
+    assert msgspec.structs.replace(origin, notes=None) == Origin(
+        network="resnet:blocks=1-1-1-1,basic=1",
+        batch=8,
+        sub_batch=2,
+        device="K40",
+        graph="executable",
+        cost_model="roofline",
+        weights_as_blocks=False,
+    )
+    assert [(layer.name, layer.kind) for layer in layers[:4]] == [
         ("conv1", "conv"),
         ("conv1_bn", "bn"),
         ("relu conv1_bn", "relu"),
         ("pool1", "maxpool"),
     ]
-    by_name = {layer["name"]: layer for layer in layers}
+    by_name = {layer.name: layer for layer in layers}
     names = [task.name for task in instance.tasks]
-    assert [names[k] for k in by_name["res2_1_conv1"]["backward"]] == [
+    assert [names[k] for k in by_name["res2_1_conv1"].backward] == [
         "BP2(res2_1_conv1)",
         "BP1(res2_1_conv1)",
     ]
-    assert [names[k] for k in by_name["relu res2_1_add"]["backward"]] == ["BP(relu res2_1_add)"]
-    indices = [k for layer in layers for k in (*layer["forward"], *layer["backward"])]
+    assert [names[k] for k in by_name["relu res2_1_add"].backward] == ["BP(relu res2_1_add)"]
+    indices = [k for layer in layers for k in (*layer.forward, *layer.backward)]
     assert sorted(indices) == list(range(len(instance.tasks)))
 
 
 def test_batch_norm_is_noted_only_where_the_batch_is_cut(vgg16):
-    assert "notes" not in vgg16.instance("12GiB", 64).meta
-    assert "notes" not in Workload("resnet18", 4, "K40").instance("12GiB").meta
+    assert vgg16.instance("12GiB", 64).made_from.notes is None
+    assert Workload("resnet18", 4, "K40").instance("12GiB").made_from.notes is None
 
 
 def test_copies_take_what_the_device_says(vgg16):

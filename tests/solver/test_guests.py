@@ -133,7 +133,7 @@ def renames(instance, limits):
     return kept(instance, limits)
 
 
-@guest("plans-small-ones", transform=lambda i: i if i.meta["sub_batch"] < 6 else os._exit(1))
+@guest("plans-small-ones", transform=lambda i: i if i.made_from.sub_batch < 6 else os._exit(1))
 def plans_small_ones(instance, limits):
     return kept(instance, limits)
 
@@ -282,7 +282,7 @@ def test_guests_choose_sub_batches() -> None:
 def test_a_method_cannot_change_what_it_is_given(chain: Instance, toys: Toys, keep: Method) -> None:
     def spoil(instance: Instance, limits: Limits) -> Answer:
         answer = keep(instance, limits)
-        instance.meta["batch"] = []
+        instance.meta["mine"] = []
         instance.meta.clear()
         force_setattr(instance.blocks[0], "bytes", 1)
         if limits.warm_start is not None:
@@ -429,7 +429,7 @@ def info(name: str, method: Method, transform: Callable[[Instance], Any]) -> Met
         ({"rounds": 2}, "changes rounds"),
         ({"engines": "single"}, "changes engines"),
         ({"alignment_bytes": 1}, "changes alignment_bytes"),
-        ({"meta": {}}, "another instance that has the same name, chain-b4"),
+        ({"meta": {"mine": 1}}, "another instance that has the same name, chain-b4"),
         ({"budget_bytes": "much"}, "breaks a rule of its format: instance .*budget_bytes"),
     ],
 )
@@ -466,7 +466,7 @@ def test_every_row_on_another_instance_is_listed_and_a_bad_transform_costs_its_r
     entries = dict(methods._methods)
     for name, transform in (
         ("other", lambda i: replace(i, name="other-name")),
-        ("again", lambda i: replace(i, name="other-name", meta={})),
+        ("again", lambda i: replace(i, name="other-name", meta={"mine": 1})),
         ("bends", lambda i: replace(i, rounds=9)),
         ("leaves", lambda _: sys.exit(1)),
         ("breaks", lambda _: None),

@@ -79,7 +79,7 @@ def test_a_sub_batch_that_computes_longer_may_have_the_least_bound(monkeypatch: 
 
     def slower(instance: Instance) -> Bound:
         bound = best_bound(instance)
-        factor = 10 if instance.meta["sub_batch"] == LENET.batch else 1
+        factor = 10 if instance.made_from.sub_batch == LENET.batch else 1
         return replace(bound, lower_bound_ns=factor * bound.lower_bound_ns)
 
     monkeypatch.setattr(sub_batch_search, "best_bound", slower)
@@ -133,7 +133,7 @@ def test_the_best_of_a_search_is_the_best_of_all(workload: Workload, budget: str
         assert choice.refusal
     else:
         assert times[choice.sub_batch] == choice.iteration_ns
-        assert [(i.meta["sub_batch"], i.rounds) for i in choice.instances] == workload.rounds(
+        assert [(i.made_from.sub_batch, i.rounds) for i in choice.instances] == workload.rounds(
             choice.sub_batch
         )
         assert choice.bound.lower_bound_ns <= choice.iteration_ns

@@ -97,8 +97,8 @@ class _Script:
 
     def _title(self) -> str:
         instance, schedule = self.instance, self.schedule
-        rounds = f"{instance.rounds} rounds of {instance.meta['sub_batch']}"
-        network, method = _plain(str(instance.meta["network"])), _plain(schedule.method)
+        rounds = f"{instance.rounds} rounds of {self.rebuilt.graph.batch}"
+        network, method = _plain(str(instance.made_from.network)), _plain(schedule.method)
         time = format_time(schedule.makespan_ns * instance.rounds)
         return (
             f"One iteration of {network}, batch {self.rebuilt.batch} ({rounds}),\n"
@@ -109,7 +109,7 @@ class _Script:
 
     def _sizes(self) -> Iterator[str]:
         areas = self.plan.areas
-        yield f"ROUNDS, IMAGES = {self.instance.rounds}, {self.instance.meta['sub_batch']}"
+        yield f"ROUNDS, IMAGES = {self.instance.rounds}, {self.rebuilt.graph.batch}"
         yield f"RESIDENT_BYTES, HOST_BYTES = {areas['resident']}, {areas['host']}"
         if self.plan.page_bytes:
             named = {name: size for name, size in areas.items() if name not in ("resident", "host")}

@@ -8,27 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from ...instances.errors import PebblerError
-from ...instances.instance import Instance
-from ...instances.profile import MappingTimes
+from ...instances.origin import MappingTimes
 from .plan import Plan, Step
-
-
-def mapping_cost(instance: Instance) -> MappingTimes | None:
-    """Return what mapping costs where the instance was measured (``meta.mapping``); None where it is unknown.
-
-    Raises
-    ------
-    PebblerError
-        When ``meta.mapping`` is something else.
-    """
-    found = instance.meta.get("mapping")
-    try:
-        return None if found is None else msgspec.convert(found, MappingTimes)
-    except msgspec.ValidationError as error:
-        raise PebblerError(f"meta.mapping of {instance.name} is no cost of mapping pages: {error}") from None
 
 
 def mapping_ns(step: Step, cost: MappingTimes | None) -> int:

@@ -20,11 +20,11 @@ import msgspec
 
 from ...instances.errors import PebblerError
 from ...instances.instance import Algorithm, Instance
+from ...instances.origin import MappingTimes
 from ...instances.profile import (
     CopyTimes,
     IterationEnergy,
     Machine,
-    MappingTimes,
     Profile,
     TaskKernels,
     TaskTimes,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 from ...instances.errors import PebblerError
 from ...instances.instance import Instance
 from ...instances.taskgraph import TaskGraph, task_graph
 from ...instances.zoo import find_network
 from .kernel import Kernel, kernels_of
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,30 +48,24 @@ class Rebuilt:
 def rebuild(instance: Instance) -> Rebuilt:
     """Rebuild the network of an instance, and refuse an instance that is not of it.
 
-    Network, batch, sub-batch and graph come from ``meta``. Tensors in parts and ReLUs that keep signs are
+    Network, batch, sub-batch and graph come from its origin. Tensors in parts and ReLUs that keep signs are
     recognised; durations, workspaces and budget are free.
 
     Raises
     ------
     PebblerError
-        When ``meta`` does not say what to rebuild, the graph is the papers', a layer has no kernels, or a
+        When the origin does not say what to rebuild, the graph is the papers', a layer has no kernels, or a
         block or a task differs from the network's.
     """
-    spec, batch, sub_batch = (_from_meta(instance, key) for key in ("network", "batch", "sub_batch"))
-    if _from_meta(instance, "graph") != "executable":
+    origin = instance.made_from
+    network, batch = _known(instance, "network", origin.network), _known(instance, "batch", origin.batch)
+    sub_batch = _known(instance, "sub_batch", origin.sub_batch)
+    if _known(instance, "graph", origin.graph) != "executable":
         raise PebblerError(
             f"{instance.name}: the graph is the papers' accounting, which cannot be run; make the instance "
             "with --graph executable"
         )
-    for key, value in (("batch", batch), ("sub_batch", sub_batch)):
-        if type(value) is not int or value < 1:
-            raise PebblerError(f"{instance.name}: meta.{key} is {value!r}, not a number of images")
-    as_blocks = instance.meta.get("weights_as_blocks", False)
-    if type(as_blocks) is not bool:
-        raise PebblerError(
-            f"{instance.name}: meta.weights_as_blocks is {as_blocks!r}, neither true nor false"
-        )
-    graph = task_graph(find_network(str(spec)), sub_batch, "executable", as_blocks)
+    graph = task_graph(find_network(network), sub_batch, "executable", origin.weights_as_blocks)
     parts = tuple((block.tensor or block.name, block.begin or 0) for block in instance.blocks)
     tensors = {block.name: block.bytes for block in graph.blocks}
     present = {name for name, _ in parts}
@@ -85,19 +81,20 @@ def rebuild(instance: Instance) -> Rebuilt:
     return Rebuilt(graph, batch, tensors, parts, tuple(kernels))
 
 
-def _from_meta(instance: Instance, key: str) -> Any:
-    if key not in instance.meta:
+def _known(instance: Instance, key: str, value: _Value | None) -> _Value:
+    if value is None:
         raise PebblerError(
-            f"{instance.name}: meta has no '{key}', so its network cannot be rebuilt; run an instance that "
-            "pebbler made from a network"
+            f"{instance.name}: its origin has no '{key}', so its network cannot be rebuilt; run an instance "
+            "that pebbler made from a network"
         )
-    return instance.meta[key]
+    return value
 
 
 def _differs(instance: Instance, what: str) -> PebblerError:
+    origin = instance.made_from
     return PebblerError(
-        f"{instance.name} is not what meta says, network '{instance.meta['network']}' with a sub-batch of "
-        f"{instance.meta['sub_batch']}: {what}"
+        f"{instance.name} is not what its origin says, network '{origin.network}' with a sub-batch of "
+        f"{origin.sub_batch}: {what}"
     )
 
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from ...instances.errors import PebblerError
 from ...instances.instance import Instance
-from ...instances.profile import MappingTimes
+from ...instances.origin import MappingTimes
 from ..schedule import Schedule
 from ..simulate import nominal_ns
 from .data import Data, initial
 from .device import Backend, DeviceError
 from .executor import Execution, Executor, Timed
-from .mapping import mapping_cost, mapping_ns, simulate_issued
+from .mapping import mapping_ns, simulate_issued
 from .plan import Plan, plan
 from .rebuild import Rebuilt, rebuild
 from .unlimited import unlimited
@@ -100,7 +100,7 @@ class Trial:
     @property
     def mapping_cost(self) -> MappingTimes | None:
         """What mapping pages costs; None where that is unknown, and counts as 0."""
-        return mapping_cost(self.instance)
+        return self.instance.made_from.mapping
 
     @property
     def predicted_ns(self) -> int:
@@ -205,7 +205,6 @@ def attempt(
     if repeat < 1:
         raise PebblerError(f"{repeat} timed executions are too few; give 1 or more")
     rebuilt = rebuild(instance)
-    mapping_cost(instance)  # wrong before anything runs
     if data is None:
         data = initial(rebuilt.graph.network, rebuilt.batch, seed)
     right = _unbudgeted(instance, schedule, rebuilt, backend(), data) if reference else None

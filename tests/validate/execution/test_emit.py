@@ -83,7 +83,8 @@ def test_no_text_becomes_code(text: str, case: tuple[Instance, Schedule]) -> Non
     renamed = replace(
         instance,
         name=text,
-        meta=instance.meta | {"device": text, "source": text, "notes": text, "cost_model": text},
+        meta={"source": text},
+        origin=replace(instance.origin, device=text, notes=text, cost_model=text),
         blocks=tuple(
             replace(block, name=f"{text} {d}", tensor=block.tensor or block.name, begin=block.begin or 0)
             for d, block in enumerate(instance.blocks)
@@ -129,7 +130,7 @@ def test_the_name_of_the_network_stays_in_its_string(text: str) -> None:
     ).instance("10GiB")
     schedule = solve(instance, method="network-wide").schedule
     assert schedule is not None
-    named = replace(instance, meta=instance.meta | {"network": text})
+    named = replace(instance, origin=replace(instance.origin, network=text))
     try:
         script = script_of(named, schedule)
     except PebblerError:

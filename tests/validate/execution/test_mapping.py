@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from pebbler import solve
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
-from pebbler.instances.profile import MappingTimes
+from pebbler.instances.origin import MappingTimes
 from pebbler.instances.workload import Workload
 from pebbler.validate.execution.cpu import CpuBackend
-from pebbler.validate.execution.mapping import mapping_cost, mapping_ns, simulate_issued
+from pebbler.validate.execution.mapping import mapping_ns, simulate_issued
 from pebbler.validate.execution.plan import Mapped, Place, Plan, Step, plan
 from pebbler.validate.execution.profiler import profile
 from pebbler.validate.execution.rebuild import rebuild
@@ -34,10 +35,6 @@ def solved(network: str, batch: int, memory: str) -> tuple[Instance, Schedule, P
     schedule = solve(instance, "vdnn-all-m", memory=memory).schedule  # type: ignore[arg-type]
     assert schedule is not None
     return instance, schedule, plan(instance, schedule, rebuild(instance))
-
-
-def with_cost(instance: Instance, cost: object) -> Instance:
-    return msgspec.structs.replace(instance, meta=instance.meta | {"mapping": cost})
 
 
 def test_the_host_waits_for_users_and_maps_before_it_issues_what_follows() -> None:
@@ -87,13 +84,10 @@ def test_in_paged_memory_every_mapping_is_charged() -> None:
 
 def test_the_cost_comes_from_the_instance_or_is_unknown() -> None:
     instance = Workload("lenet", 1, "K40").instance("2xMmin")
-    assert mapping_cost(instance) is None
-    assert mapping_cost(with_cost(instance, {"call_ns": 3, "page_ns": 4})) == MappingTimes(
-        call_ns=3, page_ns=4
-    )
+    assert instance.made_from.mapping is None
     for wrong in ({"call_ns": -1, "page_ns": 0}, {"call_ns": 1}, [1, 2], {"call_ns": 1, "page_ns": "2"}):
         with pytest.raises(PebblerError, match=r"meta\.mapping of lenet-b1 is no cost of mapping pages"):
-            mapping_cost(with_cost(instance, wrong))
+            msgspec.structs.replace(instance, origin=UNSET, layers=UNSET, meta={"mapping": wrong})
 
 
 def test_a_profile_measures_it_and_the_instance_has_it() -> None:
@@ -101,4 +95,4 @@ def test_a_profile_measures_it_and_the_instance_has_it() -> None:
     assert measured.mapping is not None
     assert measured.mapping.page_ns > 0
     instance = Workload("lenet", 1, measured.machine.device, profile=measured).instance("2xMmin")
-    assert mapping_cost(instance) == measured.mapping
+    assert instance.made_from.mapping == measured.mapping
