@@ -260,7 +260,7 @@ def _take_over_origin(instance: Instance) -> None:
     """Move what an earlier version wrote of origin and layers under ``meta`` to their keys."""
     meta = dict(instance.meta)
     origin = of_labels(meta, instance.name)
-    if "layers" in meta:
+    if isinstance(meta.get("layers"), list | tuple):  # else it is the user's, such as a number of layers
         layers = of_entries(meta.pop("layers"), instance.name)
         _require_layers(layers, len(instance.tasks), f"{instance.name}: meta.layers")
         msgspec.structs.force_setattr(instance, "layers", layers)

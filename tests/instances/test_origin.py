@@ -122,7 +122,14 @@ def test_a_label_of_another_type_is_the_users(key: str, wrong: Any) -> None:
     assert made.meta[key] is wrong
 
 
-@pytest.mark.parametrize("wrong", [3, "layers", [1], {"a": 1}, [{"name": "c"}], None])
+@pytest.mark.parametrize("mine", [3, "layers", {"a": 1}, None])
+def test_layers_that_are_no_list_are_the_users(mine: Any) -> None:
+    made = instance({"layers": mine})
+    assert made.named_layers == ()
+    assert made.meta == {"layers": mine}
+
+
+@pytest.mark.parametrize("wrong", [[1], [{"name": "c"}], ["conv"]])
 def test_layers_are_layers_or_refused(wrong: Any) -> None:
     with pytest.raises(FormatError, match=r"^i: meta\.layers is not a list of layers"):
         instance({"layers": wrong})
