@@ -173,7 +173,9 @@ class _Model:
         self.deadline = deadline
         self.cp = cp_model.CpModel()
         self.gaps = gaps_of(instance)
+        self.require_time()
         self.clock = _clock(instance, self.gaps)
+        self.require_time()
         self.horizon = _horizon(*_durations(instance, self.gaps), self.clock)
         scratch = [a.workspace_bytes for task in instance.tasks for a in task.algorithms]
         exact = math.gcd(*(block.bytes for block in instance.blocks), *scratch) or 1
