@@ -13,7 +13,7 @@ from ..instances.instance import Instance
 from .methods import Answer, Limits, Method, Refusal
 
 LEAST = 1.0
-"""Seconds that a rule, and what sets up a search, gets under any limit: nearly always it ends in them."""
+"""Seconds that a rule, what sets up a search, and first fit get under any limit: nearly always they end."""
 
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
 """Of what is at work, as `time.monotonic` tells it."""
@@ -26,6 +26,7 @@ def limited(rule: Method) -> Method:
     def call(instance: Instance, limits: Limits) -> Answer:
         seconds = math.inf if limits.time_limit is None else max(limits.time_limit, LEAST)
         with until(time.monotonic() + seconds):
+            look()  # the time of what calls the rule may be over
             return rule(instance, limits)
 
     return call

@@ -17,6 +17,8 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import itertools
+import math
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from ..instances.instance import Instance
 from ..validate.cluster_program import cluster_of, one_gpu
 from ..validate.cluster_simulate import simulate_cluster
 from ..validate.schedule import COLLECTIVE_KINDS, Kind, Operation, Residence, Schedule, Stream
+from .clock import LEAST, left, until
 from .methods import Answer, Limits, Method
 
 _How = Literal["at once", "in gaps", "last"]
@@ -67,14 +70,23 @@ def spread(instance: Instance, method: Method, limits: Limits) -> Answer:
 
     Errors are those of the method. Nobody is told of better schedules meanwhile: they are of one GPU.
     """
+    deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
     answer = method(in_step(instance), dataclasses.replace(limits, on_better=None))
-    schedule = None if answer.schedule is None else weave(instance, answer.schedule)
+    with until(deadline, LEAST):
+        schedule = None if answer.schedule is None else weave(instance, answer.schedule)
     return Answer(schedule, answer.stopped_by, infeasible=answer.infeasible)
 
 
 def weave(instance: Instance, schedule: Schedule) -> Schedule:
-    """Return a valid schedule of one GPU on all GPUs, with gradients passed on in the fastest way found."""
-    return min(_Loom(instance, schedule).ways(), key=lambda woven: woven.makespan_ns)
+    """Return a valid schedule of one GPU on all GPUs, with gradients passed on in the fastest way found.
+
+    Past a deadline, no further ways are looked for.
+    """
+    ways = _Loom(instance, schedule).ways()
+    best = next(ways)
+    while left() and (woven := next(ways, None)) is not None:
+        best = min(best, woven, key=lambda one: one.makespan_ns)
+    return best
 
 
 def weave_at_once(instance: Instance, schedule: Schedule) -> Schedule:

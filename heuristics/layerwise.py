@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ..instances.instance import Instance
+from .clock import look
 from .layers import Unit, units
 from .pool import Range
 from .program import ProgramBuilder
@@ -29,6 +30,7 @@ def passes(instance: Instance) -> list[Pass]:
     """Return the layers of an instance in either pass, in order."""
     found = []
     for unit in units(instance):
+        look()
         made: set[int] = set()
         changed: set[int] = set()
         needed: dict[int, None] = {}
@@ -151,6 +153,7 @@ def offload_points(
     unit_of = [u for u, unit in enumerate(all_units) for _ in unit.tasks]
     leaves: dict[int, list[int]] = {}
     for d, block in enumerate(instance.blocks):
+        look()
         places = sorted({unit_of[k] for k in instance.uses[d]})
         forward = [u for u in places if all_units[u].direction == "forward"]
         gaps = list(pairwise(places))

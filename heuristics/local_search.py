@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 import msgspec
 
 from ..instances.instance import Instance
 from . import placement
-from .clock import LEAST, limited, until
+from .clock import LEAST, OutOfTime, limited, until
 from .loading import kernels, loads
 from .methods import Answer, Limits, Refusal, find_method, register
 from .parts import with_parts
@@ -48,8 +49,19 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
 
     kernels(limits)
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
+
+    def place(
+        lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int
+    ) -> Sequence[int] | None:
+        """Find places until the deadline."""
+        try:
+            with until(deadline, LEAST):
+                return placement.pack(lifetimes, capacity, alignment)
+        except OutOfTime:
+            return None
+
     with until(deadline, LEAST):
-        search = new_search(instance, limits.memory, limits.seed, limits.without, placement.pack)
+        search = new_search(instance, limits.memory, limits.seed, limits.without, place)
     best, start = limits.incumbent, limits.warm_start
     stopped_by, reason = "done", ""
     try:

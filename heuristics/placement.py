@@ -14,6 +14,7 @@ import numpy as np
 from ..instances.instance import Instance
 from ..instances.units import ceil_to
 from ..validate.schedule import MemoryModel, Schedule
+from .clock import look
 from .methods import Refusal
 from .program import OutOfMemoryError, ProgramBuilder, Sketch
 
@@ -140,6 +141,7 @@ def pack(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: in
     for order in orders:
         offsets = np.zeros(len(sizes), dtype=np.int64)
         for rank, i in enumerate(order):
+            look()
             there = order[:rank]
             there = there[(begins[there] < ends[i]) & (ends[there] > begins[i])]
             offsets[i] = _lowest(offsets[there], sizes[there], int(sizes[i]))

@@ -138,6 +138,7 @@ class ProgramBuilder:
         plan: Sequence[int] = (),
         start: Mapping[int, int | None] | None = None,
     ) -> None:
+        look()
         self.instance = instance
         self.memory: MemoryModel = memory
         self._unit = unit_bytes(instance, memory)
@@ -796,6 +797,7 @@ class Sketch(ProgramBuilder):
         algorithm: int | None = None,  # noqa: ARG002
         block: int | None = None,  # noqa: ARG002
     ) -> int:
+        look()
         self._operations.append(_SKETCHED[stream])
         self.starts.append(0)
         self.ends.append(0)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ..instances.instance import Instance
 from ..instances.units import ceil_to, format_size
 from ..validate.schedule import MemoryModel
+from .clock import look
 from .methods import Refusal
 from .placement import Issue, build, build_planned
 from .program import ProgramBuilder
@@ -91,6 +92,7 @@ def largest_first(pieces: Sequence[Piece]) -> list[int]:
     found = [0] * len(pieces)
     held: list[tuple[list[int], list[int]]] = []
     for i in sorted(range(len(pieces)), key=lambda i: (-pieces[i].bytes, pieces[i].begin)):
+        look()
         found[i] = next((r for r, taken in enumerate(held) if _is_free(taken, pieces[i])), len(held))
         if found[i] == len(held):
             held.append(([], []))

@@ -6,8 +6,8 @@ on an instance whose forward tasks may run again (`planned`).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate
 from math import isqrt
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..instances.memory import with_budget
 from ..instances.transforms import with_recomputation
 from ..instances.units import LARGEST, format_size
 from ..validate.schedule import Schedule
-from .clock import limited
+from .clock import OutOfTime, limited, look
 from .layers import units
 from .layrub import CAFFE_WORKSPACE
 from .methods import Answer, Limits, Refusal, register
@@ -112,6 +112,8 @@ def superneurons(instance: Instance, limits: Limits) -> Answer:
     for policy in (Policy(), Policy(hosted=hosted, ahead=ahead), Policy(cheap - hosted, hosted, ahead)):
         try:
             return Answer(_issued(instance, limits, policy, "superneurons-rule"))
+        except OutOfTime:
+            raise
         except Refusal as refusal:
             reason = str(refusal)
     raise Refusal(reason)
@@ -146,6 +148,8 @@ def knapsack(instance: Instance, limits: Limits) -> Answer:
     chosen = Policy({d for d, keeps in zip(found, kept, strict=True) if not keeps})
     try:
         return Answer(_issued(instance, limits, chosen, "knapsack-rule"))
+    except OutOfTime:
+        raise
     except Refusal:
         return Answer(_issued(instance, limits, least, "knapsack-rule"))
 
@@ -156,6 +160,8 @@ def _issued(instance: Instance, limits: Limits, policy: Policy, name: str) -> Sc
     for most in (LARGEST, CAFFE_WORKSPACE, 0):
         try:
             return build(instance, limits.memory, _issue(policy, most)).finish(name)
+        except OutOfTime:
+            raise
         except Refusal as refusal:
             reason = str(refusal)
     raise Refusal(reason)
@@ -198,16 +204,22 @@ def _crossing(instance: Instance) -> set[int]:
         made[forward[0]] += instance.blocks[d].bytes
         crossing[forward[0]] += instance.blocks[d].bytes
         crossing[forward[-1]] -= instance.blocks[d].bytes
-    across, so_far = list(accumulate(crossing)), list(accumulate(made))
+    across = np.cumsum(crossing[: end - 1], dtype=np.int64)
+    so_far = np.cumsum(made, dtype=np.int64)
     count = max(isqrt(sum(unit.tasks[0] < end for unit in units(instance))), 1)
-    share = so_far[-1] / count
-    kept: set[int] = set()
+    share = int(so_far[-1]) / count
+    cuts = []
     for i in range(1, count):
-        near = [k for k in range(end - 1) if abs(so_far[k] - i * share) <= share / 2]
-        if near:
-            cut = min(near, key=lambda k: (across[k], abs(so_far[k] - i * share)))
-            kept |= {d for d, (first, last) in spans.items() if first <= cut < last}
-    return kept
+        away = np.abs(so_far[: end - 1] - i * share)
+        near = np.flatnonzero(away <= share / 2)
+        if len(near):
+            cuts.append(int(near[np.lexsort((away[near], across[near]))[0]]))
+    cuts.sort()
+    return {
+        d
+        for d, (first, last) in spans.items()
+        if (i := bisect_left(cuts, first)) < len(cuts) and cuts[i] < last
+    }
 
 
 def _ahead(instance: Instance, hosted: set[int]) -> dict[int, tuple[int, ...]]:
@@ -233,6 +245,7 @@ def _fill(values: Sequence[int], sizes: Sequence[int], capacity: int) -> list[bo
     taken = np.zeros((len(sizes), _STEPS + 1), dtype=bool)
     weights = [-(-size // step) for size in sizes]
     for i, (value, weight) in enumerate(zip(values, weights, strict=True)):
+        look()
         if weight <= _STEPS:
             with_it = best[:-weight] + value
             taken[i, weight:] = with_it > best[weight:]

@@ -22,7 +22,7 @@ from ..instances.instance import Instance
 from ..instances.memory import footprint, stuck_bytes
 from ..validate.schedule import MemoryModel, Schedule
 from .gaps import Guide, stays_of
-from .reruns import Plan, Run, Unrolled, plan_of, rolled_up, stages_of, unrolled, useful
+from .reruns import Plan, Run, Unrolled, each_stage, plan_of, rolled_up, unrolled, useful
 from .search import LocalSearch
 
 _HISTORY = 20
@@ -85,11 +85,15 @@ class RerunSearch:
         self.instance, self.memory = instance, memory
         self._seed, self._without = seed, tuple(without)
         self._random = np.random.default_rng(seed)
-        self._allowed = [set(stage) - {t} for t, stage in enumerate(stages_of(instance))]
+        self._allowed: list[set[int]] = []
+        candidates: set[int] = set()
+        for t, stage in enumerate(each_stage(instance)):  # which looks at the clock
+            self._allowed.append(set(stage) - {t})
+            candidates |= self._allowed[-1]
         self._maker = {
             d: k for k, task in enumerate(instance.tasks) if task.recomputable for d in task.outputs
         }
-        self._candidates = len(set().union(*self._allowed))
+        self._candidates = len(candidates)
         self._polished = self._explored = self._tried = self._best_at = 0
         point = self._point(frozenset(), None)
         self._best = self._current = point

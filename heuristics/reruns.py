@@ -10,6 +10,7 @@ instance that one began with.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import msgspec
 from ..instances.figures import distinct
 from ..instances.instance import Block, Instance, Task
 from ..validate.schedule import MemoryModel, Operation, Residence, Schedule
+from .clock import look
 from .gaps import Guide
 from .program import ProgramBuilder
 
@@ -45,7 +47,7 @@ def each_stage(instance: Instance) -> Iterator[list[int]]:
     lasting = []
     for k, task in enumerate(instance.tasks):
         # a write of what it reads, from its own first run on; a write of an output that is not its first
-        changes = [w for d in task.inputs for w in instance.writers[d] if w >= k]
+        changes = [w for d in task.inputs for w in _first_from(instance.writers[d], k)]
         changes += [w for d in task.outputs for w in instance.writers[d][1:2]]
         first = min(changes, default=total)
         lasting.append(task.recomputable and not task.updates and first > k)
@@ -53,12 +55,19 @@ def each_stage(instance: Instance) -> Iterator[list[int]]:
             lost_by[first].append(k)
     again: dict[int, None] = {}
     for t in range(total + any(block.finally_ == "device" for block in instance.blocks)):
+        look()
         if t:
             for k in lost_by[t - 1]:
                 again.pop(k, None)
             if lasting[t - 1]:
                 again[t - 1] = None
         yield [*again, *([t] if t < total else [])]
+
+
+def _first_from(positions: Sequence[int], k: int) -> Sequence[int]:
+    """The first of some positions in order that is k or later, where there is one."""
+    at = bisect_left(positions, k)
+    return positions[at : at + 1]
 
 
 def staying(instance: Instance) -> Instance:
@@ -175,6 +184,7 @@ def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
     tasks: list[Task] = []
     titles = distinct(instance.tasks[k].name for k, _ in runs)
     for k, t in runs:
+        look()
         task = instance.tasks[k]
         inputs = tuple(latest[d] for d in task.inputs)
         updates = tuple(latest[d] for d in task.updates)

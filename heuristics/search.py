@@ -15,7 +15,7 @@ import numpy as np
 from ..instances.instance import Instance
 from ..validate.schedule import MemoryModel, Schedule
 from .choices import by_speed
-from .clock import look
+from .clock import left, look
 from .gaps import Guide, require_copies
 from .methods import Refusal
 from .search_kernel import (
@@ -129,11 +129,12 @@ class LocalSearch:
         self._random = np.random.default_rng(seed)
         self._splitmix = self._random.integers(0, 1 << 63, size=1, dtype=np.uint64)
         stalls = np.zeros((2, len(instance.tasks)), dtype=np.int64)
+        self._quickest = [by_speed(task)[0] for task in instance.tasks]
         plain = decisions_of(instance, problem, self._fastest())
         starts: list[tuple[int, Problem, Decisions]] = []
         for self._problem in islice(costings(problem), 1 if "costs" in without else None):
-            if starts:
-                look()
+            if starts and not left():
+                break  # with what there is
             first = self._repaired(_copied(plain))
             cost, _ = simulate(self._problem, first, self._room, stalls[1], ANY)
             starts.append((cost, self._problem, first))
@@ -285,7 +286,7 @@ class LocalSearch:
 
     def _fastest(self) -> Guide:
         """Nothing evicted, and the fastest algorithms."""
-        return Guide([], [], [by_speed(task)[0] for task in self.instance.tasks])
+        return Guide([], [], self._quickest)
 
     def _complete(self, guide: Guide, noise: int = 0) -> Decisions:
         return self._repaired(decisions_of(self.instance, self._problem, guide), noise)

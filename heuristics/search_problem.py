@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain, product
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..instances.instance import Instance
 from ..instances.memory import fastest, least_budget
-from ..instances.units import ceil_to
 from ..validate.schedule import MemoryModel, Schedule, unit_bytes
-from .choices import fastest_within
-from .gaps import Gap, Guide, gaps_of, stays_of
+from .clock import look
+from .gaps import Gap, Guide
 from .parts import chains, require_alike, tensors_of
 from .program import ProgramBuilder
 from .search_kernel import (
@@ -95,84 +94,103 @@ def problem_of(
     contiguous = memory == "contiguous" and addresses
     unit = unit_bytes(instance, memory)
     tasks, blocks = instance.tasks, instance.blocks
-    size = [ceil_to(block.bytes, unit) for block in blocks]
+    total = len(tasks)
+    touches = _Touches.of(instance)
+    size = -(-_integers([block.bytes for block in blocks]) // unit) * unit
+    algorithms = _integers([(a.duration_ns, a.workspace_bytes) for task in tasks for a in task.algorithms], 2)
+    count = _integers([len(task.algorithms) for task in tasks])
     capacity = max(instance.pool_bytes, 0) // unit * unit
     private = np.full(len(blocks), -1, dtype=np.int64)
+    look()
     if memory == "contiguous":
-        capacity = _make_private(instance, capacity, size, private)
-    gaps = {
-        (d, -1): instance.uses[d][0] if instance.uses[d] else len(tasks)
-        for d, block in enumerate(blocks)
-        if block.initially == "host" and (instance.uses[d] or block.finally_ == "device")
-    }
-    gaps |= {(d, after): until for (d, after), until in gaps_of(instance).items() if size[d]}
-    keys, until = list(gaps), list(gaps.values())
+        capacity = _make_private(instance, touches, algorithms, count, capacity, size, private)
+    algorithms[:, 1] = -(-algorithms[:, 1] // unit) * unit
+    look()
 
-    versions: dict[tuple[int, int], int] = {}
-    for d, block in enumerate(blocks):
-        if block.offload_ns is not None:
-            for writer in instance.writers[d]:
-                versions[d, writer] = len(versions)
-    version_of = [
-        versions[d, instance.writers[d][earlier - 1]]
-        if (earlier := bisect_right(instance.writers[d], after))
-        else -1
-        for d, after in keys
-    ]
-    due = [-1] * len(blocks)
-    for d, block in enumerate(blocks):
-        if block.finally_ == "host" and instance.writers[d]:
-            due[d] = versions[d, instance.writers[d][-1]]
+    at_first = np.array([block.initially for block in blocks], dtype="U6")
+    at_last = np.array([block.finally_ for block in blocks], dtype="U8")
+    leaves = np.array([block.offload_ns is not None for block in blocks], dtype=bool)
+    returns = np.array([block.prefetch_ns is not None for block in blocks], dtype=bool)
+    uses = np.bincount(touches.block, minlength=len(blocks))
+    last_use = np.full(len(blocks), -1, dtype=np.int64)
+    last_use[touches.block] = touches.task
+    writes = touches.kind != _INPUT
+    writer_block, writer = touches.block[writes], touches.task[writes]
+    first_writer = np.full(len(blocks), total + 1, dtype=np.int64)
+    first_writer[writer_block[::-1]] = writer[::-1]
 
-    change = np.zeros(len(tasks) + 1, dtype=np.int64)
-    for d, first, last in stays_of(instance):
-        if (d, first) not in gaps:
-            change[first + 1] += size[d]
-            change[last] -= size[d]
-    fixed = np.cumsum(change[:-1]) + [sum(size[d] for d in task.blocks) for task in tasks]
+    # stays between uses: where a block can be away is a gap; what comes from the host has one at first
+    block, after, until = _stays(touches, at_first != "absent", at_last == "device", total)
+    from_host = (at_first[block] == "host") & (after == -1)
+    on_host = (at_first[block] != "absent") & (first_writer[block] > after)
+    is_gap = returns[block] & (on_host | leaves[block]) & (until > after + 1)
+    rest = is_gap & ~from_host & (size[block] > 0)
+    gap_block, gap_after, gap_until = (
+        np.concatenate((values[from_host], values[rest])) for values in (block, after, until)
+    )
+    stuck = ~is_gap & ~from_host & (until > after + 1)
+    change = np.zeros(total + 1, dtype=np.int64)
+    np.add.at(change, after[stuck] + 1, size[block[stuck]])
+    np.subtract.at(change, until[stuck], size[block[stuck]])
+    fixed = np.cumsum(change[:-1]) + touches.sums(size)
+    look()
 
-    starting: list[list[int]] = [[] for _ in range(len(tasks) + 1)]
-    for g, (_, after) in enumerate(keys):
-        starting[after + 1].append(g)
-    written: list[list[int]] = [[] for _ in tasks]
-    for (_, writer), v in versions.items():
-        written[writer].append(v)
-    places = _places_in_tensors(instance, size, contiguous)
-    gap_chains, version_chains = _chains(instance, gaps, list(versions))
-    dead = [
-        [d for d in task.blocks if instance.uses[d][-1] == k and blocks[d].finally_ != "device"]
-        for k, task in enumerate(tasks)
-    ]
-    initial = [
-        d
-        for d in sorted(range(len(blocks)), key=lambda d: (places[d][0], places[d][1]))
-        if blocks[d].initially == "device" and (instance.uses[d] or blocks[d].finally_ == "device")
-    ]
+    # versions of the blocks that can leave, by block and writer
+    written = leaves[writer_block]
+    order = np.lexsort((writer[written], writer_block[written]))
+    version_block, version_writer = writer_block[written][order], writer[written][order]
+    span = total + 2
+    earlier = np.searchsorted(
+        version_block * span + version_writer + 1, gap_block * span + gap_after + 1, "right"
+    )
+    version_of = np.where(np.append(version_block, -1)[earlier - 1] == gap_block, earlier - 1, -1)
+    due = np.full(len(blocks), -1, dtype=np.int64)
+    due[version_block] = np.arange(len(version_block))
+    due[at_last != "host"] = -1
+
+    first, begin, following, spanned = _places_in_tensors(instance, size, contiguous).T
+    gap_chains, version_chains = _chains(
+        instance, (gap_block, gap_after, gap_until), (version_block, version_writer)
+    )
+    look()
+    reads = touches.kind != _OUTPUT
+    initial = np.lexsort((begin, first))
+    initial = initial[(at_first == "device")[initial] & ((uses > 0) | (at_last == "device"))[initial]]
+    dead = (last_use[touches.block] == touches.task) & (at_last[touches.block] != "device")
+
+    def listed(chosen: NDArray[np.bool_], *keys: Integers) -> tuple[Integers, Integers]:
+        """Blocks that tasks touch, by task and then by keys, the last of which counts most."""
+        task, touched = touches.task[chosen], touches.block[chosen]
+        order = np.lexsort((*(key[touched] for key in keys), task))
+        return task[order], touched[order]
+
+    by_start = np.argsort(gap_after, kind="stable")
+    by_writer = np.argsort(version_writer, kind="stable")
     table, lists = _lists(
         [
-            [sorted((*task.inputs, *task.updates), key=lambda d: places[d][1]) for task in tasks],
-            [task.updates for task in tasks],
-            [
-                sorted(task.outputs, key=lambda d: (-places[d][3], places[d][0], places[d][1]))
-                for task in tasks
-            ],
-            dead,
-            starting,
-            written,
+            listed(reads, begin),
+            listed(touches.kind == _UPDATE),
+            listed(touches.kind == _OUTPUT, begin, first, -spanned),
+            listed(dead),
+            (gap_after[by_start] + 1, by_start),
+            (version_writer[by_writer], by_writer),
         ],
-        len(tasks) + 2,
+        total + 2,
     )
-    algorithms = [(a.duration_ns, ceil_to(a.workspace_bytes, unit)) for t in tasks for a in t.algorithms]
     table[:, FIXED] = np.pad(fixed, (0, 2))
-    kinds = _kinds(task.algorithms for task in tasks)
+    kinds = _integers(_kinds(task.algorithms for task in tasks))
     table[:-2, TASK_KIND] = kinds
+    look()
+    ends = np.append(kinds, (-1, -1))  # of no task: the end, and before the start
+    exact = _integers([block.bytes for block in blocks])
     gap_kinds = _kinds(
-        (blocks[d].bytes, *(kinds[k] if 0 <= k < len(tasks) else -1 for k in (after, last)))
-        for (d, after), last in zip(keys, until, strict=True)
+        zip(exact[gap_block].tolist(), ends[gap_after].tolist(), ends[gap_until].tolist(), strict=True)
     )
-    table[:, ALGORITHMS] = np.pad(np.cumsum([0, *(len(task.algorithms) for task in tasks)]), (0, 1), "edge")
+    table[:, ALGORITHMS] = np.pad(np.cumsum(np.append(0, count)), (0, 1), "edge")
+    none = np.zeros_like(gap_block)
+    times = ([b.offload_ns for b in blocks], [b.prefetch_ns for b in blocks], [b.move_ns for b in blocks])
     return Problem(
-        length=len(tasks),
+        length=total,
         capacity=capacity,
         single=instance.engines == "single",
         contiguous=contiguous,
@@ -180,36 +198,23 @@ def problem_of(
         sides=sides and contiguous,
         parts=any(block.tensor is not None for block in blocks),
         private=private,
-        initial=np.array(initial, dtype=np.int64),
+        initial=initial,
         blocks=_table(
-            [
-                (
-                    size[d],
-                    *(-1 if ns is None else ns for ns in (b.offload_ns, b.prefetch_ns, b.move_ns)),
-                    due[d],
-                    *places[d],
-                )
-                for d, b in enumerate(blocks)
-            ],
-            9,
+            size,
+            *(_integers([-1 if ns is None else ns for ns in copies]) for copies in times),
+            *(due, first, begin, following, spanned),
         ),
         tasks=table,
-        algorithms=_table(algorithms, 2),
+        algorithms=algorithms,
         gaps=_table(
-            [
-                (d, after, last, version, after == -1 and blocks[d].initially == "host", *chain, kind, 0, 0)
-                for (d, after), last, version, chain, kind in zip(
-                    keys, until, version_of, gap_chains, gap_kinds, strict=True
-                )
-            ],
-            11,
+            *(gap_block, gap_after, gap_until, version_of),
+            (gap_after == -1) & (at_first[gap_block] == "host"),
+            *(gap_chains, _integers(gap_kinds), none, none),
         ),
         versions=_table(
-            [
-                (d, w, due[d] == v, *chain)
-                for v, ((d, w), chain) in enumerate(zip(versions, version_chains, strict=True))
-            ],
-            5,
+            *(version_block, version_writer),
+            due[version_block] == np.arange(len(version_block)),
+            version_chains,
         ),
         lists=lists,
     )
@@ -289,64 +294,137 @@ def _kinds(described: Iterable[Hashable]) -> list[int]:
     return [number.setdefault(one, len(number)) for one in described]
 
 
-def _make_private(instance: Instance, capacity: int, size: list[int], private: Integers) -> int:
+_INPUT, _OUTPUT, _UPDATE = range(3)
+
+
+class _Touches(NamedTuple):
+    """What tasks touch, in their order: of each task its inputs, then its outputs, then its updates.
+
+    `begin` says where a task's begin, and where all end.
+    """
+
+    begin: Integers
+    task: Integers
+    block: Integers
+    kind: Integers
+
+    @classmethod
+    def of(cls, instance: Instance) -> _Touches:
+        """Take them from an instance."""
+        tasks = instance.tasks
+        counts = [(len(task.inputs), len(task.outputs), len(task.updates)) for task in tasks]
+        each = _integers(counts, 3)
+        return cls(
+            np.append(0, np.cumsum(each.sum(axis=1))),
+            np.repeat(np.arange(len(tasks)), each.sum(axis=1)),
+            np.fromiter(chain.from_iterable(task.blocks for task in tasks), np.int64, int(each.sum())),
+            np.repeat(np.tile(np.arange(3), len(tasks)), each.ravel()),
+        )
+
+    def sums(self, size: Integers) -> Integers:
+        """Per task, the sum of a figure over its blocks."""
+        return np.diff(np.append(0, np.cumsum(size[self.block]))[self.begin])
+
+
+def _stays(
+    touches: _Touches, there: NDArray[np.bool_], stays: NDArray[np.bool_], total: int
+) -> tuple[Integers, Integers, Integers]:
+    """Every two places in a row where a block has to be: block, task before, task after.
+
+    Places are the start, of blocks that are `there` at first, uses, and the end, of those that stay.
+    """
+    first, last = np.flatnonzero(there), np.flatnonzero(stays)
+    block = np.concatenate((first, touches.block, last))
+    at = np.concatenate((np.full(len(first), -1), touches.task, np.full(len(last), total)))
+    order = np.argsort(block, kind="stable")
+    block, at = block[order], at[order]
+    same = block[1:] == block[:-1]
+    return block[1:][same], at[:-1][same], at[1:][same]
+
+
+def _make_private(
+    instance: Instance,
+    touches: _Touches,
+    algorithms: Integers,
+    count: Integers,
+    capacity: int,
+    size: Integers,
+    private: Integers,
+) -> int:
     """Give the smallest blocks places of their own at the end of the pool; return what is left of it.
 
     They stay on the device: what they take together is a small share of the pool, and of what tasks leave,
     and no task loses its fastest algorithm to it.
     """
     spare = min(capacity // _SHARE, (instance.budget_bytes - least_budget(instance)) // 4)
-    needs = np.zeros(len(instance.tasks), dtype=np.int64)
-    for k, task in enumerate(instance.tasks):
-        needs[k] = sum(size[d] for d in task.blocks)
-        quickest = task.algorithms[fastest_within(task, capacity - int(needs[k]))]
-        needs[k] += ceil_to(quickest.workspace_bytes, instance.alignment_bytes)
+    needs = touches.sums(size)
+    scratch = _quickest_within(algorithms, count, capacity - needs)
+    needs += -(-scratch // instance.alignment_bytes) * instance.alignment_bytes
+    most = int(needs.max(initial=0))  # or less: it falls
     end = capacity
-    for d in sorted(range(len(size)), key=lambda d: (size[d], d)):
+    for d in np.argsort(size, kind="stable").tolist():
+        look()
         if instance.blocks[d].tensor is not None:
             continue
         needs[list(instance.uses[d])] -= size[d]
-        if end - size[d] < max(capacity - spare, needs.max(initial=0)):
+        left = end - int(size[d])
+        if left < most:
+            most = int(needs.max(initial=0))
+        if left < max(capacity - spare, most):
             break
-        end -= size[d]
-        private[d] = end
+        private[d] = end = left
         size[d] = 0
     return end
 
 
-def _places_in_tensors(
-    instance: Instance, size: list[int], together: bool
-) -> list[tuple[int, int, int, int]]:
+def _quickest_within(algorithms: Integers, count: Integers, room: Integers) -> Integers:
+    """Per task, the workspace of the algorithm that `fastest_within` chooses in the room that there is."""
+    task = np.repeat(np.arange(len(count)), count)
+    duration, scratch = algorithms.T
+    fits = scratch <= room[task]
+    order = np.lexsort((np.where(fits, scratch, duration), np.where(fits, duration, scratch), ~fits, task))
+    quickest: Integers = scratch[order[np.cumsum(count) - count]]
+    return quickest
+
+
+def _places_in_tensors(instance: Instance, size: Integers, together: bool) -> Integers:
     """Per block: the first part of its tensor, where it begins, the part that follows, the tensor's bytes.
 
     Every block is a tensor of its own unless parts have to lie together.
     """
-    places = [(d, 0, -1, size[d]) for d in range(len(size))]
+    alone = np.arange(len(size))
+    places = np.column_stack((alone, np.zeros_like(alone), np.full_like(alone, -1), size))
     for parts in tensors_of(instance) if together else ():
+        look()
         require_alike(instance, parts)
-        span = (instance.blocks[parts[-1]].begin or 0) + size[parts[-1]]
+        tensor_bytes = (instance.blocks[parts[-1]].begin or 0) + size[parts[-1]]
         for d, following in zip(parts, [*parts[1:], -1], strict=True):
-            places[d] = parts[0], instance.blocks[d].begin or 0, following, span
+            places[d] = parts[0], instance.blocks[d].begin or 0, following, tensor_bytes
     return places
 
 
 def _chains(
-    instance: Instance, gaps: Mapping[Gap, int], versions: Sequence[tuple[int, int]]
-) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
+    instance: Instance, gaps: tuple[Integers, Integers, Integers], versions: tuple[Integers, Integers]
+) -> tuple[Integers, Integers]:
     """Chains of parts of a tensor: per gap the next, the one before and the first; per version two of them.
 
     A version is followed by that of the part before, which leaves after it.
     """
     tensor = [block.tensor for block in instance.blocks]
     begin = [block.begin or 0 for block in instance.blocks]
-    first, following, before = chains(
-        [tensor[d] and (tensor[d], after, until) for (d, after), until in gaps.items()],
-        [begin[d] for d, _ in gaps],
-    )
-    leader, leaves_next, _ = chains(
-        [tensor[d] and (tensor[d], writer) for d, writer in versions], [-begin[d] for d, _ in versions]
-    )
-    return list(zip(following, before, first, strict=True)), list(zip(leaves_next, leader, strict=True))
+    part = np.array([name is not None for name in tensor], dtype=bool)
+
+    def chained(columns: tuple[Integers, ...], sign: int) -> Integers:
+        """Per element the first of its chain, what follows it and what comes before it."""
+        found = np.full((len(columns[0]), 3), -1, dtype=np.int64)
+        found[:, 0] = np.arange(len(found))
+        among = np.flatnonzero(part[columns[0]])
+        keys = [(tensor[d], *marks) for d, *marks in zip(*(c[among].tolist() for c in columns), strict=True)]
+        links = _integers(chains(keys, [sign * begin[d] for d in columns[0][among].tolist()]))
+        found[among] = np.append(among, -1)[links.T]
+        return found
+
+    return chained(gaps, 1)[:, [1, 2, 0]], chained(versions, -1)[:, [1, 0]]
 
 
 def decisions_of(instance: Instance, problem: Problem, guide: Guide) -> Decisions:
@@ -382,7 +460,7 @@ def _evict_suffixes(problem: Problem, evicted: Integers) -> None:
     following, first = problem.gaps[:, NEXT_PART], problem.gaps[:, FIRST_PART]
     count = np.bincount(first, evicted, minlength=len(evicted)).astype(np.int64)
     length = np.bincount(first, minlength=len(evicted))
-    for g in np.unique(first):
+    for g in np.unique(first[length[first] > 1]):
         stays = int(length[g] - count[g])
         while g >= 0:
             evicted[g] = stays <= 0
@@ -416,16 +494,17 @@ def gap_keys(problem: Problem) -> list[Gap]:
 def choose_sides(problem: Problem, decisions: Decisions) -> None:
     """Let blocks that stay between uses go low, all others high."""
     blocks, gaps = len(problem.blocks), len(problem.gaps)
-    decisions.side[:] = EARLY_HIGH
-    place = np.arange(blocks)
-    order = np.lexsort((problem.gaps[:, AFTER], problem.gaps[:, BLOCK]))
-    for g in order:
-        d = problem.gaps[g, BLOCK]
-        if decisions.evicted[g] or problem.gaps[g, FORCED]:
-            place[d] = blocks + g
-        else:
-            decisions.side[place[d]] = LOW
     assert len(decisions.side) == blocks + gaps + problem.length
+    order = np.lexsort((problem.gaps[:, AFTER], problem.gaps[:, BLOCK]))
+    block = problem.gaps[order, BLOCK]
+    comes = (decisions.evicted[order] != 0) | (problem.gaps[order, FORCED] != 0)
+    # where a block is placed last before each gap: by a gap of its own, or at first
+    latest = np.maximum.accumulate(np.where(comes, np.arange(gaps), -1))
+    own = latest >= 0
+    own[own] = block[latest[own]] == block[own]
+    place = np.where(own, blocks + order[latest], block)
+    decisions.side[:] = EARLY_HIGH
+    decisions.side[place[~comes]] = LOW
 
 
 def decisions_from(instance: Instance, problem: Problem, schedule: Schedule) -> Decisions:
@@ -437,8 +516,8 @@ def decisions_from(instance: Instance, problem: Problem, schedule: Schedule) -> 
     uses = instance.uses
     algorithms = [0] * len(instance.tasks)
     ran = -1
-    evicted: list[Gap] = []
-    offloads: list[int] = []
+    evicted: dict[Gap, None] = {}
+    offloads: dict[int, None] = {}
     versions = {
         (int(d), int(w)): v
         for v, (d, w) in enumerate(zip(problem.versions[:, BLOCK], problem.versions[:, WRITER], strict=True))
@@ -449,16 +528,16 @@ def decisions_from(instance: Instance, problem: Problem, schedule: Schedule) -> 
             ran = max(ran, operation.task)
         elif operation.kind == "offload" and operation.block is not None:
             d = operation.block
-            written = [w for w in instance.writers[d] if w <= ran]
-            if written and versions[d, written[-1]] not in offloads:
-                offloads.append(versions[d, written[-1]])
+            if written := bisect_right(instance.writers[d], ran):
+                offloads[versions[d, instance.writers[d][written - 1]]] = None
         elif operation.kind == "prefetch" and operation.block is not None:
             d = operation.block
-            after = max((use for use in uses[d] if use <= ran), default=-1)
-            if (d, after) in keys and (d, after) not in evicted:
-                evicted.append((d, after))
-    decisions = decisions_of(instance, problem, Guide(evicted, [], algorithms))
-    decisions.offloads[:] = _ordered(problem.versions[:, WRITER], problem.versions[:, BLOCK], offloads)
+            used = bisect_right(uses[d], ran)
+            after = uses[d][used - 1] if used else -1
+            if (d, after) in keys:
+                evicted[d, after] = None
+    decisions = decisions_of(instance, problem, Guide(list(evicted), [], algorithms))
+    decisions.offloads[:] = _ordered(problem.versions[:, WRITER], problem.versions[:, BLOCK], list(offloads))
     _arrange(problem, decisions)
     return decisions
 
@@ -550,17 +629,25 @@ def lifetimes_of(instance: Instance, problem: Problem, log: Integers) -> list[Li
     return found
 
 
-def _table(rows: Iterable[Sequence[int]], columns: int) -> Integers:
-    return np.array(list(rows), dtype=np.int64).reshape(-1, columns)
+def _table(*columns: NDArray[Any]) -> Integers:
+    """Put columns beside each other, row by row in memory: the kernels are compiled for that."""
+    return np.ascontiguousarray(np.column_stack(columns), dtype=np.int64)
 
 
-def _lists(kinds: Sequence[Sequence[Sequence[int]]], rows: int) -> tuple[Integers, Integers]:
-    """Concatenate lists of several kinds per task; return where each begins, from the fourth column on."""
+def _integers(values: Sequence[object], columns: int = 0) -> Integers:
+    """Return an array of whole numbers, of some columns or of one dimension."""
+    found: Integers = np.array(values, dtype=np.int64)
+    return found.reshape(-1, columns) if columns else found
+
+
+def _lists(kinds: Sequence[tuple[Integers, Integers]], rows: int) -> tuple[Integers, Integers]:
+    """Concatenate lists of several kinds per task; return where each begins, from the fourth column on.
+
+    Of each kind, the rows that values are in the lists of, in increasing order, and the values.
+    """
     table = np.zeros((rows, 3 + len(kinds)), dtype=np.int64)
-    values: list[int] = []
-    for column, lists in enumerate(kinds, 3):
-        for row in range(rows):
-            table[row, column] = len(values)
-            if row < len(lists):
-                values.extend(lists[row])
-    return table, np.array(values, dtype=np.int64)
+    begun = 0
+    for column, (row, values) in enumerate(kinds, 3):
+        table[:, column] = begun + np.searchsorted(row, np.arange(rows), "left")
+        begun += len(values)
+    return table, np.concatenate([values for _, values in kinds])

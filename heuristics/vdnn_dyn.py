@@ -13,7 +13,7 @@ from ..instances.instance import Instance, Task
 from ..validate.schedule import MemoryModel, Schedule
 from . import sub_batch
 from .choices import by_speed, leanest
-from .clock import limited
+from .clock import OutOfTime, limited
 from .layers import Unit, units
 from .methods import Answer, Limits, Refusal, register
 from .network_wide import network_wide
@@ -53,12 +53,16 @@ def vdnn_dyn(instance: Instance, limits: Limits) -> Answer:
     for method, what in at_full_speed:
         try:
             schedule = method(instance, limits).schedule
+        except OutOfTime:
+            raise
         except Refusal:
             continue
         if schedule is not None and not _downgraded(instance, schedule):
             return _adopt(schedule, f"pass 2, {what}")
     try:
         schedule, what = _greedy(instance, limits.memory, convolution), "vdnn-conv"
+    except OutOfTime:
+        raise
     except Refusal:
         schedule, what = _greedy(instance, limits.memory, managed), "vdnn-all"
         if all(a == leanest(instance.tasks[k]) for k, a in _algorithms(schedule).items()):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -50,7 +51,7 @@ def gaps_of(instance: Instance) -> tuple[Gap, ...]:
         marks = [*([] if block.initially == "absent" else [-1]), *instance.uses[d]]
         marks += [len(instance.tasks)] if block.finally_ == "device" else []
         for after, until in pairwise(marks):
-            gaps.append(Gap(d, after, until, sum(k <= after for k in instance.writers[d])))
+            gaps.append(Gap(d, after, until, bisect_right(instance.writers[d], after)))
     return tuple(gaps)
 
 
@@ -176,10 +177,10 @@ def encode(instance: Instance, schedule: Schedule, clock: Clock) -> Plan | None:
     for operation in schedule.operations:
         length = operation.end_ns - operation.start_ns
         start = clock.scale * (operation.start_ns // clock.tick)
-        start += sum(end <= operation.start_ns for end in small_ends)
+        start += bisect_right(small_ends, operation.start_ns)
         interval = start, start + clock.duration(length)
         if length < clock.tick:
-            small_ends.append(operation.end_ns)
+            insort(small_ends, operation.end_ns)
         if operation.task is not None and operation.algorithm is not None:
             if operation.task != len(runs):
                 return None
@@ -191,11 +192,12 @@ def encode(instance: Instance, schedule: Schedule, clock: Clock) -> Plan | None:
         if operation.kind == "move":
             return None
         if operation.kind == "offload":
-            version = sum(k < len(runs) for k in instance.writers[d])
+            version = bisect_left(instance.writers[d], len(runs))
             if version:
                 offloads.setdefault((d, version), interval)
         else:
-            after = max((k for k in instance.uses[d] if k < len(runs)), default=-1)
+            used = bisect_left(instance.uses[d], len(runs))
+            after = instance.uses[d][used - 1] if used else -1
             if (d, after) in gaps:
                 prefetches[gaps[d, after]] = interval
     wanted = {(gap.block, gap.version) for gap in prefetches}

@@ -186,7 +186,8 @@ def flow_bound(
     Raises
     ------
     ValueError
-        For an instance with recomputable tasks, which the model does not cover.
+        For an instance with recomputable tasks, which the model does not cover, or a checkpoint that is no
+        task.
     """
     model = flow_model(instance, checkpoints, integrality, windows, unbroken=unbroken, long=long)
     result = solve_linear(model.linear, solver=solver, **options)
@@ -287,16 +288,33 @@ def flow_model(
     Raises
     ------
     ValueError
-        For an instance with recomputable tasks, or copies that are unbroken while evictions are not whole.
+        For an instance with recomputable tasks, a checkpoint that is no task, or copies that are unbroken
+        while evictions are not whole.
     """
     if unbroken and integrality != "all":
         raise ValueError("copies are unbroken only where evictions are whole")
     if any(task.recomputable for task in instance.tasks):
         raise ValueError("FLOW does not cover recomputable tasks")
-    positions = np.array(sorted(set(checkpoints)), dtype=np.int64)
+    positions = np.array(tasks_of(instance, checkpoints), dtype=np.int64)
     whole = _Stretch(0, len(instance.tasks), range(len(instance.blocks)))
     before = [0, *accumulate(least_times(instance))]
     return _model(instance, positions, integrality, whole, before, windows, long=long if unbroken else None)
+
+
+def tasks_of(instance: Instance, checkpoints: Sequence[int]) -> list[int]:
+    """Return checkpoints in order, each once.
+
+    Raises
+    ------
+    ValueError
+        When one of them is no task.
+    """
+    positions = sorted(set(checkpoints))
+    for k in (*positions[:1], *positions[-1:]):
+        if not 0 <= k < len(instance.tasks):
+            last = len(instance.tasks) - 1
+            raise ValueError(f"checkpoint {k} is no task of {instance.name}; tasks are 0 to {last}")
+    return positions
 
 
 def window_model(

@@ -49,6 +49,9 @@ _GLANCE = 100_000
 _FIRST_SHARE = 0.1
 """Of a round of the search, before a search without addresses: what is easy is solved by then."""
 
+_BOUND_SHARE = 0.25
+"""Of the time, what the bound that needs no solver may take at most."""
+
 _MODEL_SHARE = 0.8
 """Of the time left, what a model may take at most: the search sets off from its solution."""
 
@@ -152,11 +155,13 @@ class FlowRun:
 
     def __init__(self, instance: Instance, limits: Limits) -> None:
         kernels(limits)
-        self.deadline = time.monotonic() + (_SECONDS if limits.time_limit is None else limits.time_limit)
+        began = time.monotonic()
+        seconds = _SECONDS if limits.time_limit is None else limits.time_limit
+        self.deadline = began + seconds
         self.instance, self.limits = instance, limits
         self.modelled = in_pages(instance) if limits.memory == "paged" else instance
         self.whole = finest_integrality(instance, limits.solver, self.thresholds)
-        with until(self.deadline, LEAST):
+        with until(began + _BOUND_SHARE * seconds, LEAST):
             self.bound = best_bound(instance, limits.without, limits.memory)
         self.best = limits.incumbent
         self.searches = "local-search" not in limits.without
@@ -164,9 +169,9 @@ class FlowRun:
         self.reason = "no schedule was found"
         self.cut = False
         self.told: tuple[int | None, int] | None = None
-        self.windows = None if "windows" in limits.without else self._new_windows()
+        self.windows: Windows | None = None
         self.checkpoints = Checkpoints(self.modelled, 0.0 if "hot-checkpoints" in limits.without else 0.5)
-        with until(self.deadline, LEAST):
+        with until(max(self.deadline, began + LEAST)):
             self.search = self._new_search()
 
     def answer(self) -> Answer:
@@ -227,7 +232,7 @@ class FlowRun:
         found = [] if self.limits.warm_start is None else [self.limits.warm_start]
         for rule in self.rules:
             try:
-                with until(self.deadline, LEAST):
+                with until(self.deadline, LEAST if rule == _FIRST_METHOD else 0.0):
                     ruled = find_method(rule).call(self.instance, self.limits).schedule
             except Refusal as refusal:
                 if rule == _FIRST_METHOD:
@@ -268,6 +273,8 @@ class FlowRun:
 
     def _tile(self, worker: LinearWorker, stage: Tiling) -> None:
         """Solve windows, for the models after them."""
+        if self.windows is None and "windows" not in self.limits.without:
+            self.windows = self._new_windows()
         if self.windows is None:
             return
         self.windows.prove(

@@ -11,7 +11,7 @@ and how often a task runs again within an interval, if it does.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from ..instances.memory import footprint
 from ..validate.exact_bounds import fitting, least_times
 from ..validate.exact_reruns import RerunKey, rerun_intervals
 from .bounds import Bound
-from .flow import Integrality, PricedModel, proven_by
+from .flow import Integrality, PricedModel, proven_by, tasks_of
 from .linear import LinearOptions, LinearResult, ModelBuilder, solve_linear
 from .scaling import copies_ns, size_unit, slowest_ns, time_unit
 
@@ -121,8 +121,14 @@ def _rerun_prices(
 def recompute_model(
     instance: Instance, checkpoints: Sequence[int], integrality: Integrality
 ) -> RecomputeModel:
-    """Build FLOW with recomputation on some checkpoints."""
-    return _Model(instance, tuple(sorted(set(checkpoints))), integrality).build()
+    """Build FLOW with recomputation on some checkpoints.
+
+    Raises
+    ------
+    ValueError
+        When a checkpoint is no task.
+    """
+    return _Model(instance, tuple(tasks_of(instance, checkpoints)), integrality).build()
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +242,7 @@ class _Model:
         readers: dict[tuple[int, int], set[Run]] = defaultdict(set)
         for k, j in self.again:
             for d in self.instance.tasks[k].inputs:
-                readers[d, sum(w < k for w in self.instance.writers[d])].add((k, j))
+                readers[d, bisect_left(self.instance.writers[d], k)].add((k, j))
         return readers
 
     def _add(self, version: _Version, readers: set[Run]) -> None:
@@ -247,11 +253,9 @@ class _Model:
         first = 0 if version.writer < 0 else 2 * bisect_left(self.checkpoints, version.writer)
         if version.writer >= 0 and _at(self.checkpoints, version.writer) != first:
             first += 2  # it is among the blocks of that checkpoint
-        uses = [
-            k
-            for k in instance.uses[d]
-            if version.writer < k and (version.until is None or k <= version.until)
-        ]
+        begin = bisect_right(instance.uses[d], version.writer)
+        end = None if version.until is None else bisect_right(instance.uses[d], version.until)
+        uses = instance.uses[d][begin:end]
         last_version = version.until is None
         wanted = {_at(self.checkpoints, k) for k in uses}
         if last_version and block.finally_ == "device":
@@ -433,7 +437,7 @@ def _number(instance: Instance, d: int, since: Run | None) -> int:
     if since is None:
         return 0
     k, t = since
-    return sum(w <= t if k == t else w < t for w in instance.writers[d])
+    return (bisect_right if k == t else bisect_left)(instance.writers[d], t)
 
 
 def _before(checkpoints: Sequence[int], t: int) -> int:

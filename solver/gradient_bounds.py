@@ -8,7 +8,7 @@ network, one after the other or at a shared rate; and what passes last has the r
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
@@ -25,46 +25,60 @@ def gradient_bound_ns(instance: Instance) -> int:
     if instance.cluster is UNSET or instance.gpus == 1:
         return 0
     heads = list(accumulate(least_times(instance)))
-    gradients = instance.cluster.gradients
+    cluster, gradients = instance.cluster, instance.cluster.gradients
     single = instance.engines == "single"
     bounds = [0]
-    for p in {gradient.produced_by for gradient in gradients}:
-        later = [gradient for gradient in gradients if gradient.produced_by >= p]
-        bounds.append(heads[p] + passing_ns(instance.cluster, later, single=single))
-    for gradient in gradients if instance.cluster.joins_on_host else ():
-        last = max((gradient.produced_by, *gradient.used_by))
-        freed = [g for g in gradients if max((g.produced_by, *g.used_by)) >= last]
-        bounds.append(
-            heads[last]
-            + _on_bus(instance.cluster, freed, [g.prefetch_ns for g in freed], instance.cluster.node_gpus)
-        )
+    made = sorted(gradients, key=lambda gradient: -gradient.produced_by)
+    for later, following, passing in zip(
+        made, [*made[1:], None], _passings(cluster, made, single=single), strict=False
+    ):
+        if following is None or following.produced_by < later.produced_by:
+            bounds.append(heads[later.produced_by] + passing)
+    if cluster.joins_on_host:
+        freed = sorted((max((g.produced_by, *g.used_by)), i) for i, g in enumerate(gradients))[::-1]
+        bus = _Bus(cluster, cluster.node_gpus)
+        for (last, i), following_last in zip(freed, [*(last for last, _ in freed[1:]), -1], strict=False):
+            bus.add(gradients[i], gradients[i].prefetch_ns)
+            if following_last < last:
+                bounds.append(heads[last] + bus.ns)
     return max(bounds)
 
 
-def passing_ns(cluster: Cluster, gradients: Sequence[Gradient], *, single: bool) -> int:
-    """Return how long some gradients take at least from when the first is complete on any GPU.
+def _passings(cluster: Cluster, gradients: Sequence[Gradient], *, single: bool) -> Iterator[int]:
+    """Yield after each gradient how long those so far take at least from when the first of them is complete.
 
-    `single` says that a GPU has one copy engine for both directions.
+    It is complete on any GPU then. `single` says that a GPU has one copy engine for both directions.
     """
     if not cluster.joins_on_host:
-        return sum(map(cluster.reduce_ns, gradients))
-    ways = [_Way.of(cluster, gradient) for gradient in gradients]
+        yield from accumulate(map(cluster.reduce_ns, gradients))
+        return
     gpus = cluster.node_gpus
-    sent = _on_bus(cluster, gradients, [way.send for way in ways], gpus)
-    returned = _on_bus(cluster, gradients, [way.back for way in ways], gpus)
-    by_resource = [
-        sent + min(way.add + way.exchange + way.back for way in ways),
-        min(way.send for way in ways)
-        + gpus * sum(map(cluster.accumulate_ns, gradients))
-        + min(way.exchange + way.back for way in ways),
-        min(way.added for way in ways) + sum(way.exchange for way in ways) + min(way.back for way in ways),
-        min(way.added + way.exchange for way in ways) + returned,
-        *(way.added + way.exchange + way.returned for way in ways),
-    ]
-    if single:
-        both = [*(way.send for way in ways), *(way.back for way in ways)]
-        by_resource.append(_on_bus(cluster, [*gradients, *gradients], both, gpus))
-    return max(by_resource)
+    sent, returned, both = (_Bus(cluster, gpus) for _ in range(3))
+    adding = exchanging = longest = 0
+    after_sent = before_added = after_added = before_exchanged = after_exchanged = before_back = math.inf
+    for gradient in gradients:
+        way = _Way.of(cluster, gradient)
+        sent.add(gradient, way.send)
+        returned.add(gradient, way.back)
+        both.add(gradient, way.send)
+        both.add(gradient, way.back)
+        adding += cluster.accumulate_ns(gradient)
+        exchanging += way.exchange
+        after_sent = min(after_sent, way.add + way.exchange + way.back)
+        before_added, after_added = min(before_added, way.send), min(after_added, way.exchange + way.back)
+        before_exchanged, after_exchanged = min(before_exchanged, way.added), min(after_exchanged, way.back)
+        before_back = min(before_back, way.added + way.exchange)
+        longest = max(longest, way.added + way.exchange + way.returned)
+        yield int(
+            max(
+                sent.ns + after_sent,
+                before_added + gpus * adding + after_added,
+                before_exchanged + exchanging + after_exchanged,
+                before_back + returned.ns,
+                longest,
+                both.ns if single else 0,
+            )
+        )
 
 
 def own_passing_ns(cluster: Cluster, gradients: Sequence[Gradient]) -> int:
@@ -96,18 +110,37 @@ class _Way:
 
     @classmethod
     def of(cls, cluster: Cluster, gradient: Gradient) -> _Way:
-        send, sent = (_on_bus(cluster, [gradient], [gradient.offload_ns], n) for n in (1, cluster.node_gpus))
-        back, returned = (
-            _on_bus(cluster, [gradient], [gradient.prefetch_ns], n) for n in (1, cluster.node_gpus)
-        )
+        one, all_gpus = 1, cluster.node_gpus
+        send, sent = (_on_bus(cluster, gradient, gradient.offload_ns, n) for n in (one, all_gpus))
+        back, returned = (_on_bus(cluster, gradient, gradient.prefetch_ns, n) for n in (one, all_gpus))
         add = cluster.accumulate_ns(gradient)
         added = max(send + cluster.node_gpus * add, sent + add)
         exchange = cluster.exchange_ns(gradient) if cluster.nodes > 1 else 0
         return cls(send, add, added, exchange, back, returned)
 
 
-def _on_bus(cluster: Cluster, gradients: Sequence[Gradient], times: Sequence[int], gpus: int) -> int:
+def _on_bus(cluster: Cluster, gradient: Gradient, time: int, gpus: int) -> int:
+    """Time in which each of some GPUs copies a gradient one way."""
+    bus = _Bus(cluster, gpus)
+    bus.add(gradient, time)
+    return bus.ns
+
+
+class _Bus:
     """Time in which each of some GPUs copies gradients one way: on its own engine, and all on the bus."""
-    loads = [cluster.load(g.bytes, time) for g, time in zip(gradients, times, strict=True) if time]
-    on_bus = gpus * sum(loads, Fraction(0)) * SECOND / cluster.bus_bytes_per_second
-    return max(sum(times), math.ceil(on_bus))
+
+    def __init__(self, cluster: Cluster, gpus: int) -> None:
+        self._cluster, self._gpus = cluster, gpus
+        self._engine, self._load = 0, Fraction(0)
+
+    def add(self, gradient: Gradient, time: int) -> None:
+        """Add a gradient that an engine copies in some time."""
+        self._engine += time
+        if time:
+            self._load += self._cluster.load(gradient.bytes, time)
+
+    @property
+    def ns(self) -> int:
+        """What those that were added take."""
+        on_bus = self._gpus * self._load * SECOND / self._cluster.bus_bytes_per_second
+        return max(self._engine, math.ceil(on_bus))

@@ -74,23 +74,25 @@ class Host:
         MethodError
             When it breaks its contract. What a method of the user's program raises is raised as it is.
         """
-        began, seconds = time.perf_counter(), 0.0
-        if limits.warm_start is not None:
-            limits = replace(limits, warm_start=reread(limits.warm_start))
-        if self.info.guest:
-            limit = None if limits.time_limit is None else limits.time_limit + GRACE
-            # Nobody is told of better schedules meanwhile: they are in the other process.
-            limits = replace(limits, on_better=None)
-            seconds, packed = self._ask("call", encode(instance), limits, wall_limit=limit)
-            answer = _unpacked(self.info.name, packed)
-        else:
+        began, own = time.perf_counter(), 0.0
+        try:
+            if limits.warm_start is not None:
+                limits = replace(limits, warm_start=reread(limits.warm_start))
+            if self.info.guest:
+                limit = None if limits.time_limit is None else limits.time_limit + GRACE
+                # Nobody is told of better schedules meanwhile: they are in the other process.
+                limits = replace(limits, on_better=None)
+                own, packed = self._ask("call", encode(instance), limits, wall_limit=limit)
+                return _unpacked(self.info.name, packed)
             copied = reread(instance)
             called = time.perf_counter()
-            found = self._here(self.info.call, copied, limits)
-            seconds = time.perf_counter() - called
-            answer = _read(self.info.name, found)
-        self.waited += time.perf_counter() - began - seconds
-        return answer
+            try:
+                found = self._here(self.info.call, copied, limits)
+            finally:
+                own = time.perf_counter() - called
+            return _read(self.info.name, found)
+        finally:
+            self.waited += time.perf_counter() - began - own
 
     def transform(self, instance: Instance) -> Instance:
         """Return the instance that the method plans on: the instance itself where it has no transform.

@@ -19,7 +19,7 @@ from math import gcd
 
 import numpy as np
 
-from ..heuristics.clock import left
+from ..heuristics.clock import LEAST, left
 from ..heuristics.methods import Limits
 from ..instances.buffers import Buffer
 from ..instances.errors import PebblerError
@@ -43,9 +43,6 @@ _FEW_BUFFERS = 150
 _LITTLE = 1.0
 """Where little effort is asked for: turns; buffers of a group above which CP-SAT, whose presolve alone takes
 long then, is left out; and its limit, in what it calls deterministic seconds."""
-
-_LEAST = 1.0
-"""Seconds that first fit gets under any limit, so that nearly always there is a packing."""
 
 _LARGEST_COEFFICIENT = 2**31
 """CP-SAT is not given sizes from here on, after division by what they share (google/or-tools #5293)."""
@@ -135,7 +132,7 @@ def pack(
     )
     groups = [(members, _Group(buffers, members, unit)) for members in _connected(buffers)]
     work.lower = max(group.lower for _, group in groups)
-    first_until = math.inf if time_limit is None else time.monotonic() + max(time_limit, _LEAST)
+    first_until = math.inf if time_limit is None else time.monotonic() + max(time_limit, LEAST)
     interrupted = False
     try:
         for _, group in groups:

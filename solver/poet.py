@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -127,8 +128,9 @@ class PagedStages(Stages):
 
     def _save(self, d: int, t: int, left: int | None) -> None:
         """Let the host have, before a stage, what it had if that is valid, or what is copied."""
-        block, written = self.instance.blocks[d], [w for w in self.instance.writers[d] if w < t]
-        if written[-1:] == [t - 1]:
+        block, writers = self.instance.blocks[d], self.instance.writers[d]
+        written = bisect_left(writers, t)
+        if written and writers[written - 1] == t - 1:
             self.host.pop(d, None)
         if left is None or block.offload_ns is None or not written:
             return

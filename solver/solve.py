@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
@@ -13,6 +14,7 @@ from typing import Literal
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from ..heuristics.clock import LEAST, until
 from ..heuristics.cluster import spread
 from ..heuristics.loading import load_for
 from ..heuristics.methods import Answer, Limits, MethodError, OnBetter, Refusal, find_method
@@ -151,7 +153,7 @@ def solve(
     method
         A name that `list_methods` knows.
     time_limit
-        Seconds; None: until the method is done.
+        Seconds; None: until the method is done. The bound that needs no solver has as many before it.
     seed, workers
         Of random decisions, and threads of a solver.
     memory
@@ -237,19 +239,21 @@ def attempt(
     if bound is not None:
         answers.claim(bound)
     elif not answers.bounded:
-        answers.claim(best_bound(instance, memory=memory))
+        with until(math.inf if time_limit is None else time.monotonic() + time_limit, LEAST):
+            answers.claim(best_bound(instance, memory=memory))
     if warm_start is not None:
         _start_with(answers, warm_start)
     limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log, frozenset(without), on_better)
     schedule = failure = None
     load_for(info.call, limits)
+    excluded = _excluded(instance, memory)
     began = time.perf_counter()
     with Host(info) as host:
         answer, seconds = Answer(None), 0.0
         try:
-            if (reason := _excluded(instance, memory)) is not None:
+            if excluded is not None:
                 answers.deny()
-                answer = Answer(None, reason, infeasible=True)
+                answer = Answer(None, excluded, infeasible=True)
             elif instance.cluster is UNSET:
                 answer = host.solve(instance, limits)
             else:

@@ -35,14 +35,17 @@ def least_times(instance: Instance) -> list[int]:
 
 def fitting(instance: Instance, k: int) -> tuple[Algorithm, ...]:
     """Algorithms of task k whose workspace fits the pool beside its blocks; all where none does."""
-    room = instance.pool_bytes - _touched_bytes(instance, k)
     algorithms = instance.tasks[k].algorithms
+    if len(algorithms) == 1:
+        return algorithms
+    room = instance.pool_bytes - _touched_bytes(instance, k)
     return tuple(a for a in algorithms if a.workspace_bytes <= room) or algorithms
 
 
 def _touched_bytes(instance: Instance, k: int) -> int:
     """Bytes of the blocks that task k touches: all of them are in memory while it runs."""
-    return sum(instance.blocks[d].bytes for d in instance.tasks[k].blocks)
+    blocks = instance.blocks
+    return sum([blocks[d].bytes for d in instance.tasks[k].blocks])
 
 
 def _needed(instance: Instance, d: int) -> list[int]:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pebbler.heuristics import clock
 from pebbler.heuristics.clock import OutOfTime, look, until
+from pebbler.heuristics.layerwise import passes
 from pebbler.heuristics.methods import Limits, find_method
+from pebbler.heuristics.placement import pack
+from pebbler.heuristics.program import ProgramBuilder
+from pebbler.heuristics.reruns import each_stage
+from pebbler.heuristics.search_problem import problem_of
 from pebbler.instances.generators import Knobs, generate
 from pebbler.instances.instance import Instance
 from pebbler.instances.shapes import Recurrent
 from pebbler.instances.workload import Workload
+from pebbler.solver import guests
 from pebbler.solver.solve import Status, solve
 
 
@@ -34,6 +42,58 @@ def test_a_rule_gives_up_at_its_limit(large: Instance, rule: str, monkeypatch: p
         find_method(rule).call(large, Limits(time_limit=0.05))
     assert time.monotonic() - began < 2.0
     assert find_method(rule).call(large, Limits(time_limit=600)).schedule is not None
+
+
+@pytest.mark.parametrize("rule", ["vdnn-dyn", "superneurons-rule"])
+def test_a_rule_that_tries_one_way_after_the_other_gives_up_with_the_first(
+    large: Instance, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of time is a refusal, and a refusal of one way leads to the next: each began its work anew."""
+    monkeypatch.setattr(clock, "LEAST", 0.0)
+    begun = []
+    built = ProgramBuilder.__init__
+
+    def building(self: ProgramBuilder, *arguments: Any, **options: Any) -> None:
+        begun.append(self)
+        built(self, *arguments, **options)
+        clock._deadline.set(-math.inf)
+
+    monkeypatch.setattr(ProgramBuilder, "__init__", building)
+    with pytest.raises(OutOfTime):
+        find_method(rule).call(large, Limits())
+    assert len(begun) == 1
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda instance: problem_of(instance, "contiguous"),
+        lambda instance: problem_of(instance, "paged"),
+        lambda instance: ProgramBuilder(instance),
+        lambda instance: list(each_stage(instance)),
+        lambda instance: passes(instance),
+        lambda instance: pack([(1, 0, 1)], 512, 512),  # noqa: ARG005
+    ],
+)
+def test_work_over_all_tasks_looks_at_the_clock(large: Instance, work: Callable[[Instance], object]) -> None:
+    work(large)
+    with until(time.monotonic() - 1), pytest.raises(OutOfTime):
+        work(large)
+
+
+def test_the_copy_that_a_method_gets_is_not_its_own_time(
+    large: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it refuses: the seconds of the copy were told as those of the method then."""
+
+    def slowly(instance: Instance) -> Instance:
+        time.sleep(2.0)
+        return instance
+
+    monkeypatch.setattr(guests, "reread", slowly)
+    result = solve(large, "brute-force")
+    assert "too many" in result.stopped_by
+    assert result.solve_seconds < 1.5
 
 
 def test_the_limit_is_the_reason_that_is_told(large: Instance, monkeypatch: pytest.MonkeyPatch) -> None:

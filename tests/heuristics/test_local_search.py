@@ -11,6 +11,7 @@ from pebbler.benchmark.tiny import tiny_instance
 from pebbler.heuristics.choices import by_speed, fastest_within
 from pebbler.heuristics.gaps import Guide, gaps_of
 from pebbler.heuristics.methods import Limits, Refusal, find_method
+from pebbler.heuristics.parts import with_parts
 from pebbler.heuristics.search import LocalSearch
 from pebbler.heuristics.search_kernel import (
     AFTER,
@@ -82,6 +83,17 @@ def test_tiny_instances_are_solved_like_by_brute_force(first: int) -> None:
 
 
 CASES = [("vgg16", 256, "k40", "12GiB"), ("resnet34", 256, "v100", "50%"), ("googlenet", 128, "k40", "40%")]
+
+
+@pytest.mark.parametrize("memory", ["paged", "contiguous", "divisible"])
+@pytest.mark.parametrize("parts", [False, True])
+def test_arrays_are_as_the_kernels_were_compiled_for(memory: MemoryModel, parts: bool) -> None:
+    """Others would be compiled for anew, for a minute, while the clock of a method runs."""
+    instance = Workload("vgg16", 64, "k40").instance("1.2xMmin")
+    problem = problem_of(with_parts(instance) if parts else instance, memory)
+    arrays = [one for one in problem if isinstance(one, np.ndarray)]
+    assert len(arrays) == 8
+    assert all(one.dtype == np.int64 and one.flags.c_contiguous and one.flags.writeable for one in arrays)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -19,7 +19,7 @@ from pebbler import list_methods
 from pebbler.instances.cluster_workload import cluster_instances, several_gpus
 from pebbler.instances.generators import Knobs, generate
 from pebbler.instances.instance import Instance
-from pebbler.instances.shapes import Layered, Recurrent
+from pebbler.instances.shapes import Layered, Recurrent, Residual
 from pebbler.instances.transforms import split_parts
 from pebbler.instances.workload import Workload
 from pebbler.solver.child import Child, ChildEnded
@@ -43,15 +43,20 @@ def _drawn(steps: int, **knobs: int) -> Instance:
     )
 
 
+def _residual(blocks: int) -> Instance:
+    knobs = Knobs(slack_percent=20)
+    return generate(f"residual-{blocks}", Residual(blocks, 4), knobs, np.random.default_rng(0))
+
+
 def _layered(size: int) -> Instance:
     """A graph as those of MOCCASIN: everything may run again, nothing is copied, no backward pass."""
     knobs = Knobs(slack_percent=20, recomputable_percent=100, transfer_percent=0, backward=False)
     return generate(f"layered-{size}", Layered(size, 20), knobs, np.random.default_rng(0))
 
 
-def _cluster() -> Instance:
+def _cluster(gpus: int) -> Instance:
     workload = Workload("resnet152", 64, "k40")
-    return cluster_instances(workload, "1.2xMmin", several_gpus(workload, 4))[-1]
+    return cluster_instances(workload, several_gpus(workload, gpus), "1.2xMmin")[-1]
 
 
 def _parts() -> Instance:
@@ -60,11 +65,13 @@ def _parts() -> Instance:
 
 KINDS: dict[str, Callable[[], Instance]] = {
     "10^4 tasks": partial(_drawn, 1250),
+    "10^4 tasks, residual": partial(_residual, 1000),
     "10^5 tasks": partial(_drawn, 12500),
     "10^3 tasks may run again": partial(_drawn, 125, recomputable_percent=100),
     "10^4 tasks may run again": partial(_drawn, 1250, recomputable_percent=100),
     "240 tasks, no copies": partial(_layered, 240),
-    "4 GPUs": _cluster,
+    "2 GPUs": partial(_cluster, 2),
+    "4 GPUs": partial(_cluster, 4),
     "parts": _parts,
 }
 """Instances, by what is large in them."""

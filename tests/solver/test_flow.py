@@ -19,6 +19,7 @@ from pebbler.solver.bounds import best_bound, compute_bound
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.checkpoints import hot_checkpoints
 from pebbler.solver.flow import flow_bound, flow_model
+from pebbler.solver.flow_recompute import recompute_bound
 from pebbler.solver.linear import ModelBuilder, solve_linear
 
 from ..samples import chunks
@@ -141,6 +142,16 @@ def test_recomputable_tasks_are_not_covered() -> None:
     instance = next(i for i in map(tiny_instance, range(99)) if any(t.recomputable for t in i.tasks))
     with pytest.raises(ValueError, match="recomputable"):
         flow_model(instance, [0], "none")
+
+
+@pytest.mark.parametrize("checkpoint", [-1, 999])
+def test_a_checkpoint_that_is_no_task_is_refused(checkpoint: int) -> None:
+    instance = Workload("alexnet", 64, "k40").instance("1.05xMmin")
+    last = len(instance.tasks) - 1
+    wrong = f"checkpoint {checkpoint} is no task of {instance.name}; tasks are 0 to {last}"
+    for bound in (flow_bound, recompute_bound):
+        with pytest.raises(ValueError, match=wrong):
+            bound(instance, [0, checkpoint, 1])
 
 
 def test_checkpoints_are_positions_in_order_and_not_too_many() -> None:

@@ -281,7 +281,7 @@ def test_without_time_the_packing_holds_and_nothing_is_claimed() -> None:
 
 
 def test_first_fit_gives_up_where_one_order_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "_LEAST", 0.0)
+    monkeypatch.setattr(packing, "LEAST", 0.0)
     result = pack(random_buffers(8, 400, horizon=30), time_limit=0)
     assert (result.status, result.offsets) == (Status.UNKNOWN, None)
     assert result.lower_bound > 0
