@@ -173,7 +173,7 @@ def test_compare_a_network(toys: Toys, keep: Method, capsys: pytest.CaptureFixtu
     }
 
 
-@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+@pytest.mark.parametrize("memory", ["contiguous", pytest.param("paged", marks=pytest.mark.slow)])
 def test_schedules_of_the_real_methods_pass_the_checker(
     memory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,7 +71,7 @@ def test_tasks_of_a_layer_that_lie_apart_are_units_apart() -> None:
 @pytest.mark.parametrize(
     ("layers", "words"),
     [
-        (3, "meta.layers is not a list of layers"),
+        ([3], "meta.layers is not a list of layers"),
         ([{"name": "c"}], "meta.layers is not a list of layers: Object missing required field"),
         ([{"name": "c", "kind": "conv", "forward": [-1], "backward": []}], "not a list of layers"),
         ([{"name": "c", "kind": "conv", "forward": [1], "backward": []}], "layer 'c' names no task 1"),

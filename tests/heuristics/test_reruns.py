@@ -148,13 +148,13 @@ def test_the_search_meets_exhaustive_search(first: int) -> None:
 
 def test_without_copies_the_search_meets_the_dynamic_programme_on_a_chain() -> None:
     """At every budget at which there is a schedule; where the pool is too small for the first plan, too."""
-    forward, backward = random_chain(5, seed=5)
+    forward, backward = random_chain(4, seed=4)
     instance = training_chain(forward, backward, 1, 1)
     feasible = 0
     for budget in range(least_budget(instance), unlimited_peak(instance) + 1):
         limited = with_budget(instance, budget)
         search = RerunSearch(limited, "contiguous")
-        search.run(work=200_000)
+        search.run(work=100_000)
         optimum = chain_optimum(forward, backward, 1, 1, budget)
         schedule = search.schedule("search")
         if optimum == math.inf:
@@ -164,7 +164,7 @@ def test_without_copies_the_search_meets_the_dynamic_programme_on_a_chain() -> N
         assert check(limited, schedule).reasons == ()
         assert schedule.makespan_ns == optimum
         feasible += 1
-    assert feasible >= 4
+    assert feasible >= 3
 
 
 def test_the_same_seed_gives_the_same_schedule() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pebbler.benchmark.tiny import tiny_instance
 from pebbler.heuristics.parts import with_parts
 from pebbler.instances.instance import Instance
@@ -42,6 +44,7 @@ def test_a_few_that_the_solutions_suggest_beat_many_hot_ones() -> None:
     assert max(few) > 1.02 * few[0]
 
 
+@pytest.mark.slow
 def test_whole_models_of_few_tasks_lead_to_better_ones() -> None:
     instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
     optima = refined(instance, [12, 16, 21, 28], "all")

@@ -30,6 +30,8 @@ from pebbler.validate.check import check
 from pebbler.validate.execution.cpu import CpuBackend
 from pebbler.validate.execution.trial import attempt
 
+from ..samples import chunks
+
 STATES = 5_000
 """Of exhaustive search; where they are not enough, the instance is left out."""
 
@@ -40,7 +42,7 @@ def optimum(instance: Instance) -> int | None:
     return None if found is None else found.makespan_ns
 
 
-@pytest.mark.parametrize("first", range(0, 45, 15))
+@pytest.mark.parametrize("first", chunks(range(0, 45, 15)))
 def test_every_choice_of_checkpoints_bounds_from_below(first: int) -> None:
     """Whatever is whole; with all checkpoints, the whole model mostly meets the optimum."""
     solved = met = 0
@@ -124,7 +126,7 @@ def test_a_solution_decides_what_runs_again_and_what_is_copied() -> None:
     ("instances", "memory"),
     [
         (map(recomputing, range(15)), "contiguous"),
-        (map(recomputing, range(15, 30)), "contiguous"),
+        pytest.param(map(recomputing, range(15, 30)), "contiguous", marks=pytest.mark.slow),
         (map(page_sized, in_parts_too(15)), "paged"),
     ],
     ids=["first", "more", "in parts"],
