@@ -554,8 +554,8 @@ def ticks_of_cp_sat(case: Case) -> Iterator[Claim]:
     """Let no task run again. CP-SAT's bound on the interval model, with sizes in units and times in ticks,
     both rounded down, is at most the makespan of every schedule. Where neither was rounded, its optimum is
     that of divisible memory, and what it calls infeasible has no schedule."""
-    found = solve_divisible(case.instance, Limits())
     possible = case.optimum
+    found = solve_divisible(case.instance, Limits(time_limit=10.0))  # what it has until then is a bound, too
     if found.status == "INFEASIBLE":
         yield Claim("infeasible by CP-SAT", math.inf, possible)
         return
