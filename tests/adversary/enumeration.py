@@ -30,14 +30,14 @@ class Moment(NamedTuple):
 
     `device` has for each block the version that is (or will be, when what writes it has ended) on the device,
     `host` the version there; None where there is none. `ran` is how many tasks have been started for the
-    first time.
+    first time. `noted` is what was copied, and from which use on a block was absent, where that matters.
     """
 
     ran: int
     device: tuple[int | None, ...]
     host: tuple[int | None, ...]
     streams: tuple[Work | None, ...]
-    copied: frozenset[tuple[str, int, int]] = frozenset()
+    noted: frozenset[tuple[str, int, int]] = frozenset()
 
 
 class TooManyError(Exception):
@@ -63,6 +63,12 @@ class Enumeration:
             self.writes.append(
                 [k for k, task in enumerate(instance.tasks) if d in task.outputs or d in task.updates]
             )
+        self.stays: list[list[tuple[int, int]]] = []  # per block, from a use to the next
+        for d, block in enumerate(instance.blocks):
+            marks = [-1] if block.initially != "absent" else []
+            marks += [k for k, task in enumerate(instance.tasks) if d in task.blocks]
+            marks += [len(instance.tasks)] if block.finally_ == "device" else []
+            self.stays.append([*itertools.pairwise(marks)])
 
     def shortest(self) -> int | None:
         """Least time in which everything can be done; None where it cannot be done at all."""
@@ -84,9 +90,9 @@ class Enumeration:
     def idle(self, first: int) -> int | None:
         """Least time, from the end of task `first - 1` on, for which no known copy is on the last engine.
 
-        Known are one prefetch in each stay of a block between uses that has a task from `first - 1` on
-        inside, and one offload of a version that has such a stay, or must end on the host. Schedules that
-        copy any of these twice are left out.
+        Known are one prefetch in each stay of a block between uses in which it was absent when a task from
+        `first - 1` on began or ended, and the first offload of a version that has such a stay, or must end on
+        the host. Schedules that copy any of these twice are left out.
         """
 
         def counts(now: Moment) -> bool:
@@ -118,7 +124,7 @@ class Enumeration:
             cost, _, now = heapq.heappop(queue)
             if cost > best[now]:
                 continue
-            if self._is_over(now):
+            if self._is_over(now) and self._keeps_word(now):
                 return cost
             seen += 1
             if seen > self.most:
@@ -150,14 +156,14 @@ class Enumeration:
         if now.streams[0] is None:
             for k in range(min(now.ran + 1, len(self.instance.tasks))):
                 if k == now.ran or self.instance.tasks[k].recomputable:
-                    yield from self._run(now, k)
+                    yield from self._run(now, k, known_from)
         for d in range(len(self.instance.blocks)):
             yield from self._copy(now, d, "offload", 1, known_from)
             yield from self._copy(now, d, "prefetch", 1 if self.single else 2, known_from)
         if any(now.streams):
-            yield self._pass(now)
+            yield self._pass(now, known_from)
 
-    def _run(self, now: Moment, k: int) -> Iterator[tuple[Moment, int]]:
+    def _run(self, now: Moment, k: int, known_from: int | None) -> Iterator[tuple[Moment, int]]:
         """Start a task: what it reads is there in the version of its turn, and nothing copies what it
         writes."""
         task = self.instance.tasks[k]
@@ -178,7 +184,7 @@ class Enumeration:
                 ran=max(now.ran, k + 1), device=tuple(device), streams=(work, *now.streams[1:])
             )
             if self._fits(later):
-                yield later, 0
+                yield self._noted(later, k, known_from), 0
 
     def _copy(
         self, now: Moment, d: int, kind: str, stream: int, known_from: int | None
@@ -197,36 +203,53 @@ class Enumeration:
             if now.device[d] is not None or now.host[d] != latest or self._is_copied(now, d, "offload"):
                 return
             later = now._replace(device=_with(now.device, d, latest))
-        mark = 0
-        if known_from is not None:
-            name = self._known(now, d, kind, known_from)
-            if name is not None and name in now.copied:
-                return
-            if name is not None:
-                mark, later = 1, later._replace(copied=later.copied | {name})
-        work = Work(kind, d, mark, time)
-        streams = (*now.streams[:stream], work, *now.streams[stream + 1 :])
-        later = later._replace(streams=streams)
-        if self._fits(later):
-            yield later, 0
+        for mark, noted in [(0, now.noted)] if known_from is None else self._ways(now, d, kind):
+            work = Work(kind, d, mark, time)
+            streams = (*now.streams[:stream], work, *now.streams[stream + 1 :])
+            moment = later._replace(streams=streams, noted=noted)
+            if self._fits(moment):
+                yield moment, 0
 
-    def _known(self, now: Moment, d: int, kind: str, first: int) -> tuple[str, int, int] | None:
-        """Name of a copy that the models know, by its version or the use before it."""
-        tasks, block = self.instance.tasks, self.instance.blocks[d]
-        end = len(tasks)
-        marks = [-1] if block.initially != "absent" else []
-        marks += [k for k, task in enumerate(tasks) if d in task.blocks]
-        marks += [end] if block.finally_ == "device" else []
-        stays = [s for s in itertools.pairwise(marks) if any(s[0] < k < s[1] for k in range(first, end))]
+    def _ways(self, now: Moment, d: int, kind: str) -> Iterator[tuple[int, frozenset[tuple[str, int, int]]]]:
+        """Whether a copy is known, and what is noted then; nothing where it is made again."""
         if kind == "prefetch":
-            after = max((mark for mark in marks if mark < now.ran), default=-1)
-            return ("prefetch", d, after) if any(stay[0] == after for stay in stays) else None
-        latest = self._latest(now, d)
-        leaves = block.finally_ == "host" and latest == len(self.writes[d])
-        stays = [stay for stay in stays if self._before(d, stay[0] + 1) == latest]
-        return ("offload", d, latest) if latest and (leaves or stays) else None
+            after = max((stay[0] for stay in self.stays[d] if stay[0] < now.ran), default=-1)
+            if ("prefetch", d, after) not in now.noted:
+                known = ("absent", d, after) in now.noted
+                yield int(known), now.noted | ({("prefetch", d, after)} if known else set())
+            return
+        version = self._latest(now, d)
+        if ("offload", d, version) in now.noted:
+            return
+        yield 0, now.noted | {("offload", d, version)}
+        if version:
+            yield 1, now.noted | {("offload", d, version), ("known", d, version)}
 
-    def _pass(self, now: Moment) -> tuple[Moment, int]:
+    def _keeps_word(self, now: Moment) -> bool:
+        """Whether each offload that was to be known is: its version was absent, or must end on the host."""
+        for what, d, version in now.noted:
+            if what != "known":
+                continue
+            leaves = self.instance.blocks[d].finally_ == "host" and version == len(self.writes[d])
+            stays = [after for after, _ in self.stays[d] if self._before(d, after + 1) == version]
+            if not leaves and not any(("absent", d, after) in now.noted for after in stays):
+                return False
+        return True
+
+    def _noted(self, now: Moment, k: int, known_from: int | None) -> Moment:
+        """Note where blocks are absent when a task begins or ends."""
+        if known_from is None or k < known_from:
+            return now
+        absent = {
+            ("absent", d, after)
+            for d, version in enumerate(now.device)
+            if version is None
+            for after, until in self.stays[d]
+            if after < k < until
+        }
+        return now._replace(noted=now.noted | absent)
+
+    def _pass(self, now: Moment, known_from: int | None) -> tuple[Moment, int]:
         """Let the next thing end, and with it what ends at the same time."""
         elapsed = min(work.left for work in now.streams if work)
         host, streams = list(now.host), []
@@ -236,7 +259,11 @@ class Enumeration:
                     host[work.item] = now.device[work.item]
                 work = None
             streams.append(work and work._replace(left=work.left - elapsed))
-        return now._replace(host=tuple(host), streams=tuple(streams)), elapsed
+        later = now._replace(host=tuple(host), streams=tuple(streams))
+        run = now.streams[0]
+        if run is not None and streams[0] is None:
+            later = self._noted(later, run.item, known_from)
+        return later, elapsed
 
     # --- what is so ---------------------------------------------------------------------------------
 

@@ -400,8 +400,9 @@ def windows(case: Case) -> Iterator[Claim]:
 def idle_windows(case: Case) -> Iterator[Claim]:
     """Let no task run again. From the end of the task before the last so many tasks to the end of the
     schedule, the engine of prefetches is without a copy that FLOW knows for at least the optimum of the idle
-    window. FLOW knows one offload of a version that has a stay with a checkpoint inside or must end on the
-    host, and one prefetch in each such stay; the checkpoints are the last tasks and the one before them."""
+    window. FLOW knows one prefetch in each stay in which the block is absent when a task that is a checkpoint
+    begins or ends, and the first offload of a version that has such a stay or must end on the host; the
+    checkpoints are the last tasks and the one before them."""
     for window in _windows(case, case.rng.choice(("all", "none"))):
         if window.idle:
             yield Claim(f"idle {window}", window.least_ns, _least_of(case, window))
