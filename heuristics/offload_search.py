@@ -50,10 +50,10 @@ def find_scheme(
     if builder.memory != "contiguous":
         return _pages(builder, size, movable, needed_at, now)
     starts, sizes, blocks = builder.segments()
-    free = blocks < 0
-    goes = free | movable[blocks]
-    copied = ~free & ~builder.host_copies()[blocks]
-    times, amounts = builder.offload_ns[blocks] * copied, builder.bytes[blocks] * copied
+    goes = np.append(movable, True)[blocks]  # what is appended is a hole's, which is block -1
+    copied = ~np.append(builder.host_copies(), True)[blocks]
+    times = np.append(builder.offload_ns, 0)[blocks] * copied
+    amounts = np.append(builder.bytes, 0)[blocks] * copied
 
     new_run = np.ones(len(starts), dtype=bool)
     new_run[1:] = (starts[1:] != starts[:-1] + sizes[:-1]) | ~goes[1:] | ~goes[:-1]
@@ -71,7 +71,7 @@ def find_scheme(
 
     busy, bytes_out = over(times), over(amounts)
     least = np.where(busy > 0, np.maximum(builder.copy_queue_end() + busy - now, 0), 0)
-    soonest = np.append(np.where(free, _NEVER, needed_at[blocks]), _NEVER)
+    soonest = np.append(np.append(needed_at, _NEVER)[blocks], _NEVER)
     soonest = np.minimum.reduceat(soonest, np.stack((first, last + 1), axis=1).ravel())[::2]
     best: tuple[int, int, Scheme] | None = None
     for i in np.lexsort((-soonest, bytes_out, least)):

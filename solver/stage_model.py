@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..heuristics.clock import look
 from ..heuristics.methods import Limits, Refusal
-from ..heuristics.placement import build
+from ..heuristics.placement import build, build_planned
 from ..heuristics.program import ProgramBuilder
 from ..heuristics.reruns import each_stage
 from ..instances.buffers import Buffer
@@ -283,14 +283,17 @@ def placed(
     Refusal
         When there is no place.
     """
+    def issued(builder: ProgramBuilder) -> None:
+        issue(builder, actions)
+
     try:
-        return build(instance, limits.memory, lambda builder: issue(builder, actions))
-    except Refusal:
+        return build(instance, limits.memory, issued)
+    except Refusal as error:
         if limits.memory != "contiguous" or any(block.tensor is not None for block in instance.blocks):
             raise
-        sketch = ProgramBuilder(instance, memory="divisible")
-        start = dict.fromkeys(sketch.resident_blocks())
-        issue(sketch, actions)
+        reason = str(error)
+
+    def searched(sketch: ProgramBuilder) -> list[int]:
         buffers = [
             Buffer(str(i), begin, end, size, instance.alignment_bytes)
             for i, (size, begin, end) in enumerate(sketch.lifetimes())
@@ -298,12 +301,12 @@ def placed(
         capacity, seconds = instance.pool_bytes, min(max(deadline - time.monotonic(), 0.0), _PACK_SECONDS)
         found = pack(buffers, capacity=capacity, time_limit=seconds, workers=limits.workers, seed=limits.seed)
         if found.interrupted:
-            raise KeyboardInterrupt from None
+            raise KeyboardInterrupt
         if found.offsets is None:
-            raise
-        builder = ProgramBuilder(instance, plan=found.offsets, start=start)
-        issue(builder, actions)
-        return builder
+            raise Refusal(reason)
+        return found.offsets
+
+    return build_planned(instance, issued, searched)
 
 
 def issue(builder: ProgramBuilder, actions: Sequence[Action]) -> None:
@@ -319,7 +322,8 @@ def issue(builder: ProgramBuilder, actions: Sequence[Action]) -> None:
     instance, there = builder.instance, set(builder.resident_blocks())
     loaded = _loaded_first(instance, actions)
     for d, block in enumerate(instance.blocks):
-        if d in loaded & there:
+        is_over = not instance.uses[d] and block.finally_ != "device"
+        if d in there and (d in loaded or is_over):
             builder.release(d)
         elif block.initially == "device" and instance.uses[d] and d not in loaded | there:
             raise Refusal(f"no place for block '{block.name}', which starts on the device")

@@ -439,3 +439,8 @@ def test_what_must_end_on_the_device_comes_back_even_through_the_host() -> None:
     too_much = msgspec.structs.replace(instance, blocks=all_of_them, budget_bytes=10)
     with pytest.raises(Refusal, match="after the last task"):
         find_method("modnn").call(too_much, Limits())
+
+
+def test_a_workspace_that_does_not_fit_where_there_is_no_block() -> None:
+    instance = made_of(1, {}, [("a", "", "", [(1, 2), (5, 0)])])
+    assert solve(instance).makespan_ns == 5

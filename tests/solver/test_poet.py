@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from pebbler.benchmark.chain import page_sized
 from pebbler.benchmark.tiny import recomputing, tiny_instance, without_copies
 from pebbler.heuristics.reruns import stages_of
-from pebbler.instances.instance import Instance
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.transforms import with_recomputation
 from pebbler.instances.workload import Workload
 from pebbler.solver.brute_force import brute_force
@@ -95,3 +95,27 @@ def test_what_it_cannot_do_is_one_sentence() -> None:
     ]
     assert any("must end on the host, and its offload_ns is null" in reason for reason in told)
     assert any("is on the host only, and its prefetch_ns is null" in reason for reason in told)
+
+
+def test_blocks_that_no_task_uses_make_room() -> None:
+    """Found by the study of bounds: two blocks that nothing reads, and one byte for the only output."""
+    unused = tuple(
+        Block(name=f"b{i}", bytes=1, offload_ns=0, prefetch_ns=0, initially="device") for i in range(2)
+    )
+    out = Block(name="out", bytes=1, offload_ns=0, prefetch_ns=0)
+    algorithm = Algorithm(name="a", duration_ns=3, workspace_bytes=0)
+    task = Task(name="k", inputs=(), outputs=(2,), algorithms=(algorithm,))
+    instance = Instance(
+        name="unused",
+        engines="duplex",
+        budget_bytes=1,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=(*unused, out),
+        tasks=(task,),
+    )
+    assert solve(instance, "poet").makespan_ns == 3
+    none = replace(instance, blocks=tuple(replace(b, finally_="device") for b in instance.blocks))
+    result = solve(none, "poet")
+    assert result.schedule is None
+    assert result.status is not Status.ERROR
