@@ -262,7 +262,7 @@ class Comparison:
         told = sorted(filter(None, warnings))
         notes += [("warning", warning) for warning in (*told, *self.refuted)]
         if self.interrupted:
-            notes.append(("interrupted", "the methods that had not ended are missing"))
+            notes.append(("interrupted", "methods that had not ended are missing, and bounds may be far off"))
         return notes
 
     def _plans(self) -> list[str]:
@@ -302,7 +302,7 @@ def compare(
     """Solve an iteration with every method, and set the answers beside the ideal and a lower bound.
 
     A method that fails leaves a row with status ``error``; Ctrl-C ends the comparison with the methods that
-    have ended. Progress is logged, a line a method.
+    have ended, and the best bound so far. Progress is logged, a line a method.
 
     Parameters
     ----------
@@ -311,8 +311,9 @@ def compare(
     methods
         Names that `list_methods` knows; by default `default_methods`.
     time_limit
-        Seconds for each method on each instance, and for its bound; None: until the method is done, and the
-        bounds that are cheap.
+        Seconds for each method on each instance. Where no schedule meets the bound of an instance then, the
+        bound is refined for as long. None: until each method is done, and no bounds but those that are cheap
+        and those that the methods prove.
     seed, workers
         Of random decisions, and threads of a solver.
     memory
@@ -320,8 +321,7 @@ def compare(
     without
         Rules that the methods leave out.
     refine
-        Whether to spend the time limit on the bound, too; otherwise it is the best of those that are cheap
-        and not left out, and those that the methods prove.
+        Whether to refine bounds when all methods have ended.
     on_better
         As `solve` takes it: told of better schedules and bounds of a round.
 
@@ -341,13 +341,10 @@ def compare(
     run = _Run(Ledger(memory), time_limit, seed, workers, without, on_better)
     run.require_names(rounds)
     for instance in rounds:
-        known = (
-            best_bound(instance, without, memory)
-            if time_limit is None or not refine
-            else refine_bound(instance, time_limit, seed=seed, workers=workers, memory=memory)
-        )
-        run.ledger.of(instance).claim(known)
+        run.ledger.of(instance).claim(best_bound(instance, without, memory))
     run.all(_Task(info.name, rounds, _planning(info, rounds)) for info in map(find_method, names))
+    if refine and time_limit is not None:
+        run.refine(rounds, time_limit)
     return run.comparison(rounds, lambda: run.bound(rounds), max(map(least_budget, rounds)), auto=False)
 
 
@@ -501,6 +498,31 @@ class _Run:
             reason = choice.refusal or choice.stopped_by
             return instances, _Answer((), reason, Status.UNKNOWN, choice)
         return instances, _Answer(choice.results, None, Status.FEASIBLE, choice)
+
+    def refine(self, instances: Iterable[Instance], seconds: float) -> None:
+        """Refine the bound of each instance that no schedule meets, until it does or the time is up."""
+        for instance in instances:
+            answers = self.ledger.of(instance)
+            shortest = None if answers.shortest is None else answers.shortest.makespan_ns
+            if self.interrupted or (shortest is not None and answers.bound().meets(shortest)):
+                continue
+            _log.info("refining the bound of %s, for at most %.0f s", instance.name, seconds)
+            found: list[Bound] = []
+            try:
+                best = refine_bound(
+                    instance,
+                    seconds,
+                    seed=self.seed,
+                    workers=self.workers,
+                    memory=self.ledger.memory,
+                    shortest_ns=shortest,
+                    on_better=found.append,
+                )
+                found.append(best)
+            except KeyboardInterrupt:
+                self.interrupted = True
+            if found:
+                answers.claim(found[-1])
 
     def bound(self, instances: Sequence[Instance]) -> Bound:
         """Return the best bound on an iteration that stands."""

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from ..heuristics.loading import loads
 from ..heuristics.methods import Answer, Limits, Refusal, register
 from ..instances.instance import Instance
 from ..instances.memory import footprint
 from .cp_sat_decode import Clock, Gap, Plan, decode, encode, gaps_of
-from .interrupts import solve_interruptibly
+from .interrupts import load_cp_sat, solve_interruptibly
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -59,9 +60,8 @@ class Relaxation:
 
 
 @register("cp-sat", "interval model in divisible memory, for small instances", "this project", shown="named")
+@loads(load_cp_sat)
 def _method(instance: Instance, limits: Limits) -> Answer:
-    from ortools.sat.python import cp_model  # noqa: F401 - loading takes none of the time that is limited
-
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
     found = solve_divisible(instance, limits)
     stopped_by = _why(found)

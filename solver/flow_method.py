@@ -55,9 +55,6 @@ _MODEL_SHARE = 0.8
 _GRACE = 2.0
 """Seconds after the time limit that a solver gets to say what it has proven."""
 
-_CLOSE = 2.5e-6
-"""What a solver's gap tolerance and the safety margin of a bound leave between a schedule and its proof."""
-
 RULES = ("refinement", "hot-checkpoints", "single-peak", "local-search")
 """What a run can leave out, with recomputation or without: checkpoints where the last solution fails;
 those where memory is tight (they are spread evenly then); the single-peak bound; the search from decoded
@@ -354,9 +351,9 @@ class FlowRun:
         return min(found, default=None)
 
     def _met(self) -> bool:
-        """Whether schedule and bound are as close as a bound in floating point can come."""
+        """Whether nothing is left to be found out: the bound meets the schedule."""
         makespan = self._makespan_ns()
-        return makespan is not None and makespan * (1 - _CLOSE) <= self.bound.lower_bound_ns
+        return makespan is not None and self.bound.meets(makespan)
 
     def _late(self) -> bool:
         return time.monotonic() >= self.deadline

@@ -74,7 +74,7 @@ class Host:
         MethodError
             When it breaks its contract. What a method of the user's program raises is raised as it is.
         """
-        began, seconds = time.perf_counter(), 0.0
+        began = time.perf_counter()
         if limits.warm_start is not None:
             limits = replace(limits, warm_start=reread(limits.warm_start))
         if self.info.guest:
@@ -83,13 +83,14 @@ class Host:
             limits = replace(limits, on_better=None)
             seconds, packed = self._ask("call", encode(instance), limits, wall_limit=limit)
             answer = _unpacked(self.info.name, packed)
-        else:
-            copied = reread(instance)
-            called = time.perf_counter()
-            found = self._here(self.info.call, copied, limits)
-            seconds = time.perf_counter() - called
-            answer = _read(self.info.name, found)
-        self.waited += time.perf_counter() - began - seconds
+            self.waited += time.perf_counter() - began - seconds
+            return answer
+        copied = reread(instance)
+        self.waited += time.perf_counter() - began
+        found = self._here(self.info.call, copied, limits)
+        returned = time.perf_counter()
+        answer = _read(self.info.name, found)
+        self.waited += time.perf_counter() - returned
         return answer
 
     def transform(self, instance: Instance) -> Instance:

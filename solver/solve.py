@@ -243,13 +243,14 @@ def attempt(
     limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log, frozenset(without), on_better)
     schedule = failure = None
     load_for(info.call, limits)
+    excluded = _excluded(instance, memory)
     began = time.perf_counter()
     with Host(info) as host:
         answer, seconds = Answer(None), 0.0
         try:
-            if (reason := _excluded(instance, memory)) is not None:
+            if excluded is not None:
                 answers.deny()
-                answer = Answer(None, reason, infeasible=True)
+                answer = Answer(None, excluded, infeasible=True)
             elif instance.cluster is UNSET:
                 answer = host.solve(instance, limits)
             else:
