@@ -481,7 +481,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="A,B,...",
         help="default: all, brute-force for tiny instances only",
     )
-    add_limits(command)
+    add_limits(
+        command,
+        "of each method, and as long for the bound when all have ended, where no schedule meets it; "
+        "--sub-batch auto: of each search",
+    )
     command.add_argument(
         "--out", type=Path, default=Path("pebbler-out"), metavar="DIR", help="default: pebbler-out"
     )
@@ -525,7 +529,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_file(command)
     command.add_argument("--method", required=True, metavar="M", help="see pebbler methods")
-    add_limits(command)
+    add_limits(command, "of the method, from when it is loaded")
     command.add_argument("--warm-start", metavar="SCHEDULE", help="a schedule to start from")
     command.add_argument(
         "--without", type=name_list, default=(), metavar="RULE,...", help="rules that the method leaves out"

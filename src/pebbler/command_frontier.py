@@ -56,7 +56,7 @@ def add_frontier(commands: argparse._SubParsersAction[Parser]) -> None:
     command.add_argument(
         "--overhead", type=_share, metavar="X%", help="over the ideal, of --over batch; default: any"
     )
-    add_limits(command)
+    add_limits(command, "of each point: for the method, and as long for the bound")
     command.add_argument(
         "-o",
         "--output",

@@ -119,9 +119,9 @@ def add_transforms(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_limits(command: argparse.ArgumentParser) -> None:
-    """Add a method's limits and the memory model."""
-    command.add_argument("--time-limit", type=seconds, metavar="T", help="for each method; default: none")
+def add_limits(command: argparse.ArgumentParser, limited: str) -> None:
+    """Add a method's limits and the memory model; `limited` says what the time limit limits."""
+    command.add_argument("--time-limit", type=seconds, metavar="T", help=f"{limited}; default: none")
     command.add_argument("--seed", type=seed_number, default=0, metavar="N", help="default: 0")
     add_workers(command)
     add_memory(command, "memory model")

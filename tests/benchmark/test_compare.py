@@ -416,6 +416,44 @@ def test_a_solver_s_bound_that_is_too_high_falls(
     assert "its makespan 10000000 is under the flow-milp bound 11000000" in comparison.refuted[0]
 
 
+def test_rows_come_before_the_bound_is_refined_and_only_an_open_gap_is(
+    chain: Instance, toys: Toys, keep: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def refine(instance: Instance, seconds: float, **options: object) -> Bound:
+        seen.append(f"bound of {instance.name}, {seconds} s, {options['shortest_ns']}")
+        return best_bound(instance)
+
+    def meets(instance: Instance, limits: Limits) -> Answer:
+        seen.append("row")
+        found = keep(instance, limits)
+        assert found.schedule is not None
+        proven = found.schedule.makespan_ns if instance.name == "last" else None
+        return replace(found, lower_bound_ns=proven, bound_by=None if proven is None else "a proof")
+
+    monkeypatch.setattr("pebbler.benchmark.compare.refine_bound", refine)
+    toys(meets=meets)
+    last = msgspec.structs.replace(chain, name="last")
+    compare([chain, last], time_limit=2.0)
+    assert seen == ["row", "row", "bound of chain-b4, 2.0 s, 10000000"]
+
+
+def test_ctrl_c_while_the_bound_is_refined_keeps_the_rows_and_the_best_bound(
+    chain: Instance, toys: Toys, keep: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refine(*_: object, on_better: Callable[[Bound], None], **__: object) -> Bound:
+        on_better(Bound(6 * MS, "flow-milp", False, compute_bound(chain).certificate))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pebbler.benchmark.compare.refine_bound", refine)
+    toys(keep=keep)
+    comparison = compare(chain, time_limit=2.0)
+    assert comparison.interrupted
+    assert [row.method for row in comparison.rows] == ["keep"]
+    assert (comparison.bound.lower_bound_ns, comparison.bound.certified_ns) == (6 * MS, 5 * MS)
+
+
 def test_a_lie_about_a_smaller_last_round_is_one(chain: Instance, toys: Toys, keep: Method) -> None:
     def about_the_last(instance: Instance, limits: Limits) -> Answer:
         return boast(instance, limits) if instance.name == "last" else keep(instance, limits)
