@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .command_bench import add_bench
 from .command_bound import add_bound, add_check_bound
+from .command_compare import EXAMPLE, add_compare
 from .command_emit import add_emit
 from .command_frontier import add_frontier
 from .command_profile import add_profile
@@ -22,7 +23,6 @@ from .command_report import add_report
 from .command_run import add_run
 from .command_streams import add_streams
 from .console import LogHandler, complain, give_up, is_of_output, prepare
-from .gpu_options import GPU_OPTIONS, add_gpus, gpu_instances
 from .instances.errors import DefectError, PebblerError
 from .options import (
     WORKLOAD_OPTIONS,
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 DONE, NO, WRONG, DEFECT, BROKEN_PIPE = 0, 1, 2, 3, 141
 """Exit statuses: done; the answer is no; wrong usage or input; a defect; nobody reads the output."""
+
+_INSTANCE = "pebbler instance vgg16 --batch 256 --device k40 --budget 12GiB -o vgg16.instance.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     arguments = _parser().parse_args(argv)
+    if "command" not in arguments:
+        raise PebblerError(f"give a command, such as {EXAMPLE}; pebbler --help lists all")
     with _progress(arguments.verbose or sys.stderr.isatty()):
         status: int = arguments.command(arguments)
     return status
@@ -106,55 +110,12 @@ def _run(argv: Sequence[str] | None) -> int:
 # --- commands -----------------------------------------------------------------------------------------
 
 
-def _compare(arguments: argparse.Namespace) -> int:
-    from .benchmark.compare import compare, compare_auto
-    from .benchmark.contradiction import keeping
-    from .benchmark.export import export
-    from .instances.files import read_instance
-    from .instances.memory import parse_budget, with_budget
-
-    source = arguments.network_or_file
-    settings = {name: getattr(arguments, name) for name in ("time_limit", "seed", "workers", "memory")}
-    require_folder(arguments.out)
-    require_one(arguments, "a comparison", "network_or_file", "torch", "onnx")
-    if source is not None and (source.endswith(".json") or Path(source).exists()):
-        refuse_options(arguments, source, (*WORKLOAD_OPTIONS, "gpus", *GPU_OPTIONS))
-        instance = read_instance(source)
-        if arguments.budget is not None:
-            instance = with_budget(instance, parse_budget(arguments.budget, instance))
-        with keeping(arguments.out):
-            comparison = compare(instance, arguments.methods, **settings)
-    else:
-        workload, budget = workload_and_budget(arguments, source)
-        if arguments.sub_batch == "auto":
-            refuse_options(arguments, "--sub-batch auto", ("gpus", *GPU_OPTIONS))
-            with keeping(arguments.out):
-                comparison = compare_auto(workload, budget, arguments.methods, **settings)
-        else:
-            instances = gpu_instances(arguments, workload, budget)
-            with keeping(arguments.out):
-                comparison = compare(instances, arguments.methods, **settings)
-    files = export(comparison, arguments.out)
-    if arguments.json:
-        print_json(comparison.as_dict())
-    else:
-        print(comparison)
-        print(f"files:        {len(files)} in {arguments.out}")
-        for path in files:
-            print(f"              {path.name}")
-    if comparison.interrupted:
-        raise KeyboardInterrupt
-    if any(row.figures for row in comparison.rows):
-        return DONE
-    return DEFECT if any(row.status == "error" for row in comparison.rows) else NO
-
-
 def _instance(arguments: argparse.Namespace) -> int:
     from .instances.files import write_instance
     from .instances.memory import least_budget, parse_budget, require_budget, with_budget
     from .instances.units import format_size
 
-    require_one(arguments, "an instance", "network", "torch", "onnx", "foreign")
+    require_one(arguments, "an instance", "network", "torch", "onnx", "foreign", example=_INSTANCE)
     if arguments.foreign is not None:
         instance, budget, rest = _foreign(arguments), arguments.budget, []
     else:
@@ -458,44 +419,16 @@ def _parser() -> argparse.ArgumentParser:
         "130 interrupted.",
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND")
 
-    command = add_command(
-        commands,
-        "compare",
-        _compare,
-        "every method side by side, with a lower bound, a table and pictures",
-        "pebbler compare vgg16 --batch 256 --device k40 --budget 12GiB",
-    )
-    command.add_argument(
-        "network_or_file",
-        nargs="?",
-        metavar="NETWORK|FILE",
-        help="a network or an instance file (.json)",
-    )
-    add_workload(command, auto=True)
-    add_gpus(command)
-    command.add_argument(
-        "--methods",
-        type=name_list,
-        metavar="A,B,...",
-        help="default: all, brute-force for tiny instances only",
-    )
-    add_limits(
-        command,
-        "of each method, and as long for the bound when all have ended, where no schedule meets it; "
-        "--sub-batch auto: of each search",
-    )
-    command.add_argument(
-        "--out", type=Path, default=Path("pebbler-out"), metavar="DIR", help="default: pebbler-out"
-    )
+    add_compare(commands)
 
     command = add_command(
         commands,
         "instance",
         _instance,
         "write the instance file of a network",
-        "pebbler instance vgg16 --batch 256 --device k40 --budget 12GiB -o vgg16.instance.json",
+        _INSTANCE,
     )
     command.add_argument("network", nargs="?", metavar="NETWORK", help="see pebbler networks")
     command.add_argument(

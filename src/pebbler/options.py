@@ -234,12 +234,14 @@ def _imported(arguments: argparse.Namespace, settings: dict[str, Any]) -> Worklo
     return NetworkWorkload(Path(name).stem, arguments.batch, own=read_model(name), **settings)
 
 
-def require_one(arguments: argparse.Namespace, what: str, *names: str) -> None:
+def require_one(arguments: argparse.Namespace, what: str, *names: str, example: str) -> None:
     """Refuse anything but exactly one of these arguments."""
-    if sum(getattr(arguments, name) is not None for name in names) != 1:
+    given = sum(getattr(arguments, name) is not None for name in names)
+    if given != 1:
         known = {"network": "NETWORK", "network_or_file": "NETWORK|FILE", "foreign": "--from FILE"}
         choices = [known.get(name, f"--{name}") for name in names]
-        raise PebblerError(f"{what} is made from one thing; give {', '.join(choices[:-1])} or {choices[-1]}")
+        told = f"{what} is made from one thing; give {', '.join(choices[:-1])} or {choices[-1]}"
+        raise PebblerError(told if given else f"{told}, such as {example}; pebbler networks lists them")
 
 
 def refuse_options(arguments: argparse.Namespace, source: str, names: Sequence[str]) -> None:

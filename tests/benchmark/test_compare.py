@@ -181,7 +181,7 @@ def test_progress_is_logged_a_line_a_method(
     with caplog.at_level(logging.INFO, logger="pebbler"):
         compare(tight)
     refused, solved = (record.getMessage() for record in caplog.records)
-    assert refused.startswith("keep: unknown: no place")
+    assert refused.startswith("keep: no schedule: no place")
     assert solved.startswith("swap: 10.500 ms a round")
 
 
@@ -224,18 +224,22 @@ def test_the_table_says_what_was_asked_and_what_is_left_out(
     tight: Instance, toys: Toys, keep: Method, swap: Method
 ) -> None:
     toys(keep=keep, swap=swap)
-    lines = str(compare(tight)).splitlines()
-    header, refused, solved = (line.split() for line in lines[:3])
+    comparison = compare(tight)
+    lines = str(comparison).splitlines()
+    header, solved, after = (line.split() for line in lines[:3])
     assert header[:4] == ["method", "status", "iteration", "overhead"]
-    assert refused[:3] == ["keep", "unknown", "no"]
     assert solved[:4] == ["swap", "feasible", "10.500", "ms"]
+    assert after == []
     text = " ".join("\n".join(lines[3:]).split())
     for words in (
+        f"no schedule: keep: {comparison.rows[0].stopped_by} instance:",
+        "overhead: over the ideal. gap: over the lower bound",
         "budget: 4194304 bytes (4.00 MiB)",
         "the least possible is 4.00 MiB",
         "ideal: 5.000 ms",
         "in exact arithmetic",
-        "graph executable, duplex copies, contiguous memory, tensors whole",
+        "tasks as they can be executed (graph executable), copies out and back at once (duplex)",
+        "contiguous memory, tensors whole",
         "predicted by simulation, not measured",
     ):
         assert words in text
