@@ -263,7 +263,7 @@ class Comparison:
             ),
             (
                 "model",
-                f"{_GRAPHS.get(instance.made_from.graph, 'tasks of the file')}, {_COPIES[instance.engines]}, "
+                f"{_GRAPHS[instance.made_from.graph]}, {_COPIES[instance.engines]}, "
                 f"{self.memory} memory, tensors {self.variant}",
             ),
             *(("planned", told) for told in self._plans()),
@@ -435,7 +435,7 @@ class _Run:
             for task in tasks:
                 instances, answer = self.run(task)
                 self.answers[task.method] = instances, answer
-                _log.info("%s", _progress(task.method, answer))
+                _log.info("%s", _progress(task.method, answer), extra={"stays": True})
                 if answer.search is not None and answer.search.stopped_by == "interrupted":
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
@@ -443,6 +443,7 @@ class _Run:
 
     def run(self, task: _Task) -> tuple[tuple[Instance, ...], _Answer]:
         """Run a method; whatever fails, from its planning on, is its answer."""
+        _log.debug("%s, on %s", task.method, task.asked[0].name)
         try:
             plan = task.plan()
             if isinstance(plan, Iterations):
@@ -679,6 +680,7 @@ _LEGEND = (
 _GRAPHS = {
     "executable": "tasks as they can be executed (graph executable)",
     "paper": "tasks as papers count them (graph paper)",
+    None: "tasks of the file",
 }
 
 _COPIES = {"duplex": "copies out and back at once (duplex)", "single": "one copy at a time (single)"}

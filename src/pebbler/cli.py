@@ -6,10 +6,8 @@ Whatever is slow to import is imported by the command that needs it, so that ``p
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,7 +20,7 @@ from .command_profile import add_profile
 from .command_report import add_report
 from .command_run import add_run
 from .command_streams import add_streams
-from .console import LogHandler, complain, give_up, is_of_output, prepare
+from .console import complain, give_up, is_of_output, prepare
 from .instances.errors import DefectError, PebblerError
 from .options import (
     WORKLOAD_OPTIONS,
@@ -47,6 +45,7 @@ from .options import (
     workload_and_budget,
 )
 from .process import INTERRUPTED
+from .progress import progress
 
 if TYPE_CHECKING:
     from .instances.instance import Instance
@@ -102,7 +101,8 @@ def _run(argv: Sequence[str] | None) -> int:
     arguments = _parser().parse_args(argv)
     if "command" not in arguments:
         raise PebblerError(f"give a command, such as {EXAMPLE}; pebbler --help lists all")
-    with _progress(arguments.verbose or sys.stderr.isatty()):
+    log = getattr(arguments, "log", False)
+    with progress(arguments.name_of_command, verbose=arguments.verbose, renewed=not log):
         status: int = arguments.command(arguments)
     return status
 
@@ -391,19 +391,6 @@ def _methods(arguments: argparse.Namespace) -> int:
         rows = [(method.name, method.summary, method.source) for method in methods]
         print(format_table(("method", "what it does", "source"), rows, "lll"))
     return DONE
-
-
-@contextmanager
-def _progress(shown: bool) -> Iterator[None]:
-    """Let the library's messages reach standard error: all of them, or warnings only."""
-    log = logging.getLogger("pebbler")
-    handler = LogHandler()
-    log.addHandler(handler)
-    log.setLevel(logging.INFO if shown else logging.WARNING)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
 
 
 # --- arguments ----------------------------------------------------------------------------------------

@@ -47,10 +47,13 @@ def add_command(
         epilog=f"example: {example}",
         allow_abbrev=False,
     )
-    command.set_defaults(command=call)
+    command.set_defaults(command=call, name_of_command=name)
     command.add_argument("--json", action="store_true", help="print one JSON object")
     command.add_argument(
-        "-v", "--verbose", action="store_true", help="report progress even without a terminal"
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="report progress in lines that stay, on no terminal either",
     )
     return command
 
