@@ -13,7 +13,7 @@ import pytest
 from pebbler.cli import main
 from pebbler.command_compare import in_lines
 from pebbler.heuristics.methods import Method
-from pebbler.instances.files import write_instance
+from pebbler.instances.files import read_instance, write_instance
 from pebbler.instances.instance import Instance
 
 Toys = Callable[..., None]
@@ -97,12 +97,18 @@ def test_a_command_in_lines_is_the_same_command(width: int) -> None:
     ("arguments", "told"),
     [
         ([], "give a command, such as pebbler compare vgg16"),
+        (["compar", "vgg16"], "there is no command 'compar'; did you mean compare"),
+        (["zzz"], "there is no command 'zzz'; there are compare, instance, "),
+        (["compare", "resnet"], "or did you mean resnet18, resnet34, resnet50"),
+        (["compare", "VGG16"], "there is no network 'VGG16'; close names: vgg16"),
+        (["compare", "vgg16", "--device", "rtx4090"], "'rtx4090' is not a known device; try K40, "),
+        (["instance", "lenet", "--link", "25G", "-o", "i.json"], "the bytes of a second as 25GB"),
         (["compare"], "such as pebbler compare vgg16 --batch 256 --device k40 --budget 12GiB"),
         (["frontier", "--method", "flow", "-o", "f"], "such as pebbler frontier vgg16"),
         (["instance", "-o", "i.json"], "such as pebbler instance vgg16"),
     ],
 )
-def test_a_command_without_its_subject_gets_an_example(
+def test_what_is_wrong_is_named_with_what_is_near(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -110,3 +116,11 @@ def test_a_command_without_its_subject_gets_an_example(
     assert captured.out == ""
     (line,) = captured.err.splitlines()
     assert told in line
+
+
+@pytest.mark.parametrize("written", ["12G", "12gib", "12GiB", "12 GiB"])
+def test_sizes_and_times_are_read_as_people_write_them(written: str, toys: Toys, keep: Method) -> None:
+    toys(keep=keep)
+    assert main(["compare", "lenet", "--budget", written, "--time-limit", "5m"]) == 0
+    (file,) = Path("pebbler-out").glob("*.instance.json")
+    assert read_instance(file).budget_bytes == 12 * 2**30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise what is wrong as a `PebblerError`."""
         raise PebblerError(f"{message}; see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse what is not among choices; of commands, say which one is close."""
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            close = difflib.get_close_matches(str(value), action.choices, n=2)
+            hint = (
+                f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(action.choices)}"
+            )
+            raise PebblerError(f"there is no command '{value}'; {hint}")
+        super()._check_value(action, value)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write help; argparse itself passes over a write that fails."""
