@@ -401,9 +401,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="pebbler",
         description="Memory schedules, and proven bounds, for training networks that do not fit the GPU.",
         epilog="pebbler COMMAND --help explains a command. Sizes read 12GiB (or 12G), 12GB, 800MiB; a "
-        "budget also 50% (of the peak without a limit) and 1.05xMmin (of the least possible); times 60s, 5min (or 5m). "
-        "Exit status: 0 done, 1 the answer is no, 2 wrong usage or input, 3 a defect of a method or a proof, "
-        "130 interrupted.",
+        "budget also 50% (of the peak without a limit) and 1.05xMmin (of the least possible); times 60s, "
+        "5min or 5m. Exit status: 0 done, 1 the answer is no, 2 wrong usage or input, 3 a defect of a method "
+        "or a proof, 130 interrupted.",
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND")
