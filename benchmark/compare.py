@@ -708,7 +708,7 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
             "stalls": f"{figures.stall_ns / max(figures.iteration_ns, 1):.1%}",
             "peak memory": format_size(figures.peak_bytes),
             "moved": f"{(figures.offloaded_bytes + figures.prefetched_bytes) / 1e9:.2f} GB",
-            "rounds": " + ".join(map(_rounds, row.instances)) if in_rounds else None,
+            "rounds": _rounds(row.instances) if in_rounds else None,
             "solve time": f"{row.solve_seconds:.2f} s",
         }
         for title, cell in cells.items():
@@ -717,10 +717,13 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
     return columns
 
 
-def _rounds(instance: Instance) -> str:
-    """How many rounds, and of how many images where the instance says so."""
-    size = instance.made_from.sub_batch
-    return str(instance.rounds) if size is None else f"{instance.rounds} of {size}"
+def _rounds(instances: Sequence[Instance]) -> str:
+    """How many rounds, and of how many images where the instances say so."""
+    sizes = [instance.made_from.sub_batch for instance in instances]
+    if None in sizes:
+        return " and ".join(str(instance.rounds) for instance in instances)
+    words = (f"{instance.rounds} of {size}" for instance, size in zip(instances, sizes, strict=True))
+    return f"{' and '.join(words)} images"
 
 
 def _variant(instance: Instance) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -12,6 +13,10 @@ WIDTH = 100
 """Characters of a line where nobody says how many there is room for."""
 
 _GAP = "  "
+
+_UNIT = re.compile(r"(?<=\d) (?=(?:[KMGT]i?B|B|[num]?s|x)\b)")
+_TIED = "\xa0"
+"""What is between a figure and its unit, and stands there so that they stay together."""
 
 _NARROW = 24
 """Characters under which a column of text is not made narrower."""
@@ -30,14 +35,20 @@ def line_width() -> int:
 
 def wrapped(text: str, width: int, *, first: str = "", indent: int = 0) -> str:
     """Fill lines with the words of a text, the first one after `first`, the others indented."""
-    return textwrap.fill(
-        text,
-        max(width, indent + _NARROW),
+    return "\n".join(_filled(text, max(width, indent + _NARROW), first, " " * indent))
+
+
+def _filled(text: str, width: int, first: str = "", later: str = "") -> list[str]:
+    """Lines of a text, without a word, or a figure and its unit, that are apart."""
+    lines = textwrap.wrap(
+        _UNIT.sub(_TIED, text),
+        width,
         initial_indent=first,
-        subsequent_indent=" " * indent,
+        subsequent_indent=later,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [line.replace(_TIED, " ") for line in lines]
 
 
 def format_table(
@@ -105,9 +116,7 @@ def _widened(least: Sequence[int], most: Sequence[int], width: int) -> list[int]
 def _lines(cells: Sequence[str], widths: Sequence[int], align: Sequence[str]) -> str:
     """A row; as many lines as its longest cell takes."""
     parts_of = [
-        textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False) or [""]
-        if len(cell) > width
-        else [cell]
+        _filled(cell, width) if len(cell) > width else [cell]
         for cell, width in zip(cells, widths, strict=True)
     ]
     lines = []

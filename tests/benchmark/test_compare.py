@@ -245,6 +245,15 @@ def test_the_table_says_what_was_asked_and_what_is_left_out(
         assert words in text
 
 
+def test_the_table_says_how_many_rounds_there_are(toys: Toys, keep: Method) -> None:
+    toys(keep=keep)
+    workload = Workload("lenet", 10, "k40")
+    text = str(compare(instances_of(workload, "1GiB", 4)))
+    assert "2 of 4 and 1 of 2 images" in text
+    assert "a batch of 10, 2 rounds of lenet-b4" in text
+    assert "rounds" not in str(compare(instances_of(workload, "1GiB"))).splitlines()[0]
+
+
 def test_batch_norm_with_a_sub_batch_warns(toys: Toys, keep: Method) -> None:
     toys(keep=keep)
     workload = Workload("resnet18", 4, "k40")

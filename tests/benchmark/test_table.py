@@ -54,6 +54,15 @@ def test_a_column_that_is_wider_than_the_line_stays_whole() -> None:
     assert "1234567890" in format_table(("a", "b"), [("x", "1234567890")], "lr", 5)
 
 
+@pytest.mark.parametrize("width", range(40, 90))
+def test_a_figure_stays_with_its_unit(width: int) -> None:
+    text = "of which 466.16 MiB are resident; the least possible is 1.50 GiB, 568.103 us, 64.571 ms, 0.45 x"
+    lines = wrapped(text, width, first="budget: ", indent=8)
+    assert "".join(lines.split()) == "".join(("budget: " + text).split())
+    for figure in ("466.16 MiB", "1.50 GiB", "568.103 us", "64.571 ms", "0.45 x"):
+        assert figure in lines
+
+
 def test_words_that_are_longer_than_a_line_stay_whole() -> None:
     assert wrapped("a " + "x" * 60, 40, first="note: ", indent=6).splitlines()[-1].strip() == "x" * 60
 
