@@ -29,7 +29,7 @@ from .checkpoints import Checkpoints
 from .flow import FlowModel, bound_name, flow_model, proven
 from .flow_decode import guide_of
 from .linear import LinearModel, LinearResult
-from .linear_worker import LinearWorker, load_solver
+from .linear_worker import LinearWorker, begin_solver, load_solver
 from .packing import load_packing, places
 from .refine import DEFAULT, ROUNDS, Stage, Tiling, finest_integrality, stages
 from .windows import Windows
@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
     "this project",
     rules=_ALL_RULES,
 )
-@loads(kernels, load_solver, load_packing)
+@loads(begin_solver, kernels, load_solver, load_packing)
 def flow(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW on more and more checkpoints, and search for schedules meanwhile.
 
@@ -100,7 +100,7 @@ def flow(instance: Instance, limits: Limits) -> Answer:
     transform=with_parts,
     rules=_ALL_RULES,
 )
-@loads(kernels, load_solver, load_packing)
+@loads(begin_solver, kernels, load_solver, load_packing)
 def flow_parts(instance: Instance, limits: Limits) -> Answer:
     """Do what `flow` does, on an instance in parts.
 
