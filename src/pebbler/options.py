@@ -64,7 +64,7 @@ def add_command(
         "-v",
         "--verbose",
         action="store_true",
-        help="report progress in lines that stay, on no terminal either",
+        help="progress in lines that stay, even without a terminal",
     )
     return command
 
