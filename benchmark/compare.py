@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
@@ -31,7 +30,7 @@ from ..validate.schedule import Schedule
 from .captions import MODEL_LIMITS
 from .cluster_notes import cluster_figures, cluster_notes
 from .plan import auto_budget, own_instances, planned
-from .table import format_table
+from .table import format_table, line_width, wrapped
 from .usage import stall_ns
 
 _TINY = 6
@@ -219,17 +218,30 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        header: tuple[str, ...] = _HEADER
-        exactly = any(not row.bound.certified for row in self.rows)
-        if exactly:
-            header = (*_HEADER[:5], "certified gap", *_HEADER[5:])
-        align = "ll".ljust(len(header), "r")
-        table = format_table(header, [_cells(row, exactly=exactly) for row in self.rows], align)
-        notes = (
-            textwrap.fill(f"{name + ':':<13} {text}", 110, subsequent_indent=" " * 14)
-            for name, text in self._notes()
-        )
-        return table + "\n\n" + "\n".join(notes)
+        width = line_width()
+        solved = [row for row in self.rows if row.figures is not None]
+        parts = []
+        if solved:
+            columns = _columns(solved)
+            table = format_table(
+                tuple(columns),
+                [*zip(*columns.values(), strict=True)],
+                "ll".ljust(len(columns), "r"),
+                width,
+            )
+            parts = [table, wrapped(_LEGEND, width)]
+        for notes in filter(None, (self._failures(), self._notes())):
+            lines = (wrapped(text, width, first=f"{name + ':':<13} ", indent=14) for name, text in notes)
+            parts.append("\n".join(lines))
+        return "\n\n".join(parts)
+
+    def _failures(self) -> list[tuple[str, str]]:
+        """Which methods have no schedule, and why; those of one reason together."""
+        methods: dict[tuple[str, str], list[str]] = {}
+        for row in self.rows:
+            if row.figures is None:
+                methods.setdefault((row.status.words, row.stopped_by), []).append(row.method)
+        return [(words, f"{', '.join(names)}: {reason}") for (words, reason), names in methods.items()]
 
     def _notes(self) -> list[tuple[str, str]]:
         instance, bound = self.instance, self.bound
@@ -251,7 +263,7 @@ class Comparison:
             ),
             (
                 "model",
-                f"graph {instance.made_from.graph or 'of the file'}, {instance.engines} copies, "
+                f"{_GRAPHS[instance.made_from.graph]}, {_COPIES[instance.engines]}, "
                 f"{self.memory} memory, tensors {self.variant}",
             ),
             *(("planned", told) for told in self._plans()),
@@ -262,7 +274,7 @@ class Comparison:
         told = sorted(filter(None, warnings))
         notes += [("warning", warning) for warning in (*told, *self.refuted)]
         if self.interrupted:
-            notes.append(("interrupted", "the methods that had not ended are missing"))
+            notes.append(("interrupted", "methods that had not ended are missing, and bounds may be far off"))
         return notes
 
     def _plans(self) -> list[str]:
@@ -302,7 +314,7 @@ def compare(
     """Solve an iteration with every method, and set the answers beside the ideal and a lower bound.
 
     A method that fails leaves a row with status ``error``; Ctrl-C ends the comparison with the methods that
-    have ended. Progress is logged, a line a method.
+    have ended, and the best bound so far. Progress is logged, a line a method.
 
     Parameters
     ----------
@@ -311,8 +323,9 @@ def compare(
     methods
         Names that `list_methods` knows; by default `default_methods`.
     time_limit
-        Seconds for each method on each instance, and for its bound; None: until the method is done, and the
-        bounds that are cheap.
+        Seconds for each method on each instance. Where no schedule meets the bound of an instance then, the
+        bound is refined for as long. None: until each method is done, and no bounds but those that are cheap
+        and those that the methods prove.
     seed, workers
         Of random decisions, and threads of a solver.
     memory
@@ -320,8 +333,7 @@ def compare(
     without
         Rules that the methods leave out.
     refine
-        Whether to spend the time limit on the bound, too; otherwise it is the best of those that are cheap
-        and not left out, and those that the methods prove.
+        Whether to refine bounds when all methods have ended.
     on_better
         As `solve` takes it: told of better schedules and bounds of a round.
 
@@ -341,13 +353,10 @@ def compare(
     run = _Run(Ledger(memory), time_limit, seed, workers, without, on_better)
     run.require_names(rounds)
     for instance in rounds:
-        known = (
-            best_bound(instance, without, memory)
-            if time_limit is None or not refine
-            else refine_bound(instance, time_limit, seed=seed, workers=workers, memory=memory)
-        )
-        run.ledger.of(instance).claim(known)
+        run.ledger.of(instance).claim(best_bound(instance, without, memory))
     run.all(_Task(info.name, rounds, _planning(info, rounds)) for info in map(find_method, names))
+    if refine and time_limit is not None:
+        run.refine(rounds, time_limit)
     return run.comparison(rounds, lambda: run.bound(rounds), max(map(least_budget, rounds)), auto=False)
 
 
@@ -426,7 +435,7 @@ class _Run:
             for task in tasks:
                 instances, answer = self.run(task)
                 self.answers[task.method] = instances, answer
-                _log.info("%s", _progress(task.method, answer))
+                _log.info("%s", _progress(task.method, answer), extra={"stays": True})
                 if answer.search is not None and answer.search.stopped_by == "interrupted":
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
@@ -434,6 +443,7 @@ class _Run:
 
     def run(self, task: _Task) -> tuple[tuple[Instance, ...], _Answer]:
         """Run a method; whatever fails, from its planning on, is its answer."""
+        _log.debug("%s, on %s", task.method, task.asked[0].name)
         try:
             plan = task.plan()
             if isinstance(plan, Iterations):
@@ -501,6 +511,31 @@ class _Run:
             reason = choice.refusal or choice.stopped_by
             return instances, _Answer((), reason, Status.UNKNOWN, choice)
         return instances, _Answer(choice.results, None, Status.FEASIBLE, choice)
+
+    def refine(self, instances: Iterable[Instance], seconds: float) -> None:
+        """Refine the bound of each instance that no schedule meets, until it does or the time is up."""
+        for instance in instances:
+            answers = self.ledger.of(instance)
+            shortest = None if answers.shortest is None else answers.shortest.makespan_ns
+            if self.interrupted or (shortest is not None and answers.bound().meets(shortest)):
+                continue
+            _log.info("refining the bound of %s, for at most %.0f s", instance.name, seconds)
+            found: list[Bound] = []
+            try:
+                best = refine_bound(
+                    instance,
+                    seconds,
+                    seed=self.seed,
+                    workers=self.workers,
+                    memory=self.ledger.memory,
+                    shortest_ns=shortest,
+                    on_better=found.append,
+                )
+                found.append(best)
+            except KeyboardInterrupt:
+                self.interrupted = True
+            if found:
+                answers.claim(found[-1])
 
     def bound(self, instances: Sequence[Instance]) -> Bound:
         """Return the best bound on an iteration that stands."""
@@ -577,7 +612,7 @@ def _failed(results: tuple[Result, ...], error: Exception, method: str, where: s
 
 def _progress(method: str, answer: _Answer) -> str:
     if answer.failure is not None:
-        return f"{method}: {answer.status}: {answer.failure}"
+        return f"{method}: {answer.status.words}: {answer.failure}"
     told = format_time(answer.results[0].makespan_ns or 0) + " a round"
     if answer.search is not None:
         told += f" of {answer.search.sub_batch}, {answer.search.evaluated} sub-batches tried"
@@ -637,45 +672,58 @@ def _figures(
     )
 
 
-_HEADER = (
-    "method",
-    "status",
-    "iteration",
-    "overhead",
-    "gap",
-    "stalls",
-    "peak memory",
-    "moved",
-    "rounds",
-    "solve time",
+_LEGEND = (
+    "overhead: over the ideal. gap: over the lower bound; optimal: there is none. stalls: share of the time "
+    "without compute. moved: copied out and back. solve time: of the method alone."
 )
 
+_GRAPHS = {
+    "executable": "tasks as they can be executed (graph executable)",
+    "paper": "tasks as papers count them (graph paper)",
+    None: "tasks of the file",
+}
 
-def _cells(row: Row, *, exactly: bool) -> tuple[str, ...]:
-    """Cells of a row; where there is no schedule, the reason runs across the figures' columns.
+_COPIES = {"duplex": "copies out and back at once (duplex)", "single": "one copy at a time (single)"}
 
-    `exactly`: with the gap to what of the bound is certified, too.
+
+def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Columns of the table of methods with a schedule, by their titles.
+
+    There is a gap to what of the bound is certified where that is less, and rounds where there are several.
     """
-    if row.figures is None:
-        return row.method, row.status, textwrap.shorten(row.stopped_by, 90, placeholder=" ...")
-    figures = row.figures
-    proven = row.bound.certified_ns
-    exact = (f"{(figures.iteration_ns - proven) / max(proven, 1):.2%}",) if exactly else ()
-    return (
-        row.method,
-        row.status,
-        format_time(figures.iteration_ns),
-        f"{figures.overhead:.2%}",
-        f"{figures.optimality_gap:.2%}",
-        *exact,
-        f"{figures.stall_ns / max(figures.iteration_ns, 1):.1%}",
-        format_size(figures.peak_bytes),
-        f"{(figures.offloaded_bytes + figures.prefetched_bytes) / 1e9:.2f} GB",
-        " + ".join(
-            f"{instance.rounds} x {instance.made_from.sub_batch or '?'}" for instance in row.instances
-        ),
-        f"{row.solve_seconds:.2f} s",
-    )
+    columns: dict[str, list[str]] = {}
+    exactly = any(not row.bound.certified for row in rows)
+    in_rounds = any(row.rounds > 1 for row in rows)
+    for row in rows:
+        figures = row.figures
+        assert figures is not None
+        proven = row.bound.certified_ns
+        cells = {
+            "method": row.method,
+            "status": row.status.words,
+            "iteration": format_time(figures.iteration_ns),
+            "overhead": f"{figures.overhead:.2%}",
+            "gap": f"{figures.optimality_gap:.2%}",
+            "certified gap": f"{(figures.iteration_ns - proven) / max(proven, 1):.2%}" if exactly else None,
+            "stalls": f"{figures.stall_ns / max(figures.iteration_ns, 1):.1%}",
+            "peak memory": format_size(figures.peak_bytes),
+            "moved": f"{(figures.offloaded_bytes + figures.prefetched_bytes) / 1e9:.2f} GB",
+            "rounds": _rounds(row.instances) if in_rounds else None,
+            "solve time": f"{row.solve_seconds:.2f} s",
+        }
+        for title, cell in cells.items():
+            if cell is not None:
+                columns.setdefault(title, []).append(cell)
+    return columns
+
+
+def _rounds(instances: Sequence[Instance]) -> str:
+    """How many rounds, and of how many images where the instances say so."""
+    sizes = [instance.made_from.sub_batch for instance in instances]
+    if None in sizes:
+        return " and ".join(str(instance.rounds) for instance in instances)
+    words = (f"{instance.rounds} of {size}" for instance, size in zip(instances, sizes, strict=True))
+    return f"{' and '.join(words)} images"
 
 
 def _variant(instance: Instance) -> str:
@@ -687,11 +735,13 @@ def _variant(instance: Instance) -> str:
 
 def _describe(instances: Sequence[Instance]) -> str:
     """Network, device and rounds of an iteration in words."""
-    first = instances[0]
-    labels = ((key, getattr(first.made_from, key)) for key in ("network", "device", "batch"))
-    origin = [f"{key} {label}" for key, label in labels if label]
+    origin = instances[0].made_from
+    words = [origin.network or "", f"on {origin.device}" if origin.device else ""]
+    asked = " ".join(filter(None, words))
+    batch = f"a batch of {origin.batch}" if origin.batch else ""
     rounds = [
-        f"{instance.rounds} x {instance.name} ({len(instance.tasks)} tasks, {len(instance.blocks)} blocks)"
+        f"{instance.rounds} round{'s' * (instance.rounds > 1)} of {instance.name} "
+        f"({len(instance.tasks)} tasks, {len(instance.blocks)} blocks)"
         for instance in instances
     ]
-    return ", ".join([*origin, "rounds " + " + ".join(rounds)])
+    return ", ".join(filter(None, (asked, batch, " and ".join(rounds))))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from io import BytesIO
+from typing import Any
 
 from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -50,7 +52,8 @@ def png(figure: Figure) -> bytes:
     """Return a picture as PNG."""
     _show_texts_as_they_are(figure)
     buffer = BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
+    canvas: Any = FigureCanvasAgg(figure)  # it has no types; savefig would draw twice
+    canvas.print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
 
 

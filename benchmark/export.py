@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from itertools import zip_longest
 from pathlib import Path
@@ -15,6 +16,8 @@ from ..validate.schedule import write_schedule
 from .compare import Comparison
 from .machine import made_here
 from .plots import overview, timeline
+
+_log = logging.getLogger(__name__)
 
 
 def export(comparison: Comparison, directory: Path) -> tuple[Path, ...]:
@@ -34,6 +37,7 @@ def export(comparison: Comparison, directory: Path) -> tuple[Path, ...]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PebblerError(f"{directory} cannot be made: {error.strerror or error}") from None
+    _log.debug("writing files and pictures")
     written: list[Path] = []
     checksums: dict[str, str] = {}
     for row in comparison.rows:

@@ -32,7 +32,7 @@ from ..validate.certificate import Certificate, proven_ns, read_certificate, wri
 from ..validate.schedule import Schedule, read_schedule, write_schedule
 from .export import file_name
 from .machine import made_here
-from .table import format_table
+from .table import format_table, line_width, wrapped
 
 Spacing = Literal["adaptive", "even"]
 
@@ -112,7 +112,7 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             f"ideal {format_time(self.ideal_ns)}; "
             f"least budget {format_size(self.least_budget_bytes)}, peak {format_size(self.peak_bytes)}"
         )
-        return format_table(header, rows, "rrrrrrrr") + "\n\n" + notes
+        return format_table(header, rows, "rrrrrrrr") + "\n\n" + wrapped(notes, line_width())
 
     def as_csv(self) -> str:
         """The points as a table with commas, one column an attribute."""

@@ -9,6 +9,8 @@ from hashlib import sha256
 
 import msgspec
 
+from ..heuristics.loading import load_for
+from ..heuristics.methods import Limits, find_method
 from ..instances.errors import PebblerError
 from ..instances.files import encode
 from ..instances.memory import ideal_ns
@@ -143,6 +145,17 @@ class Measured:
     instances: tuple[bytes, ...] = ()
     schedules: tuple[bytes, ...] = ()
     certificates: tuple[bytes, ...] = ()
+
+
+def load(job: Job) -> None:
+    """Load what a run uses in this process, before any clock starts.
+
+    Raises
+    ------
+    PebblerError
+        When there is no such method here.
+    """
+    load_for(find_method(job.setting.method).call, Limits())
 
 
 def measure(job: Job) -> Measured:

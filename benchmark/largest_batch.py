@@ -25,7 +25,7 @@ from ..solver.bounds import best_bound
 from ..solver.solve import Result, solve
 from ..validate.schedule import Schedule
 from .page import markdown, publish
-from .table import format_table
+from .table import format_table, line_width, wrapped
 
 LARGEST = 2**20
 """No larger batch is tried."""
@@ -113,10 +113,11 @@ class LargestBatch(msgspec.Struct, frozen=True, kw_only=True):
         limit = "any overhead" if self.overhead is None else f"at most {self.overhead:.1%} overhead"
         found = "no batch at all" if self.largest_batch is None else f"a batch of {self.largest_batch}"
         known = "" if self.excluded_from is None else f"; {self.excluded_from} is proven impossible"
-        return (
-            f"{table}\n\n{self.network} on {self.device}, {self.method}, {self.memory_model} memory, "
+        notes = (
+            f"{self.network} on {self.device}, {self.method}, {self.memory_model} memory, "
             f"{format_size(self.budget_bytes)}, {limit}: {found}{known}"
         )
+        return f"{table}\n\n{wrapped(notes, line_width())}"
 
 
 def largest_batch(

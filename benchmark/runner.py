@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 
-from ..heuristics.loading import kernels
-from ..heuristics.local_search import RULES as SEARCH_RULES
-from ..heuristics.methods import Limits, find_method
 from ..instances.errors import PebblerError
 from ..instances.units import format_size, format_time
 from ..solver.child import Child, ChildEnded
-from .jobs import Found, Job, Measured, measure
+from .jobs import Found, Job, Measured, load, measure
 from .machine import Origin, origin, package_versions, usable_cores
 from .results import Results, Run
 
 _POLL = 0.5
 """Seconds between looks at whether the sweep was ended."""
 
-_WARM_SECONDS = 300.0
-"""Seconds that compiling may take, before anything is measured."""
+_LOAD_SECONDS = 300.0
+"""Seconds that loading, and compiling, may take, before anything is measured."""
 
 _log = logging.getLogger(__name__)
 
@@ -139,6 +137,8 @@ def warn_of_crowding(jobs: Sequence[Job], at_once: int) -> None:
 def perform(job: Job, versions: dict[str, str], ended: Event | None = None) -> Made:
     """Make a run in a process of its own, under its limits; whatever ends that process costs this run only.
 
+    What the method uses is loaded, and compiled, there before any clock starts.
+
     Parameters
     ----------
     job
@@ -158,33 +158,43 @@ def perform(job: Job, versions: dict[str, str], ended: Event | None = None) -> M
         raise PebblerError(
             f"a worker has {package_versions()} where the sweep has {versions}; install the same everywhere"
         )
-    if {*SEARCH_RULES} & {*find_method(job.setting.method).rules}:
-        _warm_up(ended)
-    began = time.monotonic()
-    measured = _measured(job, ended)
-    return Made(measured, time.monotonic() - began, origin())
-
-
-def _measured(job: Job, ended: Event) -> Measured:
-    limit, size = job.setting.wall_limit, job.setting.memory_limit_bytes
-    under = "" if size is None else f", under a memory limit of {format_size(size)}"
+    method = job.setting.method
     with Child() as child:
-        child.start(measure, job, wall_limit=limit)
-        try:
-            answer = _result(child, ended)
-        except (PebblerError, InterruptedError):
-            raise
-        except MemoryError:
-            return _nothing("unknown", f"the process ran out of memory{under}")
-        except ChildEnded as error:
-            if error.wanted:
-                return _nothing("unknown", f"{error}: its wall limit")
-            return _nothing("error", f"the process failed: {error}{under}")
-        except Exception as error:
-            _log.exception("%s, %s: the run failed", job.about.problem, job.setting.method)
-            return _nothing("error", f"{type(error).__name__}: {error}{under}")
-        assert isinstance(answer, Measured)
-        return answer
+        with nullcontext() if method in _loaded else _loading:
+            lost = _called(child, load, job, _LOAD_SECONDS, ended)
+            _loaded.add(method)
+        began = time.monotonic()
+        measured = lost or _called(child, measure, job, job.setting.wall_limit, ended)
+        assert measured is not None
+        return Made(measured, time.monotonic() - began, origin())
+
+
+def _called(
+    child: Child,
+    function: Callable[[Job], Measured | None],
+    job: Job,
+    wall_limit: float | None,
+    ended: Event,
+) -> Measured | None:
+    """Call a function in a run's process; where that ends it, say how."""
+    size = job.setting.memory_limit_bytes
+    under = "" if size is None else f", under a memory limit of {format_size(size)}"
+    child.start(function, job, wall_limit=wall_limit)
+    try:
+        answer = _result(child, ended)
+    except (PebblerError, InterruptedError):
+        raise
+    except MemoryError:
+        return _nothing("unknown", f"the process ran out of memory{under}")
+    except ChildEnded as error:
+        if error.wanted:
+            return _nothing("unknown", f"{error}: its wall limit")
+        return _nothing("error", f"the process failed: {error}{under}")
+    except Exception as error:
+        _log.exception("%s, %s: the run failed", job.about.problem, job.setting.method)
+        return _nothing("error", f"{type(error).__name__}: {error}{under}")
+    assert answer is None or isinstance(answer, Measured)
+    return answer
 
 
 def _result(child: Child, ended: Event) -> object:
@@ -209,18 +219,11 @@ def _answer(future: Future[Made], lost: tuple[type[Exception], ...]) -> Made:
         return Made(_nothing("error", f"no worker survived it: {error}"), None, origin())
 
 
-def _warm_up(ended: Event) -> None:
-    """Have the search compiled, once in a worker, so that no run's wall limit pays for it."""
-    if _warm.is_set():
-        return
-    with Child() as child:
-        child.start(kernels, Limits(), wall_limit=_WARM_SECONDS)
-        _result(child, ended)
-    _warm.set()
+_loaded: set[str] = set()
+"""Methods that a run of this process has loaded: what they compile is compiled."""
 
-
-_warm = Event()
-"""Whether this process has had the search compiled."""
+_loading = Lock()
+"""Held while a method is loaded for the first time, so that only one process compiles."""
 
 
 def _run(job: Job, made: Made) -> Run:

@@ -106,7 +106,7 @@ def find_device(name: str) -> Device:
         close = difflib.get_close_matches(_plain(name), known, n=3)
         names = dict.fromkeys(known[match].name for match in close) or [item.name for item in list_devices()]
         raise PebblerError(
-            f"'{name}' is not a known device; try {', '.join(names)} or give a device file (.toml)"
+            f"'{name}' is not a known device; try {', '.join(names)}, or give a file of your own (.toml)"
         )
     return device
 

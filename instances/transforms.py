@@ -68,7 +68,9 @@ def with_link(instance: Instance, link: str) -> Instance:
     """
     rate = LINKS.get(link.lower())
     if rate is None:
-        rate = parse_size(link, f"a link; write {', '.join(LINKS)} or the bytes of a second as 25GB")
+        rate = parse_size(
+            link, f"a link; write {', '.join(LINKS)} or the bytes of a second as 25GB", letters=False
+        )
         if not rate:
             raise PebblerError("a link of 0 bytes a second copies nothing; give a bandwidth above 0")
     blocks = tuple(

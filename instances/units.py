@@ -1,4 +1,4 @@
-"""Sizes and times as people write them: ``12GiB``, ``12GB``, ``800MiB``; ``60s``, ``5min``."""
+"""Sizes and times as people write them: ``12GiB``, ``12G``, ``12GB``; ``60s``, ``5min``, ``5m``."""
 
 from __future__ import annotations
 
@@ -33,8 +33,13 @@ _SIZES = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
+_ANY_CASE = {word: size for unit, size in _SIZES.items() for word in (unit, unit.lower(), unit.upper())}
+del _ANY_CASE["b"]  # a bit, to many
+_LETTERS = {letter: _SIZES[f"{letter.upper()}iB"] for letter in "kKmMgGtT"}
+"""What a letter alone means: as memory is counted, in powers of two."""
+
 _BIT_RATES = {"kbps": 10**3, "Mbps": 10**6, "Gbps": 10**9, "Tbps": 10**12}
-_TIMES = {"": 1.0, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_TIMES = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _QUANTITY = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([A-Za-z]*)\s*")
 _LONGEST_TIME = 1e9
 """Seconds: 30 years, and few enough for every clock."""
@@ -45,10 +50,22 @@ def ceil_to(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def parse_size(text: str, what: str = "a size; write it as 12GiB, 12GB, 800MiB or a number of bytes") -> int:
-    """Read a size in bytes; a fraction of a byte rounds up.
+def parse_size(
+    text: str,
+    what: str = "a size; write it as 12GiB, 12GB, 800MiB or a number of bytes",
+    *,
+    letters: bool = True,
+) -> int:
+    """Read a size in bytes; a fraction of a byte rounds up, and units may be all small or all large letters.
 
-    `what` says in the error what the text should have been.
+    Parameters
+    ----------
+    text
+        What to read.
+    what
+        What it should have been, for the error.
+    letters
+        Whether a letter alone is a unit, a power of two as memory is counted: ``12G`` is ``12GiB``.
 
     Raises
     ------
@@ -56,9 +73,10 @@ def parse_size(text: str, what: str = "a size; write it as 12GiB, 12GB, 800MiB o
         When `text` is not a number followed by a known unit, or too large.
     """
     match = _QUANTITY.fullmatch(text)
-    if match is None or match[2] not in _SIZES:
+    unit = None if match is None else (_ANY_CASE | _LETTERS if letters else _ANY_CASE).get(match[2])
+    if match is None or unit is None:
         raise PebblerError(f"'{text}' is not {what}")
-    size = math.ceil(Fraction(match[1]) * _SIZES[match[2]])
+    size = math.ceil(Fraction(match[1]) * unit)
     if size > LARGEST:
         raise PebblerError(f"'{text}' is more than {LARGEST} bytes, the largest size that files hold")
     return size
@@ -77,7 +95,7 @@ def parse_rate(text: str) -> int:
     if match is not None and match[2] in _BIT_RATES:
         rate = int(Fraction(match[1]) * _BIT_RATES[match[2]] / 8)
     else:
-        rate = parse_size(text, what)
+        rate = parse_size(text, what, letters=False)
     if not rate:
         raise PebblerError(f"'{text}' is not {what}; it passes nothing")
     if rate > LARGEST:

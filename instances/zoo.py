@@ -41,13 +41,27 @@ def find_network(spec: str) -> Network:
     if name in UNAVAILABLE:
         raise PebblerError(f"network '{name}' is not available: {UNAVAILABLE[name]}")
     if name not in _ENTRIES:
-        close = difflib.get_close_matches(name, _ENTRIES, n=3)
+        known = {_plain(entry): entry for entry in _ENTRIES}
+        close = [known[match] for match in difflib.get_close_matches(_plain(name), known, n=3)]
         hint = f"close names: {', '.join(close)}" if close else f"there are {', '.join(_ENTRIES)}"
         raise PebblerError(f"there is no network '{name}'; {hint}")
     entry = _ENTRIES[name]
     builder = NetworkBuilder(spec)
-    entry.define(builder, **entry.read(spec, rest))
+    try:
+        parameters = entry.read(spec, rest)
+    except PebblerError as error:
+        if rest or not entry.required:
+            raise
+        members = [member for member in list_networks() if member.startswith(name)][:6]
+        told = f", or did you mean {', '.join(members)}?" if members else ""
+        raise PebblerError(f"{error}{told}") from None
+    entry.define(builder, **parameters)
     return builder.finish(batch=entry.batch, source=entry.source)
+
+
+def _plain(name: str) -> str:
+    """A name without what is easily written otherwise."""
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def list_networks() -> tuple[str, ...]:

@@ -24,6 +24,10 @@ _EXACT = 8
 """At how many of the most promising positions the single-peak bound is worked out exactly."""
 
 
+_CLOSE = 2.5e-6
+"""What a solver's gap tolerance and the safety margin of a bound leave between a schedule and its proof."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A proven lower bound.
@@ -58,6 +62,10 @@ class Bound:
     def gap(self, makespan_ns: int) -> float:
         """Optimality gap of a makespan: (makespan - bound) / bound."""
         return (makespan_ns - self.lower_bound_ns) / max(self.lower_bound_ns, 1)
+
+    def meets(self, makespan_ns: int) -> bool:
+        """Whether it is as close to a makespan as a bound in floating point can come."""
+        return makespan_ns * (1 - _CLOSE) <= self.lower_bound_ns
 
     def raised(self, other: Bound) -> Bound:
         """The better of two bounds (of equal ones the certified), with the better of their certificates."""

@@ -26,7 +26,7 @@ from ..instances.instance import Instance
 from ..validate.schedule import Schedule
 from .bounds import Bound
 from .linear import LinearModel, LinearResult, takes_whole_columns
-from .linear_worker import LinearWorker, load_solver
+from .linear_worker import LinearWorker, begin_solver, load_solver
 from .packing import load_packing
 from .pebbling import Pebbling, pebble
 from .scaling import proven_ns
@@ -69,7 +69,7 @@ _STATES, _SEARCH = "states", "local-search"
     transform=planned,
     rules=(_STATES, _SEARCH),
 )
-@loads(kernels, load_solver, load_packing)
+@loads(begin_solver, kernels, load_solver, load_packing)
 def checkmate(instance: Instance, limits: Limits) -> Answer:
     """Search the states; then solve the integer program for a schedule, and its relaxation for a bound.
 

@@ -17,7 +17,7 @@ from ..heuristics.methods import Answer, Limits, Refusal, register
 from ..instances.instance import Instance
 from ..instances.memory import footprint
 from .cp_sat_decode import Clock, Gap, Plan, decode, encode, gaps_of
-from .interrupts import solve_interruptibly
+from .interrupts import load_cp_sat, solve_interruptibly
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -59,15 +59,9 @@ class Relaxation:
     interrupted: bool
 
 
-def _load(_: Limits) -> None:
-    """Load CP-SAT."""
-    from ortools.sat.python import cp_model  # noqa: F401 - for those who import it later
-
-
 @register("cp-sat", "interval model in divisible memory, for small instances", "this project", shown="named")
-@loads(_load)
+@loads(load_cp_sat)
 def _method(instance: Instance, limits: Limits) -> Answer:
-    _load(limits)
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
     found = solve_divisible(instance, limits)
     stopped_by = _why(found)
@@ -173,9 +167,7 @@ class _Model:
         self.deadline = deadline
         self.cp = cp_model.CpModel()
         self.gaps = gaps_of(instance)
-        self.require_time()
         self.clock = _clock(instance, self.gaps)
-        self.require_time()
         self.horizon = _horizon(*_durations(instance, self.gaps), self.clock)
         scratch = [a.workspace_bytes for task in instance.tasks for a in task.algorithms]
         exact = math.gcd(*(block.bytes for block in instance.blocks), *scratch) or 1
@@ -235,7 +227,6 @@ class _Model:
 
     def copy(self, name: str, engine: str, nanoseconds: int) -> tuple[cp_model.IntVar, cp_model.IntVar, int]:
         """Return whether and when a copy on an engine starts, and how long it takes."""
-        self.require_time()
         happens, start = self.cp.new_bool_var(name), self.time(f"start of {name}")
         length = self.clock.duration(nanoseconds)
         engine = "copy" if self.instance.engines == "single" else engine
@@ -248,7 +239,6 @@ class _Model:
     def tasks_run_in_order(self) -> None:
         """Each task runs with one of the algorithms that fit, after the task before it."""
         for k, task in enumerate(self.instance.tasks):
-            self.require_time()
             start, end = self.time(f"start of task {k}"), self.time(f"end of task {k}")
             chosen = {}
             for a, algorithm in enumerate(task.algorithms):

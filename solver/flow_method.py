@@ -29,7 +29,7 @@ from .checkpoints import Checkpoints
 from .flow import FlowModel, bound_name, flow_model, proven
 from .flow_decode import guide_of
 from .linear import LinearModel, LinearResult
-from .linear_worker import LinearWorker, load_solver
+from .linear_worker import LinearWorker, begin_solver, load_solver
 from .packing import load_packing, places
 from .refine import DEFAULT, ROUNDS, Stage, Tiling, finest_integrality, stages
 from .windows import Windows
@@ -58,9 +58,6 @@ _MODEL_SHARE = 0.8
 _GRACE = 2.0
 """Seconds after the time limit that a solver gets to say what it has proven."""
 
-_CLOSE = 2.5e-6
-"""What a solver's gap tolerance and the safety margin of a bound leave between a schedule and its proof."""
-
 RULES = ("refinement", "hot-checkpoints", "single-peak", "local-search")
 """What a run can leave out, with recomputation or without: checkpoints where the last solution fails;
 those where memory is tight (they are spread evenly then); the single-peak bound; the search from decoded
@@ -81,7 +78,7 @@ _log = logging.getLogger(__name__)
     "this project",
     rules=_ALL_RULES,
 )
-@loads(kernels, load_solver, load_packing)
+@loads(begin_solver, kernels, load_solver, load_packing)
 def flow(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW on more and more checkpoints, and search for schedules meanwhile.
 
@@ -106,7 +103,7 @@ def flow(instance: Instance, limits: Limits) -> Answer:
     transform=with_parts,
     rules=_ALL_RULES,
 )
-@loads(kernels, load_solver, load_packing)
+@loads(begin_solver, kernels, load_solver, load_packing)
 def flow_parts(instance: Instance, limits: Limits) -> Answer:
     """Do what `flow` does, on an instance in parts.
 
@@ -361,9 +358,9 @@ class FlowRun:
         return min(found, default=None)
 
     def _met(self) -> bool:
-        """Whether schedule and bound are as close as a bound in floating point can come."""
+        """Whether nothing is left to be found out: the bound meets the schedule."""
         makespan = self._makespan_ns()
-        return makespan is not None and makespan * (1 - _CLOSE) <= self.bound.lower_bound_ns
+        return makespan is not None and self.bound.meets(makespan)
 
     def _late(self) -> bool:
         return time.monotonic() >= self.deadline

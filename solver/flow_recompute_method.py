@@ -14,7 +14,7 @@ from .bounds import Bound
 from .flow_method import RULES, FlowRun
 from .flow_recompute import RecomputeModel, decided, proven_with_reruns, recompute_model
 from .linear import LinearModel, LinearResult
-from .linear_worker import load_solver
+from .linear_worker import begin_solver, load_solver
 from .packing import load_packing
 from .refine import Stage
 
@@ -36,7 +36,7 @@ _TRANSFERS = "transfers"
     transform=planned,
     rules=(*RULES, *SEARCH_RULES, _TRANSFERS),
 )
-@loads(kernels, load_solver, load_packing)
+@loads(begin_solver, kernels, load_solver, load_packing)
 def flow_recompute(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW with recomputation on more and more checkpoints, and search for schedules meanwhile.
 

@@ -9,11 +9,18 @@ from contextlib import contextmanager
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING
 
+from ..heuristics.methods import Limits
+
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 _ENDING = (signal.SIGTERM, signal.SIGALRM, signal.SIGINT)
 """What may end the program; the alarm is that of a signal that waits."""
+
+
+def load_cp_sat(_: Limits) -> None:
+    """Import CP-SAT, for a method that solves with it: that takes half a second."""
+    from ortools.sat.python import cp_model  # noqa: F401
 
 
 def solve_interruptibly(

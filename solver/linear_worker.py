@@ -43,7 +43,8 @@ class LinearWorker:
         require_linear_solver(solver)
         self._solver, self._grace = solver, grace
         self._idle = _idle.setdefault(_hidden(solver), [])
-        self._child = self._idle.pop() if self._idle else self._new()
+        self._child = self._idle.pop() if self._idle else _begun(solver)
+        self._wait()
 
     def __enter__(self) -> LinearWorker:
         return self
@@ -64,7 +65,8 @@ class LinearWorker:
         """
         if options.get("log"):  # a new process writes to what is standard error now
             self._child.stop()
-            self._child = self._new()
+            self._child = _begun(self._solver)
+            self._wait()
         limit = options.get("time_limit")
         wall_limit = None if limit is None else max(limit, 0.0) + self._grace
         self._child.start(_solve, model, self._solver, options, wall_limit=wall_limit)
@@ -99,18 +101,24 @@ class LinearWorker:
         """Give up the model that is being solved, at once."""
         self._child.stop()
 
-    def _new(self) -> Child:
-        """A process that has loaded the solver: no time limit pays for that."""
-        child = Child(_hidden(self._solver))
-        child.start(_load, self._solver)
+    def _wait(self) -> None:
+        """Wait until the process has loaded the solver: no time limit pays for that."""
+        if self._child.done():
+            return
         try:
-            child.result()
+            self._child.result()
         except ChildEnded:
             pass  # the first model's result will say so
         except BaseException:
-            child.stop()
+            self._child.stop()
             raise
-        return child
+
+
+def begin_solver(limits: Limits) -> None:
+    """Have a process begin to load the solver, while this one loads other things."""
+    idle = _idle.setdefault(_hidden(limits.solver), [])
+    if not idle:
+        idle.append(_begun(limits.solver))
 
 
 def load_solver(limits: Limits) -> None:
@@ -127,6 +135,13 @@ def list_by_pulp() -> tuple[str, ...]:
         found = child.result()
     assert isinstance(found, tuple)
     return found
+
+
+def _begun(solver: str) -> Child:
+    """A process that loads a solver."""
+    child = Child(_hidden(solver))
+    child.start(_load, solver)
+    return child
 
 
 def _hidden(solver: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from ..instances.buffers import Buffer
 from ..instances.errors import PebblerError
 from ..instances.units import ceil_to, format_size
 from ..validate.packing import check_packing
-from .interrupts import solve_interruptibly
+from .interrupts import load_cp_sat, solve_interruptibly
 from .packing_search import Answer, Integers, PackingSearch, load_search
 from .solve import Status
 
@@ -165,9 +165,10 @@ def pack(
     return PackResult(status, height, capacity, lower, tuple(offsets), interrupted)
 
 
-def load_packing(_: Limits) -> None:
-    """Load the search for a method that packs."""
+def load_packing(limits: Limits) -> None:
+    """Load the search and CP-SAT for a method that packs."""
     load_search()
+    load_cp_sat(limits)
 
 
 def places(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int) -> Sequence[int] | None:

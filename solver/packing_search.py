@@ -19,6 +19,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from ..heuristics.loading import telling_of_compiling
+
 Integers = NDArray[np.int64]
 
 _FAR = 1 << 62
@@ -95,7 +97,8 @@ class PackingSearch:
 def load_search() -> None:
     """Compile the search, or load it from the cache: no time limit pays for that."""
     one = np.ones(1, np.int64)
-    PackingSearch(np.zeros(1, np.int64), one, one, one, 1).run(1)
+    with telling_of_compiling():
+        PackingSearch(np.zeros(1, np.int64), one, one, one, 1).run(1)
 
 
 @cache

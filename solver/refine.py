@@ -264,15 +264,16 @@ def refine_bound(
     solver: str = "highs",
     log: bool = False,
     memory: MemoryModel = "contiguous",
+    shortest_ns: int | None = None,
     on_better: Callable[[Bound], None] | None = None,
     thresholds: Thresholds = DEFAULT,
 ) -> Bound:
     """Return the best bound that the time allows; the bound only rises.
 
     After the compute and single-peak bounds, which are exact, FLOW takes over on more and more checkpoints,
-    as `stages` orders them, until the time is up or every task is a checkpoint. Bounds of linear models are
-    certified; those of whole models are the solver's word. With recomputable tasks it is FLOW with
-    recomputation.
+    as `stages` orders them, until the time is up, every task is a checkpoint or the bound meets a schedule.
+    Bounds of linear models are certified; those of whole models are the solver's word. With recomputable
+    tasks it is FLOW with recomputation.
 
     Parameters
     ----------
@@ -288,6 +289,8 @@ def refine_bound(
         Whether the solver writes its log to standard error.
     memory
         For paged memory, the models take blocks and workspaces in whole pages.
+    shortest_ns
+        The makespan of a schedule that is known.
     on_better
         Called with every bound that is better than those before.
     thresholds
@@ -334,6 +337,8 @@ def refine_bound(
 
     rounds = 1 if other is not None else ROUNDS
     for stage in stages(len(instance.tasks), deadline, whole, rounds, thresholds):
+        if shortest_ns is not None and best.meets(shortest_ns):
+            break
         if isinstance(stage, Tiling):
             if windows is not None:
                 windows.prove(stage.length, stage.time_limit, solve, ends=stage.ends)

@@ -45,6 +45,15 @@ class Status(StrEnum):
     UNKNOWN = "unknown"
     ERROR = "error"
 
+    @property
+    def words(self) -> str:
+        """How texts for people say it."""
+        return {
+            Status.INFEASIBLE: "impossible",
+            Status.UNKNOWN: "no schedule",
+            Status.ERROR: "failed",
+        }.get(self, self.value)
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -113,7 +122,7 @@ class Result:
         if self.status is Status.OPTIMAL:
             proof = "proven in exact arithmetic" if self.certified else f"by the word of {self.bound_by}"
             ended += f"; {proof}"
-        rows = [("method", self.method), ("status", f"{self.status} ({ended})")]
+        rows = [("method", self.method), ("status", f"{self.status.words} ({ended})")]
         if self.makespan_ns is not None and self.optimality_gap is not None:
             rows.append(("makespan", format_time(self.makespan_ns)))
             rows.append(("lower bound", bound))

@@ -283,6 +283,7 @@ def placed(
     Refusal
         When there is no place.
     """
+
     def issued(builder: ProgramBuilder) -> None:
         issue(builder, actions)
 
@@ -293,7 +294,7 @@ def placed(
             raise
         reason = str(error)
 
-    def searched(sketch: ProgramBuilder) -> list[int]:
+    def searched(sketch: ProgramBuilder) -> Sequence[int]:
         buffers = [
             Buffer(str(i), begin, end, size, instance.alignment_bytes)
             for i, (size, begin, end) in enumerate(sketch.lifetimes())

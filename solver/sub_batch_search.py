@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..heuristics.methods import Transform, find_method
+from ..heuristics.loading import load_for
+from ..heuristics.methods import Limits, Transform, find_method
 from ..instances.errors import PebblerError
 from ..instances.instance import Instance
 from ..instances.memory import least_budget, require_budget
@@ -211,7 +212,7 @@ def search_sub_batch(
     MethodError
         As `solve` raises it, or what the method raises.
     """
-    find_method(method)
+    load_for(find_method(method).call, Limits(time_limit, seed, workers))
     workload = iterations.workload
     wanted = dict.fromkeys(range(1, workload.batch + 1) if candidates is None else candidates)
     possible = [b for b in wanted if iterations.fits(b)]

@@ -205,7 +205,7 @@ def test_compare_without_any_schedule_says_no(
     assert main(["compare", str(file), "--verbose"]) == 1
     printed = capsys.readouterr()
     assert "no place for block" in printed.out
-    assert printed.err.startswith("keep: unknown: no place")
+    assert printed.err.startswith("keep: no schedule: no place")
 
 
 def test_compare_is_loud_about_an_invalid_schedule(
@@ -321,7 +321,7 @@ def test_solve_without_a_schedule_says_no(
 ) -> None:
     toys(keep=keep)
     assert main(["solve", str(file), "--method", "keep", "-o", "o.json"]) == 1
-    assert "unknown (no place for block 'D'" in capsys.readouterr().out
+    assert "no schedule (no place for block 'D'" in capsys.readouterr().out
     assert not Path("o.json").exists()
 
 

@@ -6,23 +6,21 @@ Whatever is slow to import is imported by the command that needs it, so that ``p
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .command_bench import add_bench
 from .command_bound import add_bound, add_check_bound
+from .command_compare import EXAMPLE, add_compare
 from .command_emit import add_emit
 from .command_frontier import add_frontier
 from .command_profile import add_profile
 from .command_report import add_report
 from .command_run import add_run
 from .command_streams import add_streams
-from .console import LogHandler, complain, give_up, is_of_output, prepare
-from .gpu_options import GPU_OPTIONS, add_gpus, gpu_instances
+from .console import complain, give_up, is_of_output, prepare
 from .instances.errors import DefectError, PebblerError
 from .options import (
     WORKLOAD_OPTIONS,
@@ -47,12 +45,15 @@ from .options import (
     workload_and_budget,
 )
 from .process import INTERRUPTED
+from .progress import progress
 
 if TYPE_CHECKING:
     from .instances.instance import Instance
 
 DONE, NO, WRONG, DEFECT, BROKEN_PIPE = 0, 1, 2, 3, 141
 """Exit statuses: done; the answer is no; wrong usage or input; a defect; nobody reads the output."""
+
+_INSTANCE = "pebbler instance vgg16 --batch 256 --device k40 --budget 12GiB -o vgg16.instance.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,7 +99,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     arguments = _parser().parse_args(argv)
-    with _progress(arguments.verbose or sys.stderr.isatty()):
+    if "command" not in arguments:
+        raise PebblerError(f"give a command, such as {EXAMPLE}; pebbler --help lists all")
+    log = getattr(arguments, "log", False)
+    with progress(arguments.name_of_command, verbose=arguments.verbose, renewed=not log):
         status: int = arguments.command(arguments)
     return status
 
@@ -106,55 +110,12 @@ def _run(argv: Sequence[str] | None) -> int:
 # --- commands -----------------------------------------------------------------------------------------
 
 
-def _compare(arguments: argparse.Namespace) -> int:
-    from .benchmark.compare import compare, compare_auto
-    from .benchmark.contradiction import keeping
-    from .benchmark.export import export
-    from .instances.files import read_instance
-    from .instances.memory import parse_budget, with_budget
-
-    source = arguments.network_or_file
-    settings = {name: getattr(arguments, name) for name in ("time_limit", "seed", "workers", "memory")}
-    require_folder(arguments.out)
-    require_one(arguments, "a comparison", "network_or_file", "torch", "onnx")
-    if source is not None and (source.endswith(".json") or Path(source).exists()):
-        refuse_options(arguments, source, (*WORKLOAD_OPTIONS, "gpus", *GPU_OPTIONS))
-        instance = read_instance(source)
-        if arguments.budget is not None:
-            instance = with_budget(instance, parse_budget(arguments.budget, instance))
-        with keeping(arguments.out):
-            comparison = compare(instance, arguments.methods, **settings)
-    else:
-        workload, budget = workload_and_budget(arguments, source)
-        if arguments.sub_batch == "auto":
-            refuse_options(arguments, "--sub-batch auto", ("gpus", *GPU_OPTIONS))
-            with keeping(arguments.out):
-                comparison = compare_auto(workload, budget, arguments.methods, **settings)
-        else:
-            instances = gpu_instances(arguments, workload, budget)
-            with keeping(arguments.out):
-                comparison = compare(instances, arguments.methods, **settings)
-    files = export(comparison, arguments.out)
-    if arguments.json:
-        print_json(comparison.as_dict())
-    else:
-        print(comparison)
-        print(f"files:        {len(files)} in {arguments.out}")
-        for path in files:
-            print(f"              {path.name}")
-    if comparison.interrupted:
-        raise KeyboardInterrupt
-    if any(row.figures for row in comparison.rows):
-        return DONE
-    return DEFECT if any(row.status == "error" for row in comparison.rows) else NO
-
-
 def _instance(arguments: argparse.Namespace) -> int:
     from .instances.files import write_instance
     from .instances.memory import least_budget, parse_budget, require_budget, with_budget
     from .instances.units import format_size
 
-    require_one(arguments, "an instance", "network", "torch", "onnx", "foreign")
+    require_one(arguments, "an instance", "network", "torch", "onnx", "foreign", example=_INSTANCE)
     if arguments.foreign is not None:
         instance, budget, rest = _foreign(arguments), arguments.budget, []
     else:
@@ -432,19 +393,6 @@ def _methods(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-@contextmanager
-def _progress(shown: bool) -> Iterator[None]:
-    """Let the library's messages reach standard error: all of them, or warnings only."""
-    log = logging.getLogger("pebbler")
-    handler = LogHandler()
-    log.addHandler(handler)
-    log.setLevel(logging.INFO if shown else logging.WARNING)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-
-
 # --- arguments ----------------------------------------------------------------------------------------
 
 
@@ -452,46 +400,22 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="pebbler",
         description="Memory schedules, and proven bounds, for training networks that do not fit the GPU.",
-        epilog="pebbler COMMAND --help explains a command. Sizes read 12GiB, 12GB, 800MiB; a budget also "
-        "50% (of the peak without a limit) and 1.05xMmin (of the least possible); times 60s, 5min. "
-        "Exit status: 0 done, 1 the answer is no, 2 wrong usage or input, 3 a defect of a method or a proof, "
-        "130 interrupted.",
+        epilog="pebbler COMMAND --help explains a command. Sizes read 12GiB (or 12G), 12GB, 800MiB; a "
+        "budget also 50% (of the peak without a limit) and 1.05xMmin (of the least possible); times 60s, "
+        "5min or 5m. Exit status: 0 done, 1 the answer is no, 2 wrong usage or input, 3 a defect of a method "
+        "or a proof, 130 interrupted.",
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND")
 
-    command = add_command(
-        commands,
-        "compare",
-        _compare,
-        "every method side by side, with a lower bound, a table and pictures",
-        "pebbler compare vgg16 --batch 256 --device k40 --budget 12GiB",
-    )
-    command.add_argument(
-        "network_or_file",
-        nargs="?",
-        metavar="NETWORK|FILE",
-        help="a network or an instance file (.json)",
-    )
-    add_workload(command, auto=True)
-    add_gpus(command)
-    command.add_argument(
-        "--methods",
-        type=name_list,
-        metavar="A,B,...",
-        help="default: all, brute-force for tiny instances only",
-    )
-    add_limits(command)
-    command.add_argument(
-        "--out", type=Path, default=Path("pebbler-out"), metavar="DIR", help="default: pebbler-out"
-    )
+    add_compare(commands)
 
     command = add_command(
         commands,
         "instance",
         _instance,
         "write the instance file of a network",
-        "pebbler instance vgg16 --batch 256 --device k40 --budget 12GiB -o vgg16.instance.json",
+        _INSTANCE,
     )
     command.add_argument("network", nargs="?", metavar="NETWORK", help="see pebbler networks")
     command.add_argument(
@@ -525,7 +449,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_file(command)
     command.add_argument("--method", required=True, metavar="M", help="see pebbler methods")
-    add_limits(command)
+    add_limits(command, "of the method, from when it is loaded")
     command.add_argument("--warm-start", metavar="SCHEDULE", help="a schedule to start from")
     command.add_argument(
         "--without", type=name_list, default=(), metavar="RULE,...", help="rules that the method leaves out"

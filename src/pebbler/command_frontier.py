@@ -21,6 +21,8 @@ from .options import (
     workload_and_budget,
 )
 
+_EXAMPLE = "pebbler frontier vgg16 --batch 64 --device v100 --method modnn -o frontier"
+
 
 def add_frontier(commands: argparse._SubParsersAction[Parser]) -> None:
     """Add ``frontier``."""
@@ -29,7 +31,7 @@ def add_frontier(commands: argparse._SubParsersAction[Parser]) -> None:
         "frontier",
         _frontier,
         "time against budget, from the least to the peak, with bounds; or the largest batch within a budget",
-        "pebbler frontier vgg16 --batch 64 --device v100 --method modnn -o frontier",
+        _EXAMPLE,
     )
     command.add_argument(
         "network_or_file", nargs="?", metavar="NETWORK|FILE", help="a network or an instance file (.json)"
@@ -56,7 +58,7 @@ def add_frontier(commands: argparse._SubParsersAction[Parser]) -> None:
     command.add_argument(
         "--overhead", type=_share, metavar="X%", help="over the ideal, of --over batch; default: any"
     )
-    add_limits(command)
+    add_limits(command, "of each point: for the method, and as long for the bound")
     command.add_argument(
         "-o",
         "--output",
@@ -69,7 +71,7 @@ def add_frontier(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _frontier(arguments: argparse.Namespace) -> int:
     require_folder(arguments.output)
-    require_one(arguments, "a frontier", "network_or_file", "torch", "onnx")
+    require_one(arguments, "a frontier", "network_or_file", "torch", "onnx", example=_EXAMPLE)
     return _over_batch(arguments) if arguments.over == "batch" else _over_budget(arguments)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +28,16 @@ class Parser(argparse.ArgumentParser):
         """Raise what is wrong as a `PebblerError`."""
         raise PebblerError(f"{message}; see {self.prog} --help")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse what is not among choices; of commands, say which one is close."""
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            close = difflib.get_close_matches(str(value), action.choices, n=2)
+            hint = (
+                f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(action.choices)}"
+            )
+            raise PebblerError(f"there is no command '{value}'; {hint}")
+        super()._check_value(action, value)
+
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write help; argparse itself passes over a write that fails."""
         print(message, end="", file=file)
@@ -47,10 +58,13 @@ def add_command(
         epilog=f"example: {example}",
         allow_abbrev=False,
     )
-    command.set_defaults(command=call)
+    command.set_defaults(command=call, name_of_command=name)
     command.add_argument("--json", action="store_true", help="print one JSON object")
     command.add_argument(
-        "-v", "--verbose", action="store_true", help="report progress even without a terminal"
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="progress in lines that stay, even without a terminal",
     )
     return command
 
@@ -119,9 +133,9 @@ def add_transforms(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_limits(command: argparse.ArgumentParser) -> None:
-    """Add a method's limits and the memory model."""
-    command.add_argument("--time-limit", type=seconds, metavar="T", help="for each method; default: none")
+def add_limits(command: argparse.ArgumentParser, limited: str) -> None:
+    """Add a method's limits and the memory model; `limited` says what the time limit limits."""
+    command.add_argument("--time-limit", type=seconds, metavar="T", help=f"{limited}; default: none")
     command.add_argument("--seed", type=seed_number, default=0, metavar="N", help="default: 0")
     add_workers(command)
     add_memory(command, "memory model")
@@ -234,12 +248,14 @@ def _imported(arguments: argparse.Namespace, settings: dict[str, Any]) -> Worklo
     return NetworkWorkload(Path(name).stem, arguments.batch, own=read_model(name), **settings)
 
 
-def require_one(arguments: argparse.Namespace, what: str, *names: str) -> None:
+def require_one(arguments: argparse.Namespace, what: str, *names: str, example: str) -> None:
     """Refuse anything but exactly one of these arguments."""
-    if sum(getattr(arguments, name) is not None for name in names) != 1:
+    given = sum(getattr(arguments, name) is not None for name in names)
+    if given != 1:
         known = {"network": "NETWORK", "network_or_file": "NETWORK|FILE", "foreign": "--from FILE"}
         choices = [known.get(name, f"--{name}") for name in names]
-        raise PebblerError(f"{what} is made from one thing; give {', '.join(choices[:-1])} or {choices[-1]}")
+        told = f"{what} is made from one thing; give {', '.join(choices[:-1])} or {choices[-1]}"
+        raise PebblerError(told if given else f"{told}, such as {example}; pebbler networks lists them")
 
 
 def refuse_options(arguments: argparse.Namespace, source: str, names: Sequence[str]) -> None:

@@ -181,7 +181,7 @@ def test_progress_is_logged_a_line_a_method(
     with caplog.at_level(logging.INFO, logger="pebbler"):
         compare(tight)
     refused, solved = (record.getMessage() for record in caplog.records)
-    assert refused.startswith("keep: unknown: no place")
+    assert refused.startswith("keep: no schedule: no place")
     assert solved.startswith("swap: 10.500 ms a round")
 
 
@@ -224,21 +224,34 @@ def test_the_table_says_what_was_asked_and_what_is_left_out(
     tight: Instance, toys: Toys, keep: Method, swap: Method
 ) -> None:
     toys(keep=keep, swap=swap)
-    lines = str(compare(tight)).splitlines()
-    header, refused, solved = (line.split() for line in lines[:3])
+    comparison = compare(tight)
+    lines = str(comparison).splitlines()
+    header, solved, after = (line.split() for line in lines[:3])
     assert header[:4] == ["method", "status", "iteration", "overhead"]
-    assert refused[:3] == ["keep", "unknown", "no"]
     assert solved[:4] == ["swap", "feasible", "10.500", "ms"]
+    assert after == []
     text = " ".join("\n".join(lines[3:]).split())
     for words in (
+        f"no schedule: keep: {comparison.rows[0].stopped_by} instance:",
+        "overhead: over the ideal. gap: over the lower bound",
         "budget: 4194304 bytes (4.00 MiB)",
         "the least possible is 4.00 MiB",
         "ideal: 5.000 ms",
         "in exact arithmetic",
-        "graph executable, duplex copies, contiguous memory, tensors whole",
+        "tasks as they can be executed (graph executable), copies out and back at once (duplex)",
+        "contiguous memory, tensors whole",
         "predicted by simulation, not measured",
     ):
         assert words in text
+
+
+def test_the_table_says_how_many_rounds_there_are(toys: Toys, keep: Method) -> None:
+    toys(keep=keep)
+    workload = Workload("lenet", 10, "k40")
+    text = str(compare(instances_of(workload, "1GiB", 4)))
+    assert "2 of 4 and 1 of 2 images" in text
+    assert "a batch of 10, 2 rounds of lenet-b4" in text
+    assert "rounds" not in str(compare(instances_of(workload, "1GiB"))).splitlines()[0]
 
 
 def test_batch_norm_with_a_sub_batch_warns(toys: Toys, keep: Method) -> None:
@@ -414,6 +427,44 @@ def test_a_solver_s_bound_that_is_too_high_falls(
     assert [str(row.status) for row in comparison.rows] == ["feasible"]
     assert (comparison.bound.lower_bound_ns, comparison.bound.certified) == (5 * MS, True)
     assert "its makespan 10000000 is under the flow-milp bound 11000000" in comparison.refuted[0]
+
+
+def test_rows_come_before_the_bound_is_refined_and_only_an_open_gap_is(
+    chain: Instance, toys: Toys, keep: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def refine(instance: Instance, seconds: float, **options: object) -> Bound:
+        seen.append(f"bound of {instance.name}, {seconds} s, {options['shortest_ns']}")
+        return best_bound(instance)
+
+    def meets(instance: Instance, limits: Limits) -> Answer:
+        seen.append("row")
+        found = keep(instance, limits)
+        assert found.schedule is not None
+        proven = found.schedule.makespan_ns if instance.name == "last" else None
+        return replace(found, lower_bound_ns=proven, bound_by=None if proven is None else "a proof")
+
+    monkeypatch.setattr("pebbler.benchmark.compare.refine_bound", refine)
+    toys(meets=meets)
+    last = msgspec.structs.replace(chain, name="last")
+    compare([chain, last], time_limit=2.0)
+    assert seen == ["row", "row", "bound of chain-b4, 2.0 s, 10000000"]
+
+
+def test_ctrl_c_while_the_bound_is_refined_keeps_the_rows_and_the_best_bound(
+    chain: Instance, toys: Toys, keep: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refine(*_: object, on_better: Callable[[Bound], None], **__: object) -> Bound:
+        on_better(Bound(6 * MS, "flow-milp", False, compute_bound(chain).certificate))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pebbler.benchmark.compare.refine_bound", refine)
+    toys(keep=keep)
+    comparison = compare(chain, time_limit=2.0)
+    assert comparison.interrupted
+    assert [row.method for row in comparison.rows] == ["keep"]
+    assert (comparison.bound.lower_bound_ns, comparison.bound.certified_ns) == (6 * MS, 5 * MS)
 
 
 def test_a_lie_about_a_smaller_last_round_is_one(chain: Instance, toys: Toys, keep: Method) -> None:

@@ -118,6 +118,7 @@ def measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         "def hang(job): time.sleep(60)\n"
         "def fill(job): raise MemoryError\n"
         "def fail(job): raise RuntimeError('no way')\n"
+        "def load(job): time.sleep(1.0)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     yield
@@ -146,6 +147,19 @@ def test_run_that_fails_is_a_row(
     assert run.found.stopped_by.startswith(why)
     assert run.found.iteration_ns is None
     assert run.found.lower_bound_ns is None
+
+
+@pytest.mark.usefixtures("measuring")
+def test_loading_is_over_when_the_clock_of_a_run_starts(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    otherwise = importlib.import_module("otherwise")
+    monkeypatch.setattr(runner, "load", otherwise.load)
+    monkeypatch.setattr(runner, "measure", otherwise.hang)
+    run = made(replace_setting(job, wall_limit=0.3), tmp_path)
+    assert run.found.stopped_by.startswith("it was killed after 0 s: its wall limit")
+    assert run.wall_seconds is not None
+    assert 0.2 < run.wall_seconds < 1.0
 
 
 def replace_setting(job: Job, **changes: object) -> Job:

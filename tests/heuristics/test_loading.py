@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
+
+import pytest
+
 import pebbler
-from pebbler.heuristics.loading import kernels, load_for
+from pebbler.heuristics.loading import kernels, load_for, telling_of_compiling
 from pebbler.heuristics.methods import Limits
 
 
@@ -11,3 +17,45 @@ def test_kernels_and_what_each_method_loads_can_be_loaded() -> None:
     for info in methods:
         load_for(info.call, Limits())
     kernels(Limits())
+
+
+def test_compiling_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    from numba import njit
+
+    first, second = njit(lambda x: x + 1), njit(lambda x: x + 2)
+    with caplog.at_level(logging.INFO, logger="pebbler"):
+        with telling_of_compiling():
+            first(1)
+            second(1)
+        with telling_of_compiling():
+            first(1)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("compiling the searches, once")
+
+
+CALLED = """
+import sys
+from pebbler.heuristics.loading import load_for
+from pebbler.heuristics.methods import Limits, Refusal, find_method
+from pebbler.instances.workload import Workload
+import pebbler.solver
+
+limits = Limits(time_limit=2.0)
+info = find_method(sys.argv[1])
+instance = Workload("vgg16", 256, "k40").instance("12GiB")
+instance = instance if info.transform is None else info.transform(instance)
+load_for(info.call, limits)
+loaded = set(sys.modules)
+try:
+    info.call(instance, limits)
+except Refusal:
+    pass
+late = {name.partition(".")[0] for name in set(sys.modules) - loaded}
+print(sorted(late & {"numpy", "numba", "networkx", "ortools", "pandas", "pulp", "scipy"}))
+"""
+
+
+@pytest.mark.parametrize("method", ["modnn", "knapsack-rule", "cp-sat", "flow", "flow-recompute", "poet"])
+def test_what_a_method_imports_is_there_before_its_clock_starts(method: str) -> None:
+    done = subprocess.run([sys.executable, "-c", CALLED, method], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -23,6 +23,12 @@ from pebbler.instances.units import ceil_to, format_size, format_time, parse_rat
         ("0.1GiB", 107_374_183),  # 107374182.4
         ("0.1GB", 100_000_000),  # a double would make it 100000000.00000001, and round up
         ("0.3KiB", 308),  # 307.2
+        ("12G", 12_884_901_888),
+        ("12g", 12_884_901_888),
+        ("12 gib", 12_884_901_888),
+        ("12GIB", 12_884_901_888),
+        ("12gb", 12_000_000_000),
+        ("800m", 838_860_800),
         ("9007199254740992", 9_007_199_254_740_992),  # the largest
     ],
 )
@@ -31,7 +37,8 @@ def test_sizes_are_exact_and_round_up(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "GiB", "12 gib", "12Gib", "-1GiB", "1e9", "12,5GB", "12GiB 3", ".5GB", "5.GB"]
+    "text",
+    ["", "GiB", "12Gib", "12Gb", "12b", "12i", "12iB", "-1GiB", "1e9", "12,5GB", "12GiB 3", ".5GB", "5.GB"],
 )
 def test_a_bad_size_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(PebblerError, match="is not a size; write it as 12GiB"):
@@ -39,13 +46,14 @@ def test_a_bad_size_is_refused_with_a_hint(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("60s", 60.0), ("5min", 300.0), ("250ms", 0.25), ("2h", 7200.0), ("1.5", 1.5)]
+    ("text", "seconds"),
+    [("60s", 60.0), ("5min", 300.0), ("5m", 300.0), ("250ms", 0.25), ("2h", 7200.0), ("1.5", 1.5)],
 )
 def test_times(text: str, seconds: float) -> None:
     assert parse_time(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "s", "5m", "-5s", "5 GiB", "inf", "nan"])
+@pytest.mark.parametrize("text", ["", "s", "5M", "5mi", "-5s", "5 GiB", "inf", "nan"])
 def test_a_bad_time_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(PebblerError, match="is not a time; write it as 60s"):
         parse_time(text)

@@ -168,6 +168,8 @@ def test_what_is_not_available_says_why():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
+        ("VGG-16", "there is no network 'VGG-16'; close names: vgg16"),
+        ("resnet", "'blocks' is ''; .*, or did you mean resnet18, resnet34, resnet50, resnet101"),
         ("vgg61", "there is no network 'vgg61'; close names: .*vgg16"),
         ("zzz", "there is no network 'zzz'; there are lenet,"),
         ("vgg16:groups=1", "there is no parameter 'groups'; it takes size"),

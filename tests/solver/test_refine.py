@@ -46,6 +46,17 @@ def test_bounds_only_rise_and_stay_under_schedules() -> None:
     assert best.lower_bound_ns <= schedule.makespan_ns
 
 
+def test_a_bound_that_meets_a_schedule_is_refined_no_further() -> None:
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    seen: list[Bound] = []
+    least = best_bound(instance).lower_bound_ns
+    began = time.monotonic()
+    best = refine_bound(instance, 60.0, shortest_ns=least + 1, on_better=seen.append)
+    assert time.monotonic() - began < 30.0
+    assert len(seen) == 1
+    assert best.lower_bound_ns == least
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_refined_bounds_of_tiny_instances(seed: int) -> None:
     instance = tiny_instance(seed)

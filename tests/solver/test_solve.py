@@ -366,7 +366,7 @@ def test_as_text(tight: Instance, toys: Toys, swap: Method) -> None:
 def test_as_text_without_a_schedule(chain: Instance, toys: Toys) -> None:
     toys(none=nothing(stopped_by="time limit"))
     text = str(solve(chain, "none"))
-    assert "unknown (time limit)" in text
+    assert "no schedule (time limit)" in text
     assert "5.000 ms (compute, certified)" in text
     assert "makespan" not in text
     assert "None" not in text
@@ -406,7 +406,7 @@ def test_names_are_text_in_html(chain: Instance, toys: Toys) -> None:
     toys(none=nothing(stopped_by="no place for block '<b>&lt;'"))
     cells = parsed(solve(chain, "none"))
     assert set(cells.tags) == {"table", "tr", "th", "td"}
-    assert "unknown (no place for block '<b>&lt;')" in "".join(cells.texts)
+    assert "no schedule (no place for block '<b>&lt;')" in "".join(cells.texts)
 
 
 # --- real methods ---------------------------------------------------------------------------------------
