@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import msgspec
@@ -14,6 +15,10 @@ from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import with_budget
 
 MIB = 2**20
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background ignores it, and so would every process that a test sends it to.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
