@@ -311,6 +311,7 @@ def test_ctrl_c_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
+    packing.load_search()  # it runs a small search
     monkeypatch.setattr(packing, "_first_fit", stacked)
     monkeypatch.setattr(PackingSearch, "run", interrupt)
     result = pack(WINDMILL)
