@@ -50,7 +50,8 @@ def test_predictions_are_of_all_rounds_and_operations_of_one(trial: Trial) -> No
     assert len(operations_table(trial).splitlines()) == count + 1
 
 
-def test_in_paged_memory_the_prediction_says_what_mapping_adds() -> None:
+def test_in_paged_memory_the_prediction_says_what_mapping_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     instance = Workload("cifar10_quick", 64, "K40").instance("64MiB")
     schedule = solve(instance, "vdnn-all-m", memory="paged").schedule
     assert schedule is not None

@@ -136,12 +136,12 @@ def test_from_a_profile_of_both_providers_to_the_same_bits(frontend: FakeCuda) -
     trial = attempt(instance, schedule, find_backend("cuda"), repeat=1)
     assert trial.right
     assert trial.close
-    run = {
+    run = [
         instance.tasks[one.task].algorithms[one.algorithm].name
         for one in schedule.operations
         if one.task is not None and one.algorithm is not None
-    }
-    assert sum(name.startswith(PLAN) for name in run) >= 2
+    ]
+    assert sum(name.startswith(PLAN) for name in run) >= 2  # tasks: which plans are fastest is the machine's
     with pytest.raises(PebblerError, match="runs a plan of cudnn-frontend, which a script has not"):
         emit(instance, schedule, rebuild(instance))
 
