@@ -1,4 +1,4 @@
-"""Compiles the kernels of the searches when the package is built, so that no command waits for it.
+"""Compiles what Numba runs when the package is built, so that no command waits for it.
 
 Numba keeps what it compiles in ``__pycache__`` beside the source, and a wheel carries that along. A command
 compiles again where the processor, the version of Python or Numba, or the source is another.
@@ -16,9 +16,11 @@ COMPILE = """
 from pebbler.heuristics.loading import kernels
 from pebbler.heuristics.methods import Limits
 from pebbler.solver.packing_search import load_search
+from pebbler.validate.concurrent import load_simulation
 
 kernels(Limits())
 load_search()
+load_simulation()
 """
 
 
@@ -31,7 +33,7 @@ class BuildWithKernels(build_py):
         built = Path("src" if self.editable_mode else self.build_lib).resolve()
         environment = {**os.environ, "PYTHONPATH": str(built), "PYTHONDONTWRITEBYTECODE": "1"}
         environment.pop("NUMBA_CACHE_DIR", None)
-        self.announce("compiling the kernels of the searches; this takes about a minute", level=2)
+        self.announce("compiling what Numba runs; this takes about a minute", level=2)
         subprocess.run([sys.executable, "-c", COMPILE], env=environment, check=True)
 
 

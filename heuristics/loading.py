@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 
+from ..instances.compiling import telling_of_compiling
 from ..instances.instance import Algorithm, Block, Instance, Task
 from .methods import Limits, Method
 
 Loader = Callable[[Limits], None]
 """Loads something; quickly, where it is loaded already."""
-
-_log = logging.getLogger(__name__)
 
 _loaders: dict[Method, tuple[Loader, ...]] = {}
 
@@ -48,26 +45,6 @@ def _kernels() -> None:
         search.run(work=1)
         search.suggest(search.guide())
         search.schedule("small")
-
-
-@contextmanager
-def telling_of_compiling() -> Iterator[None]:
-    """Log the first time that Numba compiles in this block: nothing in its cache is for this processor."""
-    from numba.core import event
-
-    class Teller(event.Listener):
-        told = False
-
-        def on_start(self, _: object) -> None:
-            if not self.told:
-                _log.info("compiling the searches, once: that takes about a minute")
-            self.told = True
-
-        def on_end(self, _: object) -> None:
-            pass
-
-    with event.install_listener("numba:compile", Teller()):
-        yield
 
 
 def _small() -> Instance:

@@ -19,7 +19,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ..heuristics.loading import telling_of_compiling
+from ..instances.compiling import telling_of_compiling
 
 Integers = NDArray[np.int64]
 

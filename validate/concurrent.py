@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ..instances.compiling import telling_of_compiling
 from ..instances.devices import Device
 from ..instances.errors import PebblerError
 from ..instances.execution import ExecutionLimits, execution_limits
@@ -98,6 +100,7 @@ def streams_ns(
             f"{samples} samples have {blocks} blocks, too many to simulate; give fewer samples"
         )
     limits = execution_limits(device)
+    load_simulation()
     times = [block_times(kernel, limits) for kernel in layer.kernels]
     needs = [(kernel.threads, 1, kernel.block_registers, kernel.shared_bytes) for kernel in layer.kernels]
     return round(
@@ -135,6 +138,25 @@ def speedups(
         times[count] = streams_ns(layer, device, samples, count)
         _log.info("%d streams: %s", count, format_time(times[count]))
     return {count: times[1] / times[count] for count in counts}
+
+
+@cache
+def load_simulation() -> None:
+    """Compile the simulation, or load it from the cache."""
+    one = np.ones(1, np.int64)
+    with telling_of_compiling():
+        _run(
+            np.zeros(1, np.int64),
+            one,
+            np.ones((1, 2)),
+            np.ones((1, 4), np.int64),
+            np.ones(4, np.int64),
+            1,
+            1,
+            1,
+            1.0,
+            1.0,
+        )
 
 
 class _Multiprocessors(NamedTuple):

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 
 import pytest
 
 import pebbler
-from pebbler.heuristics.loading import kernels, load_for, telling_of_compiling
+from pebbler.heuristics.loading import kernels, load_for
 from pebbler.heuristics.methods import Limits
 
 
@@ -17,20 +16,6 @@ def test_kernels_and_what_each_method_loads_can_be_loaded() -> None:
     for info in methods:
         load_for(info.call, Limits())
     kernels(Limits())
-
-
-def test_compiling_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    from numba import njit
-
-    first, second = njit(lambda x: x + 1), njit(lambda x: x + 2)
-    with caplog.at_level(logging.INFO, logger="pebbler"):
-        with telling_of_compiling():
-            first(1)
-            second(1)
-        with telling_of_compiling():
-            first(1)
-    (record,) = caplog.records
-    assert record.getMessage().startswith("compiling the searches, once")
 
 
 CALLED = """
