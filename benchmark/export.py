@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple, cast
 
 from msgspec.structs import replace
 
 from ..instances.errors import PebblerError
 from ..instances.files import write_atomically, write_instance
 from ..instances.instance import Instance
+from ..solver.child import Child
 from ..validate.schedule import write_schedule
 from .compare import Comparison
-from .machine import made_here
+from .machine import made_here, usable_cores
 from .plots import overview, timeline
 
 _log = logging.getLogger(__name__)
+
+_ALONE = 4
+"""Number of pictures that are drawn sooner than another process would help."""
+
+
+class _Picture(NamedTuple):
+    """A file, and the call that draws what is in it."""
+
+    path: Path
+    draw: Callable[..., bytes]
+    arguments: tuple[object, ...]
 
 
 def export(comparison: Comparison, directory: Path) -> tuple[Path, ...]:
@@ -39,6 +55,7 @@ def export(comparison: Comparison, directory: Path) -> tuple[Path, ...]:
         raise PebblerError(f"{directory} cannot be made: {error.strerror or error}") from None
     _log.debug("writing files and pictures")
     written: list[Path] = []
+    pictures: list[_Picture] = []
     checksums: dict[str, str] = {}
     for row in comparison.rows:
         for instance, schedule in zip_longest(row.instances, row.schedules):
@@ -53,14 +70,35 @@ def export(comparison: Comparison, directory: Path) -> tuple[Path, ...]:
             write_schedule(replace(schedule, instance_sha256=checksums[name]), path)
             written.append(path)
             if not comparison.interrupted:
-                picture = directory / f"{name}.{row.method}.png"
-                write_atomically(picture, timeline(instance, schedule, made_here()))
-                written.append(picture)
+                path = directory / f"{name}.{row.method}.png"
+                pictures.append(_Picture(path, timeline, (instance, schedule, made_here())))
+                written.append(path)
     if comparison.rows and not comparison.interrupted:
         path = directory / f"{file_name(comparison.instance)}.png"
-        write_atomically(path, overview(comparison, made_here()))
+        pictures.append(_Picture(path, overview, (comparison, made_here())))
         written.append(path)
+    for path, content in _drawn(pictures):
+        write_atomically(path, content)
     return tuple(written)
+
+
+def _drawn(pictures: Sequence[_Picture]) -> Iterator[tuple[Path, bytes]]:
+    """Draw pictures from both ends: where they are many, another process begins with the last."""
+    waiting = deque(pictures)
+    with ExitStack() as stack:
+        other = stack.enter_context(Child()) if len(pictures) > _ALONE and usable_cores() > 1 else None
+        there: Path | None = None
+        while waiting:
+            if other is not None and other.done():
+                if there is not None:
+                    yield there, cast(bytes, other.result())
+                there, draw, arguments = waiting.pop()
+                other.start(draw, *arguments)
+            if waiting:
+                path, draw, arguments = waiting.popleft()
+                yield path, draw(*arguments)
+        if other is not None and there is not None:
+            yield there, cast(bytes, other.result())
 
 
 def file_name(instance: Instance) -> str:
