@@ -31,7 +31,9 @@ class BuildWithKernels(build_py):
         """Build the package, then import and compile it as it is built."""
         super().run()
         built = Path("src" if self.editable_mode else self.build_lib).resolve()
-        environment = {**os.environ, "PYTHONPATH": str(built), "PYTHONDONTWRITEBYTECODE": "1"}
+        # pip gives what the build requires by PYTHONPATH.
+        path = os.pathsep.join(filter(None, (str(built), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         environment.pop("NUMBA_CACHE_DIR", None)
         self.announce("compiling what Numba runs; this takes about a minute", level=2)
         subprocess.run([sys.executable, "-c", COMPILE], env=environment, check=True)
