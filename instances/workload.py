@@ -19,7 +19,7 @@ from .costs import (
     product_algorithms,
 )
 from .devices import Device, find_device
-from .errors import PebblerError
+from .errors import FormatError, PebblerError
 from .figures import text_of
 from .instance import Algorithm, Block, Instance, Task
 from .memory import least_budget, parse_budget, require_budget, with_budget
@@ -135,7 +135,10 @@ class Workload:
         network = self.described()
         costs = find_device(self.device) if self.profile is None else self.profile
         graph = task_graph(network, sub_batch, self.graph, self.weights_as_blocks)
-        algorithms = [_algorithms(graph, task, costs) for task in graph.tasks]
+        try:
+            algorithms = [_algorithms(graph, task, costs) for task in graph.tasks]
+        except FormatError:  # of an algorithm with a larger figure than there can be in a file
+            raise _too_large(graph) from None
         _require_figures(graph, algorithms, costs)
         return Instance(
             name=f"{_slug(self.network)}-b{sub_batch}",
@@ -187,10 +190,14 @@ def _require_figures(
     copies = [costs.copy_ns(size, way) for size in sizes for way in ("offload", "prefetch")]
     slowest = [max(algorithm.duration_ns for algorithm in ways) for ways in algorithms]
     if max(graph.resident_bytes + sum(sizes) + workspace, sum(copies) + sum(slowest)) > LARGEST:
-        raise PebblerError(
-            f"a round of {graph.batch} images of {graph.network.name} has more than {LARGEST} bytes or "
-            "nanoseconds, the largest figure in files; give a smaller batch"
-        )
+        raise _too_large(graph)
+
+
+def _too_large(graph: TaskGraph) -> PebblerError:
+    return PebblerError(
+        f"a round of {graph.batch} images of {graph.network.name} has more than {LARGEST} bytes or "
+        "nanoseconds, the largest figure in files; give a smaller batch"
+    )
 
 
 def _slug(spec: str) -> str:

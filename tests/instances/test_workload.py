@@ -242,3 +242,9 @@ def test_a_task_of_the_deepest_network_takes_no_more_work_than_one_of_a_shallow_
     deep, tasks = calls_a_task("resnet1517")
     assert 9_000 < tasks < 10_000
     assert deep < 2 * shallow
+
+
+@pytest.mark.parametrize("batch", [10**8, 99999999999999])
+def test_a_round_with_figures_that_no_file_can_have_is_refused(batch: int) -> None:
+    with pytest.raises(PebblerError, match=f"a round of {batch} images .*; give a smaller batch"):
+        Workload("vgg16", batch, "k40").round(batch, 1)
