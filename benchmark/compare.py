@@ -436,7 +436,10 @@ class _Run:
                 instances, answer = self.run(task)
                 self.answers[task.method] = instances, answer
                 _log.info("%s", _progress(task.method, answer), extra={"stays": True})
-                if answer.search is not None and answer.search.stopped_by == "interrupted":
+                ends = [result.stopped_by for result in answer.results]
+                if answer.search is not None:
+                    ends.append(answer.search.stopped_by)
+                if "interrupted" in ends:  # the method has kept its best, and said so
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
             self.interrupted = True
@@ -488,6 +491,8 @@ class _Run:
             results.append(result)
             if result.schedule is None:
                 return _Answer(tuple(results), result.stopped_by, result.status)
+            if result.stopped_by == "interrupted" and len(results) < len(instances):
+                return _Answer(tuple(results), result.stopped_by, Status.UNKNOWN)
         return _Answer(tuple(results), None, Status.FEASIBLE)
 
     def search(self, task: _Task, iterations: Iterations) -> tuple[tuple[Instance, ...], _Answer]:
@@ -577,7 +582,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Results of a method, one an instance, up to the first without a schedule, and why there is none."""
+    """Results of a method, one an instance, up to what ended it, and why there is no schedule of all."""
 
     results: tuple[Result, ...]
     failure: str | None

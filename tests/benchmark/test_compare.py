@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pebbler.benchmark import compare as compare_module
 from pebbler.benchmark import export as export_module
 from pebbler.benchmark.compare import Comparison, compare, compare_auto, default_methods
 from pebbler.benchmark.export import export
@@ -158,6 +159,25 @@ def test_an_interruption_keeps_what_is_done(chain: Instance, toys: Toys, keep: M
     assert comparison.interrupted
     assert [row.method for row in comparison.rows] == ["first"]
     assert "interrupted:" in str(comparison)
+
+
+def test_a_method_that_was_interrupted_ends_the_comparison(
+    chain: Instance, toys: Toys, keep: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(instance: Instance, limits: Limits) -> Answer:
+        return replace(keep(instance, limits), stopped_by="interrupted")
+
+    toys(stopped=stopped, never=keep)
+    monkeypatch.setattr(compare_module, "refine_bound", lambda *_, **__: pytest.fail("it went on"))
+    comparison = compare(chain, time_limit=1.0)
+    assert comparison.interrupted
+    assert [(row.method, row.figures is not None) for row in comparison.rows] == [("stopped", True)]
+    rounds = [chain, msgspec.structs.replace(chain, name="other", rounds=2)]
+    comparison = compare(rounds, time_limit=1.0)
+    assert comparison.interrupted
+    assert [(row.method, row.status, row.figures) for row in comparison.rows] == [
+        ("stopped", "unknown", None)
+    ]
 
 
 def test_limits_reach_the_method(chain: Instance, toys: Toys, keep: Method) -> None:
