@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from pebbler.heuristics import methods
 from pebbler.heuristics.methods import Answer, Limits, MethodInfo, Refusal
 from pebbler.heuristics.program import OutOfMemoryError, ProgramBuilder
+from pebbler.instances.files import write_instance
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import with_budget
 
@@ -62,6 +64,20 @@ def chain() -> Instance:
 def tight(chain: Instance) -> Instance:
     """The chain under its least budget: something must be offloaded."""
     return with_budget(chain, 4 * MIB)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def file(tight: Instance, elsewhere: Path) -> Path:
+    """The tight chain in a file."""
+    write_instance(tight, "tight.instance.json")
+    return elsewhere / "tight.instance.json"
 
 
 @pytest.fixture

@@ -51,17 +51,7 @@ COMMANDS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run every command in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def file(tight: Instance, elsewhere: Path) -> Path:
-    write_instance(tight, "tight.instance.json")
-    return elsewhere / "tight.instance.json"
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture

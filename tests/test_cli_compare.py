@@ -13,23 +13,12 @@ import pytest
 from pebbler.cli import main
 from pebbler.command_compare import in_lines
 from pebbler.heuristics.methods import Method
-from pebbler.instances.files import read_instance, write_instance
-from pebbler.instances.instance import Instance
+from pebbler.instances.files import read_instance
 
 Toys = Callable[..., None]
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run every command in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def file(tight: Instance, elsewhere: Path) -> Path:
-    write_instance(tight, "tight.instance.json")
-    return elsewhere / "tight.instance.json"
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.mark.parametrize("width", [60, 100, 200])

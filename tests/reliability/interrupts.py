@@ -216,7 +216,7 @@ def interrupt(
             out, errors = process.communicate()
     seconds = time.monotonic() - began if sent else 0.0
     faults = []
-    wanted = (128 + signals[0],) if sent else (0, 1)
+    wanted = (128 + signals[0], 0) if sent else (0, 1)  # 0: all was done when the signal came
     if process.returncode not in wanted:
         faults.append(f"status {process.returncode}: {errors[-200:].strip()}")
     if "Traceback" in errors or "Exception ignored" in errors:
