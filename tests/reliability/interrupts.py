@@ -59,10 +59,12 @@ class Interrupt:
 
 def commands(folder: Path) -> tuple[Command, ...]:
     """The commands, on files of a folder that `prepare` has made."""
-    instance, tiny = str(folder / "vgg16.instance.json"), str(folder / "lenet.instance.json")
+    instance, lenet = str(folder / "vgg16.instance.json"), str(folder / "lenet.instance.json")
+    long, hard = str(folder / "resnet1517.instance.json"), str(folder / "alexnet.instance.json")
+    tiny = str(folder / "tiny" / "residual-sizes-s2.instance.json")
     again, buffers = str(folder / "again.instance.json"), str(folder / "buffers.csv")
 
-    def solve(method: str, file: str) -> Command:
+    def solve(method: str, file: str, seconds: float = 8.0) -> Command:
         arguments = (
             "solve",
             file,
@@ -74,7 +76,7 @@ def commands(folder: Path) -> tuple[Command, ...]:
             "s.schedule.json",
             "--json",
         )
-        return Command(f"solve --method {method}", arguments, 8.0, lambda at: _checked(file, at))
+        return Command(f"solve --method {method}", arguments, seconds, lambda at: _checked(file, at))
 
     limit = ("--time-limit", "20s")
     return (
@@ -84,8 +86,10 @@ def commands(folder: Path) -> tuple[Command, ...]:
             8.0,
             lambda at: _proven(instance, at),
         ),
-        *(solve(method, instance) for method in ("flow", "local-search", "modnn")),
-        *(solve(method, tiny) for method in ("cp-sat", "brute-force")),
+        *(solve(method, instance) for method in ("flow", "local-search")),
+        solve("modnn", long, 4.0),
+        solve("cp-sat", hard),
+        solve("brute-force", tiny),
         *(solve(method, again) for method in ("checkmate", "poet", "flow-recompute")),
         Command(
             "compare",
@@ -119,7 +123,7 @@ def commands(folder: Path) -> tuple[Command, ...]:
         ),
         Command(
             "run",
-            ("run", tiny, str(folder / "lenet.schedule.json"), "--backend", "cpu", "--repeat", "500"),
+            ("run", lenet, str(folder / "lenet.schedule.json"), "--backend", "cpu", "--repeat", "500"),
             5.0,
             _nothing,
         ),
@@ -152,6 +156,9 @@ def prepare(folder: Path, names: Collection[str] = ()) -> None:
         "instance vgg16 --batch 256 --budget 1.05xMmin -o vgg16.instance.json",
         "instance lenet --batch 64 --budget 1.1xMmin -o lenet.instance.json",
         "instance resnet34 --batch 32 --budget 1.2xMmin --recompute -o again.instance.json",
+        "instance resnet1517 --batch 16 --budget 1.05xMmin -o resnet1517.instance.json",
+        "instance alexnet --batch 128 --budget 1.0xMmin -o alexnet.instance.json",
+        "generate tiny -o tiny",
         "solve lenet.instance.json --method modnn -o lenet.schedule.json",
         "bench short.toml -o r.sqlite",
     )
