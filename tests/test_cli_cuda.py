@@ -17,12 +17,12 @@ from pebbler.instances.files import write_instance
 from pebbler.validate.execution.layer_streams import StreamedLayer
 from pebbler.validate.schedule import Schedule, write_schedule
 
-from .fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda  # noqa: F401
+from .fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda, repeatable  # noqa: F401
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
-    instance = Workload("lenet", batch=4, device="k40").instance("1.02xMmin")
+    instance = repeatable(Workload("lenet", batch=4, device="k40").instance("1.02xMmin"))
     schedule = solve(instance, method="vdnn-all-m").schedule
     assert schedule is not None
     places = tmp_path / "lenet.instance.json", tmp_path / "lenet.schedule.json"
@@ -101,6 +101,19 @@ def test_run_on_cuda(fake_cuda: FakeCuda, files: tuple[Path, Path]) -> None:  # 
     assert told["device"] == "Fake CUDA device (host memory)"
     assert told["identical_to_unbudgeted"] is True
     assert told["measured_ns"] > 0
+
+
+def test_run_with_atomic_additions_is_right_within_tolerance(
+    fake_cuda: FakeCuda,  # noqa: ARG001, F811
+    files: tuple[Path, Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    instance, schedule = files
+    write_instance(Workload("lenet", batch=4, device="k40").instance("1.02xMmin"), instance)
+    assert main(["run", str(instance), str(schedule), "--backend", "cuda", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["identical_to_unbudgeted"], told["deterministic"]) == (False, False)
+    assert 0 < told["max_abs_error"] < 1e-3
 
 
 def test_streams_measured_beside_predicted(

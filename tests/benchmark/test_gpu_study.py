@@ -77,7 +77,8 @@ def test_all_stages_leave_their_files(fake_cuda: FakeCuda, tmp_path: Path, cupti
     assert kernels["t_launch_ns"] > 0
     assert [one["name"] for one in kernels["tasks"]["FP(conv1)"]] == ["first", "second"]
     run = json.decode((tmp_path / "gpu" / "lenet-8-1.05xMmin-vdnn-all-m-run.json").read_bytes())
-    assert run["identical_to_unbudgeted"]
+    assert run["identical_to_unbudgeted"] or not run["deterministic"]
+    assert run["max_abs_error"] < 1e-3
     rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| lenet")]
     assert [row.split(" | ")[2] for row in rows] == ["vdnn-all-m", "modnn"]
 
