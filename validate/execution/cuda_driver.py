@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import re
+import warnings
 from functools import cache
 from typing import Any
 
@@ -25,7 +26,8 @@ def load_driver() -> Any:
     """
     require_extra("pycuda", "cuda")
     try:
-        import pycuda.driver
+        with warnings.catch_warnings(action="ignore"):  # PyCUDA's guess at what is wrong with the driver
+            import pycuda.driver
     except ImportError as error:
         raise PebblerError(_why_not_loaded(" ".join(str(error).split()))) from None
     return pycuda.driver

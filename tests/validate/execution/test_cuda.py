@@ -323,7 +323,9 @@ backend.allocate(100)
 stream = backend.stream("d2h")
 {ending}
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.stdout == "1 1 0\n"
     assert done.returncode == ("/" in ending)
     assert ("ZeroDivisionError" in done.stderr) == ("/" in ending)
