@@ -24,7 +24,11 @@ def record_kernels(work: Callable[[], object]) -> list[dict[str, Any]]:
         When cupti-python is not installed, or CUPTI cannot be used.
     """
     require_extra("cupti", "profiler")
-    from cupti import cupti
+    try:
+        from cupti import cupti
+    except Exception as error:  # whatever it says of a libcupti.so that is not there, or does not fit
+        said = " ".join(str(error).split())
+        raise PebblerError(f"CUPTI cannot be loaded ({said}); install nvidia-cuda-cupti from PyPI") from None
 
     found: list[tuple[int, dict[str, Any]]] = []
 
