@@ -109,12 +109,15 @@ def test_cupti_that_refuses_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> 
         record_kernels(lambda: None)
 
 
-@pytest.mark.parametrize("failure", ["ImportError", "RuntimeError", "OSError"])
+@pytest.mark.parametrize("failure", ["ImportError", "RuntimeError", "at the first call"])
 def test_cupti_without_its_library_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failure: str
 ) -> None:
     said = "libcupti.so.13: cannot open shared object file"
-    install_broken(monkeypatch, tmp_path, "cupti", f"raise {failure}('{said}')")
+    if failure == "at the first call":
+        Cupti(missing=RuntimeError(said)).install(monkeypatch)
+    else:
+        install_broken(monkeypatch, tmp_path, "cupti", f"raise {failure}('{said}')")
     with pytest.raises(PebblerError, match=rf"CUPTI cannot be loaded \({said}\); install nvidia-cuda-cupti"):
         record_kernels(lambda: None)
 

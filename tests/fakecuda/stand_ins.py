@@ -94,6 +94,8 @@ class Cupti:
     ----------
     refuses
         The status with which it refuses to record; None when it does not.
+    missing
+        What its first call raises for want of its library; None where it is there.
     delivers
         Whether what it records ever comes.
 
@@ -103,9 +105,12 @@ class Cupti:
         What it was asked, in order.
     """
 
-    def __init__(self, *, refuses: Result | None = None, delivers: bool = True) -> None:
+    def __init__(
+        self, *, refuses: Result | None = None, missing: Exception | None = None, delivers: bool = True
+    ) -> None:
         self.calls: list[str] = []
         self._refuses = refuses
+        self._missing = missing
         self._delivers = delivers
         self._enabled: set[int] = set()
         self._callbacks: tuple[Callable[[], tuple[int, int]], Callable[[list[Any]], None]] | None = None
@@ -131,6 +136,8 @@ class Cupti:
         func_buffer_completed: Callable[[list[Any]], None],
     ) -> None:
         """Keep what gives room for records, and what takes them."""
+        if self._missing is not None:
+            raise self._missing
         self._callbacks = func_buffer_requested, func_buffer_completed
 
     def activity_enable(self, kind: int) -> None:
