@@ -13,18 +13,14 @@ int ask(Pass pass, const Tensor *x, const Tensor *w, const Tensor *y, const Conv
 // cudnnConvolution*AlgoPerf_t: the three have the same members.
 struct Performance { int algorithm, status; float time; size_t memory; int determinism, math, reserved[3]; };
 
-// Every algorithm comes twice, as with cuDNN: with the descriptor's type of math, and with tensor cores, which single
-// precision does not have where FMA_MATH is asked for.
+// Every algorithm comes twice, once for each of two types of math, so that there are more results than algorithms.
 int suggest(Pass pass, const Tensor *x, const Tensor *w, const Tensor *y, const Convolution *c, int asked, int *returned, Performance *found) {
   std::vector<Performance> all;
   for (int algorithm = 0; algorithm < ALGORITHMS[pass]; ++algorithm) {
     size_t bytes = 0;
     int status = ask(pass, x, w, y, c, algorithm, &bytes);
-    all.push_back({algorithm, status, -1.0f, bytes, is_deterministic(pass, algorithm), c->math, {}});
-    bool rounds = c->math != FMA_MATH;
-    all.push_back({algorithm, rounds ? status : NOT_SUPPORTED, -1.0f, rounds ? bytes : 0, is_deterministic(pass, algorithm), TENSOR_OP_MATH, {}});
+    for (int math : {int(TENSOR_OP_MATH), c->math}) all.push_back({algorithm, status, -1.0f, bytes, is_deterministic(pass, algorithm), math, {}});
   }
-  // The least likely last; which of those that can compute it is the quickest, nobody knows here.
   std::stable_partition(all.begin(), all.end(), [](const Performance &p) { return p.status == SUCCESS; });
   *returned = std::min(asked, int(all.size()));
   std::copy_n(all.begin(), *returned, found);

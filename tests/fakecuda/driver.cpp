@@ -32,7 +32,6 @@
 #include <memory>
 #include <mutex>
 #include <random>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -163,13 +162,12 @@ constexpr size_t MOST_PATCHES = 1 << 16;
 std::atomic<size_t> patches{0};
 char *patched[MOST_PATCHES];
 
-void on_fault(int number, siginfo_t *info, void *where) {
+void on_fault(int number, siginfo_t *info, void *) {
   char *at = (char *)info->si_addr;
   if (at < memory.shadow || at >= memory.shadow + 2 * SPACE) {
     sigaction(number, &fault_handler_before, nullptr);  // the instruction comes again, and is none of ours
     return;
   }
-  (void)where;
   fail(CUDA_ERROR_ILLEGAL_ADDRESS);
   size_t offset = (at - memory.shadow) / PAGE * PAGE, end = (offset / LARGE_PAGE + 1) * LARGE_PAGE;
   size_t number_of_patch = patches++;
