@@ -195,12 +195,18 @@ def _streams_rows(study: Study, name: str) -> Iterator[list[str]]:
         if not path.exists():
             continue
         found = json.decode(path.read_bytes())
-        times, predicted = found["times_ns"], found["predicted_ns"]
+        shown = [times for times in (found["times_ns"], found["predicted_ns"]) if times is not None]
         cells = [f"{found['device']} ({found['predicted_for']})"]
-        cells += [f"{format_time(times['1'])} ({format_time(predicted['1'])})"]
+        cells.append(_beside([format_time(times["1"]) for times in shown]))
         for count in map(str, COUNTS[1:]):
-            cells.append(f"{times['1'] / times[count]:.2f} ({predicted['1'] / predicted[count]:.2f})")
+            cells.append(_beside([f"{times['1'] / times[count]:.2f}" for times in shown]))
         yield [name, direction, *cells, "yes" if found["identical_to_one_stream"] else "no"]
+
+
+def _beside(texts: Sequence[str]) -> str:
+    """What was measured, with what was predicted in brackets; without Numba, nothing was."""
+    measured, *predicted = texts
+    return " ".join((measured, *(f"({text})" for text in predicted)))
 
 
 def _rows(study: Study, network: str, batch: int) -> list[list[str]]:

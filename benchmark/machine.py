@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import resource
@@ -10,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = ("pebbler", "msgspec", "numba", "numpy", "ortools")
@@ -62,8 +63,12 @@ def made_here() -> str:
 
 @cache
 def package_versions() -> dict[str, str]:
-    """Return the versions of the packages that answers depend on."""
-    return {name: version(name) for name in PACKAGES}
+    """Return the versions of the packages that answers depend on, of those that are installed as packages."""
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def usable_cores() -> int:

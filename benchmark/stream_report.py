@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from importlib.util import find_spec
 from typing import Any
 
 from ..instances.caffe import ConvLayer, Direction, caffe_kernels
 from ..instances.devices import Device
 from ..instances.units import format_time
-from ..validate.concurrent import streams_ns
 from ..validate.execution.cuda import CudaBackend
 from ..validate.execution.layer_streams import measure
 from .table import format_table
@@ -34,7 +34,8 @@ def measured_layer(
     -------
     dict
         ``device``, the GPU's name; ``stand_in``, whether that was no GPU; ``times_ns`` and ``predicted_ns``
-        by number of streams; ``launch_ns``, the host's time for a launch; ``identical_to_one_stream``.
+        by number of streams, the latter None without Numba, which simulates; ``launch_ns``, the host's time
+        for a launch; ``identical_to_one_stream``.
 
     Raises
     ------
@@ -42,37 +43,54 @@ def measured_layer(
         As `pebbler.validate.execution.layer_streams.measure`.
     """
     found = measure(CudaBackend, layer.conv, direction, counts, repeat=repeat)
-    kernels = caffe_kernels(device, layer.conv, direction)
     return {
         "device": found.device,
         "stand_in": found.is_stand_in,
         "times_ns": found.times_ns,
-        "predicted_ns": {s: streams_ns(kernels, device, layer.conv.batch, s) for s in found.times_ns},
+        "predicted_ns": _predicted(layer, direction, device, found.times_ns) if can_predict() else None,
         "launch_ns": found.launch_ns,
         "identical_to_one_stream": found.identical,
     }
 
 
+def can_predict() -> bool:
+    """Whether there is Numba, which the simulation of streams runs on."""
+    return find_spec("numba") is not None
+
+
+def _predicted(
+    layer: ConvLayer, direction: Direction, device: Device, counts: Collection[int]
+) -> dict[int, int]:
+    from ..validate.concurrent import streams_ns
+
+    kernels = caffe_kernels(device, layer.conv, direction)
+    return {streams: streams_ns(kernels, device, layer.conv.batch, streams) for streams in counts}
+
+
 def told(report: dict[str, Any], predicted_for: str) -> str:
     """Return a report of `measured_layer` as text; times were predicted for a device of this name."""
-    times, predicted = report["times_ns"], report["predicted_ns"]
+    kinds = {"predicted": report["predicted_ns"], "measured": report["times_ns"]}
+    kinds = {kind: times for kind, times in kinds.items() if times is not None}
     rows = [
         (
             str(streams),
-            format_time(predicted[streams]),
-            f"{predicted[1] / predicted[streams]:.2f}",
-            format_time(times[streams]),
-            f"{times[1] / times[streams]:.2f}",
+            *(
+                cell
+                for times in kinds.values()
+                for cell in (format_time(times[streams]), f"{times[1] / times[streams]:.2f}")
+            ),
         )
-        for streams in sorted(times)
+        for streams in sorted(report["times_ns"])
     ]
+    header = ("streams", *(word for kind in kinds for word in (kind, "speed-up")))
+    basis = f"for {predicted_for}, by simulation" if "predicted" in kinds else "not without Numba"
     nothing = "; no GPU: its times say nothing, its numbers are right or wrong" if report["stand_in"] else ""
     same = report["identical_to_one_stream"]
     return "\n".join(
         (
-            format_table(("streams", "predicted", "speed-up", "measured", "speed-up"), rows, "rrrrr"),
+            format_table(header, rows, "r" * len(header)),
             "",
-            f"predicted: for {predicted_for}, by simulation",
+            f"predicted: {basis}",
             f"measured:  on {report['device']}{nothing}",
             f"host:      {format_time(report['launch_ns'])} a launch",
             f"results:   {'the same bits as on one stream' if same else 'WRONG: not the bits of one stream'}",

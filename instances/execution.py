@@ -13,6 +13,8 @@ from .instance import Positive
 
 WARP = 32
 """Threads of a warp."""
+MOST_STREAMS = 32
+"""Hyper-Q's queues from the host, from Kepler on: more streams share them (NVIDIA GK110 whitepaper)."""
 
 
 class Sourced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

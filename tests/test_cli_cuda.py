@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,12 +20,12 @@ from pebbler.instances.files import write_instance
 from pebbler.validate.execution.layer_streams import StreamedLayer
 from pebbler.validate.schedule import Schedule, write_schedule
 
-from .fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda  # noqa: F401
+from .fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda, repeatable  # noqa: F401
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
-    instance = Workload("lenet", batch=4, device="k40").instance("1.02xMmin")
+    instance = repeatable(Workload("lenet", batch=4, device="k40").instance("1.02xMmin"))
     schedule = solve(instance, method="vdnn-all-m").schedule
     assert schedule is not None
     places = tmp_path / "lenet.instance.json", tmp_path / "lenet.schedule.json"
@@ -103,6 +106,19 @@ def test_run_on_cuda(fake_cuda: FakeCuda, files: tuple[Path, Path]) -> None:  # 
     assert told["measured_ns"] > 0
 
 
+def test_run_with_atomic_additions_is_right_within_tolerance(
+    fake_cuda: FakeCuda,  # noqa: ARG001, F811
+    files: tuple[Path, Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    instance, schedule = files
+    write_instance(Workload("lenet", batch=4, device="k40").instance("1.02xMmin"), instance)
+    assert main(["run", str(instance), str(schedule), "--backend", "cuda", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["identical_to_unbudgeted"], told["deterministic"]) == (False, False)
+    assert 0 < told["max_abs_error"] < 1e-3
+
+
 def test_streams_measured_beside_predicted(
     fake_cuda: FakeCuda,  # noqa: ARG001, F811
     capsys: pytest.CaptureFixture[str],
@@ -119,6 +135,25 @@ def test_streams_measured_beside_predicted(
     text = capsys.readouterr().out
     assert "no GPU: its times say nothing" in text
     assert "the same bits as on one stream" in text
+
+
+def test_streams_without_numba_are_measured_alone(
+    fake_cuda: FakeCuda,  # noqa: ARG001, F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    for module in [name for name in sys.modules if name.startswith("pebbler.validate.concurrent")]:
+        monkeypatch.delitem(sys.modules, module)
+    command = ["streams", "siamese/conv1", "--batch", "6", "--measure", "2", "--repeat", "1"]
+    assert main([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == {"layer", "device", "measured"}
+    assert (told["measured"]["predicted_ns"], list(told["measured"]["times_ns"])) == (None, ["1", "2"])
+    assert main(command) == 0
+    assert "predicted: not without Numba" in capsys.readouterr().out
+    assert "takes Numba" in refused(capsys, *command, "--picture", tmp_path / "picture.png")
 
 
 def test_other_bits_on_more_streams_are_exit_status_1(
@@ -149,19 +184,112 @@ def test_cuda_without_pycuda_says_what_to_install(
     assert "pycuda is not installed; install it with pip install 'pebbler[cuda]'" in said
 
 
-def test_cuda_without_a_driver_says_what_to_install(files: tuple[Path, Path]) -> None:
-    pytest.importorskip("pycuda", reason="PyCUDA is not installed")
-    block = "import sys; sys.modules['pycuda._driver'] = None; from pebbler.cli import main; "
-    command = [
-        sys.executable,
-        "-c",
-        f"{block} sys.exit(main(sys.argv[1:]))",
-        "run",
-        *map(str, files),
-        "--backend",
-        "cuda",
-    ]
+def run_elsewhere(files: tuple[Path, Path]) -> str:
+    """The one sentence with which another process refuses to run a schedule on CUDA."""
+    command = [sys.executable, "-m", "pebbler", "run", *map(str, files), "--backend", "cuda"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2
-    assert "install NVIDIA's driver" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_cuda_without_a_driver_says_what_to_install(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pycuda", reason="PyCUDA is not installed")
+    if ctypes.util.find_library("cuda") is not None:
+        pytest.skip("there is a driver")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    assert "install NVIDIA's driver" in run_elsewhere(files)
+
+
+def test_a_driver_without_a_call_that_pycuda_needs_is_too_old(
+    fake_cuda: FakeCuda,  # noqa: ARG001, F811
+    files: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    source = "int cuDriverGetVersion(int *v) { *v = 11080; return 0; }"
+    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(tmp_path / "libcuda.so.1")]
+    subprocess.run(command, input=source, text=True, check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    said = run_elsewhere(files)
+    assert re.search(r"driver is too old: it is for CUDA 11\.8 and has no cu\w+; install one for", said)
+
+
+def test_a_driver_older_than_pycuda_is_too_old(
+    fake_cuda: FakeCuda,  # noqa: ARG001, F811
+    files: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAKECUDA_VERSION", "12040")
+    monkeypatch.setenv("FAKECUDA_INIT", "803")
+    said = run_elsewhere(files)
+    assert "too old: it is for CUDA 12.4 and PyCUDA was built for 13.0 (cuInit failed: system has" in said
+
+
+def test_a_driver_that_finds_no_gpu_is_told(
+    fake_cuda: FakeCuda,  # noqa: ARG001, F811
+    files: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAKECUDA_INIT", "100")
+    assert "finds no GPU that it can use (cuInit failed: no CUDA-capable device" in run_elsewhere(files)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (
+            "[ $1 = --version ] && echo nvcc && exit; echo 'nvcc warning : old' >&2; "
+            "echo \"nvcc fatal : Unsupported gpu architecture 'compute_90'\" >&2; exit 1",
+            "nvcc cannot compile the kernels (nvcc fatal : Unsupported gpu architecture 'compute_90'); ",
+        ),
+        ("exit 127", "nvcc cannot be run (error invoking 'nvcc --version': status 127"),
+        (None, "nvcc cannot be run (error invoking 'nvcc --version'"),
+    ],
+)
+def test_an_nvcc_that_fails_is_named(
+    fake_cuda: FakeCuda,  # noqa: ARG001, F811
+    files: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    script: str | None,
+    said: str,
+) -> None:
+    if script is not None:
+        (tmp_path / "nvcc").write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        (tmp_path / "nvcc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert said in run_elsewhere(files)
+
+
+def test_the_script_finds_libraries_in_packages(
+    fake_cuda: FakeCuda,  # noqa: F811
+    files: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    libraries = Path(fake_cuda.variables["LD_LIBRARY_PATH"].split(":")[0])
+    driver, packages = tmp_path / "driver", tmp_path / "packages"
+    for name, folder in (
+        ("libcuda.so.1", driver),
+        ("libcudnn.so.9", packages / "nvidia" / "cudnn" / "lib"),
+        ("libcublas.so.13", packages / "nvidia" / "cu13" / "lib"),
+    ):
+        folder.mkdir(parents=True)
+        shutil.copy(libraries / name, folder / name)
+    script = tmp_path / "script.py"
+    assert main(["emit", *map(str, files), "-o", str(script)]) == 0
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
+    command = [sys.executable, str(script)]
+    missing = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert missing.returncode == 1
+    assert missing.stderr == (
+        "cuDNN (libcudnn.so.9) cannot be loaded; install nvidia-cudnn-cu13 from PyPI, or name its folder in "
+        "LD_LIBRARY_PATH\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(packages), prepend=":")
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.startswith("loss ")

@@ -31,14 +31,11 @@ from numpy.typing import NDArray
 from ..instances.compiling import telling_of_compiling
 from ..instances.devices import Device
 from ..instances.errors import PebblerError
-from ..instances.execution import ExecutionLimits, execution_limits
+from ..instances.execution import MOST_STREAMS, ExecutionLimits, execution_limits
 from ..instances.kernels import Kernel, LayerKernels, resident_blocks, waves
 from ..instances.units import format_time
 
 _log = logging.getLogger(__name__)
-
-MOST_STREAMS = 32
-"""Hyper-Q's queues from the host, from Kepler on: more streams share them (NVIDIA GK110 whitepaper)."""
 
 MOST_BLOCKS = 20_000_000
 """More blocks in all are not simulated."""

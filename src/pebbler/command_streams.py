@@ -11,6 +11,7 @@ from .options import Parser, add_command, name_list, positive, print_json, refus
 
 if TYPE_CHECKING:
     from .instances.caffe import ConvLayer, Direction
+    from .instances.devices import Device
     from .instances.kernels import LayerKernels
     from .solver.stream_count import StreamCount
 
@@ -67,11 +68,10 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _streams(arguments: argparse.Namespace) -> int:
+    from .benchmark.stream_report import can_predict, measured_layer, told
     from .instances.caffe import caffe_kernels, find_layer
     from .instances.devices import find_device
     from .instances.kernels import read_kernels
-    from .solver.stream_count import count_streams
-    from .validate.concurrent import speedups, streams_ns
 
     if arguments.picture is not None:
         require_place(arguments.picture)
@@ -91,6 +91,37 @@ def _streams(arguments: argparse.Namespace) -> int:
         layer = find_layer(name, arguments.batch)
         kernels = caffe_kernels(device, layer.conv, direction)
         samples, buffer = layer.conv.batch, layer.buffer_bytes
+    answer: dict[str, Any] = {"layer": name, "device": device.name}
+    texts = []
+    if arguments.measure is None or can_predict():
+        predicted, text = _predicted(arguments, kernels, device, samples, buffer)
+        answer |= predicted
+        texts.append(text)
+    elif arguments.picture is not None:
+        raise PebblerError(
+            "--picture draws what is predicted, which takes Numba; install it, or leave that out"
+        )
+    if layer is not None and arguments.measure is not None:
+        repeat = arguments.repeat or _PASSES
+        measured = measured_layer(layer, direction, device, arguments.measure, repeat=repeat)
+        answer["measured"] = measured
+        texts.append(told(measured, device.name))
+    if arguments.json:
+        print_json(answer)
+    else:
+        print("\n\n".join(texts))
+    return 0 if measured is None or measured["identical_to_one_stream"] else 1
+
+
+def _predicted(
+    arguments: argparse.Namespace, kernels: LayerKernels, device: Device, samples: int, buffer: int | None
+) -> tuple[dict[str, Any], str]:
+    """Return what the model and the simulation say, as keys of the answer and as text."""
+    from .instances.units import format_time
+    from .solver.stream_count import count_streams
+    from .validate.concurrent import speedups, streams_ns
+
+    name = arguments.layer_or_file
     count = count_streams(kernels, device, arguments.model, solver=arguments.solver)
     gains = speedups(kernels, device, samples)
     one = streams_ns(kernels, device, samples, 1)
@@ -103,8 +134,6 @@ def _streams(arguments: argparse.Namespace) -> int:
         panel = Panel(f"{name} on {device.name}", {name: gains}, {name: count.streams})
         write_atomically(arguments.picture, draw_times([[panel]], count.model, made_here()))
     answer: dict[str, Any] = {
-        "layer": name,
-        "device": device.name,
         "model": count.model,
         "streams": count.streams,
         "per_kernel": count.per_kernel,
@@ -116,22 +145,11 @@ def _streams(arguments: argparse.Namespace) -> int:
         "buffer_bytes": buffer,
         "solver": count.solver,
     }
-    if layer is not None and arguments.measure is not None:
-        from .benchmark.stream_report import measured_layer, told
-
-        repeat = arguments.repeat or _PASSES
-        measured = measured_layer(layer, direction, device, arguments.measure, repeat=repeat)
-        answer["measured"] = measured
-    if arguments.json:
-        print_json(answer)
-    else:
-        print(_text(kernels, count, answer, samples))
-        if measured is not None:
-            print("\n" + told(measured, device.name))
-    return 0 if measured is None or measured["identical_to_one_stream"] else 1
+    what = f"{name} on {device.name}, {samples} samples, T_launch {format_time(kernels.t_launch_ns)}"
+    return answer, f"{what}\n\n{_text(kernels, count, answer)}"
 
 
-def _text(kernels: LayerKernels, count: StreamCount, answer: dict[str, Any], samples: int) -> str:
+def _text(kernels: LayerKernels, count: StreamCount, answer: dict[str, Any]) -> str:
     """Tables of the kernels and of the numbers of streams that tell something."""
     from .benchmark.table import format_table
     from .instances.units import format_size, format_time
@@ -172,9 +190,6 @@ def _text(kernels: LayerKernels, count: StreamCount, answer: dict[str, Any], sam
     ]
     return "\n".join(
         (
-            f"{answer['layer']} on {answer['device']}, {samples} samples, "
-            f"T_launch {format_time(kernels.t_launch_ns)}",
-            "",
             format_table(header, rows, "lllrrrrr"),
             "",
             f"model:    {count.model}, solved by {count.solver} and by counting",

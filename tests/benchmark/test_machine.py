@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+
+import pytest
 
 from pebbler.benchmark.machine import (
     PACKAGES,
@@ -38,6 +40,24 @@ def test_versions_are_those_installed() -> None:
     assert package_versions() == {name: version(name) for name in PACKAGES}
     assert "pebbler" in PACKAGES
     assert origin().packages == package_versions()
+
+
+def test_packages_that_are_not_installed_have_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(name: str) -> str:
+        if name in ("pebbler", "ortools"):
+            raise PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr("pebbler.benchmark.machine.version", found)
+    for told in (package_versions, origin, made_here):
+        told.cache_clear()
+    try:
+        assert set(package_versions()) == set(PACKAGES) - {"pebbler", "ortools"}
+        assert "numba" in made_here()
+        assert "ortools" not in made_here()
+    finally:
+        for told in (package_versions, origin, made_here):
+            told.cache_clear()
 
 
 def test_origin_names_cores_and_memory() -> None:

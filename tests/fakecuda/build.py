@@ -48,7 +48,7 @@ def build(cache: Path) -> Path:
         raise MissingError("no g++")
     include = include_folder()
     names = [name for names, _ in LIBRARIES.values() for name in names]
-    sources = [SOURCES / name for name in (*names, "convolution.h", "host.h", "nvcc")]
+    sources = [SOURCES / name for name in (*names, "convolution.h", "driver.h", "host.h", "nvcc")]
     parts = [
         Path(__file__).read_bytes(),
         (include / "cuda.h").read_bytes(),

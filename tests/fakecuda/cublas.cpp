@@ -1,16 +1,15 @@
 // The slice of cuBLAS that Pebbler calls, on the fake driver's memory: single-precision products, column-major.
-#include <cuda.h>
+#include "driver.h"
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
-
-extern "C" void *fakecuda_shadow(const void *);
-extern "C" bool fakecuda_holds(const void *, size_t);
-extern "C" CUresult fakecuda_enqueue(CUstream, std::function<void()> *);
+#include <cstdint>
 
 namespace {
 enum Status { SUCCESS = 0, INVALID_VALUE = 7, EXECUTION_FAILED = 13 };
+// Single precision stays that with all but the one that asks for tensor cores, which this cuBLAS does not have.
+enum Math { DEFAULT_MATH = 0, PEDANTIC_MATH = 2 };
+constexpr size_t WORKSPACE_ALIGNMENT = 256;
 struct Handle { CUstream stream = nullptr; };
 }  // namespace
 
@@ -20,18 +19,20 @@ int cublasDestroy_v2(Handle *h) { delete h; return SUCCESS; }
 int cublasSetStream_v2(Handle *h, CUstream s) { h->stream = s; return SUCCESS; }
 int cublasGetVersion_v2(Handle *, int *version) { *version = 130000; return SUCCESS; }
 const char *cublasGetStatusString(int status) { return status == SUCCESS ? "the library call was successful" : status == INVALID_VALUE ? "an invalid value was passed" : "execution failed"; }
-int cublasSetMathMode(Handle *, int) { return SUCCESS; }
-int cublasSetWorkspace_v2(Handle *, void *space, size_t n) { return n == 0 || fakecuda_holds(space, n) ? SUCCESS : INVALID_VALUE; }
+int cublasSetMathMode(Handle *, int mode) { return mode == DEFAULT_MATH || mode == PEDANTIC_MATH ? SUCCESS : INVALID_VALUE; }
+int cublasSetWorkspace_v2(Handle *, void *space, size_t n) { return n == 0 || ((uintptr_t)space % WORKSPACE_ALIGNMENT == 0 && fakecuda_holds(space, n)) ? SUCCESS : INVALID_VALUE; }
 int cublasSgemm_v2(Handle *h, int trans_a, int trans_b, int m, int n, int k, const float *alpha, const void *a, int lda, const void *b, int ldb, const float *beta, void *c, int ldc) {
   if (*alpha != 1 || (*beta != 0 && *beta != 1)) return INVALID_VALUE;
-  auto holds = [](const void *matrix, size_t rows, size_t columns, size_t leading) {
-    return rows <= leading && fakecuda_holds(matrix, 4 * (leading * (columns - 1) + rows));
+  Uses uses;
+  auto holds = [&](const void *matrix, size_t rows, size_t columns, size_t leading) {
+    uses.push_back({matrix, 4 * (leading * (columns - 1) + rows)});
+    return rows <= leading && fakecuda_holds(matrix, uses.back().second);
   };
   if (!holds(a, trans_a ? k : m, trans_a ? m : k, lda) || !holds(b, trans_b ? n : k, trans_b ? k : n, ldb) || !holds(c, m, n, ldc)) return EXECUTION_FAILED;
   bool adds = *beta == 1;
   auto *work = new std::function<void()>([=] {
-    auto *pa = (const float *)fakecuda_shadow(a), *pb = (const float *)fakecuda_shadow(b);
-    auto *pc = (float *)fakecuda_shadow(c);
+    auto *pa = (const float *)fakecuda_shadow(a, 4), *pb = (const float *)fakecuda_shadow(b, 4);
+    auto *pc = (float *)fakecuda_shadow(c, 4);
     for (int j = 0; j < n; ++j) {
       float *column = pc + size_t(j) * ldc;
       if (!adds) std::fill(column, column + m, 0.0f);
@@ -49,6 +50,6 @@ int cublasSgemm_v2(Handle *h, int trans_a, int trans_b, int m, int n, int k, con
       }
     }
   });
-  return fakecuda_enqueue(h->stream, work) == CUDA_SUCCESS ? SUCCESS : EXECUTION_FAILED;
+  return fakecuda_enqueue(h->stream, work, uses) == CUDA_SUCCESS ? SUCCESS : EXECUTION_FAILED;
 }
 }

@@ -13,16 +13,17 @@ int ask(Pass pass, const Tensor *x, const Tensor *w, const Tensor *y, const Conv
 // cudnnConvolution*AlgoPerf_t: the three have the same members.
 struct Performance { int algorithm, status; float time; size_t memory; int determinism, math, reserved[3]; };
 
+// Every algorithm comes twice, once for each of two types of math, so that there are more results than algorithms.
 int suggest(Pass pass, const Tensor *x, const Tensor *w, const Tensor *y, const Convolution *c, int asked, int *returned, Performance *found) {
-  *returned = 0;
-  for (int algorithm = 0; algorithm < ALGORITHMS[pass] && *returned < asked; ++algorithm) {
+  std::vector<Performance> all;
+  for (int algorithm = 0; algorithm < ALGORITHMS[pass]; ++algorithm) {
     size_t bytes = 0;
     int status = ask(pass, x, w, y, c, algorithm, &bytes);
-    // cuDNN: backward filter 0 and 3 add atomically.
-    bool atomic = pass == BACKWARD_FILTER && (algorithm == 0 || algorithm == 3);
-    found[(*returned)++] = {algorithm, status, -1.0f, bytes, !atomic, 3, {}};
+    for (int math : {int(TENSOR_OP_MATH), c->math}) all.push_back({algorithm, status, -1.0f, bytes, is_deterministic(pass, algorithm), math, {}});
   }
-  std::stable_partition(found, found + *returned, [](const Performance &p) { return p.status == SUCCESS; });
+  std::stable_partition(all.begin(), all.end(), [](const Performance &p) { return p.status == SUCCESS; });
+  *returned = std::min(asked, int(all.size()));
+  std::copy_n(all.begin(), *returned, found);
   return SUCCESS;
 }
 }  // namespace
@@ -33,6 +34,7 @@ const char *cudnnGetErrorString(int status) {
   switch (status) {
     case SUCCESS: return "CUDNN_STATUS_SUCCESS";
     case BAD_PARAM: return "CUDNN_STATUS_BAD_PARAM";
+    case MISALIGNED_POINTER: return "CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER";
     case NOT_SUPPORTED: return "CUDNN_STATUS_NOT_SUPPORTED";
     default: return "CUDNN_STATUS_EXECUTION_FAILED";
   }
@@ -52,7 +54,11 @@ int cudnnSetConvolution2dDescriptor(Convolution *c, int ph, int pw, int sh, int 
   *c = {ph, pw, sh, sw, dh, dw};
   return mode == 1 && type == 0 ? SUCCESS : NOT_SUPPORTED;  // cross-correlation, single precision
 }
-int cudnnSetConvolutionMathType(Convolution *, int) { return SUCCESS; }
+int cudnnSetConvolutionMathType(Convolution *c, int math) {
+  if (math < DEFAULT_MATH || math > FMA_MATH) return BAD_PARAM;
+  c->math = math;
+  return SUCCESS;
+}
 int cudnnSetConvolutionGroupCount(Convolution *c, int groups) { c->groups = groups; return SUCCESS; }
 int cudnnGetConvolutionForwardWorkspaceSize(Handle *, Tensor *x, Tensor *w, Convolution *c, Tensor *y, int a, size_t *n) { return ask(FORWARD, x, w, y, c, a, n); }
 int cudnnGetConvolutionBackwardDataWorkspaceSize(Handle *, Tensor *w, Tensor *dy, Convolution *c, Tensor *dx, int a, size_t *n) { return ask(BACKWARD_DATA, dx, w, dy, c, a, n); }

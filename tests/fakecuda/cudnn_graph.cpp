@@ -69,7 +69,7 @@ bool operation_of(const Descriptor &graph, Operation &found) {
   found.x_id = x.all<int64_t>(UNIQUE_ID)[0], found.w_id = w.all<int64_t>(UNIQUE_ID)[0], found.y_id = y.all<int64_t>(UNIQUE_ID)[0];
   const Descriptor &how = one.part(begin + 2);
   auto pads = how.all<int64_t>(PADDINGS), strides = how.all<int64_t>(STRIDES), dilations = how.all<int64_t>(DILATIONS);
-  found.convolution = {int(pads[0]), int(pads[1]), int(strides[0]), int(strides[1]), int(dilations[0]), int(dilations[1]), found.x.c / found.w.c};
+  found.convolution = {int(pads[0]), int(pads[1]), int(strides[0]), int(strides[1]), int(dilations[0]), int(dilations[1]), found.x.c / found.w.c, FMA_MATH};
   return contiguous;
 }
 
@@ -83,7 +83,7 @@ std::vector<int> notes(Pass pass, int64_t index) {
   bool winograd = index == (pass == FORWARD ? 7 : 5);
   if (fft) return {FFT};
   if (winograd) return {WINOGRAD};
-  return pass == BACKWARD_FILTER && (index == 0 || index == 3) ? std::vector<int>{NONDETERMINISTIC} : std::vector<int>{};
+  return is_deterministic(pass, int(index)) ? std::vector<int>{} : std::vector<int>{NONDETERMINISTIC};
 }
 
 // Configurations of all engines, those for tensor cores and with a workspace first; the fallback is the one without.
@@ -128,8 +128,9 @@ int execute(Handle *handle, const Descriptor &plan, const Descriptor &pack) {
   int algorithm = index >= TENSOR_CORES ? 0 : int(index);
   int status = convolve(o.pass, handle, &one, o.x, at[o.x_id], o.w, at[o.w_id], o.y, at[o.y_id], o.convolution, algorithm, space, engine_workspace(o, index), &zero);
   if (status != SUCCESS || index != TENSOR_CORES) return status;
-  auto *result = (float *)fakecuda_shadow(at[o.pass == FORWARD ? o.y_id : o.pass == BACKWARD_DATA ? o.x_id : o.w_id]);
-  return fakecuda_enqueue(handle->stream, new std::function<void()>([=] { *result = NAN; })) == CUDA_SUCCESS ? SUCCESS : EXECUTION_FAILED;
+  void *written = at[o.pass == FORWARD ? o.y_id : o.pass == BACKWARD_DATA ? o.x_id : o.w_id];
+  auto *work = new std::function<void()>([=] { *(float *)fakecuda_shadow(written, 4) = NAN; });
+  return fakecuda_enqueue(handle->stream, work, {{written, 4}}) == CUDA_SUCCESS ? SUCCESS : EXECUTION_FAILED;
 }
 }  // namespace
 

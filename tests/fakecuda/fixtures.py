@@ -8,7 +8,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+
+from pebbler.instances.instance import Instance
+from pebbler.validate.execution.cuda_calls import Pass
 
 from .build import MissingError, build
 
@@ -22,6 +26,8 @@ class FakeCuda:
     ----------
     variables
         Of the environment, with which they are found instead of the real ones.
+    driver
+        ``libcuda.so.1``, for calls that nothing else makes.
     """
 
     def __init__(self, folder: Path, cache: Path) -> None:
@@ -31,35 +37,72 @@ class FakeCuda:
             for name, place in search.items()
         } | {"XDG_CACHE_HOME": str(cache)}
         # A library that is loaded already is found by its name, wherever it came from.
-        self._driver = ctypes.CDLL(str(folder / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
-        self._driver.fakecuda_configure.argtypes = [ctypes.c_size_t] * 3
-        self._driver.fakecuda_fail.argtypes = [ctypes.c_longlong] * 2
-        for name in ("unpinned_copies", "bytes_in_use", "streams"):
-            getattr(self._driver, f"fakecuda_{name}").restype = ctypes.c_ulonglong
+        self.driver = ctypes.CDLL(str(folder / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
+        self.driver.fakecuda_configure.argtypes = [ctypes.c_size_t] * 3
+        self.driver.fakecuda_fail.argtypes = [ctypes.c_longlong] * 2
+        self.driver.fakecuda_refuse.argtypes = [ctypes.c_int] * 2
+        for name in ("unpinned_copies", "bytes_in_use", "streams", "retains", "releases", "contexts"):
+            getattr(self.driver, f"fakecuda_{name}").restype = ctypes.c_ulonglong
 
     def configure(self, *, capacity: int = CAPACITY, delay_us: int = 0, seed: int = 0) -> None:
         """Bound the memory, and let every job begin after a random delay."""
-        self._driver.fakecuda_configure(capacity, delay_us, seed)
+        self.driver.fakecuda_configure(capacity, delay_us, seed)
 
     def fail(self, *, launch: int = -1, copy: int = -1) -> None:
         """Let the n-th launch or copy from now on fail."""
-        self._driver.fakecuda_fail(launch, copy)
+        self.driver.fakecuda_fail(launch, copy)
+
+    def refuse(self, which: Pass, number: int) -> None:
+        """Let cuDNN refuse to launch an algorithm, by its pass and number, although it tells its workspace.
+
+        Launches return ``CUDNN_STATUS_NOT_SUPPORTED``, in both interfaces, until `recover`. In another
+        process, the environment does it: ``FAKECUDA_REFUSE=backward_data:3,forward:1``.
+        """
+        self.driver.fakecuda_refuse(("forward", "backward_data", "backward_filter").index(which), number)
 
     def recover(self) -> None:
-        """Forget a failure, as a new process would."""
-        self._driver.fakecuda_recover()
+        """Forget failures, those to come as well, as a new process would."""
+        self.driver.fakecuda_recover()
 
     def unpinned_copies(self) -> int:
         """Asynchronous copies so far that were not, for their host memory was not pinned."""
-        return int(self._driver.fakecuda_unpinned_copies())
+        return int(self.driver.fakecuda_unpinned_copies())
 
     def bytes_in_use(self) -> int:
         """Device memory that is allocated."""
-        return int(self._driver.fakecuda_bytes_in_use())
+        return int(self.driver.fakecuda_bytes_in_use())
 
     def streams(self) -> int:
         """Streams that exist."""
-        return int(self._driver.fakecuda_streams())
+        return int(self.driver.fakecuda_streams())
+
+    def retains(self) -> int:
+        """How often the primary context has been retained so far."""
+        return int(self.driver.fakecuda_retains())
+
+    def releases(self) -> int:
+        """How often the primary context has been released so far."""
+        return int(self.driver.fakecuda_releases())
+
+    def contexts(self) -> int:
+        """Contexts on the stack of this thread."""
+        return int(self.driver.fakecuda_contexts())
+
+
+def repeatable(instance: Instance) -> Instance:
+    """The instance with algorithms that always give the same bits in place of those that do not.
+
+    Those are 0 of both backward passes and 3 of the filters'. Algorithm 1 takes their place; the fake cuDNN
+    asks no workspace for it. Nothing else changes, so schedules stay valid.
+    """
+    tasks = []
+    for task in instance.tasks:
+        algorithms = tuple(
+            msgspec.structs.replace(one, name="algo-1") if one.name in ("algo-0", "algo-3") else one
+            for one in task.algorithms
+        )
+        tasks.append(msgspec.structs.replace(task, algorithms=algorithms))
+    return msgspec.structs.replace(instance, tasks=tuple(tasks))
 
 
 def load_fake_cuda(cache: Path) -> FakeCuda:

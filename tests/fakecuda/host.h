@@ -7,7 +7,7 @@
 
 #include <type_traits>
 
-extern "C" void *fakecuda_shadow(const void *);
+extern "C" void *fakecuda_shadow(const void *, size_t);
 
 struct Dimensions { unsigned x, y, z; };
 static thread_local Dimensions gridDim, blockDim, blockIdx;
@@ -17,7 +17,7 @@ template <class T> T take(const char *&at) {
   at = (const char *)(((uintptr_t)at + alignof(T) - 1) / alignof(T) * alignof(T));
   T value = *(const T *)at;
   at += sizeof(T);
-  if constexpr (std::is_pointer_v<T>) return (T)fakecuda_shadow((const void *)value);
+  if constexpr (std::is_pointer_v<T>) return (T)fakecuda_shadow((const void *)value, alignof(std::remove_pointer_t<T>));
   else return value;
 }
 template <class... A> void run(void (*kernel)(A...), const unsigned *d, const char *packed) {

@@ -12,9 +12,9 @@ from pebbler.benchmark.papers_glp4nn import LENET_LOG
 from pebbler.instances.caffe import TABLE_5, caffe_kernels
 from pebbler.instances.devices import Device, find_device
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.execution import execution_limits
+from pebbler.instances.execution import MOST_STREAMS, execution_limits
 from pebbler.instances.kernels import Kernel, LayerKernels
-from pebbler.validate.concurrent import MOST_STREAMS, block_times, speedups, streams_ns
+from pebbler.validate.concurrent import block_times, speedups, streams_ns
 
 SOON = 1e-3
 

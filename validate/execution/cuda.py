@@ -2,14 +2,15 @@
 
 Convolutions come from one of two providers (convolutions.py); the name of a task's algorithm says from which.
 
-It runs in the device's primary context. Memory that the libraries and the context take for themselves is
-outside the budget.
+It runs in the device's primary context, which the process keeps. Memory that the libraries and the context
+take for themselves is outside the budget.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -20,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances.errors import PebblerError
-from ...instances.extras import require_extra
 from ...instances.units import format_size
 from .convolutions import PROVIDERS, Provider, provider_of
 from .cublas import Cublas
@@ -35,6 +35,7 @@ from .cuda_calls import (
     formats,
     source,
 )
+from .cuda_driver import load_driver, primary_context, start
 from .device import DeviceError, Event
 from .kernel import Kernel
 from .virtual_memory import VirtualMemory
@@ -177,13 +178,13 @@ class CudaBackend:
         self._cublas: dict[CudaStream, Cublas] = {}
         self._functions: dict[str, Any] = {}
         self._module: Any = None
+        start(self.driver)
         with _failing(self.driver):
-            self.driver.init()
             if number >= self.driver.Device.count():
                 raise PebblerError(f"there is no GPU {number}; CUDA counts {self.driver.Device.count()}")
             self._gpu = self.driver.Device(number)
             self.device: str = self._gpu.name()
-            context = self._gpu.retain_primary_context()
+            context = primary_context(self.driver, number)
             context.push()
         self._closing.callback(context.pop)
         try:
@@ -358,7 +359,7 @@ class CudaBackend:
     def _function(self, name: str) -> Any:
         """Return a kernel of our own, compiled at first use."""
         if self._module is None:
-            self._module = _compile()
+            self._module = _compile(self.driver)
         if name not in self._functions:
             function = self._module.get_function(name)
             function.prepare(formats()[name])
@@ -418,22 +419,6 @@ class CudaBackend:
         return launch
 
 
-def load_driver() -> Any:
-    """Return PyCUDA's driver module.
-
-    Raises
-    ------
-    PebblerError
-        When PyCUDA or NVIDIA's driver is not installed.
-    """
-    require_extra("pycuda", "cuda")
-    try:
-        import pycuda.driver
-    except ImportError as error:
-        raise PebblerError(f"PyCUDA cannot be loaded ({error}); install NVIDIA's driver") from None
-    return pycuda.driver
-
-
 def _open_provider(name: str, stream: int) -> Provider:
     if name == "cudnn":
         from .cudnn import Cudnn
@@ -456,14 +441,22 @@ def _pycuda_version() -> tuple[int, ...]:
     return tuple(pycuda.VERSION)
 
 
-def _compile() -> Any:
+def _compile(driver: Any) -> Any:
     from pycuda.compiler import SourceModule
     from pytools.prefork import ExecError
 
     try:
         return SourceModule(source(), no_extern_c=True)
-    except ExecError:
-        raise PebblerError("there is no nvcc to compile kernels with; install CUDA's compiler") from None
+    except ExecError as error:
+        said = " ".join(str(error).split())
+        raise PebblerError(f"nvcc cannot be run ({said}); install CUDA's compiler") from None
+    except driver.CompileError as error:
+        found = re.search(r".*(error|fatal).*", f"{error.stderr}\n{error.stdout}", re.IGNORECASE)
+        said = found[0].strip() if found else error.msg
+        raise PebblerError(
+            f"nvcc cannot compile the kernels ({said}); install a compiler of CUDA that knows this GPU and "
+            "takes this C++ compiler"
+        ) from None
 
 
 def _value(argument: Any, addresses: Mapping[str, int], first: int) -> Any:

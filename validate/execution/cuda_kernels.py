@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,13 +21,15 @@ if TYPE_CHECKING:
 
 _LAUNCHES = 1000
 
+_log = logging.getLogger(__name__)
+
 
 def kernels_of_tasks(
     backend: Backend, graph: TaskGraph, algorithms: Mapping[str, Sequence[tuple[str, int]]]
 ) -> Iterator[dict[str, Any]]:
     """Run every task of a graph alone; give ``name``, ``algorithm``, and the ``kernels`` that ran.
 
-    Nothing is given where the device cannot tell.
+    Nothing is given where the device cannot tell, or tells of a task that it has no kernels.
 
     Parameters
     ----------
@@ -58,7 +61,9 @@ def kernels_of_tasks(
             launch = backend.prepare(replace(kernel, algorithm=name, workspace_bytes=size))
             work(launch, addresses)  # once for what is loaded and chosen at first
             found = backend.record_kernels(partial(work, launch, addresses))
-            if found is None:
+            if not found:
+                if found is not None:
+                    _log.warning("CUPTI has recorded no kernel of task '%s', so none are told", kernel.task)
                 return
             yield {"name": kernel.task, "algorithm": name, "kernels": found}
 

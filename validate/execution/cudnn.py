@@ -159,12 +159,16 @@ class Descriptors:
 
     @cached_property
     def _deterministic(self) -> set[int]:
+        """Numbers of the algorithms that are; cuDNN lists each once for every type of math, two at most."""
         which = self._convolution.which
-        found = (_Performance * len(ALGORITHMS[which]))()
+        found = (_Performance * (2 * len(ALGORITHMS[which])))()
         count = c.c_int()
         tensors = (self._cudnn._handle, *self._in_order())
         self._library.call(_SUGGESTION[which], *tensors, len(found), c.byref(count), found)
-        return {item.algorithm for item in found[: count.value] if item.status == 0 and item.determinism == 1}
+        usable = [item for item in found[: count.value] if item.status == 0]
+        return {item.algorithm for item in usable} - {
+            item.algorithm for item in usable if item.determinism != 1
+        }
 
     def _number(self, algorithm: str) -> int:
         return algorithm_number(self._convolution.which, algorithm)

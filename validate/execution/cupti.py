@@ -24,16 +24,22 @@ def record_kernels(work: Callable[[], object]) -> list[dict[str, Any]]:
         When cupti-python is not installed, or CUPTI cannot be used.
     """
     require_extra("cupti", "profiler")
-    from cupti import cupti
-
     found: list[tuple[int, dict[str, Any]]] = []
 
     def completed(activities: list[Any]) -> None:
         found.extend((one.start, _described(one)) for one in activities if one.kind == kind)
 
-    kind = cupti.ActivityKind.CONCURRENT_KERNEL
     try:
+        from cupti import cupti
+
+        kind = cupti.ActivityKind.CONCURRENT_KERNEL
         cupti.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), completed)
+    except (
+        Exception
+    ) as error:  # whatever it says, here or there, of a libcupti.so that is missing or does not fit
+        said = " ".join(str(error).split())
+        raise PebblerError(f"CUPTI cannot be loaded ({said}); install nvidia-cuda-cupti from PyPI") from None
+    try:
         cupti.activity_enable(kind)
         try:
             work()

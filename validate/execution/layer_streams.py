@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from ...instances.caffe import CAFFE_THREADS, Direction, buffer_bytes
 from ...instances.costs import FLOAT, Convolution
 from ...instances.errors import PebblerError
+from ...instances.execution import MOST_STREAMS
 from ...instances.units import format_time
-from ..concurrent import MOST_STREAMS
 from .cuda import CudaBackend, CudaEvent, CudaLaunch, CudaStream
 from .cuda_calls import BLOCK, Operand, Own, Product
 

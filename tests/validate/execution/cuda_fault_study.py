@@ -26,7 +26,7 @@ from pebbler.validate.execution.rebuild import rebuild
 from pebbler.validate.execution.unlimited import unlimited
 from pebbler.validate.schedule import Schedule
 
-from ...fakecuda.fixtures import FakeCuda, load_fake_cuda
+from ...fakecuda.fixtures import FakeCuda, load_fake_cuda, repeatable
 
 PROGRAMS = (
     ("lenet", 8, "1.02xMmin", "vdnn-all-m", "contiguous"),
@@ -63,7 +63,7 @@ class Program:
 
 
 def program(network: str, batch: int, budget: str, method: str, memory: str) -> Program:
-    instance = Workload(network, batch=batch, device="k40").instance(budget)
+    instance = repeatable(Workload(network, batch=batch, device="k40").instance(budget))
     schedule = solve(instance, method=method, memory=memory).schedule  # type: ignore[arg-type]
     assert schedule is not None
     return Program(instance, schedule, essential_waits(instance, schedule))
