@@ -3,7 +3,8 @@
 Convolutions come from one of two providers (convolutions.py); the name of a task's algorithm says from which.
 
 It runs in the device's primary context, which the process keeps. Memory that the libraries and the context
-take for themselves is outside the budget.
+take for themselves is outside the budget. So is the scratch memory of our own kernels, one for all tasks: they
+run on one stream.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from .cuda_calls import (
     Operand,
     Own,
     Product,
+    Scratch,
     calls_of,
     convolution_of,
     formats,
+    scratch_bytes,
     source,
 )
 from .cuda_driver import load_driver, primary_context, start
@@ -176,6 +179,7 @@ class CudaBackend:
         self._host = _PinnedMemory()
         self._providers: dict[str, Provider] = {}
         self._cublas: dict[CudaStream, Cublas] = {}
+        self._scratch = self._scratch_bytes = 0
         self._functions: dict[str, Any] = {}
         self._module: Any = None
         start(self.driver)
@@ -269,10 +273,12 @@ class CudaBackend:
 
     def prepare(self, kernel: Kernel) -> CudaLaunch:
         """Bind the calls of a task; a convolution's workspace must do for its algorithm."""
+        calls = calls_of(kernel)
+        self._reserve_scratch(scratch_bytes(calls))
         with _failing(self.driver):
             return [
                 self._bind_convolution(kernel, call) if isinstance(call, Convolution) else self.bind(call)
-                for call in calls_of(kernel)
+                for call in calls
             ]
 
     def is_deterministic(self, kernel: Kernel) -> bool:
@@ -366,23 +372,28 @@ class CudaBackend:
             self._functions[name] = function
         return self._functions[name]
 
+    def _reserve_scratch(self, size: int) -> None:
+        """See that there is so much; what has been bound before keeps the smaller memory that it got."""
+        if size > self._scratch_bytes:
+            self._scratch, self._scratch_bytes = self.allocate(size), size
+
     def bind(
         self, call: Own | Product, stream: CudaStream | None = None
     ) -> Callable[[Mapping[str, int], int], None]:
-        """Bind a call to a stream, by default the one for compute."""
+        """Bind a call to a stream, by default the one for compute; calls on others use no scratch."""
         stream = self._compute if stream is None else stream
+        assert stream is self._compute or not scratch_bytes([call])
         return self._bind_own(call, stream) if isinstance(call, Own) else self._bind_product(call, stream)
 
     def _bind_own(self, call: Own, stream: CudaStream) -> Callable[[Mapping[str, int], int], None]:
-        function, grid, block, raw = (
-            self._function(call.name),
-            (call.blocks, 1),
-            (call.threads, 1, 1),
-            stream.raw,
-        )
+        function, raw = self._function(call.name), stream.raw
+        grid, block = (call.blocks, call.rows), (call.threads, 1, 1)
+        arguments = [
+            self._scratch + one.offset if isinstance(one, Scratch) else one for one in call.arguments
+        ]
 
         def launch(addresses: Mapping[str, int], first: int) -> None:
-            values = [_value(argument, addresses, first) for argument in call.arguments]
+            values = [_value(argument, addresses, first) for argument in arguments]
             function.prepared_async_call(grid, block, raw, *values)
 
         return launch

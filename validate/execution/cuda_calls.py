@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -25,6 +25,10 @@ BLOCK = 256
 """Threads of a block, as in the source of the kernels."""
 MOST_BLOCKS = 4096
 """Blocks of a kernel that runs over values, at most: its threads take several."""
+PART = 8 * BLOCK
+"""Values that one block adds up; a sum over more is cut into parts, of half as many at least."""
+COLUMNS = 32
+"""Positions of a block of a layer norm, as in the source of the kernels."""
 FLOAT = 4
 
 Pass = Literal["forward", "backward_data", "backward_filter"]
@@ -82,18 +86,31 @@ class First:
     per_image: int
 
 
-Argument = Operand | First | int | float | None
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """An address in memory in which calls of a task leave numbers for later calls of that task.
+
+    The memory has `bytes`, the same in all calls of a task. Tasks run one after the other, so one such memory
+    does for all of them; it is outside the budget.
+    """
+
+    bytes: int
+    offset: int = 0
+
+
+Argument = Operand | First | Scratch | int | float | None
 """Of a kernel; None is the address 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A launch of a kernel of our own, by name, on a number of blocks; a task's have `BLOCK` threads."""
+    """A launch of a kernel of our own, by name: rows of blocks; those of a task have `BLOCK` threads."""
 
     name: str
     blocks: int
     arguments: tuple[Argument, ...]
     threads: int = BLOCK
+    rows: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +229,38 @@ def calls_of(kernel: Kernel) -> list[Call]:
     return list(_Calls(kernel).made())
 
 
+def scratch_bytes(calls: Iterable[Call]) -> int:
+    """Return the size of the memory in which calls of one task leave numbers for later ones (`Scratch`)."""
+    own = (call for call in calls if isinstance(call, Own))
+    used = (argument for call in own for argument in call.arguments if isinstance(argument, Scratch))
+    return max((one.bytes for one in used), default=0)
+
+
+def cut(count: int, sums: int) -> tuple[int, int]:
+    """Cut each of several sums over `count` values into parts, for a block each.
+
+    There are enough of them to keep a large GPU busy. Their number follows from the sizes alone, so that no
+    result depends on the device.
+
+    Returns
+    -------
+    tuple[int, int]
+        The number of parts, and of values in each; the last may have fewer.
+    """
+    parts = max(1, min(math.ceil(count / PART), MOST_BLOCKS // sums))
+    size = ceil_to(math.ceil(count / parts), BLOCK)
+    return math.ceil(count / size), size
+
+
 def _each(name: str, n: int, *arguments: Argument) -> Own:
     """A kernel that runs over n values, which are its last argument."""
     return Own(name, max(1, min(MOST_BLOCKS, math.ceil(n / BLOCK))), (*arguments, n))
+
+
+def _each_image(name: str, images: int, n: int, *arguments: Argument) -> Own:
+    """A kernel that runs over the n values of each image; both numbers are its last arguments."""
+    call = _each(name, n, *arguments, images)
+    return replace(call, rows=max(1, min(images, MOST_BLOCKS // call.blocks)))
 
 
 def _copy(kernel: Kernel, x: str, y: str, shape: Shape, *, adds: bool) -> Own:
@@ -271,6 +317,26 @@ class _Calls:
 
     def _has(self, word: str) -> bool:
         return word in self.kernel.operands
+
+    def _each_image(self, name: str, *arguments: Argument) -> Own:
+        return _each_image(name, self.images, self.shape.elements, *arguments)
+
+    def _sums_of_channels(
+        self, name: str, read: tuple[Operand, ...], result: Operand, *, each: int = 1
+    ) -> Iterator[Own]:
+        """Gradients of what there is for a channel, `each` numbers: sums over images and positions.
+
+        A kernel gives the sums of parts; where there are several, those go to scratch and are added up.
+        """
+        channels, positions = self.shape.channels, self.shape.positions
+        parts, size = cut(self.images * positions, channels)
+        sizes, adds = (self.images, channels, positions, size), self._adds("dw")
+        if parts == 1:
+            yield Own(name, channels, (*read, result, *sizes, adds))
+            return
+        scratch = Scratch(FLOAT * each * channels * parts)
+        yield Own(name, channels, (*read, scratch, *sizes, 0), rows=parts)
+        yield Own("sum_planes", each * channels, (scratch, result, parts, adds))
 
     def _conv(self) -> Iterator[Call]:
         convolution = convolution_of(self.kernel)
@@ -332,14 +398,13 @@ class _Calls:
         """Add the biases, or compute their gradient; they follow the weights, if there are any."""
         if self.kernel.parameters == weights:
             return
-        channels, positions = self.shape.channels, self.shape.positions
+        positions = self.shape.positions
         if self.kernel.role == "FP":
             biases = Operand("w", FLOAT * weights)
-            yield _each("add_bias", self.values, biases, Operand("y"), channels, positions)
+            yield self._each_image("add_bias", biases, Operand("y"), positions)
         elif self.kernel.role == "BP2":
             biases = Operand("dw", FLOAT * weights)
-            arguments = (Operand("dy"), biases, self.images, channels, positions, self._adds("dw"))
-            yield Own("sum_channels", channels, arguments)
+            yield from self._sums_of_channels("sum_channels", (Operand("dy"),), biases)
 
     def _pool(self) -> Iterator[Call]:
         layer, source = self.layer, self.kernel.sources[0]
@@ -358,44 +423,54 @@ class _Calls:
         sizes = (self.shape.channels, self.shape.positions, size, alpha, beta, k)
         x, y = Operand("x0"), Operand("y")
         if self.kernel.role == "FP":
-            yield _each("lrn_forward", self.values, x, y, *sizes)
+            yield self._each_image("lrn_forward", x, y, *sizes)
         else:
             dx, adds = Operand("dx0"), self._adds("dx0")
-            yield _each("lrn_backward", self.values, Operand("dy"), x, y, dx, *sizes, adds)
+            yield self._each_image("lrn_backward", Operand("dy"), x, y, dx, *sizes, adds)
 
     def _bn(self) -> Iterator[Call]:
-        sizes = (self.images, self.shape.channels, self.shape.positions)
+        """Sums of parts of each channel, which every block of that channel adds up in the next call."""
+        channels, positions = self.shape.channels, self.shape.positions
+        parts, size = cut(self.images * positions, channels)
+        sizes = (self.images, channels, positions, size)
+        sums = Scratch(2 * FLOAT * channels * parts)
+        squares = replace(sums, offset=sums.bytes // 2)
         x, w, saved = Operand("x0"), Operand("w"), Operand("saved")
         if self.kernel.role == "FP":
-            yield Own("bn_forward", sizes[1], (x, w, Operand("y"), saved, *sizes, EPSILON))
+            into = (Operand("y"), saved)
+            yield Own("sum_channels", channels, (x, sums, *sizes, 0), rows=parts)
+            yield Own("bn_squares", channels, (x, sums, squares, saved, *sizes), rows=parts)
+            yield Own("bn_forward", channels, (x, w, squares, *into, *sizes, EPSILON), rows=parts)
             return
-        dx = Operand("dx0") if self._has("dx0") else None
-        adds = (self._adds("dx0"), self._adds("dw"))
-        yield Own("bn_backward", sizes[1], (Operand("dy"), x, saved, w, dx, Operand("dw"), *sizes, *adds))
+        dy, dx, adds = Operand("dy"), Operand("dx0"), self._adds("dx0")
+        yield Own("bn_sums", channels, (dy, x, saved, sums, *sizes), rows=parts)
+        yield Own("sum_planes", 2 * channels, (sums, Operand("dw"), parts, self._adds("dw")))
+        if self._has("dx0"):
+            yield Own("bn_backward", channels, (dy, x, saved, w, sums, dx, *sizes, adds), rows=parts)
 
     def _norm(self) -> Iterator[Call]:
         channels, positions = self.shape.channels, self.shape.positions
         n = self.images * positions
+        blocks = math.ceil(n / COLUMNS)
         x, w, saved = Operand("x0"), Operand("w"), Operand("saved")
         if self.kernel.role == "FP":
-            yield _each("norm_forward", n, x, w, Operand("y"), saved, channels, positions, EPSILON)
+            yield Own("norm_forward", blocks, (x, w, Operand("y"), saved, channels, positions, EPSILON, n))
             return
         dy, dx = Operand("dy"), Operand("dx0")
         if self._has("dx0"):
-            yield _each("norm_backward", n, dy, x, saved, w, dx, channels, positions, self._adds("dx0"))
-        sizes = (self.images, channels, positions, self._adds("dw"))
-        yield Own("norm_weights", channels, (dy, x, saved, Operand("dw"), *sizes))
+            arguments = (dy, x, saved, w, dx, channels, positions, self._adds("dx0"), n)
+            yield Own("norm_backward", blocks, arguments)
+        yield from self._sums_of_channels("norm_weights", (dy, x, saved), Operand("dw"), each=2)
 
     def _scale(self) -> Iterator[Call]:
-        sizes = (self.shape.channels, self.shape.positions)
+        positions = self.shape.positions
         x, w, dy = Operand("x0"), Operand("w"), Operand("dy")
         if self.kernel.role == "FP":
-            yield _each("scale", self.values, x, w, Operand("y"), *sizes, 0)
+            yield self._each_image("scale", x, w, Operand("y"), positions, 0)
             return
         if self._has("dx0"):
-            yield _each("scale", self.values, dy, w, Operand("dx0"), *sizes, self._adds("dx0"))
-        arguments = (dy, x, Operand("dw"), self.images, *sizes, self._adds("dw"))
-        yield Own("scale_weights", sizes[0], arguments)
+            yield self._each_image("scale", dy, w, Operand("dx0"), positions, self._adds("dx0"))
+        yield from self._sums_of_channels("scale_weights", (dy, x), Operand("dw"))
 
     def _gelu(self) -> Iterator[Call]:
         if self.kernel.role == "FP":
@@ -434,17 +509,16 @@ class _Calls:
                     yield Own("sum_planes", planes, (Operand("dy"), Operand(f"dx{i}"), positions, adds))
 
     def _concat(self) -> Iterator[Call]:
-        begin, positions = 0, self.shape.positions
+        begin, whole = 0, self.shape.elements
         for i, source in enumerate(self.kernel.sources):
-            mine, whole = source.channels, self.shape.channels
-            n = self.images * source.elements
-            x, y = Operand(f"x{i}"), Operand("y")
-            dx, dy = Operand(f"dx{i}"), Operand("dy")
+            mine = source.elements
+            x, y, dx, dy = Operand(f"x{i}"), Operand("y"), Operand(f"dx{i}"), Operand("dy")
             if self.kernel.role == "FP":
-                yield _each("copy_channels", n, x, mine, 0, y, whole, begin, mine, positions, 0)
+                places = (x, mine, 0, y, whole, begin, 0)
+                yield _each_image("copy_channels", self.images, mine, *places)
             elif self._has(f"dx{i}"):
-                adds = self._adds(f"dx{i}")
-                yield _each("copy_channels", n, dy, whole, begin, dx, mine, 0, mine, positions, adds)
+                places = (dy, whole, begin, dx, mine, 0, self._adds(f"dx{i}"))
+                yield _each_image("copy_channels", self.images, mine, *places)
             begin += mine
 
     def _dropout(self) -> Iterator[Call]:
@@ -463,19 +537,23 @@ class _Calls:
         labels = Operand("labels", per_image=4 * positions)
         if self.kernel.role == "FP":
             losses = Operand("losses", per_image=FLOAT)
-            arguments = (Operand("x0"), labels, Operand("y"), losses, channels, positions)
-            yield Own("softmax_forward", self.images, arguments)
+            parts, size = cut(positions, self.images)
+            found = losses if parts == 1 else Scratch(FLOAT * self.images * parts)
+            arguments = (Operand("x0"), labels, Operand("y"), found, channels, positions, size)
+            yield Own("softmax_forward", self.images, arguments, rows=parts)
+            if parts > 1:
+                yield Own("sum_planes", self.images, (found, losses, parts, 0))
         else:
             total = float(self.kernel.batch * positions)
-            arguments_of = (Operand("y"), labels, Operand("dx0"), channels, positions, total)
-            yield _each("softmax_backward", self.values, *arguments_of, self._adds("dx0"))
+            arguments_of = (Operand("y"), labels, Operand("dx0"), positions, total)
+            yield self._each_image("softmax_backward", *arguments_of, self._adds("dx0"))
 
     def _resample(self) -> Iterator[Call]:
         source = self.kernel.sources[0]
         mode, a, b = resampling(source, self.shape)
         sizes = (*source, *self.shape, _MODES[mode], a, b)
         if self.kernel.role == "FP":
-            yield _each("resample_forward", self.values, Operand("x0"), Operand("y"), *sizes)
+            yield self._each_image("resample_forward", Operand("x0"), Operand("y"), *sizes)
         else:
-            n = self.images * source.elements
-            yield _each("resample_backward", n, Operand("dy"), Operand("dx0"), *sizes, self._adds("dx0"))
+            arguments = (Operand("dy"), Operand("dx0"), *sizes, self._adds("dx0"))
+            yield _each_image("resample_backward", self.images, source.elements, *arguments)

@@ -28,10 +28,12 @@ from .cuda_calls import (
     Operand,
     Own,
     Product,
+    Scratch,
     algorithm_number,
     calls_of,
     convolution_of,
     formats,
+    scratch_bytes,
     source,
 )
 from .data import weight_shape
@@ -91,6 +93,7 @@ class _Script:
         for name, kind in sections.items():
             used = any(isinstance(call, kind) for calls in self.calls for call in calls)
             template = _section(template, name, used)
+        template = _section(template, "SCRATCH", self._scratch_bytes() > 0)
         template = _section(template, "PAGED", bool(self.plan.page_bytes))
         template = _section(template, "CONTIGUOUS", not self.plan.page_bytes)
         return re.sub(r"@([A-Z]+)@", lambda match: parts[match[1]], template)
@@ -111,12 +114,18 @@ class _Script:
         areas = self.plan.areas
         yield f"ROUNDS, IMAGES = {self.instance.rounds}, {self.rebuilt.graph.batch}"
         yield f"RESIDENT_BYTES, HOST_BYTES = {areas['resident']}, {areas['host']}"
+        if size := self._scratch_bytes():
+            yield f"SCRATCH_BYTES = {size}"
         if self.plan.page_bytes:
             named = {name: size for name, size in areas.items() if name not in ("resident", "host")}
             yield f"PAGES, PAGE_BYTES = {self.plan.pages}, {self.plan.page_bytes}"
             yield f"AREAS = {pformat(named, width=_LINE)}"
         else:
             yield f"POOL_BYTES = {areas['pool']}"
+
+    def _scratch_bytes(self) -> int:
+        """What the calls of a task may leave for later ones of that task; one memory does for all tasks."""
+        return max(map(scratch_bytes, self.calls), default=0)
 
     def _data(self) -> Iterator[str]:
         """Draw weights, images and labels as `initial` does."""
@@ -277,13 +286,16 @@ def _argument(step: Step, argument: Argument) -> str:
         return f"{text} + first * {argument.per_image}" if argument.per_image else text
     if isinstance(argument, First):
         return f"first * {argument.per_image}"
+    if isinstance(argument, Scratch):
+        return f"scratch + {argument.offset}" if argument.offset else "scratch"
     return "0" if argument is None else repr(argument)
 
 
 def _call(step: Step, kernel: Kernel, call: Call) -> str:
     """One call, with its operands named by their words where it has few."""
     if isinstance(call, Own):
-        return f'own("{call.name}", {call.blocks}, {", ".join(_argument(step, a) for a in call.arguments)})'
+        arguments = ", ".join(_argument(step, a) for a in call.arguments)
+        return f'own("{call.name}", ({call.blocks}, {call.rows}), {arguments})'
     pairs = zip(
         ("x", "w", "y") if isinstance(call, Convolution) else ("a", "b", "c"), call.operands, strict=True
     )

@@ -152,8 +152,9 @@ class _SampleCalls:
 
     def backward(self, adds: bool) -> Iterator[Own | Product]:
         rows, depth, columns, channels = self.rows, self.depth, self.columns, self.conv.out_channels
-        biases = Operand("dw", self.biases)
-        yield Own("sum_channels", channels, (self._outputs("dy", 0), biases, 1, channels, columns, int(adds)))
+        biases = (self._outputs("dy", 0), Operand("dw", self.biases))
+        in_one_part = (1, channels, columns, columns)  # so that it is one launch, as in Caffe
+        yield Own("sum_channels", channels, (*biases, *in_one_part, int(adds)))
         yield from self._im2col()
         for group in range(self.conv.groups):
             operands = (self._lowered("x0", group), self._outputs("dy", group), self._weights("dw", group))

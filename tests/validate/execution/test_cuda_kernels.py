@@ -168,7 +168,7 @@ def test_the_network_of_this_test_uses_every_kernel(fake_cuda: FakeCuda) -> None
 
 
 def test_types_of_the_arguments_come_from_the_source() -> None:
-    assert formats()["softmax_backward"] == "PPPiifil"
+    assert formats()["softmax_backward"] == "PPPifiil"
     assert formats()["dropout_forward"] == "PPPlIl"
 
 

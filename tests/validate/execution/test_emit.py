@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 import copy
 import io
+import re
+import shutil
+import subprocess
 import tokenize
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +19,7 @@ from pebbler import Workload, solve
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
 from pebbler.instances.transforms import split_parts
+from pebbler.validate.execution.cuda_calls import source
 from pebbler.validate.execution.emit import emit
 from pebbler.validate.execution.rebuild import rebuild
 from pebbler.validate.schedule import Schedule
@@ -137,3 +142,24 @@ def test_the_name_of_the_network_stays_in_its_string(text: str) -> None:
         return
     assert shape(script) == shape(script_of(instance, schedule))
     assert all(character.isprintable() or character == "\n" for character in script)
+
+
+def compile_with_nvcc(text: str, folder: Path) -> str:
+    """What NVIDIA's compiler says about a source, warnings being errors; nothing when it is content."""
+    if shutil.which("nvcc") is None:
+        pytest.skip("NVIDIA's compiler is not installed")
+    (folder / "source.cu").write_text(text, encoding="utf-8")
+    command = ["nvcc", "-arch=sm_80", "--cubin", "-Werror", "all-warnings", "-o", "made.cubin", "source.cu"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return done.stdout + done.stderr
+
+
+def test_nvcc_takes_our_kernels(tmp_path: Path) -> None:
+    assert compile_with_nvcc(source(), tmp_path) == ""
+
+
+def test_nvcc_takes_the_kernels_of_a_script(case: tuple[Instance, Schedule], tmp_path: Path) -> None:
+    kernels = re.search(r'KERNELS = r"""(.*?)"""', script_of(*case), re.DOTALL)
+    assert kernels is not None
+    assert kernels[1].count("KERNEL(") < source().count("KERNEL(")
+    assert compile_with_nvcc(kernels[1], tmp_path) == ""

@@ -16,7 +16,7 @@ from pebbler.instances.costs import Convolution
 from pebbler.instances.devices import find_device
 from pebbler.instances.errors import PebblerError
 from pebbler.validate.execution.cuda import CudaBackend
-from pebbler.validate.execution.cuda_calls import Own
+from pebbler.validate.execution.cuda_calls import Own, scratch_bytes
 from pebbler.validate.execution.device import DeviceError
 from pebbler.validate.execution.layer_streams import (
     Arrays,
@@ -161,6 +161,12 @@ def test_launches_are_those_that_the_prediction_derives(name: str, direction: Di
             assert (call.name, call.blocks, call.threads) == (kernel.name, kernel.blocks, kernel.threads)
         else:
             assert kernel.name == "gemv" if isinstance(call, Own) else "gemm" in kernel.name
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_samples_leave_nothing_in_memory_that_streams_share(direction: Direction) -> None:
+    large = Convolution(2, 3, 64, 224, 224, 224, 224, 3, 3, 1, 1)
+    assert scratch_bytes(sample_calls(large, direction, adds=False)) == 0
 
 
 def test_a_measurement_has_one_stream_as_its_reference(fake_cuda: FakeCuda) -> None:  # noqa: F811
