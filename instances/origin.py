@@ -25,6 +25,25 @@ class MappingTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         require_types(self)
 
 
+class LaunchTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What launches cost, one kernel after the other on a stream.
+
+    Attributes
+    ----------
+    host_ns
+        Time of the host for a launch.
+    gap_ns
+        Time of the device from one launch to the next, of kernels that do next to nothing and have all been
+        queued before: what a launch adds to a stream beside what its kernel does.
+    """
+
+    host_ns: Natural
+    gap_ns: Natural
+
+    def __post_init__(self) -> None:
+        require_types(self)
+
+
 class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What an instance was made from, as far as that is known.
 

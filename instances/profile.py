@@ -19,7 +19,7 @@ from .figures import Text, require_types
 from .files import read_document, write_document
 from .instance import Algorithm, Natural, Positive
 from .kernels import Kernel
-from .origin import Graph, MappingTimes
+from .origin import Graph, LaunchTimes, MappingTimes
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,13 +49,25 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         require_types(self)
 
 
-class CopyTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Times of the copies of a number of bytes: to the host, to the device, and inside the device."""
+class CopyTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Times of the copies of a number of bytes.
+
+    Attributes
+    ----------
+    bytes
+        How many.
+    offload_ns, prefetch_ns, move_ns
+        To the host, to the device, and inside the device, each alone.
+    offload_beside_prefetch_ns, prefetch_beside_offload_ns
+        To the host and to the device while the other direction is busy all the time; None: unknown.
+    """
 
     bytes: Positive
     offload_ns: Natural
     prefetch_ns: Natural
     move_ns: Natural
+    offload_beside_prefetch_ns: Natural | None = None
+    prefetch_beside_offload_ns: Natural | None = None
 
 
 class TaskTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,6 +118,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Every task of every measured sub-batch, once.
     mapping
         What mapping pages costs; None: unknown, or the machine maps none.
+    launches
+        What launches cost; None: unknown.
     kernels, energy
         What the device's own counters say; empty where nothing counts.
     meta
@@ -124,6 +138,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     copies: tuple[CopyTimes, ...]
     tasks: tuple[TaskTimes, ...]
     mapping: MappingTimes | None = None
+    launches: LaunchTimes | None = None
     kernels: tuple[TaskKernels, ...] = ()
     energy: tuple[IterationEnergy, ...] = ()
     meta: dict[str, Any] = {}

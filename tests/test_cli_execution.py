@@ -187,7 +187,7 @@ def test_from_a_profile_to_predicted_against_measured(network: str, capsys: Outp
     assert convolution[0].workspace_bytes == 0
     assert {"implicit-gemm", "gemm", "fft", "winograd-nonfused"} <= {one.name for one in convolution}
     assert all(one.duration_ns > 0 for task in profile.tasks for one in task.algorithms)
-    assert profile.meta["beside_compute"]["offload_ns"] > 0
+    assert profile.meta["beside_compute"]["offload_ns"]["alone"] > 0
     making = ["instance", network, "--batch", "4", "--profile", "p.json", "--budget", "1.2xMmin"]
     assert main([*making, "-o", "i.json"]) == 0
     instance = read_instance("i.json")

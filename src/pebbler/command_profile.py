@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from .options import (
     Parser,
@@ -16,6 +17,9 @@ from .options import (
 )
 from .validate.execution.backends import BACKENDS
 from .validate.execution.convolutions import PROVIDERS
+
+if TYPE_CHECKING:
+    from .instances.profile import Profile
 
 
 def add_profile(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -57,21 +61,36 @@ def _positives(text: str) -> tuple[int, ...]:
 
 
 def _profile(arguments: argparse.Namespace) -> int:
+    from .console import complain
+    from .instances.errors import PebblerError
     from .instances.profile import write_profile
     from .instances.zoo import find_network
     from .validate.execution.backends import find_backend
     from .validate.execution.profiler import profile
 
     require_place(arguments.output)
-    found = profile(
-        arguments.network,
-        arguments.batch or find_network(arguments.network).batch,
-        find_backend(arguments.backend, arguments.provider),
-        sub_batches=arguments.sub_batch,
-        repeat=arguments.repeat,
-        seed=arguments.seed,
-    )
-    checksum = write_profile(found, arguments.output)
+    kept: list[Profile] = []
+    checksum = ""
+
+    def keep(so_far: Profile) -> None:
+        nonlocal checksum
+        checksum = write_profile(so_far, arguments.output)
+        kept.append(so_far)
+
+    try:
+        found = profile(
+            arguments.network,
+            arguments.batch or find_network(arguments.network).batch,
+            find_backend(arguments.backend, arguments.provider),
+            sub_batches=arguments.sub_batch,
+            repeat=arguments.repeat,
+            seed=arguments.seed,
+            keep=keep,
+        )
+    except (KeyboardInterrupt, PebblerError):
+        if kept:
+            complain(f"{arguments.output} is partial: {_extent(kept[-1])}")
+        raise
     if arguments.json:
         print_json(
             {
@@ -87,9 +106,15 @@ def _profile(arguments: argparse.Namespace) -> int:
         )
     else:
         print(
-            f"{arguments.output}: {found.network} on {found.machine.device}, {len(found.tasks)} tasks with "
-            f"{sum(len(task.algorithms) for task in found.tasks)} algorithms, {len(found.copies)} sizes of "
-            f"copies; not measured: {len(found.meta['not_measured'])} algorithms, "
+            f"{arguments.output}: {found.network} on {found.machine.device}, {_extent(found)}, "
+            f"{len(found.copies)} sizes of copies; "
+            f"not measured: {len(found.meta['not_measured'])} algorithms, "
             f"not deterministic: {len(found.meta['not_deterministic'])}"
         )
     return 0
+
+
+def _extent(found: Profile) -> str:
+    """Say how much of the tasks a profile has."""
+    algorithms = sum(len(task.algorithms) for task in found.tasks)
+    return f"{len(found.tasks)} tasks with {algorithms} algorithms, executed {found.meta['executions']} times"

@@ -5,6 +5,7 @@ import pytest
 
 from pebbler.instances.errors import FormatError, PebblerError
 from pebbler.instances.instance import Instance
+from pebbler.instances.origin import LaunchTimes
 from pebbler.instances.profile import (
     CopyTimes,
     Machine,
@@ -95,6 +96,31 @@ def test_a_file_reads_as_it_was_written(profile, tmp_path):
     assert again.machine == profile.machine
 
 
+def test_a_file_without_what_was_added_later_reads_and_is_written_as_it_was(profile, tmp_path):
+    path = tmp_path / "old.json"
+    write_profile(profile, path)
+    document = json.loads(path.read_text())
+    assert all(list(one) == ["bytes", "offload_ns", "prefetch_ns", "move_ns"] for one in document["copies"])
+    del document["launches"]
+    path.write_text(json.dumps(document))
+    old = read_profile(path)
+    assert old.launches is None
+    assert old.copies == profile.copies
+    assert old.copies[0].offload_beside_prefetch_ns is None
+
+
+def test_launches_and_copies_in_both_directions_are_kept(profile, tmp_path):
+    copies = tuple(
+        msgspec.structs.replace(one, offload_beside_prefetch_ns=7, prefetch_beside_offload_ns=8)
+        for one in profile.copies
+    )
+    launches = LaunchTimes(host_ns=4000, gap_ns=900)
+    write_profile(msgspec.structs.replace(profile, copies=copies, launches=launches), tmp_path / "new.json")
+    again = read_profile(tmp_path / "new.json")
+    assert (again.copies, again.launches) == (copies, launches)
+    assert again.copy_ns(6000, "offload") == profile.copy_ns(6000, "offload")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -103,6 +129,8 @@ def test_a_file_reads_as_it_was_written(profile, tmp_path):
         (lambda d: d["machine"].pop("date"), r"missing required field `date` - at `\$.machine`"),
         (lambda d: d["tasks"][0].update(sub_batch=0), r"`int` >= 1 - at `\$.tasks\[0\].sub_batch`"),
         (lambda d: d.update(copies=[]), "copies: there is none"),
+        (lambda d: d.update(launches={"host_ns": 1}), r"missing required field `gap_ns` - at `\$.launches`"),
+        (lambda d: d["copies"][0].update(offload_beside_prefetch_ns=-1), r"`int` >= 0 - at `\$.copies\[0\]"),
         (lambda d: d["copies"].reverse(), r"copies\[1\]: 2000 bytes do not come after 10000"),
         (lambda d: d["tasks"].append(d["tasks"][0]), r"\('FP\(conv1\)', sub-batch 16\): it is listed twice"),
         (lambda d: d["tasks"][1].update(algorithms=[]), r"tasks\[1\] .*it has no algorithm"),

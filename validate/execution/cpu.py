@@ -55,9 +55,10 @@ class CpuEvent:
         if self.failure is not None:
             raise self.failure
 
-    def time_ns(self) -> int:
+    def since_ns(self, earlier: Event) -> int:
         """See `Event`."""
-        return self._time_ns
+        assert isinstance(earlier, CpuEvent)
+        return self._time_ns - earlier._time_ns
 
 
 class CpuStream:
@@ -90,6 +91,10 @@ class CpuStream:
         event = CpuEvent()
         self._queue.put(event)
         return event
+
+    def pause(self, duration_ns: int) -> None:
+        """See `Stream`."""
+        self._queue.put(lambda: time.sleep(duration_ns / 1e9))
 
     def copy(self, target: int, source: int, bytes: int) -> None:  # noqa: A002
         """See `Stream`."""
@@ -202,6 +207,10 @@ class CpuBackend:
     def prepare(self, kernel: Kernel) -> CpuKernel:
         """See `Backend`."""
         return prepare(kernel, self._scratch)
+
+    def nothing(self) -> CpuKernel:
+        """See `Backend`."""
+        return lambda _addresses, _first: None
 
     def is_deterministic(self, kernel: Kernel) -> bool:  # noqa: ARG002
         """Every kernel is: sums are taken in one order."""

@@ -41,6 +41,7 @@ from .cuda_calls import (
 from .cuda_driver import load_driver, primary_context, start
 from .device import DeviceError, Event
 from .kernel import Kernel
+from .pauses import Pauses
 from .virtual_memory import VirtualMemory
 
 _TITLES = {"cudnn": "cuDNN", "cudnn-frontend": "cudnn-frontend"}
@@ -52,28 +53,22 @@ CudaLaunch = list[Callable[[Mapping[str, int], int], None]]
 
 
 class CudaEvent:
-    """A point in the work of a stream: a CUDA event, and the one from which all count."""
+    """A point in the work of a stream: a CUDA event."""
 
-    __slots__ = ("_driver", "_origin", "raw")
+    __slots__ = ("_driver", "raw")
 
-    def __init__(self, driver: Any, raw: Any, origin: Any) -> None:
+    def __init__(self, driver: Any, raw: Any) -> None:
         self._driver = driver
         self.raw = raw
-        self._origin = origin
 
     def synchronize(self) -> None:
         """Wait until the stream has come to this point."""
         with _failing(self._driver):
             self.raw.synchronize()
 
-    def time_ns(self) -> int:
-        """Time since the backend was made; CUDA counts it in single-precision milliseconds."""
-        with _failing(self._driver):
-            elapsed_ms: float = self._origin.time_till(self.raw)
-        return round(elapsed_ms * 1e6)
-
-    def since_ns(self, earlier: CudaEvent) -> int:
-        """Time since another event, both of which have come; more precise than two times on the one clock."""
+    def since_ns(self, earlier: Event) -> int:
+        """Time from another event to this one; CUDA gives it in single-precision milliseconds."""
+        assert isinstance(earlier, CudaEvent)
         with _failing(self._driver):
             elapsed_ms: float = earlier.raw.time_till(self.raw)
         return round(elapsed_ms * 1e6)
@@ -112,10 +107,10 @@ class CudaStream:
     they must go with their last reference, not when some other thread collects cycles.
     """
 
-    def __init__(self, driver: Any, raw: Any, origin: Any, host: _PinnedMemory) -> None:
+    def __init__(self, driver: Any, raw: Any, host: _PinnedMemory, pauses: Pauses) -> None:
         self._driver = driver
-        self._origin = origin
         self._host = host
+        self._pauses = pauses
         self.raw = raw
 
     def wait(self, event: Event) -> None:
@@ -129,7 +124,11 @@ class CudaStream:
         with _failing(self._driver):
             event = self._driver.Event()
             event.record(self.raw)
-        return CudaEvent(self._driver, event, self._origin)
+        return CudaEvent(self._driver, event)
+
+    def pause(self, duration_ns: int) -> None:
+        """Do nothing for so long."""
+        self._pauses.ask(self.raw.handle, duration_ns)
 
     def copy(self, target: int, source: int, bytes: int) -> None:  # noqa: A002
         """Copy, in any direction."""
@@ -196,10 +195,8 @@ class CudaBackend:
             self._closing.callback(self._memory.close)
             with _failing(self.driver):
                 compute = self.driver.Stream()
-                self._origin = self.driver.Event()
-                self._origin.record(compute)
-                self._origin.synchronize()  # other streams may be read before this one has run
-            self._compute = CudaStream(self.driver, compute, self._origin, self._host)
+            self._pauses = Pauses()
+            self._compute = CudaStream(self.driver, compute, self._host, self._pauses)
         except BaseException:
             self.close()
             raise
@@ -256,7 +253,7 @@ class CudaBackend:
         if name == "compute":
             return self._compute
         with _failing(self.driver):
-            return CudaStream(self.driver, self.driver.Stream(), self._origin, self._host)
+            return CudaStream(self.driver, self.driver.Stream(), self._host, self._pauses)
 
     def algorithms(self, kernel: Kernel) -> list[tuple[str, int]]:
         """Return all algorithms of the providers for a convolution, also those that `prepare` refuses."""
@@ -280,6 +277,11 @@ class CudaBackend:
                 self._bind_convolution(kernel, call) if isinstance(call, Convolution) else self.bind(call)
                 for call in calls
             ]
+
+    def nothing(self) -> CudaLaunch:
+        """Bind a kernel of one block that touches one value."""
+        address = self.allocate(4)
+        return [self.bind(Own("relu_backward", 1, (address, address, 1)))]
 
     def is_deterministic(self, kernel: Kernel) -> bool:
         """Return what cuDNN says of a convolution; everything else is deterministic."""
@@ -317,16 +319,10 @@ class CudaBackend:
             return None
 
     def record_kernels(self, work: Callable[[], object]) -> list[dict[str, Any]] | None:
-        """Return what CUPTI records; None without cupti-python, or where CUPTI may not."""
+        """Return what CUPTI records."""
         from .cupti import record_kernels
 
-        try:
-            return record_kernels(work)
-        except DeviceError:
-            raise
-        except PebblerError as error:
-            _unknown("kernel configurations", str(error))
-            return None
+        return record_kernels(work)
 
     def memory_bytes(self) -> int:
         """Memory of the GPU."""

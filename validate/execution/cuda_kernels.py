@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...instances.taskgraph import TaskGraph
-from .cuda_calls import Own
 from .device import Backend, Launch
+from .host_costs import launch_times
 from .kernel import kernels_of, resident
 
-if TYPE_CHECKING:
-    from .cuda import CudaBackend
-
-_LAUNCHES = 1000
-
-_log = logging.getLogger(__name__)
+_REPEAT = 5
 
 
 def kernels_of_tasks(
     backend: Backend, graph: TaskGraph, algorithms: Mapping[str, Sequence[tuple[str, int]]]
 ) -> Iterator[dict[str, Any]]:
     """Run every task of a graph alone; give ``name``, ``algorithm``, and the ``kernels`` that ran.
-
-    Nothing is given where the device cannot tell, or tells of a task that it has no kernels.
 
     Parameters
     ----------
@@ -42,6 +33,8 @@ def kernels_of_tasks(
     ------
     DeviceError
         When the device has not the memory for a task, or fails.
+    PebblerError
+        When nothing can tell which kernels ran.
     """
     sizes = {block.name: block.bytes for block in graph.blocks} | dict(resident(graph.network, graph.batch))
     stream = backend.stream("compute")
@@ -61,23 +54,9 @@ def kernels_of_tasks(
             launch = backend.prepare(replace(kernel, algorithm=name, workspace_bytes=size))
             work(launch, addresses)  # once for what is loaded and chosen at first
             found = backend.record_kernels(partial(work, launch, addresses))
-            if not found:
-                if found is not None:
-                    _log.warning("CUPTI has recorded no kernel of task '%s', so none are told", kernel.task)
-                return
-            yield {"name": kernel.task, "algorithm": name, "kernels": found}
+            yield {"name": kernel.task, "algorithm": name, "kernels": found or []}
 
 
-def launch_ns(backend: CudaBackend) -> int:
-    """Time that the host takes to launch a small kernel, on average."""
-    stream = backend.stream("compute")
-    address = backend.allocate(4)
-    launch = [backend.bind(Own("relu_backward", 1, (address, address, 1)))]
-    stream.launch(launch, {}, 0)
-    stream.record().synchronize()
-    begin = time.perf_counter_ns()
-    for _ in range(_LAUNCHES):
-        stream.launch(launch, {}, 0)
-    taken = time.perf_counter_ns() - begin
-    stream.record().synchronize()
-    return taken // _LAUNCHES
+def launch_ns(backend: Backend) -> int:
+    """Time that the host takes to launch a small kernel."""
+    return launch_times(backend, _REPEAT).host_ns

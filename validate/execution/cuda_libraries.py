@@ -72,6 +72,25 @@ class Library:
         return handle
 
 
+def load_cuda() -> Library:
+    """Return the driver, for the calls that PyCUDA does not wrap; they work in the context that is current.
+
+    Raises
+    ------
+    PebblerError
+        When it is not there.
+    """
+    library = Library("the CUDA driver", ["libcuda.so.1"], _explain, "install NVIDIA's driver")
+    library.declare(cuGetErrorString=[ctypes.c_int, ctypes.c_void_p])
+    return library
+
+
+def _explain(library: ctypes.CDLL, status: int) -> str:
+    text = ctypes.c_char_p()
+    library.cuGetErrorString(status, ctypes.byref(text))
+    return (text.value or b"unknown error").decode()
+
+
 def _load(title: str, names: Sequence[str], hint: str) -> ctypes.CDLL:
     """Look in the folders of LD_LIBRARY_PATH as it is now, then where the system does, then in packages."""
     folders = [Path(place) for place in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if place]

@@ -21,22 +21,20 @@ def record_kernels(work: Callable[[], object]) -> list[dict[str, Any]]:
     Raises
     ------
     PebblerError
-        When cupti-python is not installed, or CUPTI cannot be used.
+        When cupti-python is not installed, or fails in any way.
     """
     require_extra("cupti", "profiler")
     found: list[tuple[int, dict[str, Any]]] = []
-
-    def completed(activities: list[Any]) -> None:
-        found.extend((one.start, _described(one)) for one in activities if one.kind == kind)
-
     try:
         from cupti import cupti
 
         kind = cupti.ActivityKind.CONCURRENT_KERNEL
+
+        def completed(activities: list[Any]) -> None:
+            found.extend((one.start, _described(one)) for one in activities if one.kind == kind)
+
         cupti.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), completed)
-    except (
-        Exception
-    ) as error:  # whatever it says, here or there, of a libcupti.so that is missing or does not fit
+    except Exception as error:  # whatever it says of a libcupti.so that is missing or does not fit
         said = " ".join(str(error).split())
         raise PebblerError(f"CUPTI cannot be loaded ({said}); install nvidia-cuda-cupti from PyPI") from None
     try:
@@ -46,8 +44,14 @@ def record_kernels(work: Callable[[], object]) -> list[dict[str, Any]]:
             cupti.activity_flush_all(_FORCED)
         finally:
             cupti.activity_disable(kind)
-    except cupti.cuptiError as error:
-        raise PebblerError(f"CUPTI cannot record kernels ({error}); let this user profile the GPU") from None
+    except PebblerError:  # of the work
+        raise
+    except Exception as error:  # of another's package, whatever its version and the machine have
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise PebblerError(
+            f"CUPTI cannot record kernels ({said}); install CUPTI for this driver, and let this user profile "
+            "the GPU"
+        ) from None
     return [kernel for _, kernel in sorted(found, key=lambda pair: pair[0])]
 
 

@@ -36,8 +36,12 @@ class Event(Protocol):
             When something before this point, on the stream or on one that it waited for, has failed.
         """
 
-    def time_ns(self) -> int:
-        """When the stream came to this point, on the backend's one clock; only after `synchronize`."""
+    def since_ns(self, earlier: Event) -> int:
+        """Time from another event, of any stream, to this one; only after both have come.
+
+        Clocks of devices have a precision that falls with the time between two events, so take an event near
+        by, such as the one that a round begins with.
+        """
 
 
 class Stream(Protocol):
@@ -48,6 +52,9 @@ class Stream(Protocol):
 
     def record(self) -> Event:
         """Mark the point that the stream reaches after all that was asked of it so far."""
+
+    def pause(self, duration_ns: int) -> None:
+        """Do nothing for so long, less than a second; the host can ask for what follows meanwhile."""
 
     def copy(self, target: int, source: int, bytes: int) -> None:  # noqa: A002
         """Copy between addresses of the device and of the host's buffers, in any direction; no overlap."""
@@ -138,6 +145,9 @@ class Backend(Protocol):
             When there is no code for it; the sentence names the task and the algorithm.
         """
 
+    def nothing(self) -> Launch:
+        """Prepare a launch that does next to nothing, without operands: its time is what launches cost."""
+
     def is_deterministic(self, kernel: Kernel) -> bool:
         """Whether launches of the kernel on the same numbers give the same bits."""
 
@@ -159,7 +169,12 @@ class Backend(Protocol):
     def record_kernels(self, work: Callable[[], object]) -> list[dict[str, Any]] | None:
         """Do some work, which waits for itself; return its kernels as ``pebbler streams`` takes them.
 
-        None where nothing can tell which these are; where something could, the log has the reason.
+        None where the device has no such kernels.
+
+        Raises
+        ------
+        PebblerError
+            When nothing can tell which these are; the sentence says why.
         """
 
     def memory_bytes(self) -> int:

@@ -3,6 +3,10 @@
 For each it waits, on the operation's stream, for exactly the events that the program names, records an event,
 issues the work, and records another; the host itself waits only before it maps pages. So what overlaps, and
 what is ordered by nothing but luck, is up to the device: as on any machine that runs the schedule.
+
+A round begins at an event that all streams wait for. They are held back before it while the host issues the
+first operations, as if the host came from the round before; the hold is on nobody's clock. In paged memory
+the host maps pages before it issues the first operations, which is on the clock, so nothing is held.
 """
 
 from __future__ import annotations
@@ -19,7 +23,9 @@ from numpy.typing import NDArray
 from ...instances.errors import PebblerError
 from .data import Data
 from .device import Backend, DeviceError, Event, Launch, Stream
+from .kernel import Kernel
 from .plan import Load, Place, Plan, Step
+from .streams import hold, works
 
 _NUMBERS = np.float32
 _ALL = "all pages"
@@ -27,7 +33,7 @@ _ALL = "all pages"
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What happened to an operation, in nanoseconds from the start of the round.
+    """What happened to an operation, in nanoseconds from the event at which the round begins.
 
     Attributes
     ----------
@@ -73,6 +79,15 @@ class Execution:
     def loss(self) -> float:
         """Mean over these images."""
         return float(np.mean(self.losses, dtype=np.float64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A plan, with what the device has prepared for its steps and the addresses of their operands."""
+
+    plan: Plan
+    launches: list[Launch]
+    addresses: list[dict[str, int]]
 
 
 class Executor:
@@ -150,14 +165,50 @@ class Executor:
                 size = size * self.plan.batch // self.plan.images
             self._require(load.tensor, size)
 
-    def run(self) -> Execution:
-        """Execute an iteration.
+    def bind(self, plan: Plan) -> Program:
+        """Prepare a plan for the memory of this executor, whose own plan has areas that are no smaller.
+
+        Raises
+        ------
+        PebblerError
+            When the device has no code for a kernel.
+        """
+        return Program(
+            plan,
+            [None if step.kernel is None else self.backend.prepare(step.kernel) for step in plan.steps],
+            [{word: self._address(place) for word, place in step.operands.items()} for step in plan.steps],
+        )
+
+    def attempt(self, position: int, kernel: Kernel) -> DeviceError | None:
+        """Run one operation of the plan by itself, with another kernel; return why the device refuses it.
+
+        The kernel's workspace is no larger than that of the plan's.
+
+        Raises
+        ------
+        DeviceError
+            When the device does nothing more after it.
+        """
+        launch = self.backend.prepare(kernel)
+        stream = self._streams[self.plan.steps[position].operation.stream]
+        try:
+            stream.launch(launch, self._program.addresses[position], 0)
+            stream.record().synchronize()
+        except DeviceError as error:
+            if works(stream):
+                return error
+            raise DeviceError(f"{error}; the device does nothing more after it") from None
+        return None
+
+    def run(self, program: Program | None = None) -> Execution:
+        """Execute an iteration of a program that has been bound, by default of the executor's own plan.
 
         Raises
         ------
         DeviceError
             When an operation fails; the sentence names the first that did.
         """
+        program = program or self._program
         for name, (place, size) in self.plan.outside.items():
             if name.startswith("dW("):
                 self.backend.write(self._address(place), np.zeros(size, dtype=np.uint8))
@@ -167,7 +218,7 @@ class Executor:
         carried = {name: np.zeros(size // 4, dtype=_NUMBERS) for name, size in sizes.items()}
         rounds = []
         for index in range(self.rounds):
-            rounds.append(self._round(index))
+            rounds.append(self._round(program, index))
             for load in self.plan.final:
                 part = self.backend.read(self._address(load.place), load.bytes).view(_NUMBERS)
                 carried[load.tensor][load.begin // 4 :][: part.size] += part
@@ -188,12 +239,7 @@ class Executor:
                 self._bases[area] = backend.reserve(size)
         streams = dict.fromkeys(step.operation.stream for step in plan.steps)
         self._streams: dict[str, Stream] = {name: backend.stream(name) for name in streams}
-        self._launches: list[Launch] = [
-            None if step.kernel is None else backend.prepare(step.kernel) for step in plan.steps
-        ]
-        self._addresses = [
-            {word: self._address(place) for word, place in step.operands.items()} for step in plan.steps
-        ]
+        self._program = self.bind(plan)
 
     def _address(self, place: Place) -> int:
         return self._bases[place.area] + place.offset
@@ -204,8 +250,8 @@ class Executor:
 
     # --- a round ----------------------------------------------------------------------------------
 
-    def _round(self, index: int) -> tuple[Timed, ...]:
-        plan = self.plan
+    def _round(self, program: Program, index: int) -> tuple[Timed, ...]:
+        plan = program.plan
         first = index * plan.images
         if self.poison:
             self._poison_pool()
@@ -215,21 +261,20 @@ class Executor:
             self.backend.write(self._address(load.place), self._loaded(load, first))
         events: list[tuple[Event, Event]] = []
         hosts = []
-        origin = self._streams[plan.steps[0].operation.stream].record()
+        origin = hold(list(self._streams.values()), _before_mapping(plan))
         try:
-            for i, step in enumerate(plan.steps):
+            for i in range(len(plan.steps)):
                 begin = time.perf_counter_ns()
-                mapping, waiting = self._map(step, events)
-                events.append(self._issue(i, step, events, first))
+                mapping, waiting = self._map(plan.steps[i], events)
+                events.append(self._issue(program, i, events, first))
                 hosts.append((time.perf_counter_ns() - begin - mapping - waiting, mapping, waiting))
         except DeviceError:
             self._finish(events)
             raise
         self._finish(events)
         origin.synchronize()
-        zero = origin.time_ns()
         return tuple(
-            Timed(start.time_ns() - zero, end.time_ns() - zero, *host)
+            Timed(start.since_ns(origin), end.since_ns(origin), *host)
             for (start, end), host in zip(events, hosts, strict=True)
         )
 
@@ -242,15 +287,16 @@ class Executor:
                 raise DeviceError(f"{step.name} (operation {step.operation.id}): {error}") from None
 
     def _issue(
-        self, i: int, step: Step, events: list[tuple[Event, Event]], first: int
+        self, program: Program, i: int, events: list[tuple[Event, Event]], first: int
     ) -> tuple[Event, Event]:
+        step = program.plan.steps[i]
         stream = self._streams[step.operation.stream]
         for p in step.waits:
             if (step.operation.id, self.plan.steps[p].operation.id) not in self.omit:
                 stream.wait(events[p][1])
         start = stream.record()
         if step.kernel is not None:
-            stream.launch(self._launches[i], self._addresses[i], first)
+            stream.launch(program.launches[i], program.addresses[i], first)
         else:
             assert step.source is not None
             assert step.target is not None
@@ -313,3 +359,8 @@ class Executor:
             if name.startswith("dW(")
         }
         return found | {name[3:-1]: values for name, values in carried.items()}
+
+
+def _before_mapping(plan: Plan) -> int:
+    """Operations of a round that the host issues before it maps any page."""
+    return next((i for i, step in enumerate(plan.steps) if step.maps), len(plan.steps))

@@ -2,17 +2,20 @@
 
 Tasks are measured where they will run: in the network's order, on its data, each between two others. The
 whole iteration is executed without a budget, with the first algorithm of every task, then with the second,
-and so on. A task's time is what it adds to its stream, from the end of the task before to its own end. Of
-several times the least counts: whatever else the machine does only adds.
+and so on, and all that again and again, so that what changes with time, such as clocks, changes all times
+alike. A task's time is what it adds to its stream, from the end of the task before to its own end. Of several
+times the median counts, as it does for executions of a schedule (`trial`).
+
+All these iterations use the same memory, that of the largest workspaces. Before an algorithm is part of one
+it is launched by itself: libraries refuse some only then.
 """
 
 from __future__ import annotations
 
 import logging
 import statistics
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,35 +23,31 @@ import msgspec
 
 from ...instances.errors import PebblerError
 from ...instances.instance import Algorithm, Instance
-from ...instances.origin import MappingTimes
 from ...instances.profile import (
-    CopyTimes,
     IterationEnergy,
     Machine,
     Profile,
     TaskKernels,
     TaskTimes,
 )
-from ...instances.units import PAGE_BYTES
 from ...instances.workload import Workload
 from ..schedule import Operation, Schedule
+from .copies import Copies, longest_kernel
 from .cuda_kernels import kernels_of_tasks
 from .data import initial
-from .device import Backend, DeviceError, Event, Stream
-from .executor import Executor
+from .device import Backend, DeviceError
+from .executor import Executor, Program
+from .host_costs import launch_times, mapping_times
 from .kernel import Kernel
-from .plan import plan
+from .plan import Plan, plan
 from .rebuild import rebuild
 from .unlimited import unlimited
-
-SMALLEST_COPY = 4096
-"""Bytes of the smallest copy that is measured; sizes rise by a factor of 4 to that of the largest block."""
 
 _STRUCTURE = "K40"
 """Device of the cost model that instances are made with before their algorithms are replaced."""
 
-_MAPPED = 16
-"""Pages of the larger of the two mappings that are measured."""
+_MOST_COPIES = 20
+"""Times of each copy, launch and mapping, at most: large ones take long, and they vary little."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,11 +60,13 @@ def profile(
     sub_batches: Sequence[int] = (),
     repeat: int = 5,
     seed: int = 0,
+    keep: Callable[[Profile], None] | None = None,
 ) -> Profile:
     """Measure a network on a device.
 
     ``meta`` has what does not fit the profile's rules: algorithms that could not be measured and why, those
-    whose bits vary, how far times spread, and what copies and kernels cost beside each other.
+    whose bits vary, how far times spread, what copies and kernels cost beside each other, why no kernels were
+    recorded, and whether the profile is complete.
 
     Parameters
     ----------
@@ -76,14 +77,21 @@ def profile(
     sub_batches
         Images of a round, each measured; by default the batch alone.
     repeat
-        Executions of which the least time counts; one more comes first and does not.
+        Executions of which the median counts; one more comes first and does not. Copies, launches and
+        mappings are measured so often, too, but not more than 20 times.
     seed
         Of weights, images and labels.
+    keep
+        Gets the profile so far as soon as every task of a sub-batch has a time, and after each algorithm more
+        and each repetition. It is one that can be used: ``complete`` in its ``meta`` is False. The last one
+        is what is returned, and complete.
 
     Raises
     ------
     PebblerError
         When there is no such network or sub-batch, or the device has no room or no code for a task.
+    DeviceError
+        When the device fails so that it does nothing more.
     """
     sizes = sorted(set(sub_batches or (batch,)))
     if repeat < 1:
@@ -91,26 +99,43 @@ def profile(
     if not 1 <= sizes[0] <= sizes[-1] <= batch:
         wrong = sizes[0] if sizes[0] < 1 else sizes[-1]
         raise PebblerError(f"a sub-batch of {wrong} is not within 1 and the batch of {batch}")
-    tasks: list[TaskTimes] = []
-    statuses: list[dict[str, Any]] = []
-    varying: list[dict[str, Any]] = []
-    spread: list[float] = []
-    kernels: list[TaskKernels] = []
-    energy: list[IterationEnergy] = []
     instances = [Workload(network, size, _STRUCTURE).round(size, 1) for size in sizes]
+    measured: list[_SubBatch] = []
+    whole = _machine(network, instances, backend, min(repeat, _MOST_COPIES))
+
+    def keep_so_far() -> None:
+        so_far = _with_tasks(whole, measured)
+        if keep is not None and so_far.tasks:
+            keep(so_far)
+
     for instance in instances:
-        measured = _SubBatch(instance, backend, repeat, seed)
-        tasks += measured.tasks()
-        statuses += measured.statuses
-        varying += measured.varying
-        spread += measured.spread
-        energy += measured.energy
-        kernels += measured.kernels()
+        measured.append(_SubBatch(instance, backend, repeat, seed))
+        measured[-1].measure(keep_so_far)
+    kernels, reason = _kernels(measured)
+    done = _with_tasks(whole, measured)
+    meta = done.meta | {"complete": True}
+    if reason is not None:
+        meta["kernels_not_recorded"] = reason
+    done = msgspec.structs.replace(done, kernels=kernels, meta=meta)
+    if keep is not None:
+        keep(done)
+    return done
+
+
+def _machine(
+    network: str, instances: Sequence[Instance], backend: Callable[[], Backend], repeat: int
+) -> Profile:
+    """Measure what is the machine's: a profile without tasks."""
     device = backend()
     try:
         largest = max(block.bytes for instance in instances for block in instance.blocks)
-        copies, beside = _copies(device, largest, repeat)
-        mapping = _mapping(device, repeat)
+        _log.info("%s: copies of up to %d bytes", network, largest)
+        copies = Copies(device, largest)
+        times = tuple(copies.times(repeat))
+        rebuilt = rebuild(instances[-1])
+        kernel = longest_kernel(device, copies.compute, instances[-1], rebuilt)
+        beside = None if kernel is None else copies.beside(kernel, repeat)
+        launches, mapping = launch_times(device, repeat), mapping_times(device, repeat)
         versions = device.versions()
         machine = Machine(
             device=device.device,
@@ -125,20 +150,64 @@ def profile(
         network=network,
         graph="executable",
         machine=machine,
-        copies=copies,
-        tasks=tuple(tasks),
+        copies=times,
+        tasks=(),
         mapping=mapping,
-        kernels=tuple(kernels),
-        energy=tuple(energy),
-        meta={
-            "backend": device.name,
-            "executions": repeat,
-            "not_measured": statuses,
-            "not_deterministic": varying,
-            "median_spread": round(statistics.median(spread), 4),
-            "beside_compute": beside,
+        launches=launches,
+        meta={"backend": device.name, "beside_compute": beside},
+    )
+
+
+def _with_tasks(whole: Profile, measured: Sequence[_SubBatch]) -> Profile:
+    """Return the profile with what has been measured of the tasks so far."""
+    tasks = [task for one in measured for task in one.tasks()]
+    spread = [_middle_half(times) for one in measured for times in one.times()]
+    return msgspec.structs.replace(
+        whole,
+        tasks=tuple(tasks),
+        energy=tuple(energy for one in measured for energy in one.energy()),
+        meta=whole.meta
+        | {
+            "complete": False,
+            "executions": min((len(times) for one in measured for times in one.times()), default=0),
+            "not_measured": [status for one in measured for status in one.statuses],
+            "not_deterministic": [what for one in measured for what in one.varying],
+            "median_spread": round(statistics.median(spread), 4) if spread else None,
         },
     )
+
+
+def _kernels(measured: Sequence[_SubBatch]) -> tuple[tuple[TaskKernels, ...], str | None]:
+    """Have the kernels of all tasks recorded; return why not, where the device has kernels."""
+    try:
+        found = tuple(kernels for one in measured for kernels in one.kernels())
+    except (PebblerError, msgspec.ValidationError) as error:
+        reason = str(error)
+    else:
+        if not found or any(one.kernels for one in found):
+            return found, None
+        reason = "the device has reported no kernel of any task"
+    _log.warning("no kernel configurations: %s", reason)
+    return (), reason
+
+
+@dataclass(slots=True)
+class _Column:
+    """An iteration in which every task has its n-th algorithm, or its last.
+
+    Attributes
+    ----------
+    program
+        It.
+    new
+        Tasks that have no such algorithm in an earlier one.
+    energy_j
+        Of each execution, where the device counts it.
+    """
+
+    program: Program
+    new: list[int]
+    energy_j: list[float] = field(default_factory=list)
 
 
 class _SubBatch:
@@ -150,92 +219,167 @@ class _SubBatch:
         Algorithms that were not measured, and why.
     varying
         Algorithms of which the device does not promise the same bits each time.
-    spread
-        Per algorithm, the middle half of its times as a share of the median.
-    energy
-        Of the executions, where the device counts it.
     """
 
     def __init__(self, instance: Instance, backend: Callable[[], Backend], repeat: int, seed: int) -> None:
+        self._instance = instance
         self._backend = backend
         self._repeat = repeat
-        self.statuses: list[dict[str, Any]] = []
-        self.varying: list[dict[str, Any]] = []
-        self.spread: list[float] = []
-        self.energy: list[IterationEnergy] = []
         self._rebuilt = rebuild(instance)
         self._data = initial(self._rebuilt.graph.network, self._rebuilt.batch, seed)
-        self._instance = self._with_algorithms(instance)
+        self._size = self._rebuilt.graph.batch
+        self._columns: list[_Column] = []
+        self._usable: list[list[Algorithm]] = [[] for _ in instance.tasks]
+        self._times: list[list[list[int]]] = [[] for _ in instance.tasks]
+        self.statuses: list[dict[str, Any]] = []
+        self.varying: list[dict[str, Any]] = []
 
-    def tasks(self) -> list[TaskTimes]:
-        """Measure all algorithms of all tasks."""
-        instance = self._instance
-        found: list[dict[int, int]] = [{} for _ in instance.tasks]
-        for column in range(max(len(task.algorithms) for task in instance.tasks)):
-            chosen = [min(column, len(task.algorithms) - 1) for task in instance.tasks]
-            _log.info("%s: algorithms number %d", instance.name, column + 1)
-            for k, times in enumerate(self._times(chosen, column + 1)):
-                if chosen[k] == column:
-                    found[k][column] = max(1, min(times))
-                    self.spread.append(_middle_half(times))
-        return [
-            TaskTimes(
-                sub_batch=self._rebuilt.graph.batch,
-                name=task.name,
-                algorithms=tuple(
-                    msgspec.structs.replace(task.algorithms[a], duration_ns=ns)
-                    for a, ns in sorted(found[k].items())
-                ),
+    # --- results ----------------------------------------------------------------------------------
+
+    def tasks(self) -> Iterator[TaskTimes]:
+        """Return what has been measured of every task; nothing before each has a time."""
+        if not all(self._times):
+            return
+        for task, usable, found in zip(self._instance.tasks, self._usable, self._times, strict=True):
+            algorithms = tuple(
+                msgspec.structs.replace(algorithm, duration_ns=max(1, statistics.median_low(times)))
+                for algorithm, times in zip(usable, found, strict=False)  # the last may have no time yet
             )
-            for k, task in enumerate(instance.tasks)
-        ]
+            yield TaskTimes(sub_batch=self._size, name=task.name, algorithms=algorithms)
 
-    def _with_algorithms(self, instance: Instance) -> Instance:
-        """Return the instance with every algorithm that the device prepares, by rising workspace."""
+    def times(self) -> Iterator[list[int]]:
+        """Return the times of every algorithm of every task."""
+        for found in self._times:
+            yield from found
+
+    def energy(self) -> Iterator[IterationEnergy]:
+        """Return the energy of an iteration with each of the algorithms, where the device counts it."""
+        for number, column in enumerate(self._columns, start=1):
+            if column.energy_j:
+                energy_mj = round(1000 * statistics.fmean(column.energy_j))
+                yield IterationEnergy(sub_batch=self._size, algorithms=number, energy_mj=energy_mj)
+
+    # --- measuring --------------------------------------------------------------------------------
+
+    def measure(self, kept: Callable[[], object]) -> None:
+        """Measure all algorithms of all tasks, and say so whenever there is something to keep.
+
+        Raises
+        ------
+        DeviceError
+            When the device does nothing more.
+        """
         device = self._backend()
         try:
-            most = device.memory_bytes() // 4
-            tasks = []
-            for k, task in enumerate(instance.tasks):
-                usable = []
-                for name, size in sorted(device.algorithms(self._rebuilt.kernels[k]), key=lambda one: one[1]):
-                    kernel = replace(self._rebuilt.kernels[k], algorithm=name, workspace_bytes=size)
-                    what = {"sub_batch": self._rebuilt.graph.batch, "task": task.name, "algorithm": name}
-                    if (reason := _refused(device, kernel, most)) is not None:
-                        self.statuses.append(what | {"workspace_bytes": size, "status": reason})
-                        continue
-                    usable.append(Algorithm(name=name, duration_ns=0, workspace_bytes=size))
-                    if not device.is_deterministic(kernel):
-                        self.varying.append(what)
-                if not usable:
-                    raise PebblerError(f"task '{task.name}': the device has no algorithm for it")
-                tasks.append(msgspec.structs.replace(task, algorithms=tuple(usable)))
-        finally:
+            candidates = [self._prepared(device, k) for k in range(len(self._usable))]
+            largest = [max(found, key=lambda one: one.workspace_bytes) for found in candidates]
+            roomy = self._plan(largest)
+        except BaseException:
             device.close()
-        return msgspec.structs.replace(instance, tasks=tuple(tasks))
+            raise
+        with Executor(device, roomy, 1) as executor:
+            executor.load(self._data)
+            while new := self._advance(executor, candidates, kept):
+                program = executor.bind(self._plan([usable[-1] for usable in self._usable]))
+                executor.run(program)  # once for what is loaded and chosen at first
+                self._columns.append(_Column(program, new))
+                _log.info("%s: algorithms number %d", self._instance.name, len(self._columns))
+                self._execute(executor, len(self._columns) - 1)
+                kept()
+            for index in range(1, self._repeat):
+                _log.info("%s: execution %d of %d", self._instance.name, index + 1, self._repeat)
+                for number in range(len(self._columns)):
+                    self._execute(executor, number)
+                kept()
 
-    def kernels(self) -> list[TaskKernels]:
-        """Have the device record the kernels of all algorithms of all tasks; none where it cannot."""
-        device = self._backend()
-        algorithms = {
-            task.name: [(one.name, one.workspace_bytes) for one in task.algorithms]
-            for task in self._instance.tasks
-        }
-        try:
-            if device.record_kernels(lambda: None) is None:
-                return []
-            _log.info("%s: kernels", self._instance.name)
-            sub_batch = self._rebuilt.graph.batch
-            found = kernels_of_tasks(device, self._rebuilt.graph, algorithms)
-            return [msgspec.convert({"sub_batch": sub_batch} | one, TaskKernels) for one in found]
-        finally:
-            device.close()
+    def _prepared(self, device: Backend, k: int) -> list[Algorithm]:
+        """Return the algorithms of a task that the device prepares, by rising workspace."""
+        most = device.memory_bytes() // 4
+        found = []
+        for name, size in sorted(device.algorithms(self._rebuilt.kernels[k]), key=lambda one: one[1]):
+            algorithm = Algorithm(name=name, duration_ns=0, workspace_bytes=size)
+            if size > most:
+                self._refuse(
+                    k, algorithm, f"its workspace is more than a quarter of the memory, {most} bytes"
+                )
+                continue
+            try:
+                device.prepare(self._kernel(k, algorithm))
+            except PebblerError as error:
+                self._refuse(k, algorithm, str(error))
+            else:
+                found.append(algorithm)
+        if not found:
+            raise PebblerError(f"task '{self._instance.tasks[k].name}': the device has no algorithm for it")
+        return found
 
-    def _times(self, chosen: Sequence[int], number: int) -> list[list[int]]:
-        """Execute the iteration with these algorithms, the n-th; return the times of each task."""
+    def _advance(
+        self, executor: Executor, candidates: Sequence[list[Algorithm]], kept: Callable[[], object]
+    ) -> list[int]:
+        """Give every task the next of its candidates that the device launches; return those that got one."""
+        new = []
+        for k, left in enumerate(candidates):
+            while left and k not in new:
+                algorithm = left.pop(0)
+                try:
+                    refused = executor.attempt(k, self._kernel(k, algorithm))
+                except DeviceError as error:
+                    self._refuse(k, algorithm, str(error))
+                    kept()
+                    name = self._instance.tasks[k].name
+                    raise DeviceError(f"task '{name}', algorithm '{algorithm.name}': {error}") from None
+                if refused is None:
+                    self._usable[k].append(algorithm)
+                    new.append(k)
+                else:
+                    self._refuse(k, algorithm, str(refused))
+            if not self._usable[k]:
+                name, reason = self._instance.tasks[k].name, self.statuses[-1]["status"]
+                raise PebblerError(f"task '{name}': the device launches no algorithm of it: {reason}")
+        return new
+
+    def _execute(self, executor: Executor, number: int) -> None:
+        """Execute a column, and note its times and energy."""
+        column = self._columns[number]
+        taken = executor.backend.energy_j()
+        timed = executor.run(column.program).rounds[0]
+        after = executor.backend.energy_j()
+        if taken is not None and after is not None:
+            column.energy_j.append(after - taken)
+        before = 0
+        for k, one in enumerate(timed):
+            if k in column.new:
+                if len(self._times[k]) == number:
+                    self._times[k].append([])
+                    self._note_bits(executor.backend, k)
+                self._times[k][number].append(one.end_ns - before)
+            before = one.end_ns
+
+    def _note_bits(self, device: Backend, k: int) -> None:
+        algorithm = self._usable[k][-1]
+        if not device.is_deterministic(self._kernel(k, algorithm)):
+            self.varying.append(self._named(k, algorithm))
+
+    def _refuse(self, k: int, algorithm: Algorithm, reason: str) -> None:
+        size = algorithm.workspace_bytes
+        self.statuses.append(self._named(k, algorithm) | {"workspace_bytes": size, "status": reason})
+
+    def _named(self, k: int, algorithm: Algorithm) -> dict[str, Any]:
+        return {"sub_batch": self._size, "task": self._instance.tasks[k].name, "algorithm": algorithm.name}
+
+    def _kernel(self, k: int, algorithm: Algorithm) -> Kernel:
+        size = algorithm.workspace_bytes
+        return replace(self._rebuilt.kernels[k], algorithm=algorithm.name, workspace_bytes=size)
+
+    def _plan(self, algorithms: Sequence[Algorithm]) -> Plan:
+        """Plan an iteration without a budget, with one algorithm for each task."""
+        tasks = tuple(
+            msgspec.structs.replace(task, algorithms=(algorithm,))
+            for task, algorithm in zip(self._instance.tasks, algorithms, strict=True)
+        )
         operations = tuple(
-            Operation(id=k, stream="compute", kind="run", task=k, algorithm=a, start_ns=0, end_ns=0)
-            for k, a in enumerate(chosen)
+            Operation(id=k, stream="compute", kind="run", task=k, algorithm=0, start_ns=0, end_ns=0)
+            for k in range(len(tasks))
         )
         program = Schedule(
             format="pebbler/schedule/1",
@@ -247,104 +391,31 @@ class _SubBatch:
             makespan_ns=0,
             peak_bytes=0,
         )
-        settled = plan(*unlimited(self._instance, program), self._rebuilt)
-        times: list[list[int]] = [[] for _ in chosen]
-        with Executor(self._backend(), settled, 1) as executor:
-            executor.load(self._data)
-            executor.run()
-            taken = executor.backend.energy_j()
-            for _ in range(self._repeat):
-                before = 0
-                for k, timed in enumerate(executor.run().rounds[0]):
-                    times[k].append(timed.end_ns - before)
-                    before = timed.end_ns
-            after = executor.backend.energy_j()
-        if taken is not None and after is not None:
-            energy_mj = round((after - taken) * 1000 / self._repeat)
-            sub_batch = self._rebuilt.graph.batch
-            self.energy.append(IterationEnergy(sub_batch=sub_batch, algorithms=number, energy_mj=energy_mj))
-        return times
+        instance = msgspec.structs.replace(self._instance, tasks=tasks)
+        return plan(*unlimited(instance, program), self._rebuilt)
 
+    # --- kernels ----------------------------------------------------------------------------------
 
-def _refused(device: Backend, kernel: Kernel, most: int) -> str | None:
-    """Say why a task cannot be measured with its algorithm; None when it can."""
-    if kernel.workspace_bytes > most:
-        return f"its workspace is more than a quarter of the memory, {most} bytes"
-    try:
-        device.prepare(kernel)
-    except PebblerError as error:
-        return str(error)
-    return None
+    def kernels(self) -> Iterator[TaskKernels]:
+        """Have the device record the kernels of all algorithms of all tasks; none where it has none."""
+        device = self._backend()
+        try:
+            if device.record_kernels(lambda: None) is None:
+                return
+            _log.info("%s: kernels", self._instance.name)
+            algorithms = {
+                task.name: [(one.name, one.workspace_bytes) for one in usable]
+                for task, usable in zip(self._instance.tasks, self._usable, strict=True)
+            }
+            for one in kernels_of_tasks(device, self._rebuilt.graph, algorithms):
+                yield msgspec.convert({"sub_batch": self._size} | one, TaskKernels)
+        finally:
+            device.close()
 
 
 def _middle_half(times: Sequence[int]) -> float:
+    """Return the middle half of some times as a share of the median."""
     if len(times) < 2:
         return 0.0
     low, middle, high = statistics.quantiles(times, n=4)
     return (high - low) / max(middle, 1)
-
-
-# --- copies -------------------------------------------------------------------------------------------
-
-
-def _copies(device: Backend, largest: int, repeat: int) -> tuple[tuple[CopyTimes, ...], dict[str, int]]:
-    """Measure copies alone; and the largest of them beside a stream of moves inside the device."""
-    sizes = [SMALLEST_COPY]
-    while sizes[-1] < largest:
-        sizes.append(min(4 * sizes[-1], largest))
-    place, other = device.allocate(sizes[-1]), device.allocate(sizes[-1])
-    host = device.allocate_host(sizes[-1])
-    ends = {"offload_ns": (host, place), "prefetch_ns": (place, host), "move_ns": (other, place)}
-    streams = {
-        name: device.stream(stream) for name, stream in zip(ends, ("d2h", "h2d", "compute"), strict=True)
-    }
-    found = []
-    for size in sizes:
-        times = {name: _copy_time(streams[name], *pair, size, repeat) for name, pair in ends.items()}
-        found.append(CopyTimes(bytes=size, **times))
-    beside = {"bytes": sizes[-1]}
-    for name in ("offload_ns", "prefetch_ns"):
-        beside[f"{name}_alone"] = getattr(found[-1], name)
-        busy: list[tuple[Event, Event]] = []
-        for _ in range(4 * repeat):
-            start = streams["move_ns"].record()
-            streams["move_ns"].copy(*ends["move_ns"], sizes[-1])
-            busy.append((start, streams["move_ns"].record()))
-        beside[name] = _copy_time(streams[name], *ends[name], sizes[-1], repeat)
-        busy[-1][1].synchronize()
-        beside[f"move_ns_beside_{name}"] = min(end.time_ns() - start.time_ns() for start, end in busy)
-    return tuple(found), beside
-
-
-def _copy_time(stream: Stream, target: int, source: int, size: int, repeat: int) -> int:
-    events = []
-    for _ in range(repeat + 1):
-        start = stream.record()
-        stream.copy(target, source, size)
-        events.append((start, stream.record()))
-    events[-1][1].synchronize()
-    times = [end.time_ns() - start.time_ns() for start, end in events[1:]]
-    return max(1, min(times))
-
-
-# --- mappings -----------------------------------------------------------------------------------------
-
-
-def _mapping(device: Backend, repeat: int) -> MappingTimes | None:
-    """Measure the host's time to map one page and many, each time others than before."""
-    try:
-        device.allocate_pages(2 * _MAPPED, PAGE_BYTES)
-        address = device.reserve(_MAPPED * PAGE_BYTES)
-    except DeviceError as error:
-        _log.warning("the cost of mapping pages stays unknown: %s", error)
-        return None
-    least = {}
-    for count in (1, _MAPPED):
-        times = []
-        for index in range(2 * (repeat + _MAPPED)):  # the first two use the pages for the first time
-            begin = time.perf_counter_ns()
-            device.map(address, range(index % 2 * _MAPPED, index % 2 * _MAPPED + count))
-            times.append(time.perf_counter_ns() - begin)
-        least[count] = min(times[2:])
-    page_ns = max(0, least[_MAPPED] - least[1]) // (_MAPPED - 1)
-    return MappingTimes(call_ns=max(0, least[1] - page_ns), page_ns=page_ns)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes as c
 from collections.abc import Sequence
 
-from .cuda_libraries import Library
+from .cuda_libraries import load_cuda
 from .device import DeviceError
 
 _PINNED = _DEVICE = 1
@@ -48,7 +48,7 @@ class VirtualMemory:
     """
 
     def __init__(self, device: int) -> None:
-        self._library = Library("the CUDA driver", ["libcuda.so.1"], _explain, "install NVIDIA's driver")
+        self._library = load_cuda()
         address, size, pointer = c.c_uint64, c.c_size_t, c.c_void_p
         self._library.declare(
             cuMemGetAllocationGranularity=[pointer, pointer, c.c_int],
@@ -59,7 +59,6 @@ class VirtualMemory:
             cuMemMap=[address, size, size, c.c_uint64, c.c_uint64],
             cuMemUnmap=[address, size],
             cuMemSetAccess=[address, size, pointer, size],
-            cuGetErrorString=[c.c_int, pointer],
         )
         place = _Location(_DEVICE, device)
         self._property = _Property(type=_PINNED, location=place)
@@ -118,9 +117,3 @@ class VirtualMemory:
             self._library.call("cuMemAddressFree", *self._reserved.pop())
         while self._pages:
             self._library.call("cuMemRelease", self._pages.pop())
-
-
-def _explain(library: c.CDLL, status: int) -> str:
-    text = c.c_char_p()
-    library.cuGetErrorString(status, c.byref(text))
-    return (text.value or b"unknown error").decode()
