@@ -7,10 +7,11 @@ import platform
 import resource
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = ("pebbler", "msgspec", "numba", "numpy", "ortools")
@@ -62,8 +63,12 @@ def made_here() -> str:
 
 @cache
 def package_versions() -> dict[str, str]:
-    """Return the versions of the packages that answers depend on."""
-    return {name: version(name) for name in PACKAGES}
+    """Return the versions of the packages that answers depend on, as far as they are installed."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def usable_cores() -> int:

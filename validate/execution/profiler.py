@@ -61,6 +61,7 @@ def profile(
     sub_batches: Sequence[int] = (),
     repeat: int = 5,
     seed: int = 0,
+    keep: Callable[[Profile], None] | None = None,
 ) -> Profile:
     """Measure a network on a device.
 
@@ -79,6 +80,8 @@ def profile(
         Executions of which the least time counts; one more comes first and does not.
     seed
         Of weights, images and labels.
+    keep
+        Called with the profile so far; ``meta["complete"]`` says whether that is all of it.
 
     Raises
     ------
@@ -121,7 +124,7 @@ def profile(
         )
     finally:
         device.close()
-    return Profile(
+    found = Profile(
         network=network,
         graph="executable",
         machine=machine,
@@ -137,8 +140,12 @@ def profile(
             "not_deterministic": varying,
             "median_spread": round(statistics.median(spread), 4),
             "beside_compute": beside,
+            "complete": True,
         },
     )
+    if keep is not None:
+        keep(found)
+    return found
 
 
 class _SubBatch:
