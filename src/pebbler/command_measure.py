@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,6 +139,7 @@ def _networks(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _measure(arguments: argparse.Namespace) -> int:
+    began = time.monotonic()
     stages = tuple(dict.fromkeys(arguments.stages))
     if stages == (_ALL,):
         stages = tuple(STAGES)
@@ -165,11 +167,12 @@ def _measure(arguments: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if found is not None:
         keep_machine(folder, found)
+    limit = arguments.time_limit
     if stages:
         outcome = measure(
             study,
             stages,
-            time_limit=arguments.time_limit,
+            time_limit=None if limit is None else limit - (time.monotonic() - began),
             unit_limit=arguments.unit_limit,
             archive=archive,
             page=arguments.page,

@@ -390,3 +390,9 @@ def test_without_solvers_and_without_an_installed_pebbler_all_but_solve_works(
     assert "siamese/conv1" in page.read_text()
     assert (folder / "lenet-8-1.05xMmin-vdnn-all-m-run.json").exists()
     assert read(folder / "smoke.json")["passed"] is True
+    done = call(
+        "--stages", "solve", "--budgets", "1.25xMmin", "--methods", "modnn,flow", "--networks", "lenet/8"
+    )
+    assert done.returncode == 1
+    assert "failed: solve lenet/8 1.25xMmin flow: ImportError: there are no solvers here" in done.stdout
+    assert done.stdout.count("failed: ") == 1
