@@ -22,36 +22,91 @@ from ..instances.network import Layer, Network
 from ..instances.zoo import find_network
 from .torch_models import ResNet
 
-WAYS = ("plain", "save_on_cpu", "checkpoint")
+
+def require_gpu() -> None:
+    """Refuse to go on where torch finds no GPU.
+
+    Raises
+    ------
+    PebblerError
+        With the reason, as far as torch tells one.
+    """
+    if torch.version.cuda is None:
+        raise PebblerError(f"torch {torch.__version__} is built without CUDA; install one that has it")
+    if not torch.cuda.is_available():
+        raise PebblerError("torch finds no CUDA device; leave out the stage torch")
+
+
+def set_arithmetic(arithmetic: str) -> None:
+    """Let products and convolutions round their inputs to TF32 (``tf32``), or not (``fp32``).
+
+    By default torch rounds in convolutions and not in products; pebbler never does.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = arithmetic == "tf32"
+    torch.backends.cudnn.allow_tf32 = arithmetic == "tf32"
 
 
 def iteration(
-    network: str, batch: int, budget_bytes: int, way: str, *, repeat: int, device: str = "cuda"
+    network: str,
+    batch: int,
+    budget_bytes: int,
+    way: str,
+    arithmetic: str = "fp32",
+    *,
+    repeat: int,
+    device: str = "cuda",
 ) -> dict[str, Any]:
     """Measure iterations, forward and backward, with torch's caching allocator held to a budget.
+
+    Parameters
+    ----------
+    network, batch
+        A network of the zoo, and images of an iteration.
+    budget_bytes
+        What the allocator may have.
+    way
+        ``plain``, ``save_on_cpu`` or ``checkpoint``.
+    arithmetic
+        ``fp32`` or ``tf32``: see `set_arithmetic`.
+    repeat
+        Timed iterations; one more comes first.
+    device
+        As torch names it.
 
     Returns
     -------
     dict
-        ``way``, ``status`` (``done`` or ``out of memory``), ``times_ns`` of the iterations, ``peak_bytes``
-        that were allocated, ``torch`` and ``device``.
+        ``way``, ``arithmetic``, and what torch says of it (``tf32_products``, ``tf32_convolutions``),
+        ``status`` (``done`` or ``out of memory``), ``times_ns`` of the iterations, ``peak_bytes`` that were
+        allocated, ``budget_bytes``, ``torch`` and ``device``.
 
     Raises
     ------
     PebblerError
         When there is no CUDA device, or no such network in torch here.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise PebblerError("torch finds no CUDA device; leave out the stage 'torch'")
+    if device == "cuda":
+        require_gpu()
+    set_arithmetic(arithmetic)
     torch.manual_seed(0)
     module = sequential(find_network(network)).to(device)
     shape = find_network(network).layers[0].shape
     images = torch.randn(batch, *shape, device=device)
     labels = torch.randint(10, (batch,), device=device)
-    found: dict[str, Any] = {"way": way, "torch": torch.__version__, "device": device}
+    found: dict[str, Any] = {
+        "way": way,
+        "arithmetic": arithmetic,
+        "tf32_products": torch.backends.cuda.matmul.allow_tf32,
+        "tf32_convolutions": torch.backends.cudnn.allow_tf32,
+        "budget_bytes": budget_bytes,
+        "torch": torch.__version__,
+        "device": device,
+    }
     if device == "cuda":
         found["device"] = torch.cuda.get_device_name()
-        torch.cuda.set_per_process_memory_fraction(budget_bytes / torch.cuda.mem_get_info()[1])
+        torch.cuda.empty_cache()  # what a model before this one has left
+        share = budget_bytes / torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction(min(share, 1.0))
         torch.cuda.reset_peak_memory_stats()
     times: list[int] = []
     try:
@@ -69,7 +124,6 @@ def iteration(
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
     if device == "cuda":
         torch.cuda.set_per_process_memory_fraction(1.0)
-        torch.cuda.empty_cache()
     return {**found, "status": status, "times_ns": times, "peak_bytes": peak}
 
 

@@ -10,6 +10,7 @@ import re
 import stat
 import tempfile
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -160,8 +161,8 @@ def decode(data: bytes, kind: type[_Document], what: str, origin: str | Path) ->
     return _decoded_once(data, kind, what, origin)
 
 
-def encode(document: msgspec.Struct) -> bytes:
-    """Encode a document as JSON: one line a key, and one line an element of a top-level list.
+def encode(document: msgspec.Struct | Mapping[str, Any]) -> bytes:
+    """Encode a document, or what has keys like one, as JSON: a line a key, and an element of its lists.
 
     The same document gives the same bytes, and files compare well line by line.
     """

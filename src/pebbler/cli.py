@@ -16,6 +16,7 @@ from .command_bound import add_bound, add_check_bound
 from .command_compare import EXAMPLE, add_compare
 from .command_emit import add_emit
 from .command_frontier import add_frontier
+from .command_measure import add_measure
 from .command_profile import add_profile
 from .command_report import add_report
 from .command_run import add_run
@@ -483,6 +484,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_run(commands)
     add_profile(commands)
+    add_measure(commands)
     add_emit(commands)
 
     command = add_command(

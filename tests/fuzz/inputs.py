@@ -85,6 +85,7 @@ class Form:
             "compare",
             "frontier",
             "generate",
+            "measure",
             "methods",
             "devices",
             "networks",
@@ -126,6 +127,17 @@ GPUS = {
     "--cores": ("1",),
     "--network": ("1Gbps",),
     "--nvlink": ("25GB",),
+}
+MEASURE = {
+    "--networks": ("lenet/2", "resnet:blocks=1-1-1-1,basic=1/2,lenet/1"),
+    "--budgets": ("1.1xMmin,50%", "2MiB"),
+    "--methods": ("modnn",),
+    "--layers": ("siamese/conv1",),
+    "--device": ("k40", "{device}"),
+    "--provider": ("cudnn",),
+    "--time-limit": ("1s",),
+    "--unit-limit": ("1s",),
+    "--repeat": ("1",),
 }
 
 
@@ -189,6 +201,9 @@ FORMS = (
     _form("bench {config} -o {results}", {"--jobs": ("1",), "--retry": ()}),
     _form("report {results} -o {out}", {"--parquet": ()}),
     _form("profile lenet --batch 1 --repeat 1 -o {out}", {"--sub-batch": ("1",), "--provider": ("cudnn",)}),
+    _form("measure --smoke --out {out}", MEASURE),  # without a GPU it is refused
+    _form("measure --stages solve,page --page {page} --out {out}", MEASURE),
+    _form("measure --stages solve --out {out} --archive packed", MEASURE),
     _form("generate tiny -o {out}"),
     _form("networks lenet", {"--batch": ("2",)}),
     _form("devices"),
@@ -223,6 +238,7 @@ def seeds() -> dict[str, tuple[bytes, ...]]:
         "log": (LOG,),
         "results": (_results(chain),),
         "onnx": _onnx(),
+        "page": (b"# GPU\n<!-- begin gpu -->\n<!-- end of gpu -->\n",),
     }
 
 

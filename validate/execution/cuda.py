@@ -3,8 +3,8 @@
 Convolutions come from one of two providers (convolutions.py); the name of a task's algorithm says from which.
 
 It runs in the device's primary context, which the process keeps. Memory that the libraries and the context
-take for themselves is outside the budget. So is the scratch memory of our own kernels, one for all tasks: they
-run on one stream.
+take for themselves is outside the budget. So is the scratch memory of our own kernels, one for all tasks, for
+they run on one stream.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ def profile(
         Of weights, images and labels.
     keep
         Gets the profile so far as soon as every task of a sub-batch has a time, and after each algorithm more
-        and each repetition. It is one that can be used: ``complete`` in its ``meta`` is False. The last one
-        is what is returned, and complete.
+        and each repetition. It is one that can be used: ``complete`` in its ``meta`` is False. The last two
+        are complete: without the kernels that ran, and what is returned.
 
     Raises
     ------
@@ -111,11 +111,12 @@ def profile(
     for instance in instances:
         measured.append(_SubBatch(instance, backend, repeat, seed))
         measured[-1].measure(keep_so_far)
-    kernels, reason = _kernels(measured)
     done = _with_tasks(whole, measured)
-    meta = done.meta | {"complete": True}
-    if reason is not None:
-        meta["kernels_not_recorded"] = reason
+    done = msgspec.structs.replace(done, meta=done.meta | {"complete": True})
+    if keep is not None:
+        keep(done)  # what records kernels may take the process with it
+    kernels, reason = _kernels(measured)
+    meta = done.meta if reason is None else done.meta | {"kernels_not_recorded": reason}
     done = msgspec.structs.replace(done, kernels=kernels, meta=meta)
     if keep is not None:
         keep(done)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import tarfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec import json
 
-from pebbler.benchmark.gpu_study import main
+from pebbler import Workload
+from pebbler.benchmark.measure_page import tables
+from pebbler.benchmark.measure_stages import ARITHMETICS, WAYS, require_torch, trainings
+from pebbler.benchmark.measure_study import Study
+from pebbler.cli import main
 from pebbler.instances.errors import PebblerError
+from pebbler.instances.files import write_instance
 from pebbler.instances.profile import read_profile, write_profile
 from pebbler.instances.zoo import find_network
 from pebbler.validate.execution import cuda
@@ -30,43 +39,93 @@ def cupti(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return stand_in.calls
 
 
-def test_all_stages_leave_their_files(fake_cuda: FakeCuda, tmp_path: Path, cupti: list[str]) -> None:  # noqa: ARG001, F811
-    page = tmp_path / "gpu.md"
-    page.write_text("before\n<!-- begin gpu -->\n<!-- end of gpu -->\nafter\n", encoding="utf-8")
-    places = ["--out", str(tmp_path / "gpu"), "--page", str(page)]
-    main([*SMALL, *places, "--stages", "page"])
-    assert "Nothing has been measured yet." in page.read_text(encoding="utf-8")
-    main([*SMALL, *places, "--stages", "profile,kernels,solve,run,page"])
-    profile = read_profile(tmp_path / "gpu" / "lenet-8-profile.json")
-    assert profile.machine.device == "Fake CUDA device (host memory)"
-    assert {task.name for task in profile.tasks} >= {"FP(conv1)", "BP2(conv1)", "BP1(loss)"}
-    kernels = json.decode((tmp_path / "gpu" / "lenet-8-kernels.json").read_bytes())
-    assert kernels["t_launch_ns"] > 0
-    assert [one["name"] for one in kernels["tasks"]["FP(conv1)"]] == ["first", "second"]
-    run = json.decode((tmp_path / "gpu" / "lenet-8-1.05xMmin-vdnn-all-m-run.json").read_bytes())
-    assert run["identical_to_unbudgeted"] or not run["deterministic"]
-    assert run["max_abs_error"] < 1e-3
-    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| lenet")]
-    assert [row.split(" | ")[2] for row in rows] == ["vdnn-all-m", "modnn"]
+@pytest.fixture
+def cupti_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same two kernels in other processes, which import what they find."""
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "cupti.py").write_text(CUPTI)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
 
 
-def test_what_the_folder_has_is_not_done_again(
+CUPTI = """
+from types import SimpleNamespace
+
+
+def kernel(name, start):
+    return SimpleNamespace(
+        kind=3, name=name, start=start, end=start + 500, registers_per_thread=32,
+        grid_x=8, grid_y=2, grid_z=1, block_x=256, block_y=1, block_z=1,
+        static_shared_memory=1024, dynamic_shared_memory=64,
+    )
+
+
+completed = []
+cupti = SimpleNamespace(
+    ActivityKind=SimpleNamespace(CONCURRENT_KERNEL=3),
+    cuptiError=RuntimeError,
+    activity_register_callbacks=lambda _, done: completed.append(done),
+    activity_enable=lambda _: None,
+    activity_disable=lambda _: None,
+    activity_flush_all=lambda _: completed[-1]([kernel("second", 2000), kernel("first", 1000)]),
+)
+"""
+
+
+def measure_small(folder: Path, stages: str, *options: str) -> int:
+    """Run the command on LeNet; its page and its archive are in the folder beside that of the results."""
+    places = ["--out", str(folder), "--page", str(folder.parent / "page.md"), "--repeat", "1"]
+    return main(["measure", *SMALL, *places, "--stages", stages, *options])
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    path = tmp_path / "page.md"
+    path.write_text("before\n<!-- begin gpu -->\n<!-- end of gpu -->\nafter\n", encoding="utf-8")
+    return path
+
+
+def test_all_stages_leave_their_files(
     fake_cuda: FakeCuda,  # noqa: ARG001, F811
     tmp_path: Path,
+    page: Path,
+    cupti_elsewhere: None,  # noqa: ARG001
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = [*SMALL, "--out", str(tmp_path), "--stages", "profile,solve,run"]
-    main(arguments)
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir() if "instance" not in path.name}
-    assert len(times) == 5
-    main(arguments)
+    folder = tmp_path / "gpu"
+    assert measure_small(folder, "page") == 0
+    assert "Nothing has been measured yet." in page.read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert measure_small(folder, "profile,kernels,solve,run,page", "--json") == 0
+    told = json.decode(capsys.readouterr().out)
+    assert (told["measured"], told["there"], told["failed"], told["skipped"]) == (6, 0, {}, {})
+    profile = read_profile(folder / "lenet-8-profile.json")
+    assert profile.machine.device == "Fake CUDA device (host memory)"
+    assert {task.name for task in profile.tasks} >= {"FP(conv1)", "BP2(conv1)", "BP1(loss)"}
+    kernels = json.decode((folder / "lenet-8-kernels.json").read_bytes())
+    assert kernels["t_launch_ns"] > 0
+    assert [one["name"] for one in kernels["tasks"]["FP(conv1)"]] == ["first", "second"]
+    run = json.decode((folder / "lenet-8-1.05xMmin-vdnn-all-m-run.json").read_bytes())
+    assert run["identical_to_unbudgeted"] or not run["deterministic"]
+    assert run["max_abs_error"] < 1e-3
+    text = page.read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| lenet") and "xMmin" in line]
+    assert [row.split(" | ")[2] for row in rows] == ["vdnn-all-m", "modnn"]
+    assert text.startswith("before\n<!-- begin gpu -->\nFake CUDA device (host memory) (1.00 GiB), driver ")
+    assert text.endswith("<!-- end of gpu -->\nafter\n")
+    with tarfile.open(told["archive"]["file"]) as archive:
+        packed = {name.removeprefix("gpu/") for name in archive.getnames()}
+    assert packed == {path.name for path in folder.iterdir()}
+
+    times = {path: path.stat().st_mtime_ns for path in folder.glob("lenet-*")}
+    assert measure_small(folder, "profile,kernels,solve,run", "--json") == 0
+    told = json.decode(capsys.readouterr().out)
+    assert (told["measured"], told["there"]) == (0, 6)
     assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
-def test_layers_run_on_streams(fake_cuda: FakeCuda, tmp_path: Path) -> None:  # noqa: ARG001, F811
-    page = tmp_path / "gpu.md"
-    page.write_text("before\n<!-- begin gpu -->\n<!-- end of gpu -->\nafter\n", encoding="utf-8")
-    places = ["--out", str(tmp_path / "gpu"), "--page", str(page), "--stages", "streams,page"]
-    main(["--layers", "siamese/conv1", "--device", "p100", *places])
+def test_layers_run_on_streams(fake_cuda: FakeCuda, tmp_path: Path, page: Path) -> None:  # noqa: ARG001, F811
+    options = ["--layers", "siamese/conv1", "--device", "p100"]
+    assert measure_small(tmp_path / "gpu", "streams,page", *options) == 0
     found = json.decode((tmp_path / "gpu" / "siamese-conv1-backward-streams.json").read_bytes())
     assert (found["predicted_for"], found["identical_to_one_stream"]) == ("P100", True)
     rows = [line.split(" | ") for line in page.read_text(encoding="utf-8").splitlines() if "siamese" in line]
@@ -74,13 +133,6 @@ def test_layers_run_on_streams(fake_cuda: FakeCuda, tmp_path: Path) -> None:  # 
     for row in rows:
         assert row[2] == "Fake CUDA device (host memory) (P100)"
         assert (len(row), row[-1]) == (10, "yes |")
-
-
-def test_an_unknown_stage_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["--stages", "magic", "--out", str(tmp_path)])
-    assert stop.value.code == 2
-    assert "there is no stage 'magic'" in capsys.readouterr().err
 
 
 def test_cupti_records_are_what_streams_takes(cupti: list[str]) -> None:
@@ -214,13 +266,74 @@ def test_a_profile_without_counters_says_what_to_install(
     assert "pip install 'pebbler[profiler]'" in said[0]
 
 
-@pytest.mark.parametrize("way", ["plain", "save_on_cpu", "checkpoint"])
+@pytest.mark.parametrize("way", WAYS)
 def test_torch_trains_a_chain_of_the_zoo_in_every_way(way: str) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     from pebbler.benchmark.torch_memory import iteration
 
     found = iteration("lenet", 4, 2**30, way, repeat=2, device="cpu")
     assert (found["status"], found["way"], len(found["times_ns"])) == ("done", way, 2)
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+def test_torch_rounds_as_it_is_told_and_says_so(arithmetic: str) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from pebbler.benchmark.torch_memory import iteration
+
+    found = iteration("lenet", 2, 2**30, "plain", arithmetic, repeat=1, device="cpu")
+    rounds = arithmetic == "tf32"
+    assert (found["arithmetic"], found["budget_bytes"]) == (arithmetic, 2**30)
+    assert (found["tf32_products"], found["tf32_convolutions"]) == (rounds, rounds)
+
+
+def test_torch_without_cuda_says_so() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if torch.cuda.is_available():
+        pytest.skip("torch has a GPU here")
+    with pytest.raises(PebblerError, match=r"torch .* built without CUDA|torch finds no CUDA device"):
+        require_torch()
+
+
+def test_torch_trains_under_the_budgets_of_the_instances_in_both_arithmetics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it measures is left to a stand-in, so no torch is needed."""
+    asked = []
+
+    def iteration(network: str, batch: int, budget: int, way: str, arithmetic: str, *, repeat: int) -> Any:
+        asked.append((network, batch, budget, way, arithmetic, repeat))
+        times = [] if way == "plain" else [3_000_000, 1_000_000, 2_000_000]
+        return {"times_ns": times, "status": "done" if times else "out of memory", "peak_bytes": 2**20}
+
+    stand_in = SimpleNamespace(iteration=iteration)
+    monkeypatch.setitem(sys.modules, "pebbler.benchmark.torch_memory", stand_in)
+    study = Study(tmp_path, [("lenet", 8)], budgets=["1.05xMmin", "2xMmin", "3xMmin"], repeat=3)
+    assert {unit.lacks() for unit in trainings(study)} == {
+        "there is no instance of lenet/8 yet; do the stage solve first"
+    }
+    budgets = []
+    for text in study.budgets[:2]:
+        instance = Workload("lenet", 8, "k40").instance(text)
+        budgets.append(instance.budget_bytes)
+        write_instance(instance, study.path("lenet", 8, text, "instance.json"))
+    units = list(trainings(study))
+    assert len(units) == len(WAYS) * len(ARITHMETICS)
+    for unit in units:
+        assert (unit.lacks(), unit.is_done()) == (None, False)
+        assert unit.call(*unit.arguments) is None
+        assert unit.is_done()
+    ways = itertools.product(WAYS, ARITHMETICS, budgets)
+    assert asked == [("lenet", 8, budget, way, arithmetic, 3) for way, arithmetic, budget in ways]
+    units[0].call(*units[0].arguments)
+    assert len(asked) == len(WAYS) * len(ARITHMETICS) * 2  # what is there is not done again
+    rows = [line.split(" | ") for line in tables(study).splitlines() if line.startswith("| lenet")]
+    assert [row[2] for row in rows[:4]] == [
+        "torch, plain, single precision",
+        "torch, plain, TF32",
+        "torch, save_on_cpu, single precision",
+        "torch, save_on_cpu, TF32",
+    ]
+    assert [row[4] for row in rows[:3]] == ["out of memory", "out of memory", "2.000 ms"]
 
 
 def test_torch_models_have_the_parameters_of_the_zoo() -> None:
