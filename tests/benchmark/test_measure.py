@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace

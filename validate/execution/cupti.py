@@ -37,22 +37,25 @@ def record_kernels(work: Callable[[], object]) -> list[dict[str, Any]]:
     except Exception as error:  # whatever it says of a libcupti.so that is missing or does not fit
         said = " ".join(str(error).split())
         raise PebblerError(f"CUPTI cannot be loaded ({said}); install nvidia-cuda-cupti from PyPI") from None
+    _ask(cupti.activity_enable, kind)
     try:
-        cupti.activity_enable(kind)
-        try:
-            work()
-            cupti.activity_flush_all(_FORCED)
-        finally:
-            cupti.activity_disable(kind)
-    except PebblerError:  # of the work
-        raise
-    except Exception as error:  # of another's package, whatever its version and the machine have
+        work()
+        _ask(cupti.activity_flush_all, _FORCED)
+    finally:
+        _ask(cupti.activity_disable, kind)
+    return [kernel for _, kernel in sorted(found, key=lambda pair: pair[0])]
+
+
+def _ask(call: Callable[[int], object], argument: int) -> None:
+    """Call CUPTI; whatever it fails with, which differs by version and machine, is one sentence."""
+    try:
+        call(argument)
+    except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise PebblerError(
             f"CUPTI cannot record kernels ({said}); install CUPTI for this driver, and let this user profile "
             "the GPU"
         ) from None
-    return [kernel for _, kernel in sorted(found, key=lambda pair: pair[0])]
 
 
 def _described(activity: Any) -> dict[str, Any]:
