@@ -45,7 +45,7 @@ FAULTS = {
     "failure": (unit_faults.fail, "an illegal address was met"),
     "library": (unit_faults.lack_a_library, "ImportError: libcudart.so.13: cannot open"),
     "defect": (unit_faults.break_down, "KeyError: 'surprise'"),
-    "crash": (unit_faults.crash, "it ended with signal 11"),
+    "crash": (unit_faults.crash, "it ended with signal 6"),
     "hang": (unit_faults.hang, "it was killed after 2 s"),
 }
 
@@ -86,7 +86,7 @@ def test_failures_are_written_down_and_the_next_unit_goes_on(
         assert said in written[f"toy {name}"]["sentence"]
     log = (tmp_path / "log.txt").read_text()
     assert "toy defect: INFO: the exception in full\nTraceback" in log
-    assert "Fatal Python error: Segmentation fault" in log
+    assert "Fatal Python error: Aborted" in log
     toy([*FAULTS, "last"])
     again = measure(Study(tmp_path), ["toy"])
     assert (again.measured, again.there, again.failed) == (len(FAULTS), 1, {})
@@ -215,9 +215,9 @@ def broken(monkeypatch: pytest.MonkeyPatch, name: str, fault: Call, word: str) -
     ("stage", "fault", "word", "said"),
     [
         ("profile", unit_faults.lose_the_context, "lenet/8", "unspecified launch failure"),
-        ("run", unit_faults.crash, "lenet/8", "signal 11"),
+        ("run", unit_faults.crash, "lenet/8", "signal 6"),
         ("solve", unit_faults.lack_a_library, "lenet/8", "libcudart"),
-        ("kernels", unit_faults.crash, "lenet/8", "signal 11"),
+        ("kernels", unit_faults.crash, "lenet/8", "signal 6"),
     ],
 )
 def test_one_network_that_fails_leaves_the_other_alone(
