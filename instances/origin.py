@@ -25,6 +25,27 @@ class MappingTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         require_types(self)
 
 
+class LaunchTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What it takes to launch small kernels, one after the other; None: unknown.
+
+    Attributes
+    ----------
+    host_ns
+        Of the host, for each.
+    gap_ns
+        Of the device, from one to the next that waits in the same stream; the kernel's own time is in it.
+    graph_gap_ns
+        The same in a graph, where each comes after the one before.
+    """
+
+    host_ns: Natural | None = None
+    gap_ns: Natural | None = None
+    graph_gap_ns: Natural | None = None
+
+    def __post_init__(self) -> None:
+        require_types(self)
+
+
 class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What an instance was made from, as far as that is known.
 
@@ -44,6 +65,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Whether weights and their gradients are blocks.
     mapping
         What mapping pages costs there.
+    launches
+        What launching kernels costs there.
     one_gpu_ideal_ns
         Of several GPUs: time of the whole iteration on one, without a memory limit.
     notes
@@ -63,6 +86,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cost_model: Literal["roofline", "profile"] | None = None
     weights_as_blocks: bool = False
     mapping: MappingTimes | None = None
+    launches: LaunchTimes | None = None
     one_gpu_ideal_ns: Natural | None = None
     notes: Text | None = None
 
@@ -94,6 +118,10 @@ class LayerTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             require_types(self)
 
 
+_NEVER_LABELS = {"launches"}
+"""Keys of `Origin` that are younger than those that earlier versions wrote."""
+
+
 class _Entry(msgspec.Struct):
     """A layer as earlier versions read it: with any text and with keys of one's own."""
 
@@ -115,6 +143,8 @@ def of_labels(meta: dict[str, Any], instance: str) -> Origin:
     """
     found: dict[str, Any] = {}
     for key in Origin.__struct_fields__:
+        if key in _NEVER_LABELS:
+            continue
         value = meta.get(key)
         if value is None:
             continue

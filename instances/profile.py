@@ -19,7 +19,7 @@ from .figures import Text, require_types
 from .files import read_document, write_document
 from .instance import Algorithm, Natural, Positive
 from .kernels import Kernel
-from .origin import Graph, MappingTimes
+from .origin import Graph, LaunchTimes, MappingTimes
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,6 +106,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Every task of every measured sub-batch, once.
     mapping
         What mapping pages costs; None: unknown, or the machine maps none.
+    launches
+        What launching kernels costs; None: unknown.
     kernels, energy
         What the device's own counters say; empty where nothing counts.
     meta
@@ -124,6 +126,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     copies: tuple[CopyTimes, ...]
     tasks: tuple[TaskTimes, ...]
     mapping: MappingTimes | None = None
+    launches: LaunchTimes | None = None
     kernels: tuple[TaskKernels, ...] = ()
     energy: tuple[IterationEnergy, ...] = ()
     meta: dict[str, Any] = {}

@@ -1,4 +1,6 @@
 // The slice of cuBLAS that Pebbler calls, on the fake driver's memory: single-precision products, column-major.
+//
+// The first product of a handle allocates, as first uses of the real one may: it cannot be part of a capture.
 #include <cuda.h>
 
 #include <algorithm>
@@ -10,16 +12,27 @@ extern "C" bool fakecuda_holds(const void *, size_t);
 extern "C" CUresult fakecuda_enqueue(CUstream, std::function<void()> *);
 
 namespace {
-enum Status { SUCCESS = 0, INVALID_VALUE = 7, EXECUTION_FAILED = 13 };
-struct Handle { CUstream stream = nullptr; };
+enum Status { SUCCESS = 0, ALLOC_FAILED = 3, INVALID_VALUE = 7, EXECUTION_FAILED = 13 };
+struct Handle { CUstream stream = nullptr; CUdeviceptr used = 0; };
 }  // namespace
 
 extern "C" {
 int cublasCreate_v2(Handle **h) { *h = new Handle; return SUCCESS; }
-int cublasDestroy_v2(Handle *h) { delete h; return SUCCESS; }
+int cublasDestroy_v2(Handle *h) {
+  if (h->used) cuMemFree(h->used);
+  delete h;
+  return SUCCESS;
+}
 int cublasSetStream_v2(Handle *h, CUstream s) { h->stream = s; return SUCCESS; }
 int cublasGetVersion_v2(Handle *, int *version) { *version = 130000; return SUCCESS; }
-const char *cublasGetStatusString(int status) { return status == SUCCESS ? "the library call was successful" : status == INVALID_VALUE ? "an invalid value was passed" : "execution failed"; }
+const char *cublasGetStatusString(int status) {
+  switch (status) {
+    case SUCCESS: return "the library call was successful";
+    case ALLOC_FAILED: return "resource allocation failed";
+    case INVALID_VALUE: return "an invalid value was passed";
+    default: return "execution failed";
+  }
+}
 int cublasSetMathMode(Handle *, int) { return SUCCESS; }
 int cublasSetWorkspace_v2(Handle *, void *space, size_t n) { return n == 0 || fakecuda_holds(space, n) ? SUCCESS : INVALID_VALUE; }
 int cublasSgemm_v2(Handle *h, int trans_a, int trans_b, int m, int n, int k, const float *alpha, const void *a, int lda, const void *b, int ldb, const float *beta, void *c, int ldc) {
@@ -28,6 +41,7 @@ int cublasSgemm_v2(Handle *h, int trans_a, int trans_b, int m, int n, int k, con
     return rows <= leading && fakecuda_holds(matrix, 4 * (leading * (columns - 1) + rows));
   };
   if (!holds(a, trans_a ? k : m, trans_a ? m : k, lda) || !holds(b, trans_b ? n : k, trans_b ? k : n, ldb) || !holds(c, m, n, ldc)) return EXECUTION_FAILED;
+  if (!h->used && cuMemAlloc(&h->used, 1)) return ALLOC_FAILED;
   bool adds = *beta == 1;
   auto *work = new std::function<void()>([=] {
     auto *pa = (const float *)fakecuda_shadow(a), *pb = (const float *)fakecuda_shadow(b);

@@ -30,6 +30,8 @@
 #include <thread>
 #include <vector>
 
+#include "capture.h"
+
 namespace {
 using Clock = std::chrono::steady_clock;
 using Lock = std::unique_lock<std::mutex>;
@@ -172,7 +174,7 @@ struct Stream {
         job = std::move(jobs.front());
         jobs.pop_front();
       }
-      if (size_t most = longest_delay_us) std::this_thread::sleep_for(std::chrono::microseconds(random() % (most + 1)));
+      fake::delay(random);
       job();
       { Lock l(m); --pending; }
       changed.notify_all();
@@ -205,8 +207,11 @@ Stream *stream_of(CUstream handle) {
 }
 
 // Work of a context that has failed is not done any more, as on a real device.
-void push_work(CUstream stream, std::function<void()> work) {
-  stream_of(stream)->push([work = std::move(work)] { if (!sticky) work(); });
+CUresult push_work(CUstream stream, std::function<void()> work) {
+  auto job = [work = std::move(work)] { if (!sticky) work(); };
+  if (auto captured = capture::work(stream, job)) return *captured;
+  stream_of(stream)->push(job);
+  return CUDA_SUCCESS;
 }
 
 std::mutex pinned_m;
@@ -235,13 +240,14 @@ CUresult copy(CUdeviceptr device, void *other, size_t n, CUstream stream, bool a
   if (!memory.holds(device, n)) return CUDA_ERROR_INVALID_VALUE;
   if (direction == INSIDE && !memory.holds((CUdeviceptr)other, n)) return CUDA_ERROR_INVALID_VALUE;
   bool fails = (long long)copies++ == failing_copy;
-  push_work(stream, [=] {
+  CUresult pushed = push_work(stream, [=] {
     if (fails) { sticky = CUDA_ERROR_ECC_UNCORRECTABLE; return; }
     char *here = memory.at(device);
     if (direction == INSIDE) { memmove(here, memory.at((CUdeviceptr)other), n); return; }
     Lock engine(engines[direction]);
     if (direction == TO_DEVICE) memcpy(here, other, n); else memcpy(other, here, n);
   });
+  if (pushed) return pushed;
   bool staged = direction != INSIDE && !is_pinned(other, n);
   if (async && staged) ++unpinned;
   if (!async || staged) stream_of(stream)->finish();
@@ -250,17 +256,25 @@ CUresult copy(CUdeviceptr device, void *other, size_t n, CUstream stream, bool a
 
 template <class T> CUresult set_memory(CUdeviceptr device, T value, size_t n, CUstream stream) {
   if (!memory.holds(device, n * sizeof(T))) return CUDA_ERROR_INVALID_VALUE;
-  push_work(stream, [=] {
+  return push_work(stream, [=] {
     T *here = (T *)memory.at(device);
     std::fill(here, here + n, value);
   });
-  return CUDA_SUCCESS;
 }
 }  // namespace
+
+namespace fake {
+void delay(std::mt19937 &random) {
+  if (size_t most = longest_delay_us) std::this_thread::sleep_for(std::chrono::microseconds(random() % (most + 1)));
+}
+size_t next_seed() { Lock l(streams_m); return seed * 1000 + ++streams_made; }
+}  // namespace fake
 
 #define NEED_CONTEXT \
   if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT; \
   if (sticky) return (CUresult)sticky.load();
+#define ANSWER(CAPTURE) \
+  if (auto answer = capture::CAPTURE) return *answer;
 
 extern "C" {
 // --- devices and contexts ---------------------------------------------------------------------------------------------
@@ -287,7 +301,7 @@ CUresult cuGetErrorString(CUresult r, const char **text) {
     case CUDA_ERROR_LAUNCH_FAILED: *text = "unspecified launch failure"; break;
     case CUDA_ERROR_ECC_UNCORRECTABLE: *text = "uncorrectable ECC error encountered"; break;
     case CUDA_ERROR_NOT_SUPPORTED: *text = "operation not supported by the fake driver"; break;
-    default: *text = "error of the fake driver";
+    default: *text = capture::explain(r);
   }
   return CUDA_SUCCESS;
 }
@@ -328,7 +342,7 @@ CUresult cuCtxPopCurrent(CUcontext *c) {
 }
 CUresult cuCtxGetDevice(CUdevice *d) { *d = 0; return CUDA_SUCCESS; }
 CUresult cuCtxGetApiVersion(CUcontext, unsigned *v) { *v = CUDA_VERSION; return CUDA_SUCCESS; }
-CUresult cuCtxSynchronize(void) { finish_all(); return (CUresult)sticky.load(); }
+CUresult cuCtxSynchronize(void) { ANSWER(context()) finish_all(); return (CUresult)sticky.load(); }
 
 // --- memory -----------------------------------------------------------------------------------------------------------
 CUresult cuMemGetInfo(size_t *free_bytes, size_t *total) {
@@ -340,6 +354,7 @@ CUresult cuMemGetInfo(size_t *free_bytes, size_t *total) {
 }
 CUresult cuMemAlloc(CUdeviceptr *p, size_t n) {
   NEED_CONTEXT
+  ANSWER(unsafe())
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard l(memory.m);
   size_t address, at, size = rounded(n, PAGE);
@@ -352,6 +367,7 @@ CUresult cuMemAlloc(CUdeviceptr *p, size_t n) {
   return CUDA_SUCCESS;
 }
 CUresult cuMemFree(CUdeviceptr p) {
+  ANSWER(unsafe())
   finish_all();
   std::lock_guard l(memory.m);
   auto it = memory.mapped.find(p - (CUdeviceptr)memory.device);
@@ -373,6 +389,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr *begin, size_t *n, CUdeviceptr p) {
 }
 CUresult cuMemHostAlloc(void **p, size_t n, unsigned) {
   NEED_CONTEXT
+  ANSWER(unsafe())
   *p = aligned_alloc(PAGE, rounded(n, PAGE));
   if (!*p) return CUDA_ERROR_OUT_OF_MEMORY;
   memset(*p, POISON, n);
@@ -381,6 +398,7 @@ CUresult cuMemHostAlloc(void **p, size_t n, unsigned) {
   return CUDA_SUCCESS;
 }
 CUresult cuMemFreeHost(void *p) {
+  ANSWER(unsafe())
   finish_all();
   { Lock l(pinned_m); pinned.erase((char *)p); }
   free(p);
@@ -480,24 +498,26 @@ CUresult cuMemUnmap(CUdeviceptr p, size_t n) {
 // --- streams and events -----------------------------------------------------------------------------------------------
 CUresult cuStreamCreate(CUstream *s, unsigned) {
   NEED_CONTEXT
-  Lock l(streams_m);
-  auto *stream = new Stream(seed * 1000 + ++streams_made);
-  streams.push_back(stream);
+  ANSWER(unsafe())
+  auto *stream = new Stream(fake::next_seed());
+  { Lock l(streams_m); streams.push_back(stream); }
   *s = (CUstream)stream;
   return CUDA_SUCCESS;
 }
 CUresult cuStreamDestroy(CUstream s) {
   auto *stream = (Stream *)s;
+  capture::forget(s);
   stream->finish();
   { Lock l(streams_m); std::erase(streams, stream); }
   delete stream;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamSynchronize(CUstream s) { stream_of(s)->finish(); return (CUresult)sticky.load(); }
-CUresult cuStreamQuery(CUstream s) { return stream_of(s)->idle() ? (CUresult)sticky.load() : CUDA_ERROR_NOT_READY; }
+CUresult cuStreamSynchronize(CUstream s) { ANSWER(ask(s)) stream_of(s)->finish(); return (CUresult)sticky.load(); }
+CUresult cuStreamQuery(CUstream s) { ANSWER(ask(s)) return stream_of(s)->idle() ? (CUresult)sticky.load() : CUDA_ERROR_NOT_READY; }
 CUresult cuEventCreate(CUevent *e, unsigned) { NEED_CONTEXT *e = (CUevent) new Event; return CUDA_SUCCESS; }
-CUresult cuEventDestroy(CUevent e) { delete (Event *)e; return CUDA_SUCCESS; }
+CUresult cuEventDestroy(CUevent e) { capture::forget(e); delete (Event *)e; return CUDA_SUCCESS; }
 CUresult cuEventRecord(CUevent e, CUstream s) {
+  ANSWER(record(e, s))
   auto record = std::make_shared<Done>();
   ((Event *)e)->record = record;
   stream_of(s)->push([record] {
@@ -510,19 +530,25 @@ CUresult cuEventRecord(CUevent e, CUstream s) {
 }
 // Waiting for an event that was never recorded is no wait, as in CUDA.
 CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
-  if (auto record = ((Event *)e)->record) stream_of(s)->push([record] { record->wait(); });
+  auto record = ((Event *)e)->record;
+  ANSWER(wait(s, e, record != nullptr))
+  if (record) stream_of(s)->push([record] { record->wait(); });
   return (CUresult)sticky.load();
 }
 CUresult cuEventQuery(CUevent e) {
+  ANSWER(ask(e))
   auto record = ((Event *)e)->record;
   if (record) { Lock l(record->m); if (!record->done) return CUDA_ERROR_NOT_READY; }
   return (CUresult)sticky.load();
 }
 CUresult cuEventSynchronize(CUevent e) {
+  ANSWER(ask(e))
   if (auto record = ((Event *)e)->record) record->wait();
   return (CUresult)sticky.load();
 }
 CUresult cuEventElapsedTime(float *ms, CUevent a, CUevent b) {
+  ANSWER(elapsed(a))
+  ANSWER(elapsed(b))
   auto first = ((Event *)a)->record, second = ((Event *)b)->record;
   if (!first || !second) return CUDA_ERROR_INVALID_HANDLE;
   for (auto &record : {first, second}) { Lock l(record->m); if (!record->done) return CUDA_ERROR_NOT_READY; }
@@ -534,6 +560,7 @@ CUresult cuEventElapsedTime(float *ms, CUevent a, CUevent b) {
 // What nvcc's stand-in makes is a shared library; its section headers, which come last, tell how long it is.
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned, CUjit_option *, void **) {
   NEED_CONTEXT
+  ANSWER(unsafe())
   auto *header = (const Elf64_Ehdr *)image;
   if (memcmp(header->e_ident, ELFMAG, SELFMAG)) return CUDA_ERROR_INVALID_IMAGE;
   size_t n = header->e_shoff + size_t(header->e_shnum) * header->e_shentsize;
@@ -546,7 +573,7 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned, CUjit
   return CUDA_SUCCESS;
 }
 CUresult cuModuleLoadData(CUmodule *m, const void *image) { return cuModuleLoadDataEx(m, image, 0, nullptr, nullptr); }
-CUresult cuModuleUnload(CUmodule m) { finish_all(); delete (Module *)m; return CUDA_SUCCESS; }
+CUresult cuModuleUnload(CUmodule m) { ANSWER(unsafe()) finish_all(); delete (Module *)m; return CUDA_SUCCESS; }
 CUresult cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name) {
   void *call = dlsym(((Module *)m)->library, (std::string(name) + "_on_host").c_str());
   if (!call) return CUDA_ERROR_NOT_FOUND;
@@ -574,17 +601,15 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
     if (*entry == CU_LAUNCH_PARAM_BUFFER_SIZE) n = *(size_t *)entry[1];
   }
   bool fails = (long long)launches++ == failing_launch;
-  push_work(s, [=, packed = std::vector<char>(arguments, arguments + n)] {
+  return push_work(s, [=, packed = std::vector<char>(arguments, arguments + n)] {
     if (fails) { sticky = CUDA_ERROR_LAUNCH_FAILED; return; }
     const unsigned dimensions[] = {gx, gy, gz, bx, by, bz};
     ((Function *)f)->call(dimensions, packed.data());
   });
-  return CUDA_SUCCESS;
 }
 CUresult cuLaunchHostFunc(CUstream s, CUhostFn call, void *data) {
   NEED_CONTEXT
-  push_work(s, [=] { call(data); });
-  return CUDA_SUCCESS;
+  return push_work(s, [=] { call(data); });
 }
 
 // --- calls of the fake driver's own -----------------------------------------------------------------------------------
@@ -604,8 +629,7 @@ CUresult fakecuda_enqueue(CUstream s, std::function<void()> *work) {
   std::unique_ptr<std::function<void()>> owned(work);
   NEED_CONTEXT
   bool fails = (long long)launches++ == failing_launch;
-  push_work(s, [fails, call = std::move(*owned)] { if (fails) sticky = CUDA_ERROR_LAUNCH_FAILED; else call(); });
-  return CUDA_SUCCESS;
+  return push_work(s, [fails, call = std::move(*owned)] { if (fails) sticky = CUDA_ERROR_LAUNCH_FAILED; else call(); });
 }
 void fakecuda_configure(size_t capacity, size_t delay_us, size_t new_seed) {
   cuInit(0);
@@ -620,7 +644,7 @@ void fakecuda_fail(long long launch, long long copy_) {
   failing_copy = copy_ < 0 ? -1 : (long long)copies + copy_;
 }
 // Forget a failure, as a new process would.
-void fakecuda_recover(void) { finish_all(); sticky = 0; fakecuda_fail(-1, -1); }
+void fakecuda_recover(void) { capture::forget_all(); finish_all(); sticky = 0; fakecuda_fail(-1, -1); }
 unsigned long long fakecuda_unpinned_copies(void) { return unpinned; }
 unsigned long long fakecuda_bytes_in_use(void) { std::lock_guard l(memory.m); return memory.physical.total(); }
 unsigned long long fakecuda_streams(void) { Lock l(streams_m); return streams.size() - 1; }

@@ -34,7 +34,7 @@ class FakeCuda:
         self._driver = ctypes.CDLL(str(folder / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
         self._driver.fakecuda_configure.argtypes = [ctypes.c_size_t] * 3
         self._driver.fakecuda_fail.argtypes = [ctypes.c_longlong] * 2
-        for name in ("unpinned_copies", "bytes_in_use", "streams"):
+        for name in ("unpinned_copies", "bytes_in_use", "streams", "graphs"):
             getattr(self._driver, f"fakecuda_{name}").restype = ctypes.c_ulonglong
 
     def configure(self, *, capacity: int = CAPACITY, delay_us: int = 0, seed: int = 0) -> None:
@@ -60,6 +60,10 @@ class FakeCuda:
     def streams(self) -> int:
         """Streams that exist."""
         return int(self._driver.fakecuda_streams())
+
+    def graphs(self) -> int:
+        """Graphs that exist, and what was instantiated of graphs."""
+        return int(self._driver.fakecuda_graphs())
 
 
 def load_fake_cuda(cache: Path) -> FakeCuda:

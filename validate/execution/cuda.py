@@ -12,7 +12,7 @@ import contextlib
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -35,7 +35,8 @@ from .cuda_calls import (
     formats,
     source,
 )
-from .device import DeviceError, Event
+from .cuda_graph import Capturer, CudaGraph
+from .device import DeviceError, Event, Stream
 from .kernel import Kernel
 from .virtual_memory import VirtualMemory
 
@@ -281,6 +282,19 @@ class CudaBackend:
             return True
         described = self._provider(provider_of(kernel.algorithm)).describe(convolution)
         return described.is_deterministic(kernel.algorithm)
+
+    def capture(
+        self, streams: Sequence[Stream], work: Sequence[tuple[str, Callable[[], object]]]
+    ) -> CudaGraph:
+        """Capture work as a CUDA graph."""
+        captured = [stream for stream in streams if isinstance(stream, CudaStream)]
+        graph = self._capturer.capture(captured, work)
+        self._closing.callback(graph.close)
+        return graph
+
+    @cached_property
+    def _capturer(self) -> Capturer:
+        return Capturer()
 
     def versions(self) -> dict[str, str]:
         """Versions of the driver, PyCUDA, cuDNN, its frontend where it is asked for, and cuBLAS."""

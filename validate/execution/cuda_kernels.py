@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from .cuda import CudaBackend
 
 _LAUNCHES = 1000
+_CHAINS = (32, 256)
+"""Kernels of a shorter and of a longer chain in a graph."""
+_EXECUTIONS = 10
+"""Of each chain."""
 
 
 def kernels_of_tasks(
@@ -63,11 +67,16 @@ def kernels_of_tasks(
             yield {"name": kernel.task, "algorithm": name, "kernels": found}
 
 
+def _small_kernel(backend: CudaBackend) -> Launch:
+    """A kernel of one thread that has something to do, bound to the compute stream."""
+    address = backend.allocate(4)
+    return [backend.bind(Own("relu_backward", 1, (address, address, 1)))]
+
+
 def launch_ns(backend: CudaBackend) -> int:
     """Time that the host takes to launch a small kernel, on average."""
     stream = backend.stream("compute")
-    address = backend.allocate(4)
-    launch = [backend.bind(Own("relu_backward", 1, (address, address, 1)))]
+    launch = _small_kernel(backend)
     stream.launch(launch, {}, 0)
     stream.record().synchronize()
     begin = time.perf_counter_ns()
@@ -76,3 +85,34 @@ def launch_ns(backend: CudaBackend) -> int:
     taken = time.perf_counter_ns() - begin
     stream.record().synchronize()
     return taken // _LAUNCHES
+
+
+def graph_gap_ns(backend: CudaBackend) -> int:
+    """Time of the device from a small kernel to the next in a graph, where each comes after the one before.
+
+    The kernel's own time is in it. What a launch of the graph costs is not: of two chains of different
+    lengths only the difference counts, each with the least of several times.
+
+    Raises
+    ------
+    PebblerError
+        When the driver has no graphs.
+    """
+    stream = backend.stream("compute")
+    launch = _small_kernel(backend)
+    stream.launch(launch, {}, 0)
+    stream.record().synchronize()
+    least = []
+    for count in _CHAINS:
+        graph = backend.capture(
+            [stream], [("a chain of kernels", partial(stream.launch, launch * count, {}, 0))]
+        )
+        times = []
+        for _ in range(_EXECUTIONS):
+            start = stream.record()
+            graph.launch()
+            end = stream.record()
+            end.synchronize()
+            times.append(end.since_ns(start))
+        least.append(min(times))
+    return max(0, least[1] - least[0]) // (_CHAINS[1] - _CHAINS[0])

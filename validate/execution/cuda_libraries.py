@@ -43,6 +43,7 @@ class Library:
         self.title = title
         self.loaded = _load(title, names, hint)
         self._explain = explain
+        self._hint = hint
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function.
@@ -60,9 +61,18 @@ class Library:
         return int(getattr(self.loaded, name)(*arguments))
 
     def declare(self, **signatures: Sequence[Any]) -> None:
-        """Say what types functions take."""
+        """Say what types functions take.
+
+        Raises
+        ------
+        PebblerError
+            When the library does not have one of them.
+        """
         for name, types in signatures.items():
-            function = getattr(self.loaded, name)
+            try:
+                function = getattr(self.loaded, name)
+            except AttributeError:
+                raise PebblerError(f"{self.title} has no {name}; {self._hint}") from None
             function.argtypes, function.restype = list(types), ctypes.c_int
 
     def create(self, name: str) -> ctypes.c_void_p:

@@ -3,6 +3,8 @@
 For each it waits, on the operation's stream, for exactly the events that the program names, records an event,
 issues the work, and records another; the host itself waits only before it maps pages. So what overlaps, and
 what is ordered by nothing but luck, is up to the device: as on any machine that runs the schedule.
+
+Where the device has graphs, the same is issued once while it is captured, and a round is then one launch.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -18,7 +21,7 @@ from numpy.typing import NDArray
 
 from ...instances.errors import PebblerError
 from .data import Data
-from .device import Backend, DeviceError, Event, Launch, Stream
+from .device import Backend, DeviceError, Event, Graph, Launch, Stream
 from .plan import Load, Place, Plan, Step
 
 _NUMBERS = np.float32
@@ -53,16 +56,19 @@ class Execution:
     Attributes
     ----------
     rounds
-        Per round, what happened to each operation, in the order of the list.
+        Per round, what happened to each operation, in the order of the list; in a graph, to all together.
     losses
         The loss of each image that was run, summed over the network's losses.
     gradients
         Gradient of the mean loss for the weights of each layer, biases at the end.
+    nodes
+        Of each operation in the graph of a round, as many as the device has for it; None without a graph.
     """
 
     rounds: tuple[tuple[Timed, ...], ...]
     losses: NDArray[np.float32]
     gradients: dict[str, NDArray[np.float32]]
+    nodes: tuple[int, ...] | None = None
 
     @property
     def measured_ns(self) -> int:
@@ -115,6 +121,7 @@ class Executor:
         self.poison = poison
         self.omit = frozenset(omit)
         self._bases: dict[str, int] = {}
+        self._graphs: dict[tuple[int, bool], Graph] = {}
         try:
             self._prepare()
         except BaseException:
@@ -150,14 +157,24 @@ class Executor:
                 size = size * self.plan.batch // self.plan.images
             self._require(load.tensor, size)
 
-    def run(self) -> Execution:
+    def run(self, *, graph: bool = False) -> Execution:
         """Execute an iteration.
+
+        Parameters
+        ----------
+        graph
+            Whether each round is launched as a graph, which is captured the first time. An iteration without
+            comes first: libraries load and allocate when they are first used, which no capture can hold.
 
         Raises
         ------
         DeviceError
-            When an operation fails; the sentence names the first that did.
+            When an operation fails; the sentence names the first that did, where that can be told.
+        PebblerError
+            When rounds cannot be graphs.
         """
+        if graph:
+            require_no_pages(self.plan)
         for name, (place, size) in self.plan.outside.items():
             if name.startswith("dW("):
                 self.backend.write(self._address(place), np.zeros(size, dtype=np.uint8))
@@ -167,11 +184,12 @@ class Executor:
         carried = {name: np.zeros(size // 4, dtype=_NUMBERS) for name, size in sizes.items()}
         rounds = []
         for index in range(self.rounds):
-            rounds.append(self._round(index))
+            rounds.append(self._round(index, graph))
             for load in self.plan.final:
                 part = self.backend.read(self._address(load.place), load.bytes).view(_NUMBERS)
                 carried[load.tensor][load.begin // 4 :][: part.size] += part
-        return Execution(tuple(rounds), self._losses(), self._gradients(carried))
+        nodes = self._graphs[0, self.poison].nodes if graph else None
+        return Execution(tuple(rounds), self._losses(), self._gradients(carried), nodes)
 
     # --- preparation ------------------------------------------------------------------------------
 
@@ -204,7 +222,7 @@ class Executor:
 
     # --- a round ----------------------------------------------------------------------------------
 
-    def _round(self, index: int) -> tuple[Timed, ...]:
+    def _round(self, index: int, graph: bool) -> tuple[Timed, ...]:
         plan = self.plan
         first = index * plan.images
         if self.poison:
@@ -213,6 +231,8 @@ class Executor:
             self.backend.map(self._address(mapped.place), mapped.pages)
         for load in plan.loads:
             self.backend.write(self._address(load.place), self._loaded(load, first))
+        if graph:
+            return (self._launch(index),)
         events: list[tuple[Event, Event]] = []
         hosts = []
         origin = self._streams[plan.steps[0].operation.stream].record()
@@ -231,6 +251,35 @@ class Executor:
         return tuple(
             Timed(start.time_ns() - zero, end.time_ns() - zero, *host)
             for (start, end), host in zip(events, hosts, strict=True)
+        )
+
+    def _launch(self, index: int) -> Timed:
+        """Execute a round as a graph; what differs between rounds is fixed in it, so each has its own."""
+        graph = self._graphs.get((index, self.poison))
+        if graph is None:
+            graph = self._graphs[index, self.poison] = self._capture(index * self.plan.images)
+        stream = next(iter(self._streams.values()))
+        start = stream.record()
+        begin = time.perf_counter_ns()
+        graph.launch()
+        host_ns = time.perf_counter_ns() - begin
+        end = stream.record()
+        end.synchronize()
+        return Timed(0, end.time_ns() - start.time_ns(), host_ns, 0, 0)
+
+    def _capture(self, first: int) -> Graph:
+        """Capture what a round issues, in the same order with the same waits."""
+        events: list[tuple[Event, Event]] = []
+
+        def issue(i: int, step: Step) -> None:
+            events.append(self._issue(i, step, events, first))
+
+        return self.backend.capture(
+            list(self._streams.values()),
+            [
+                (f"{step.name} (operation {step.operation.id})", partial(issue, i, step))
+                for i, step in enumerate(self.plan.steps)
+            ],
         )
 
     def _finish(self, events: list[tuple[Event, Event]]) -> None:
@@ -313,3 +362,18 @@ class Executor:
             if name.startswith("dW(")
         }
         return found | {name[3:-1]: values for name, values in carried.items()}
+
+
+def require_no_pages(plan: Plan) -> None:
+    """Refuse a plan whose rounds cannot be captured as a graph: one in paged memory.
+
+    Raises
+    ------
+    PebblerError
+        When it is one.
+    """
+    if plan.pages:
+        raise PebblerError(
+            "in paged memory a round cannot be one graph, for the host maps pages in the middle of it; "
+            "solve with --memory contiguous, or run it without --graph"
+        )

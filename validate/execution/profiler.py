@@ -20,7 +20,7 @@ import msgspec
 
 from ...instances.errors import PebblerError
 from ...instances.instance import Algorithm, Instance
-from ...instances.origin import MappingTimes
+from ...instances.origin import LaunchTimes, MappingTimes
 from ...instances.profile import (
     CopyTimes,
     IterationEnergy,
@@ -32,7 +32,8 @@ from ...instances.profile import (
 from ...instances.units import PAGE_BYTES
 from ...instances.workload import Workload
 from ..schedule import Operation, Schedule
-from .cuda_kernels import kernels_of_tasks
+from .cuda import CudaBackend
+from .cuda_kernels import graph_gap_ns, kernels_of_tasks
 from .data import initial
 from .device import Backend, DeviceError, Event, Stream
 from .executor import Executor
@@ -111,6 +112,7 @@ def profile(
         largest = max(block.bytes for instance in instances for block in instance.blocks)
         copies, beside = _copies(device, largest, repeat)
         mapping = _mapping(device, repeat)
+        launches = _launches(device)
         versions = device.versions()
         machine = Machine(
             device=device.device,
@@ -128,6 +130,7 @@ def profile(
         copies=copies,
         tasks=tuple(tasks),
         mapping=mapping,
+        launches=launches,
         kernels=tuple(kernels),
         energy=tuple(energy),
         meta={
@@ -348,3 +351,17 @@ def _mapping(device: Backend, repeat: int) -> MappingTimes | None:
         least[count] = min(times[2:])
     page_ns = max(0, least[_MAPPED] - least[1]) // (_MAPPED - 1)
     return MappingTimes(call_ns=max(0, least[1] - page_ns), page_ns=page_ns)
+
+
+# --- launches -----------------------------------------------------------------------------------------
+
+
+def _launches(device: Backend) -> LaunchTimes | None:
+    """Measure what launching small kernels costs on CUDA."""
+    if not isinstance(device, CudaBackend):
+        return None
+    try:
+        return LaunchTimes(graph_gap_ns=graph_gap_ns(device))
+    except PebblerError as error:
+        _log.warning("the gaps between kernels in graphs stay unknown: %s", error)
+        return None
