@@ -57,18 +57,23 @@ def as_dict(trial: Trial, *, operations: bool = False) -> dict[str, Any]:
         "identical_to_unbudgeted": None if trial.reference_ns is None else trial.identical,
         "max_abs_error": trial.max_abs_error,
         "energy_j": trial.energy_j,
+        "graph": trial.nodes is not None,
+        "nodes": None if trial.nodes is None else sum(trial.nodes),
         "scheduled_ns": trial.scheduled_ns,
         "unbudgeted_ns": trial.reference_ns,
         "loss": trial.loss,
         "deterministic": trial.deterministic,
         "executions_ns": [one.measured_ns for one in trial.executions],
-        "error_ns": {
+        "error_ns": None
+        if causes is None
+        else {
             "kernels": causes.kernels_ns,
             "copies": causes.copies_ns,
             "mapping": causes.mapping_ns,
             "launches": causes.launches_ns,
         },
-        "host_ns_per_operation": _median_host(trial),
+        "host_ns": sum(one.host_ns for one in timed),
+        "host_ns_per_operation": None if trial.nodes is not None else _median_host(trial),
         "mapping_ns": sum(one.mapping_ns for one in timed),
         "waiting_to_map_ns": sum(one.waiting_ns for one in timed),
     }
@@ -119,23 +124,13 @@ def _lines(trial: Trial) -> Iterator[tuple[str, str]]:
     )
     if trial.reference_ns is not None:
         yield "no budget", f"{format_time(trial.reference_ns)}, measured, once"
-    causes = trial.causes()
-    parts = {"kernels": causes.kernels_ns, "copies": causes.copies_ns}
-    if schedule.memory_model == "paged":
-        parts["mapping"] = causes.mapping_ns
-    parts["launches and gaps"] = causes.launches_ns
-    yield "difference", ", ".join(f"{name} {_signed(ns)}" for name, ns in parts.items())
+    yield "difference", _difference(trial)
     yield (
         "memory",
         f"{format_size(schedule.peak_bytes)} of {format_size(instance.budget_bytes)}, "
         f"{schedule.memory_model}",
     )
-    timed = [one for row in trial.median.rounds for one in row]
-    host = f"{format_time(_median_host(trial))} an operation, the median"
-    if schedule.memory_model == "paged":
-        mapping, waiting = sum(one.mapping_ns for one in timed), sum(one.waiting_ns for one in timed)
-        host += f"; mapping pages {format_time(mapping)}, waiting until it can {format_time(waiting)}"
-    yield "host", host
+    yield "host", _host(trial)
     if trial.energy_j is not None:
         yield "energy", f"{trial.energy_j:.4g} J an iteration"
     yield "numbers", f"loss {trial.loss:.6g}; {_numbers(trial)}"
@@ -143,12 +138,39 @@ def _lines(trial: Trial) -> Iterator[tuple[str, str]]:
         yield "note", BATCH_NORM_NOTE
 
 
+def _difference(trial: Trial) -> str:
+    causes = trial.causes()
+    if causes is None:
+        return _signed(trial.measured_ns - trial.predicted_ns)
+    parts = {"kernels": causes.kernels_ns, "copies": causes.copies_ns}
+    if trial.schedule.memory_model == "paged":
+        parts["mapping"] = causes.mapping_ns
+    parts["launches and gaps"] = causes.launches_ns
+    return ", ".join(f"{name} {_signed(ns)}" for name, ns in parts.items())
+
+
+def _host(trial: Trial) -> str:
+    timed = [one for row in trial.median.rounds for one in row]
+    if trial.nodes is not None:
+        launched = sum(one.host_ns for one in timed)
+        return f"{format_time(launched)} an iteration, a launch of {sum(trial.nodes)} nodes for each round"
+    text = f"{format_time(_median_host(trial))} an operation, the median"
+    if trial.schedule.memory_model == "paged":
+        mapping, waiting = sum(one.mapping_ns for one in timed), sum(one.waiting_ns for one in timed)
+        text += f"; mapping pages {format_time(mapping)}, waiting until it can {format_time(waiting)}"
+    return text
+
+
 def _predicted(trial: Trial) -> str:
-    """The predicted time, in paged memory with what the host adds to the schedule's."""
+    """The predicted time; with the host's mappings or a graph's gaps, also that of the schedule alone."""
     text = format_time(trial.predicted_ns)
-    if trial.schedule.memory_model != "paged":
+    if trial.nodes is not None:
+        if trial.graph_gap_change_ns is None:
+            return f"{text}; without the launch gaps of graphs, which are unknown"
+        text += ", with the launch gaps of graphs"
+    elif trial.schedule.memory_model != "paged":
         return text
-    if trial.mapping_cost is None:
+    elif trial.mapping_cost is None:
         text += "; what mapping pages costs is unknown and counts as 0"
     return f"{text}; the schedule alone {format_time(trial.scheduled_ns)}"
 

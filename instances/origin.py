@@ -25,20 +25,27 @@ class MappingTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         require_types(self)
 
 
-class LaunchTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What launches cost, one kernel after the other on a stream.
+class LaunchTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What launches cost, of kernels that do next to nothing, one after the other.
 
     Attributes
     ----------
     host_ns
         Time of the host for a launch.
     gap_ns
-        Time of the device from one launch to the next, of kernels that do next to nothing and have all been
-        queued before: what a launch adds to a stream beside what its kernel does.
+        Time of the device from one launch to the next on a stream, where all have been queued before.
+    graph_gap_ns
+        The same in a graph, where each comes after the one before; None: unknown, or there are no graphs.
+
+    Notes
+    -----
+    Both gaps are of the same kernel, and both include the least time that it takes; so their difference is
+    what a graph changes.
     """
 
     host_ns: Natural
     gap_ns: Natural
+    graph_gap_ns: Natural | None = None
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -63,6 +70,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Whether weights and their gradients are blocks.
     mapping
         What mapping pages costs there.
+    launches
+        What launching kernels costs there.
     one_gpu_ideal_ns
         Of several GPUs: time of the whole iteration on one, without a memory limit.
     notes
@@ -82,6 +91,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cost_model: Literal["roofline", "profile"] | None = None
     weights_as_blocks: bool = False
     mapping: MappingTimes | None = None
+    launches: LaunchTimes | None = None
     one_gpu_ideal_ns: Natural | None = None
     notes: Text | None = None
 
@@ -113,6 +123,10 @@ class LayerTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             require_types(self)
 
 
+_NEVER_LABELS = {"launches"}
+"""Keys of `Origin` that are younger than those that earlier versions wrote."""
+
+
 class _Entry(msgspec.Struct):
     """A layer as earlier versions read it: with any text and with keys of one's own."""
 
@@ -134,6 +148,8 @@ def of_labels(meta: dict[str, Any], instance: str) -> Origin:
     """
     found: dict[str, Any] = {}
     for key in Origin.__struct_fields__:
+        if key in _NEVER_LABELS:
+            continue
         value = meta.get(key)
         if value is None:
             continue

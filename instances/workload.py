@@ -298,6 +298,7 @@ def _origin(workload: Workload, network: Network, graph: TaskGraph, costs: Devic
         cost_model="roofline" if isinstance(costs, Device) else "profile",
         weights_as_blocks=workload.weights_as_blocks,
         mapping=None if isinstance(costs, Device) else costs.mapping,
+        launches=None if isinstance(costs, Device) else costs.launches,
         notes=BATCH_NORM_NOTE if network.has_batch_norm and graph.batch < workload.batch else None,
     )
 

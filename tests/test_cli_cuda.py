@@ -293,3 +293,45 @@ def test_the_script_finds_libraries_in_packages(
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.startswith("loss ")
+
+
+def test_run_as_a_graph(fake_cuda: FakeCuda, files: tuple[Path, Path]) -> None:  # noqa: ARG001, F811
+    command = [sys.executable, "-m", "pebbler", "run", *map(str, files), "--backend", "cuda", "--graph"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["graph"], told["identical_to_unbudgeted"]) == (True, True)
+    assert (told["error_ns"], told["host_ns_per_operation"]) == (None, None)
+    assert told["measured_ns"] > 0
+    assert told["host_ns"] > 0
+    assert told["nodes"] > 0
+    assert "operations" not in told
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--backend", "cpu"], "--graph is for --backend cuda; the backend cpu has no graphs"),
+        (["--backend", "cuda", "--operations"], "give --graph or --operations"),
+        (["--backend", "cuda", "--picture", "p.png"], "give --graph or --picture"),
+        (["--backend", "cuda", "--trace", "t.json"], "give --graph or --trace"),
+    ],
+)
+def test_what_goes_with_no_graph_is_refused(
+    files: tuple[Path, Path], options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(capsys, "run", *files, "--graph", *options)
+
+
+def test_a_graph_in_paged_memory_is_refused(
+    fake_cuda: FakeCuda,  # noqa: ARG001, F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    instance = Workload("cifar10_quick", batch=64, device="k40").instance("64MiB")
+    schedule = solve(instance, method="vdnn-all-m", memory="paged").schedule
+    assert schedule is not None
+    write_instance(instance, tmp_path / "i.json")
+    write_schedule(schedule, tmp_path / "s.json")
+    said = refused(capsys, "run", tmp_path / "i.json", tmp_path / "s.json", "--backend", "cuda", "--graph")
+    assert "the host maps pages in the middle of it; solve with --memory contiguous" in said

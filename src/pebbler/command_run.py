@@ -41,6 +41,9 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
         action="store_true",
         help="do without the run without a budget, and the memory that it takes",
     )
+    command.add_argument(
+        "--graph", action="store_true", help="with --backend cuda: launch every round as one CUDA graph"
+    )
     command.add_argument("--operations", action="store_true", help="list every operation of a round")
     command.add_argument(
         "--picture", type=Path, metavar="PNG", help="draw predicted and measured streams, one above the other"
@@ -58,6 +61,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from .validate.execution.trial import attempt
     from .validate.schedule import read_schedule
 
+    if arguments.graph:
+        _require_graph(arguments)
     instance, checksum = read_summed_instance(arguments.file)
     require_one_gpu(instance, "run")
     schedule = read_schedule(arguments.schedule, instance)
@@ -78,6 +83,7 @@ def _run(arguments: argparse.Namespace) -> int:
         repeat=arguments.repeat,
         reference=not arguments.no_reference,
         seed=arguments.seed,
+        graph=arguments.graph,
     )
     if arguments.picture is not None:
         write_atomically(arguments.picture, trial_report.picture(trial))
@@ -90,3 +96,17 @@ def _run(arguments: argparse.Namespace) -> int:
             print(trial_report.operations_table(trial) + "\n")
         print(trial_report.told(trial))
     return 0 if trial.right else 1
+
+
+def _require_graph(arguments: argparse.Namespace) -> None:
+    """Refuse what goes with no graph, before anything is read."""
+    from .instances.errors import PebblerError
+
+    if arguments.backend != "cuda":
+        raise PebblerError(f"--graph is for --backend cuda; the backend {arguments.backend} has no graphs")
+    for option in ("operations", "picture", "trace"):
+        if getattr(arguments, option):
+            raise PebblerError(
+                f"--{option} needs a time for each operation, and a graph has one for all; "
+                f"give --graph or --{option}"
+            )

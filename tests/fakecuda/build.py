@@ -20,7 +20,7 @@ from pathlib import Path
 SOURCES = Path(__file__).parent
 _NUMBERS = ["-O3", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]
 LIBRARIES = {
-    "libcuda.so.1": (["driver.cpp"], ["-O2"]),
+    "libcuda.so.1": (["driver.cpp", "graph.cpp"], ["-O2"]),
     "libcudnn.so.9": (["cudnn.cpp", "cudnn_graph.cpp"], _NUMBERS),
     "libcublas.so.13": (["cublas.cpp"], _NUMBERS),
 }
@@ -48,7 +48,9 @@ def build(cache: Path) -> Path:
         raise MissingError("no g++")
     include = include_folder()
     names = [name for names, _ in LIBRARIES.values() for name in names]
-    sources = [SOURCES / name for name in (*names, "convolution.h", "driver.h", "host.h", "nvcc")]
+    sources = [
+        SOURCES / name for name in (*names, "capture.h", "convolution.h", "driver.h", "host.h", "nvcc")
+    ]
     parts = [
         Path(__file__).read_bytes(),
         (include / "cuda.h").read_bytes(),

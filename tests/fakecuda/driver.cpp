@@ -11,7 +11,7 @@
 // Set by environment variables, or by the fakecuda_ calls at the end: FAKECUDA_MEMORY (bytes), FAKECUDA_DELAY_US (longest
 // delay before a job), FAKECUDA_SEED, FAKECUDA_REFUSE (pass:number, ... of algorithms that cuDNN refuses at launch); and
 // by environment variables alone FAKECUDA_VERSION (of CUDA, 13000 for 13.0) and FAKECUDA_INIT (the status of cuInit).
-#include "driver.h"
+#include "capture.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -230,7 +230,7 @@ struct Stream {
         jobs.pop_front();
         used_now = job.uses;
       }
-      if (size_t most = longest_delay_us) std::this_thread::sleep_for(std::chrono::microseconds(random() % (most + 1)));
+      fake::delay(random);
       job.work();
       { Lock l(m); --pending; used_now.clear(); }
       changed.notify_all();
@@ -274,8 +274,11 @@ Stream *stream_of(CUstream handle) {
 }
 
 // Work of a context that has failed is not done any more, as on a real device.
-void push_work(CUstream stream, std::function<void()> work, Uses uses = {}) {
-  stream_of(stream)->push([work = std::move(work)] { if (!sticky) work(); }, std::move(uses));
+CUresult push_work(CUstream stream, std::function<void()> work, Uses uses = {}) {
+  auto job = [work = std::move(work)] { if (!sticky) work(); };
+  if (auto captured = capture::work(stream, job, uses)) return *captured;
+  stream_of(stream)->push(job, std::move(uses));
+  return CUDA_SUCCESS;
 }
 
 std::mutex pinned_m;
@@ -296,14 +299,17 @@ thread_local std::vector<CUcontext> contexts;
 bool started = false;
 std::mutex engines[2];
 
+// Streams, events, modules, functions and graphs that exist, each with what destroys it; all belong to the primary context.
+std::mutex handles_m;
+std::map<const void *, std::function<void()>> handles;
+}  // namespace
+
+namespace fake {
 CUresult context_error() {
   if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   return ((Context *)contexts.back())->live ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-// Streams, events, modules and functions that exist, each with what destroys it; all belong to the primary context.
-std::mutex handles_m;
-std::map<const void *, std::function<void()>> handles;
 void now_exists(const void *handle, std::function<void()> end) { Lock l(handles_m); handles[handle] = std::move(end); }
 bool exists(const void *handle) { Lock l(handles_m); return handles.count(handle); }
 bool is_stream(CUstream s) { return (uintptr_t)s <= 2 || exists(s); }
@@ -319,6 +325,10 @@ bool destroy(const void *handle) {
   end();
   return true;
 }
+}  // namespace fake
+
+namespace {
+using namespace fake;
 
 struct Function { void (*call)(const unsigned *, const char *); };
 struct Module {
@@ -362,17 +372,18 @@ enum Direction { TO_DEVICE, TO_HOST, INSIDE };
 CUresult copy(CUdeviceptr device, void *other, size_t n, CUstream stream, bool async, Direction direction) {
   if (!memory.holds(device, n)) return CUDA_ERROR_INVALID_VALUE;
   if (direction == INSIDE && !memory.holds((CUdeviceptr)other, n)) return CUDA_ERROR_INVALID_VALUE;
-  if (!is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  NEED_STREAM(stream)
   Uses uses = {{(void *)device, n}};
   if (direction == INSIDE) uses.push_back({other, n});
   bool fails = (long long)copies++ == failing_copy;
-  push_work(stream, [=] {
+  CUresult pushed = push_work(stream, [=] {
     if (fails) { fail(CUDA_ERROR_ECC_UNCORRECTABLE); return; }
     char *here = memory.at(device);
     if (direction == INSIDE) { memmove(here, memory.at((CUdeviceptr)other), n); return; }
     Lock engine(engines[direction]);
     if (direction == TO_DEVICE) memcpy(here, other, n); else memcpy(other, here, n);
   }, std::move(uses));
+  if (pushed) return pushed;
   bool staged = direction != INSIDE && !is_pinned(other, n);
   if (async && staged) ++unpinned;
   if (!async || staged) stream_of(stream)->finish();
@@ -381,23 +392,21 @@ CUresult copy(CUdeviceptr device, void *other, size_t n, CUstream stream, bool a
 
 template <class T> CUresult set_memory(CUdeviceptr device, T value, size_t n, CUstream stream) {
   if (device % sizeof(T) || !memory.holds(device, n * sizeof(T))) return CUDA_ERROR_INVALID_VALUE;
-  if (!is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
-  push_work(stream, [=] {
+  NEED_STREAM(stream)
+  return push_work(stream, [=] {
     T *here = (T *)memory.at(device);
     std::fill(here, here + n, value);
   }, {{(void *)device, n * sizeof(T)}});
-  return CUDA_SUCCESS;
 }
 }  // namespace
 
-// What gives something back needs a context, even one that has failed; everything else needs one in which nothing has.
-#define NEED_LIVE_CONTEXT \
-  if (CUresult error = context_error()) return error;
-#define NEED_CONTEXT \
-  NEED_LIVE_CONTEXT \
-  if (sticky) return (CUresult)sticky.load();
-#define NEED(HANDLE) \
-  if (!exists(HANDLE)) return CUDA_ERROR_INVALID_HANDLE;
+namespace fake {
+void delay(std::mt19937 &random) {
+  if (size_t most = longest_delay_us) std::this_thread::sleep_for(std::chrono::microseconds(random() % (most + 1)));
+}
+size_t next_seed() { Lock l(streams_m); return seed * 1000 + ++streams_made; }
+CUresult failure() { return (CUresult)sticky.load(); }
+}  // namespace fake
 
 extern "C" {
 // --- devices and contexts ---------------------------------------------------------------------------------------------
@@ -435,7 +444,7 @@ CUresult cuGetErrorString(CUresult r, const char **text) {
     case CUDA_ERROR_NO_DEVICE: *text = "no CUDA-capable device is detected"; break;
     case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: *text = "system has unsupported display driver / cuda driver combination"; break;
     case CUDA_ERROR_NOT_SUPPORTED: *text = "operation not supported by the fake driver"; break;
-    default: *text = "error of the fake driver";
+    default: *text = capture::explain(r);
   }
   return CUDA_SUCCESS;
 }
@@ -498,7 +507,12 @@ CUresult cuCtxPopCurrent(CUcontext *c) {
 }
 CUresult cuCtxGetDevice(CUdevice *d) { NEED_LIVE_CONTEXT *d = 0; return CUDA_SUCCESS; }
 CUresult cuCtxGetApiVersion(CUcontext, unsigned *v) { *v = CUDA_VERSION; return CUDA_SUCCESS; }
-CUresult cuCtxSynchronize(void) { NEED_LIVE_CONTEXT finish_all(); return (CUresult)sticky.load(); }
+CUresult cuCtxSynchronize(void) {
+  NEED_LIVE_CONTEXT
+  ANSWER(context())
+  finish_all();
+  return (CUresult)sticky.load();
+}
 
 // --- memory -----------------------------------------------------------------------------------------------------------
 CUresult cuMemGetInfo(size_t *free_bytes, size_t *total) {
@@ -510,6 +524,7 @@ CUresult cuMemGetInfo(size_t *free_bytes, size_t *total) {
 }
 CUresult cuMemAlloc(CUdeviceptr *p, size_t n) {
   NEED_CONTEXT
+  ANSWER(unsafe())
   if (!n) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard l(memory.m);
   size_t address, at, size = rounded(n, PAGE);
@@ -522,6 +537,7 @@ CUresult cuMemAlloc(CUdeviceptr *p, size_t n) {
 }
 CUresult cuMemFree(CUdeviceptr p) {
   NEED_LIVE_CONTEXT
+  ANSWER(unsafe())
   finish_all();
   std::lock_guard l(memory.m);
   auto it = memory.mapped.find(p - (CUdeviceptr)memory.device);
@@ -540,6 +556,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr *begin, size_t *n, CUdeviceptr p) {
 }
 CUresult cuMemHostAlloc(void **p, size_t n, unsigned) {
   NEED_CONTEXT
+  ANSWER(unsafe())
   *p = aligned_alloc(PAGE, rounded(n, PAGE));
   if (!*p) return CUDA_ERROR_OUT_OF_MEMORY;
   memset(*p, POISON, n);
@@ -549,6 +566,7 @@ CUresult cuMemHostAlloc(void **p, size_t n, unsigned) {
 }
 CUresult cuMemFreeHost(void *p) {
   NEED_LIVE_CONTEXT
+  ANSWER(unsafe())
   finish_all();
   { Lock l(pinned_m); if (!pinned.erase((char *)p)) return CUDA_ERROR_INVALID_VALUE; }
   free(p);
@@ -575,6 +593,7 @@ CUresult cuMemGetAllocationGranularity(size_t *n, const CUmemAllocationProp *pro
 }
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t n, const CUmemAllocationProp *prop, unsigned long long flags) {
   NEED_CONTEXT
+  ANSWER(unsafe())
   if (!n || n % LARGE_PAGE || !is_memory_of_device(prop) || flags) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard l(memory.m);
   size_t at;
@@ -587,6 +606,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t n, const CUmem
   return CUDA_SUCCESS;
 }
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  ANSWER(unsafe())
   std::lock_guard l(memory.m);
   auto it = memory.handles.find(handle);
   if (it == memory.handles.end()) return CUDA_ERROR_INVALID_VALUE;
@@ -595,6 +615,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 }
 CUresult cuMemAddressReserve(CUdeviceptr *p, size_t n, size_t alignment, CUdeviceptr wish, unsigned long long flags) {
   NEED_CONTEXT
+  ANSWER(unsafe())
   if (!n || n % LARGE_PAGE || alignment & (alignment - 1) || alignment > LARGE_PAGE || wish % LARGE_PAGE || flags) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard l(memory.m);
   size_t address;
@@ -603,6 +624,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *p, size_t n, size_t alignment, CUdevic
   return CUDA_SUCCESS;
 }
 CUresult cuMemAddressFree(CUdeviceptr p, size_t n) {
+  ANSWER(unsafe())
   std::lock_guard l(memory.m);
   size_t address = p - (CUdeviceptr)memory.device;
   auto range = memory.addresses.used.find(address);
@@ -612,6 +634,7 @@ CUresult cuMemAddressFree(CUdeviceptr p, size_t n) {
 }
 CUresult cuMemMap(CUdeviceptr p, size_t n, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
   NEED_CONTEXT
+  ANSWER(unsafe())
   std::lock_guard l(memory.m);
   auto it = memory.handles.find(handle);
   size_t address = p - (CUdeviceptr)memory.device;
@@ -626,6 +649,7 @@ CUresult cuMemMap(CUdeviceptr p, size_t n, size_t offset, CUmemGenericAllocation
 }
 CUresult cuMemSetAccess(CUdeviceptr p, size_t n, const CUmemAccessDesc *access, size_t count) {
   NEED_CONTEXT
+  ANSWER(unsafe())
   if (count != 1 || access->location.type != CU_MEM_LOCATION_TYPE_DEVICE || access->location.id) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard l(memory.m);
   size_t address = p - (CUdeviceptr)memory.device;
@@ -644,6 +668,7 @@ CUresult cuMemSetAccess(CUdeviceptr p, size_t n, const CUmemAccessDesc *access, 
 }
 // Whoever unmaps what work under way may use has a fault on a real device, sooner or later.
 CUresult cuMemUnmap(CUdeviceptr p, size_t n) {
+  ANSWER(unsafe())
   {
     Lock l(streams_m);
     for (auto *stream : streams) if (stream->uses(p, n)) fail(CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -665,10 +690,11 @@ CUresult cuMemUnmap(CUdeviceptr p, size_t n) {
 // --- streams and events -----------------------------------------------------------------------------------------------
 CUresult cuStreamCreate(CUstream *s, unsigned) {
   NEED_CONTEXT
-  Lock l(streams_m);
-  auto *stream = new Stream(seed * 1000 + ++streams_made);
-  streams.push_back(stream);
+  ANSWER(unsafe())
+  auto *stream = new Stream(fake::next_seed());
+  { Lock l(streams_m); streams.push_back(stream); }
   now_exists(stream, [stream] {
+    capture::forget((CUstream)stream);
     stream->finish();
     { Lock l(streams_m); std::erase(streams, stream); }
     delete stream;
@@ -682,19 +708,24 @@ CUresult cuStreamDestroy(CUstream s) {
 }
 CUresult cuStreamSynchronize(CUstream s) {
   NEED_LIVE_CONTEXT
-  if (!is_stream(s)) return CUDA_ERROR_INVALID_HANDLE;
+  NEED_STREAM(s)
+  ANSWER(ask(s))
   stream_of(s)->finish();
   return (CUresult)sticky.load();
 }
 CUresult cuStreamQuery(CUstream s) {
   NEED_LIVE_CONTEXT
-  if (!is_stream(s)) return CUDA_ERROR_INVALID_HANDLE;
+  NEED_STREAM(s)
+  ANSWER(ask(s))
   return stream_of(s)->idle() ? (CUresult)sticky.load() : CUDA_ERROR_NOT_READY;
 }
 CUresult cuEventCreate(CUevent *e, unsigned) {
   NEED_CONTEXT
   auto *event = new Event;
-  now_exists(event, [event] { delete event; });
+  now_exists(event, [event] {
+    capture::forget((CUevent)event);
+    delete event;
+  });
   *e = (CUevent)event;
   return CUDA_SUCCESS;
 }
@@ -705,7 +736,8 @@ CUresult cuEventDestroy(CUevent e) {
 CUresult cuEventRecord(CUevent e, CUstream s) {
   NEED_LIVE_CONTEXT
   NEED(e)
-  if (!is_stream(s)) return CUDA_ERROR_INVALID_HANDLE;
+  NEED_STREAM(s)
+  ANSWER(record(e, s))
   auto record = std::make_shared<Done>();
   ((Event *)e)->record = record;
   stream_of(s)->push([record] {
@@ -720,13 +752,16 @@ CUresult cuEventRecord(CUevent e, CUstream s) {
 CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
   NEED_LIVE_CONTEXT
   NEED(e)
-  if (!is_stream(s)) return CUDA_ERROR_INVALID_HANDLE;
-  if (auto record = ((Event *)e)->record) stream_of(s)->push([record] { record->wait(); });
+  NEED_STREAM(s)
+  auto record = ((Event *)e)->record;
+  ANSWER(wait(s, e, record != nullptr))
+  if (record) stream_of(s)->push([record] { record->wait(); });
   return (CUresult)sticky.load();
 }
 CUresult cuEventQuery(CUevent e) {
   NEED_LIVE_CONTEXT
   NEED(e)
+  ANSWER(ask(e))
   auto record = ((Event *)e)->record;
   if (record) { Lock l(record->m); if (!record->done) return CUDA_ERROR_NOT_READY; }
   return (CUresult)sticky.load();
@@ -734,6 +769,7 @@ CUresult cuEventQuery(CUevent e) {
 CUresult cuEventSynchronize(CUevent e) {
   NEED_LIVE_CONTEXT
   NEED(e)
+  ANSWER(ask(e))
   if (auto record = ((Event *)e)->record) record->wait();
   return (CUresult)sticky.load();
 }
@@ -741,6 +777,8 @@ CUresult cuEventElapsedTime(float *ms, CUevent a, CUevent b) {
   NEED_LIVE_CONTEXT
   NEED(a)
   NEED(b)
+  ANSWER(elapsed(a))
+  ANSWER(elapsed(b))
   auto first = ((Event *)a)->record, second = ((Event *)b)->record;
   if (!first || !second) return CUDA_ERROR_INVALID_HANDLE;
   for (auto &record : {first, second}) { Lock l(record->m); if (!record->done) return CUDA_ERROR_NOT_READY; }
@@ -752,6 +790,7 @@ CUresult cuEventElapsedTime(float *ms, CUevent a, CUevent b) {
 // What nvcc's stand-in makes is a shared library; its section headers, which come last, tell how long it is.
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned, CUjit_option *, void **) {
   NEED_CONTEXT
+  ANSWER(unsafe())
   auto *header = (const Elf64_Ehdr *)image;
   if (memcmp(header->e_ident, ELFMAG, SELFMAG)) return CUDA_ERROR_INVALID_IMAGE;
   size_t n = header->e_shoff + size_t(header->e_shnum) * header->e_shentsize;
@@ -768,6 +807,7 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned, CUjit
 CUresult cuModuleLoadData(CUmodule *m, const void *image) { return cuModuleLoadDataEx(m, image, 0, nullptr, nullptr); }
 CUresult cuModuleUnload(CUmodule m) {
   NEED_LIVE_CONTEXT
+  ANSWER(unsafe())
   finish_all();
   return destroy(m) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -793,7 +833,7 @@ CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned, CUstream s, void **, void **extra) {
   NEED_CONTEXT
   NEED(f)
-  if (!is_stream(s)) return CUDA_ERROR_INVALID_HANDLE;
+  NEED_STREAM(s)
   if (!gx || !gy || !gz || !bx || !by || !bz || bx * by * bz > 1024) return CUDA_ERROR_INVALID_VALUE;
   const char *arguments = nullptr;
   size_t n = 0;
@@ -808,18 +848,16 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
     CUdeviceptr value = *(const CUdeviceptr *)(arguments + at);
     if (value - (CUdeviceptr)memory.device < SPACE) uses.push_back({(const void *)value, 1});
   }
-  push_work(s, [=, packed = std::vector<char>(arguments, arguments + n)] {
+  return push_work(s, [=, packed = std::vector<char>(arguments, arguments + n)] {
     if (fails) { fail(CUDA_ERROR_LAUNCH_FAILED); return; }
     const unsigned dimensions[] = {gx, gy, gz, bx, by, bz};
     ((Function *)f)->call(dimensions, packed.data());
   }, std::move(uses));
-  return CUDA_SUCCESS;
 }
 CUresult cuLaunchHostFunc(CUstream s, CUhostFn call, void *data) {
   NEED_CONTEXT
-  if (!is_stream(s)) return CUDA_ERROR_INVALID_HANDLE;
-  push_work(s, [=] { call(data); });
-  return CUDA_SUCCESS;
+  NEED_STREAM(s)
+  return push_work(s, [=] { call(data); });
 }
 
 // --- calls of the fake driver's own -----------------------------------------------------------------------------------
@@ -832,10 +870,9 @@ bool fakecuda_holds(const void *p, size_t n) { return memory.holds((CUdeviceptr)
 CUresult fakecuda_enqueue(CUstream s, std::function<void()> *work, const Uses &uses) {
   std::unique_ptr<std::function<void()>> owned(work);
   NEED_CONTEXT
-  if (!is_stream(s)) return CUDA_ERROR_INVALID_HANDLE;
+  NEED_STREAM(s)
   bool fails = (long long)launches++ == failing_launch;
-  push_work(s, [fails, call = std::move(*owned)] { if (fails) fail(CUDA_ERROR_LAUNCH_FAILED); else call(); }, uses);
-  return CUDA_SUCCESS;
+  return push_work(s, [fails, call = std::move(*owned)] { if (fails) fail(CUDA_ERROR_LAUNCH_FAILED); else call(); }, uses);
 }
 bool fakecuda_refuses(int pass, int algorithm) { return refused[pass] >> algorithm & 1; }
 size_t fakecuda_turn(void) {
@@ -858,6 +895,7 @@ void fakecuda_fail(long long launch, long long copy_) {
 void fakecuda_refuse(int pass, int algorithm) { refused[pass] |= 1u << algorithm; }
 // Forget failures, those to come as well, as a new process would.
 void fakecuda_recover(void) {
+  capture::forget_all();
   finish_all();
   unpatch();
   sticky = 0;

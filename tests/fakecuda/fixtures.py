@@ -41,7 +41,8 @@ class FakeCuda:
         self.driver.fakecuda_configure.argtypes = [ctypes.c_size_t] * 3
         self.driver.fakecuda_fail.argtypes = [ctypes.c_longlong] * 2
         self.driver.fakecuda_refuse.argtypes = [ctypes.c_int] * 2
-        for name in ("unpinned_copies", "bytes_in_use", "streams", "retains", "releases", "contexts"):
+        counted = ("unpinned_copies", "bytes_in_use", "streams", "graphs", "retains", "releases", "contexts")
+        for name in counted:
             getattr(self.driver, f"fakecuda_{name}").restype = ctypes.c_ulonglong
 
     def configure(self, *, capacity: int = CAPACITY, delay_us: int = 0, seed: int = 0) -> None:
@@ -75,6 +76,10 @@ class FakeCuda:
     def streams(self) -> int:
         """Streams that exist."""
         return int(self.driver.fakecuda_streams())
+
+    def graphs(self) -> int:
+        """Graphs that exist, and what was instantiated of graphs."""
+        return int(self.driver.fakecuda_graphs())
 
     def retains(self) -> int:
         """How often the primary context has been retained so far."""

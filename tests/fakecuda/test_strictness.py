@@ -61,12 +61,17 @@ say("push", driver.cuCtxPushCurrent_v2(context))
 say("allocate", driver.cuMemAlloc_v2(c.byref(place), c.c_size_t(100)))
 driver.cuStreamCreate(c.byref(stream), 0)
 driver.cuEventCreate(c.byref(event), 0)
+graph, launched = c.c_void_p(), c.c_void_p()
+driver.cuStreamBeginCapture_v2(stream, 1)
+driver.cuStreamEndCapture(stream, c.byref(graph))
+say("a graph", driver.cuGraphInstantiateWithFlags(c.byref(launched), graph, c.c_ulonglong(0)))
 say("detach", driver.cuCtxDetach(context))
 driver.cuDevicePrimaryCtxRelease_v2(0)
 say("one user is left", driver.cuMemsetD8_v2(place, 1, c.c_size_t(100)))
 driver.cuDevicePrimaryCtxRelease_v2(0)
 say("bytes", driver.fakecuda_bytes_in_use())
 say("streams", driver.fakecuda_streams())
+say("graphs", driver.fakecuda_graphs())
 say("use", driver.cuMemsetD8_v2(place, 1, c.c_size_t(100)))
 say("pop", driver.cuCtxPopCurrent_v2(c.byref(again)))
 say("push what is gone", driver.cuCtxPushCurrent_v2(context))
@@ -76,6 +81,7 @@ say("push the other", driver.cuCtxPushCurrent_v2(again))
 say("stream", driver.cuStreamSynchronize(stream))
 say("event", driver.cuEventSynchronize(event))
 say("record", driver.cuEventRecord(event, None))
+say("launch", driver.cuGraphLaunch(launched, None))
 say("memory", driver.cuMemFree_v2(place))
 print(json.dumps(said))
 """
@@ -91,10 +97,12 @@ def test_a_primary_context_goes_with_its_last_user_and_takes_all_along(fake_cuda
         "no context": INVALID_CONTEXT,
         "push": 0,
         "allocate": 0,
+        "a graph": 0,
         "detach": INVALID_CONTEXT,
         "one user is left": 0,
         "bytes": 0,
         "streams": 0,
+        "graphs": 0,
         "use": DESTROYED,
         "pop": 0,
         "push what is gone": DESTROYED,
@@ -103,6 +111,7 @@ def test_a_primary_context_goes_with_its_last_user_and_takes_all_along(fake_cuda
         "stream": INVALID_HANDLE,
         "event": INVALID_HANDLE,
         "record": INVALID_HANDLE,
+        "launch": INVALID_HANDLE,
         "memory": INVALID_VALUE,
     }
 

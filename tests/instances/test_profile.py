@@ -114,7 +114,7 @@ def test_launches_and_copies_in_both_directions_are_kept(profile, tmp_path):
         msgspec.structs.replace(one, offload_beside_prefetch_ns=7, prefetch_beside_offload_ns=8)
         for one in profile.copies
     )
-    launches = LaunchTimes(host_ns=4000, gap_ns=900)
+    launches = LaunchTimes(host_ns=4000, gap_ns=900, graph_gap_ns=600)
     write_profile(msgspec.structs.replace(profile, copies=copies, launches=launches), tmp_path / "new.json")
     again = read_profile(tmp_path / "new.json")
     assert (again.copies, again.launches) == (copies, launches)

@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from ...instances.errors import PebblerError
 from .cpu_kernels import CpuKernel, algorithms, prepare
 from .cpu_memory import Memory, array_at, available_bytes
 from .cpu_scratch import Scratch
-from .device import DeviceError, Event
+from .device import DeviceError, Event, Graph, Stream
 from .kernel import Kernel
 
 _SWITCH_SECONDS = 1e-5
@@ -215,6 +216,14 @@ class CpuBackend:
     def is_deterministic(self, kernel: Kernel) -> bool:  # noqa: ARG002
         """Every kernel is: sums are taken in one order."""
         return True
+
+    def capture(
+        self,
+        streams: Sequence[Stream],  # noqa: ARG002
+        work: Sequence[tuple[str, Callable[[], object]]],  # noqa: ARG002
+    ) -> Graph:
+        """There are no graphs."""
+        raise PebblerError("the CPU has no graphs; run it without --graph")
 
     def write(self, address: int, values: NDArray[Any]) -> None:
         """See `Backend`."""

@@ -14,7 +14,7 @@ import logging
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -39,7 +39,8 @@ from .cuda_calls import (
     source,
 )
 from .cuda_driver import load_driver, primary_context, start
-from .device import DeviceError, Event
+from .cuda_graph import Capturer, CudaGraph
+from .device import DeviceError, Event, Stream
 from .kernel import Kernel
 from .pauses import Pauses
 from .virtual_memory import VirtualMemory
@@ -291,6 +292,19 @@ class CudaBackend:
         described = self._provider(provider_of(kernel.algorithm)).describe(convolution)
         return described.is_deterministic(kernel.algorithm)
 
+    def capture(
+        self, streams: Sequence[Stream], work: Sequence[tuple[str, Callable[[], object]]]
+    ) -> CudaGraph:
+        """Capture work as a CUDA graph."""
+        captured = [stream for stream in streams if isinstance(stream, CudaStream)]
+        graph = self._capturer.capture(captured, work)
+        self._closing.callback(graph.close)
+        return graph
+
+    @cached_property
+    def _capturer(self) -> Capturer:
+        return Capturer()
+
     def versions(self) -> dict[str, str]:
         """Versions of the driver, PyCUDA, cuDNN, its frontend where it is asked for, and cuBLAS."""
         number = self.driver.get_driver_version()
@@ -369,7 +383,7 @@ class CudaBackend:
         return self._functions[name]
 
     def _reserve_scratch(self, size: int) -> None:
-        """See that there is so much; what has been bound before keeps the smaller memory that it got."""
+        """See that there is so much; what has been bound, or captured, before keeps the smaller memory."""
         if size > self._scratch_bytes:
             self._scratch, self._scratch_bytes = self.allocate(size), size
 

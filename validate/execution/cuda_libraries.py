@@ -43,6 +43,7 @@ class Library:
         self.title = title
         self.loaded = _load(title, names, hint)
         self._explain = explain
+        self._hint = hint
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function.
@@ -60,9 +61,18 @@ class Library:
         return int(getattr(self.loaded, name)(*arguments))
 
     def declare(self, **signatures: Sequence[Any]) -> None:
-        """Say what types functions take."""
+        """Say what types functions take.
+
+        Raises
+        ------
+        PebblerError
+            When the library does not have one of them.
+        """
         for name, types in signatures.items():
-            function = getattr(self.loaded, name)
+            try:
+                function = getattr(self.loaded, name)
+            except AttributeError:
+                raise PebblerError(f"{self.title} has no {name}; {self._hint}") from None
             function.argtypes, function.restype = list(types), ctypes.c_int
 
     def create(self, name: str) -> ctypes.c_void_p:
@@ -72,15 +82,20 @@ class Library:
         return handle
 
 
-def load_cuda() -> Library:
+def load_cuda(hint: str = "install NVIDIA's driver") -> Library:
     """Return the driver, for the calls that PyCUDA does not wrap; they work in the context that is current.
+
+    Parameters
+    ----------
+    hint
+        How to get one that has these calls.
 
     Raises
     ------
     PebblerError
         When it is not there.
     """
-    library = Library("the CUDA driver", ["libcuda.so.1"], _explain, "install NVIDIA's driver")
+    library = Library("the CUDA driver", ["libcuda.so.1"], _explain, hint)
     library.declare(cuGetErrorString=[ctypes.c_int, ctypes.c_void_p])
     return library
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...instances.errors import PebblerError
@@ -21,7 +22,7 @@ def record_kernels(work: Callable[[], object]) -> list[dict[str, Any]]:
     Raises
     ------
     PebblerError
-        When cupti-python is not installed, or fails in any way.
+        When cupti-python is not installed, or fails in any way. What the work raises is passed on.
     """
     require_extra("cupti", "profiler")
     found: list[tuple[int, dict[str, Any]]] = []
@@ -37,19 +38,23 @@ def record_kernels(work: Callable[[], object]) -> list[dict[str, Any]]:
     except Exception as error:  # whatever it says of a libcupti.so that is missing or does not fit
         said = " ".join(str(error).split())
         raise PebblerError(f"CUPTI cannot be loaded ({said}); install nvidia-cuda-cupti from PyPI") from None
-    _ask(cupti.activity_enable, kind)
+    with _failing():
+        cupti.activity_enable(kind)
     try:
         work()
-        _ask(cupti.activity_flush_all, _FORCED)
+        with _failing():
+            cupti.activity_flush_all(_FORCED)
     finally:
-        _ask(cupti.activity_disable, kind)
+        with _failing():
+            cupti.activity_disable(kind)
     return [kernel for _, kernel in sorted(found, key=lambda pair: pair[0])]
 
 
-def _ask(call: Callable[[int], object], argument: int) -> None:
-    """Call CUPTI; whatever it fails with, which differs by version and machine, is one sentence."""
+@contextlib.contextmanager
+def _failing() -> Iterator[None]:
+    """Turn an error of another's package, whatever its version and the machine have, into one sentence."""
     try:
-        call(argument)
+        yield
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise PebblerError(

@@ -76,6 +76,22 @@ class Stream(Protocol):
         """
 
 
+class Graph(Protocol):
+    """Work that was captured once and is asked for as a whole, again and again.
+
+    Attributes
+    ----------
+    nodes
+        Of every piece of the work, in order: kernels, copies and fills that the device has for it.
+    """
+
+    @property
+    def nodes(self) -> tuple[int, ...]: ...  # noqa: D102
+
+    def launch(self) -> None:
+        """Do it all, on the stream that it was captured from."""
+
+
 class Backend(Protocol):
     """A device. Addresses that it gives out are aligned to 512 bytes at least.
 
@@ -150,6 +166,23 @@ class Backend(Protocol):
 
     def is_deterministic(self, kernel: Kernel) -> bool:
         """Whether launches of the kernel on the same numbers give the same bits."""
+
+    def capture(self, streams: Sequence[Stream], work: Sequence[tuple[str, Callable[[], object]]]) -> Graph:
+        """Capture work on streams as a graph: nothing of it is done before the graph is launched.
+
+        Parameters
+        ----------
+        streams
+            All that the work uses. The first is what the graph is launched on.
+        work
+            Pieces, each a name for people and what asks for it. All has been asked for before, outside a
+            capture, for libraries load and allocate when they are first used.
+
+        Raises
+        ------
+        PebblerError
+            When the device has no graphs, or a piece cannot be captured; the sentence names it.
+        """
 
     def write(self, address: int, values: NDArray[Any]) -> None:
         """Copy an array to an address of the device or of the host's buffers; no stream is at work."""

@@ -7,6 +7,9 @@ what is ordered by nothing but luck, is up to the device: as on any machine that
 A round begins at an event that all streams wait for. They are held back before it while the host issues the
 first operations, as if the host came from the round before; the hold is on nobody's clock. In paged memory
 the host maps pages before it issues the first operations, which is on the clock, so nothing is held.
+
+Where the device has graphs, the same can be issued once while it is captured. A round is then one launch, for
+which the stream is held back, and has one time.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -22,7 +26,7 @@ from numpy.typing import NDArray
 
 from ...instances.errors import PebblerError
 from .data import Data
-from .device import Backend, DeviceError, Event, Launch, Stream
+from .device import Backend, DeviceError, Event, Graph, Launch, Stream
 from .kernel import Kernel
 from .plan import Load, Place, Plan, Step
 from .streams import hold, works
@@ -59,16 +63,19 @@ class Execution:
     Attributes
     ----------
     rounds
-        Per round, what happened to each operation, in the order of the list.
+        Per round, what happened to each operation, in the order of the list; in a graph, to all together.
     losses
         The loss of each image that was run, summed over the network's losses.
     gradients
         Gradient of the mean loss for the weights of each layer, biases at the end.
+    nodes
+        Of each operation in the graph of a round, as many as the device has for it; None without a graph.
     """
 
     rounds: tuple[tuple[Timed, ...], ...]
     losses: NDArray[np.float32]
     gradients: dict[str, NDArray[np.float32]]
+    nodes: tuple[int, ...] | None = None
 
     @property
     def measured_ns(self) -> int:
@@ -130,6 +137,7 @@ class Executor:
         self.poison = poison
         self.omit = frozenset(omit)
         self._bases: dict[str, int] = {}
+        self._graphs: dict[tuple[Program, int, bool], Graph] = {}
         try:
             self._prepare()
         except BaseException:
@@ -200,15 +208,27 @@ class Executor:
             raise DeviceError(f"{error}; the device does nothing more after it") from None
         return None
 
-    def run(self, program: Program | None = None) -> Execution:
-        """Execute an iteration of a program that has been bound, by default of the executor's own plan.
+    def run(self, program: Program | None = None, *, graph: bool = False) -> Execution:
+        """Execute an iteration.
+
+        Parameters
+        ----------
+        program
+            What has been bound; by default the executor's own plan.
+        graph
+            Whether each round is launched as a graph, which is captured the first time. An iteration without
+            comes first: libraries load and allocate when they are first used, which no capture can hold.
 
         Raises
         ------
         DeviceError
-            When an operation fails; the sentence names the first that did.
+            When an operation fails; the sentence names the first that did, where that can be told.
+        PebblerError
+            When rounds cannot be graphs.
         """
         program = program or self._program
+        if graph:
+            require_no_pages(program.plan)
         for name, (place, size) in self.plan.outside.items():
             if name.startswith("dW("):
                 self.backend.write(self._address(place), np.zeros(size, dtype=np.uint8))
@@ -218,11 +238,12 @@ class Executor:
         carried = {name: np.zeros(size // 4, dtype=_NUMBERS) for name, size in sizes.items()}
         rounds = []
         for index in range(self.rounds):
-            rounds.append(self._round(program, index))
+            rounds.append(self._round(program, index, graph))
             for load in self.plan.final:
                 part = self.backend.read(self._address(load.place), load.bytes).view(_NUMBERS)
                 carried[load.tensor][load.begin // 4 :][: part.size] += part
-        return Execution(tuple(rounds), self._losses(), self._gradients(carried))
+        nodes = self._graphs[program, 0, self.poison].nodes if graph else None
+        return Execution(tuple(rounds), self._losses(), self._gradients(carried), nodes)
 
     # --- preparation ------------------------------------------------------------------------------
 
@@ -250,7 +271,7 @@ class Executor:
 
     # --- a round ----------------------------------------------------------------------------------
 
-    def _round(self, program: Program, index: int) -> tuple[Timed, ...]:
+    def _round(self, program: Program, index: int, graph: bool) -> tuple[Timed, ...]:
         plan = program.plan
         first = index * plan.images
         if self.poison:
@@ -259,6 +280,8 @@ class Executor:
             self.backend.map(self._address(mapped.place), mapped.pages)
         for load in plan.loads:
             self.backend.write(self._address(load.place), self._loaded(load, first))
+        if graph:
+            return (self._launch(program, index),)
         events: list[tuple[Event, Event]] = []
         hosts = []
         origin = hold(list(self._streams.values()), _before_mapping(plan))
@@ -276,6 +299,36 @@ class Executor:
         return tuple(
             Timed(start.since_ns(origin), end.since_ns(origin), *host)
             for (start, end), host in zip(events, hosts, strict=True)
+        )
+
+    def _launch(self, program: Program, index: int) -> Timed:
+        """Execute a round as a graph; what differs between rounds is fixed in it, so each has its own."""
+        key = (program, index, self.poison)
+        graph = self._graphs.get(key)
+        if graph is None:
+            graph = self._graphs[key] = self._capture(program, index * program.plan.images)
+        stream = next(iter(self._streams.values()))
+        origin = hold([stream], len(program.plan.steps))
+        begin = time.perf_counter_ns()
+        graph.launch()
+        host_ns = time.perf_counter_ns() - begin
+        end = stream.record()
+        end.synchronize()
+        return Timed(0, end.since_ns(origin), host_ns, 0, 0)
+
+    def _capture(self, program: Program, first: int) -> Graph:
+        """Capture what a round issues, in the same order with the same waits."""
+        events: list[tuple[Event, Event]] = []
+
+        def issue(i: int) -> None:
+            events.append(self._issue(program, i, events, first))
+
+        return self.backend.capture(
+            list(self._streams.values()),
+            [
+                (f"{step.name} (operation {step.operation.id})", partial(issue, i))
+                for i, step in enumerate(program.plan.steps)
+            ],
         )
 
     def _finish(self, events: list[tuple[Event, Event]]) -> None:
@@ -364,3 +417,18 @@ class Executor:
 def _before_mapping(plan: Plan) -> int:
     """Operations of a round that the host issues before it maps any page."""
     return next((i for i, step in enumerate(plan.steps) if step.maps), len(plan.steps))
+
+
+def require_no_pages(plan: Plan) -> None:
+    """Refuse a plan whose rounds cannot be captured as a graph: one in paged memory.
+
+    Raises
+    ------
+    PebblerError
+        When it is one.
+    """
+    if plan.pages:
+        raise PebblerError(
+            "in paged memory a round cannot be one graph, for the host maps pages in the middle of it; "
+            "solve with --memory contiguous, or run it without --graph"
+        )

@@ -5,11 +5,17 @@ from __future__ import annotations
 import logging
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 
+from ...instances.errors import PebblerError
 from ...instances.origin import LaunchTimes, MappingTimes
 from ...instances.units import PAGE_BYTES
-from .device import Backend, DeviceError
+from .device import Backend, DeviceError, Stream
 from .streams import HELD, hold
+
+_COUNTS = (HELD // 2, HELD)
+"""Launches of a shorter and of a longer queue."""
 
 _MAPPED = 16
 """Pages of the larger of the two mappings that are measured."""
@@ -18,28 +24,51 @@ _log = logging.getLogger(__name__)
 
 
 def launch_times(device: Backend, repeat: int) -> LaunchTimes:
-    """Measure launches that do next to nothing, queued before the device begins with the first.
-
-    The device's time for one is that of a long queue less that of one half as long, by the launches between.
-    """
+    """Measure launches that do next to nothing: on a stream, and on a device with graphs also in a graph."""
     stream = device.stream("compute")
     launch = device.nothing()
     hosts: list[int] = []
-    spans: dict[int, list[int]] = {HELD // 2: [], HELD: []}
+
+    def queue(count: int) -> None:
+        for _ in range(count):
+            stream.launch(launch, {}, 0)
+
+    def queue_timed(count: int) -> None:
+        begin = time.perf_counter_ns()
+        queue(count)
+        hosts.append((time.perf_counter_ns() - begin) // count)
+
+    gap_ns = _gap_ns(stream, queue_timed, repeat)
+    host_ns = statistics.median_low(hosts[len(_COUNTS) :])
+    try:
+        graphs = {
+            count: device.capture([stream], [("a chain of kernels", partial(queue, count))])
+            for count in _COUNTS
+        }
+    except PebblerError as error:
+        _log.info("the gap between kernels in a graph stays unknown: %s", error)
+        return LaunchTimes(host_ns=host_ns, gap_ns=gap_ns)
+    graph_gap_ns = _gap_ns(stream, lambda count: graphs[count].launch(), repeat)
+    return LaunchTimes(host_ns=host_ns, gap_ns=gap_ns, graph_gap_ns=graph_gap_ns)
+
+
+def _gap_ns(stream: Stream, ask: Callable[[int], None], repeat: int) -> int:
+    """Time of the device from one launch to the next, all of them queued before it begins with the first.
+
+    It is that of many launches less that of half as many, by the launches between. So nothing counts that
+    comes once, such as the launch of a graph; nor does the first time, for what is loaded then.
+    """
+    spans: dict[int, list[int]] = {count: [] for count in _COUNTS}
     for number in range(repeat + 1):
         for count, found in spans.items():
             start = hold([stream], count)
-            begin = time.perf_counter_ns()
-            for _ in range(count):
-                stream.launch(launch, {}, 0)
-            host = (time.perf_counter_ns() - begin) // count
+            ask(count)
             end = stream.record()
             end.synchronize()
-            if number:  # the first time is of what is loaded then
-                hosts.append(host)
+            if number:
                 found.append(end.since_ns(start))
     short, long = (statistics.median_low(found) for found in spans.values())
-    return LaunchTimes(host_ns=statistics.median_low(hosts), gap_ns=max(0, long - short) // (HELD // 2))
+    return max(0, long - short) // (_COUNTS[1] - _COUNTS[0])
 
 
 def mapping_times(device: Backend, repeat: int) -> MappingTimes | None:

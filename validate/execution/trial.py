@@ -16,7 +16,7 @@ from ..schedule import Schedule
 from ..simulate import nominal_ns
 from .data import Data, initial
 from .device import Backend, DeviceError
-from .executor import Execution, Executor, Timed
+from .executor import Execution, Executor, Timed, require_no_pages
 from .mapping import mapping_ns, simulate_issued
 from .plan import Plan, plan
 from .rebuild import Rebuilt, rebuild
@@ -104,8 +104,37 @@ class Trial:
 
     @property
     def predicted_ns(self) -> int:
-        """An iteration: as the schedule has it, in paged memory with the waits and mappings of the host."""
-        return self.instance.rounds * self.simulated(self.nominal_ns, self.mappings_ns)
+        """An iteration: as the schedule has it, in paged memory with the waits and mappings of the host.
+
+        As a graph with its gaps between kernels, where they are known (`graph_gap_change_ns`).
+        """
+        return self.instance.rounds * self.simulated(self._expected_ns, self.mappings_ns)
+
+    @property
+    def nodes(self) -> tuple[int, ...] | None:
+        """Nodes of every operation, where each round was a graph; None where operations were issued."""
+        return self.median.nodes
+
+    @property
+    def graph_gap_change_ns(self) -> int | None:
+        """How much longer the gap before a kernel is in a graph than on a stream; None where unknown."""
+        launches = self.instance.made_from.launches
+        if launches is None or launches.graph_gap_ns is None:
+            return None
+        return launches.graph_gap_ns - launches.gap_ns
+
+    @property
+    def _expected_ns(self) -> list[int]:
+        """Predicted time of every operation; in a graph with another gap before each kernel of a run."""
+        change = self.graph_gap_change_ns
+        if self.nodes is None or change is None:
+            return self.nominal_ns
+        return [
+            max(0, nominal + change * nodes) if operation.kind == "run" else nominal
+            for operation, nominal, nodes in zip(
+                self.schedule.operations, self.nominal_ns, self.nodes, strict=True
+            )
+        ]
 
     @property
     def median(self) -> Execution:
@@ -122,8 +151,10 @@ class Trial:
         """Whether the numbers are what they must be: identical, or close where nothing more is promised."""
         return self.identical or (not self.deterministic and self.close)
 
-    def causes(self) -> Causes:
-        """Say where the measured time differs from the predicted one."""
+    def causes(self) -> Causes | None:
+        """Say where the measured time differs from the predicted one; None of a graph."""
+        if self.nodes is not None:
+            return None
         kernels = copies = mapping = 0
         for timed in self.median.rounds:
             measured = [one.end_ns - one.start_ns for one in timed]
@@ -155,12 +186,30 @@ class Trial:
         """Time of a round with these times of operations and mappings."""
         return max(simulate_issued(self.plan, durations_ns, mappings_ns)[1], default=0)
 
+    @property
+    def operations(self) -> tuple[Timed, ...]:
+        """What happened to each operation in the first round of the median execution.
+
+        Raises
+        ------
+        PebblerError
+            When the round was a graph.
+        """
+        if self.nodes is not None:
+            raise PebblerError("a graph has one time for all of its operations; run it without --graph")
+        return self.median.rounds[0]
+
     def measured(self) -> Schedule:
         """Return the schedule with the times of the median execution's first round in place of the simulated.
 
         It shows what happened; the simulation of the program differs, so the checker would refuse it.
+
+        Raises
+        ------
+        PebblerError
+            When the round was a graph.
         """
-        timed = self.median.rounds[0]
+        timed = self.operations
         operations = tuple(
             msgspec.structs.replace(operation, start_ns=max(one.start_ns, 0), end_ns=max(one.end_ns, 0))
             for operation, one in zip(self.schedule.operations, timed, strict=True)
@@ -178,11 +227,13 @@ def attempt(
     reference: bool = True,
     seed: int = 0,
     data: Data | None = None,
+    graph: bool = False,
 ) -> Trial:
     """Execute a valid schedule and the same computation without a budget, and compare.
 
     The schedule is executed once in poisoned memory, then `repeat` times for its times. Without a reference
-    the timed executions are compared with that in poisoned memory.
+    the timed executions are compared with that in poisoned memory. With graphs it is executed twice in
+    poisoned memory: without them, which libraries need before they can be captured, and with them.
 
     Parameters
     ----------
@@ -196,19 +247,24 @@ def attempt(
         Whether to run without a budget first, which takes the memory for it.
     seed, data
         What weights, images and labels are drawn from, or these themselves.
+    graph
+        Whether each round is launched as one graph; the run without a budget never is.
 
     Raises
     ------
     PebblerError
-        When the instance cannot be rebuilt, or the device has no room or no code for it, or fails.
+        When the instance cannot be rebuilt, or the device has no room or no code for it, or fails; for a
+        graph, when it is in paged memory, or the device has no graphs.
     """
     if repeat < 1:
         raise PebblerError(f"{repeat} timed executions are too few; give 1 or more")
     rebuilt = rebuild(instance)
+    settled = plan(instance, schedule, rebuilt)
+    if graph:
+        require_no_pages(settled)
     if data is None:
         data = initial(rebuilt.graph.network, rebuilt.batch, seed)
     right = _unbudgeted(instance, schedule, rebuilt, backend(), data) if reference else None
-    settled = plan(instance, schedule, rebuilt)
     device = backend()
     with Executor(device, settled, instance.rounds, poison=True) as executor:
         executor.load(data)
@@ -218,11 +274,13 @@ def attempt(
         )
         _log.info("%s: in poisoned memory", instance.name)
         executions = [executor.run()]
+        if graph:
+            executions.append(executor.run(graph=True))
         executor.poison = False
         before = device.energy_j()
         for index in range(repeat):
             _log.info("%s: timed execution %d of %d", instance.name, index + 1, repeat)
-            executions.append(executor.run())
+            executions.append(executor.run(graph=graph))
         after = device.energy_j()
     compared = executions[0] if right is None else right
     errors = [_error(one, compared) for one in executions]
@@ -232,7 +290,7 @@ def attempt(
         plan=settled,
         backend=name,
         device=title,
-        executions=tuple(sorted(executions[1:], key=lambda one: one.measured_ns)),
+        executions=tuple(sorted(executions[-repeat:], key=lambda one: one.measured_ns)),
         energy_j=None if before is None or after is None else (after - before) / repeat,
         reference_ns=None if right is None else right.measured_ns,
         loss=executions[0].loss,
@@ -280,6 +338,12 @@ def _error(one: Execution, other: Execution) -> tuple[float, float]:
 
 
 def times(trial: Trial) -> list[tuple[str, int, Timed]]:
-    """Return name, predicted time and what was measured of each operation of the first round."""
+    """Return name, predicted time and what was measured of each operation of the first round.
+
+    Raises
+    ------
+    PebblerError
+        When the round was a graph.
+    """
     names = [step.name for step in trial.plan.steps]
-    return list(zip(names, trial.nominal_ns, trial.median.rounds[0], strict=True))
+    return list(zip(names, trial.nominal_ns, trial.operations, strict=True))

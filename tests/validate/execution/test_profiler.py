@@ -19,6 +19,7 @@ from pebbler import solve
 from pebbler.cli import main
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
+from pebbler.instances.origin import LaunchTimes
 from pebbler.instances.profile import Profile, read_profile, write_profile
 from pebbler.instances.workload import Workload
 from pebbler.validate.execution.beside import Work, beside_ns
@@ -31,6 +32,7 @@ from pebbler.validate.execution.kernel import Kernel
 from pebbler.validate.execution.plan import plan
 from pebbler.validate.execution.profiler import profile
 from pebbler.validate.execution.rebuild import rebuild
+from pebbler.validate.execution.unlimited import unlimited
 from pebbler.validate.schedule import MemoryModel, Schedule
 
 from ...fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda  # noqa: F401
@@ -145,12 +147,12 @@ def test_a_host_that_is_slower_than_the_device_is_in_no_time() -> None:
 
 
 def test_launches_are_measured_on_the_host_and_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = VirtualDevice(host_ns=4000, kernel_ns=lambda launch: 1300 if launch == "nothing" else 900)
+    device = VirtualDevice(host_ns=4000, kernel_ns=lambda one: 1300 if one == "nothing" else 900, node_ns=700)
     clock = SimpleNamespace(perf_counter_ns=lambda: int(device.now))
     monkeypatch.setattr("pebbler.validate.execution.host_costs.time", clock)
     found = of_lenet(device)
     assert found.launches is not None
-    assert (found.launches.host_ns, found.launches.gap_ns) == (4000, 1300)
+    assert found.launches == LaunchTimes(host_ns=4000, gap_ns=1300, graph_gap_ns=700)
 
 
 def test_times_are_as_precise_when_the_device_has_been_open_for_an_hour() -> None:
@@ -167,6 +169,13 @@ def test_a_run_is_held_until_it_is_queued_and_counts_from_there() -> None:
     assert runs * 700 <= execution.measured_ns < 20_000 * runs
     assert execution.rounds[0][0].start_ns < 1000
     assert device.now > 20_000 * runs
+
+
+def test_a_graph_is_held_until_it_is_queued_and_counts_from_there() -> None:
+    device = VirtualDevice(host_ns=20_000, node_ns=700)
+    execution = executed(device, *unlimited(*solved("contiguous")), graph=True)
+    assert execution.nodes is not None
+    assert execution.measured_ns == 700 * sum(execution.nodes)
 
 
 def test_a_run_in_pages_is_not_held() -> None:
@@ -203,11 +212,11 @@ def solved(memory: MemoryModel) -> tuple[Instance, Schedule]:
     return instance, schedule
 
 
-def executed(backend: Backend, instance: Instance, schedule: Schedule) -> Execution:
+def executed(backend: Backend, instance: Instance, schedule: Schedule, *, graph: bool = False) -> Execution:
     rebuilt = rebuild(instance)
     with Executor(backend, plan(instance, schedule, rebuilt), 1) as executor:
         executor.load(initial(rebuilt.graph.network, rebuilt.batch))
-        return executor.run()
+        return executor.run(graph=graph)
 
 
 def test_streams_of_both_backends_pause(fake_cuda: FakeCuda) -> None:  # noqa: ARG001, F811

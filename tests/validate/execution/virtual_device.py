@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pebbler.validate.execution.device import DeviceError, Event, Launch
+from pebbler.validate.execution.device import DeviceError, Event, Launch, Stream
 from pebbler.validate.execution.kernel import Kernel
 
 Kinds = frozenset[str]
@@ -85,6 +85,19 @@ class VirtualStream:
 
 
 @dataclass
+class VirtualGraph:
+    """Kernels that were asked for on one stream, piece by piece, to be asked for at once."""
+
+    stream: VirtualStream
+    nodes: tuple[int, ...]
+
+    def launch(self) -> None:
+        device = self.stream.device
+        asked = device.asks()
+        self.stream.items += [Item(asked, "kernel", device.node_ns) for _ in range(sum(self.nodes))]
+
+
+@dataclass
 class VirtualDevice:
     """The device, and its host's clock.
 
@@ -94,6 +107,8 @@ class VirtualDevice:
         Time of the host to ask for anything.
     kernel_ns
         Time of a launch alone: of a kernel, or of "nothing".
+    node_ns
+        Time of a kernel in a graph.
     copy_ns
         Time of a copy alone, by kind and bytes.
     rate
@@ -104,6 +119,7 @@ class VirtualDevice:
 
     host_ns: float = 0
     kernel_ns: Callable[[Launch], float] = lambda _: 1000
+    node_ns: float = 600
     copy_ns: Callable[[str, int], float] = lambda _, size: 1000 + size
     rate: Callable[[str, Kinds], float] = lambda _, __: 1
     listed: Callable[[Kernel], list[tuple[str, int]]] = lambda _: [("kernel", 0)]
@@ -210,6 +226,20 @@ class VirtualDevice:
 
     def is_deterministic(self, kernel: Kernel) -> bool:  # noqa: ARG002
         return True
+
+    def capture(
+        self, streams: Sequence[Stream], work: Sequence[tuple[str, Callable[[], object]]]
+    ) -> VirtualGraph:
+        (stream,) = streams
+        assert isinstance(stream, VirtualStream)
+        before, nodes = stream.items, []
+        for _, issue in work:
+            stream.items = deque()
+            issue()
+            assert {item.kind for item in stream.items} <= {"kernel", ""}, "no pauses, for one"
+            nodes.append(sum(bool(item.kind) for item in stream.items))
+        stream.items = before
+        return VirtualGraph(stream, tuple(nodes))
 
     def write(self, address: int, values: NDArray[Any]) -> None:
         pass
