@@ -12,6 +12,7 @@ from ..instances.files import write_atomically, write_instance
 from ..solver.answers import ContradictionError
 from ..validate.certificate import write_certificate
 from ..validate.schedule import write_schedule
+from .export import file_name
 
 
 @contextmanager
@@ -37,8 +38,6 @@ def keeping(folder: Path) -> Iterator[None]:
 
 def _write(error: ContradictionError, folder: Path) -> str:
     """Write the files, and return what they have in common: a path with a star."""
-    from .export import file_name  # with it comes what draws pictures
-
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{file_name(error.instance)}.contradiction"
 

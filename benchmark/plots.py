@@ -169,8 +169,9 @@ def _draw_streams(
         kind, name = _kind_and_name(instance, operation)
         counts[operation.stream] += 1
         spans[operation.stream, kind].append(_Span(operation.start_ns, operation.end_ns, name))
-    spans["compute", "stall"] = _stalls(schedule)
-    shown = [kind for kind in COLOURS if any(spans[stream, kind] for stream in rows)]
+    if stalls := _stalls(schedule):
+        spans["compute", "stall"] = stalls
+    shown = [kind for kind in COLOURS if any((stream, kind) in spans for stream in rows)]
     for (stream, kind), bars in spans.items():
         apart = counts[stream] <= _MOST_EDGES
         drawn = bars if apart else _merge(bars)

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Lock
 
+from ..instances.child import Child, ChildEnded
 from ..instances.errors import PebblerError
 from ..instances.units import format_size, format_time
-from ..solver.child import Child, ChildEnded
 from .jobs import Found, Job, Measured, load, measure
 from .machine import Origin, origin, package_versions, usable_cores
 from .results import Results, Run

@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..heuristics.methods import Answer, Limits, MethodError, MethodInfo, Refusal, find_method
+from ..instances.child import Child, ChildEnded
 from ..instances.errors import BudgetError, FormatError, PebblerError
 from ..instances.files import decode, encode, reread
 from ..instances.instance import Instance, Natural
 from ..instances.workload import Workload
 from ..validate.certificate import Certificate
 from ..validate.schedule import Schedule
-from .child import Child, ChildEnded
 
 GRACE = 30.0
 """Seconds over its time limit after which a guest is killed: loading and compiling are not limited."""

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Unpack
 
 from ..heuristics.methods import Limits
-from .child import Child, ChildEnded
+from ..instances.child import Child, ChildEnded
 from .linear import (
     MATH_OPT_SOLVERS,
     LinearModel,

@@ -1,7 +1,5 @@
 """Run the command line with ``python -m pebbler``."""
 
-import sys
-
 from .process import program
 
-sys.exit(program())
+program()

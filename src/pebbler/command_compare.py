@@ -62,9 +62,10 @@ def add_compare(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from .benchmark.compare import compare, compare_auto
+    from .benchmark.compare import compare, compare_auto, default_methods
     from .benchmark.contradiction import keeping
     from .benchmark.export import export
+    from .benchmark.pictures import drawer
     from .benchmark.table import line_width
     from .instances.files import read_instance
     from .instances.memory import parse_budget, with_budget
@@ -73,24 +74,24 @@ def _compare(arguments: argparse.Namespace) -> int:
     settings = {name: getattr(arguments, name) for name in ("time_limit", "seed", "workers", "memory")}
     require_folder(arguments.out)
     require_one(arguments, "a comparison", "network_or_file", "torch", "onnx", example=EXAMPLE)
-    if source is not None and (source.endswith(".json") or Path(source).exists()):
-        refuse_options(arguments, source, (*WORKLOAD_OPTIONS, "gpus", *GPU_OPTIONS))
-        instance = read_instance(source)
-        if arguments.budget is not None:
-            instance = with_budget(instance, parse_budget(arguments.budget, instance))
-        with keeping(arguments.out):
+    auto = arguments.sub_batch == "auto"
+    names = default_methods((), auto=auto) if arguments.methods is None else arguments.methods
+    with keeping(arguments.out), drawer(len(names) + 1) as other:
+        if source is not None and (source.endswith(".json") or Path(source).exists()):
+            refuse_options(arguments, source, (*WORKLOAD_OPTIONS, "gpus", *GPU_OPTIONS))
+            instance = read_instance(source)
+            if arguments.budget is not None:
+                instance = with_budget(instance, parse_budget(arguments.budget, instance))
             comparison = compare(instance, arguments.methods, **settings)
-    else:
-        workload, budget = workload_and_budget(arguments, source)
-        if arguments.sub_batch == "auto":
-            refuse_options(arguments, "--sub-batch auto", ("gpus", *GPU_OPTIONS))
-            with keeping(arguments.out):
-                comparison = compare_auto(workload, budget, arguments.methods, **settings)
         else:
-            instances = gpu_instances(arguments, workload, budget)
-            with keeping(arguments.out):
+            workload, budget = workload_and_budget(arguments, source)
+            if auto:
+                refuse_options(arguments, "--sub-batch auto", ("gpus", *GPU_OPTIONS))
+                comparison = compare_auto(workload, budget, arguments.methods, **settings)
+            else:
+                instances = gpu_instances(arguments, workload, budget)
                 comparison = compare(instances, arguments.methods, **settings)
-    files = export(comparison, arguments.out)
+        files = export(comparison, arguments.out, other)
     if arguments.json:
         print_json(comparison.as_dict())
     else:

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from pebbler.benchmark import compare as compare_module
-from pebbler.benchmark import export as export_module
 from pebbler.benchmark.compare import Comparison, compare, compare_auto, default_methods
 from pebbler.benchmark.export import export
 from pebbler.benchmark.plan import instances_of
@@ -321,18 +320,6 @@ def test_the_same_comparison_writes_the_same_bytes(exported: Comparison, tmp_pat
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert before.keys() == after.keys()
     assert [name for name in before if before[name] != after[name]] == []
-
-
-def test_another_process_draws_the_same(
-    exported: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(export_module, "_ALONE", 1)
-    monkeypatch.setattr(export_module, "usable_cores", lambda: 2)
-    shared = tmp_path / "shared"
-    export(compare(exported.instance), shared)
-    names = {path.name for path in shared.iterdir()}
-    assert len(names) == 4
-    assert [name for name in names if (shared / name).read_bytes() != (tmp_path / name).read_bytes()] == []
 
 
 def test_a_name_cannot_lead_out_of_the_folder(

@@ -97,7 +97,7 @@ def commands(folder: Path) -> tuple[Command, ...]:
                 "compare",
                 instance,
                 "--methods",
-                "modnn,vdnn-all-p,flow",
+                "modnn,vdnn-all-p,vdnn-all-m,vdnn-conv-m,vdnn-dyn,flow",  # so many that another process draws
                 "--time-limit",
                 "20s",
                 "--out",

@@ -7,28 +7,34 @@ table in docs/reliability.md anew; without ``--write`` it prints the table.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
+from tempfile import TemporaryDirectory
+from threading import Timer
 
 import numpy as np
 
 from pebbler import list_methods
+from pebbler.instances.child import Child, ChildEnded
 from pebbler.instances.cluster_workload import cluster_instances, several_gpus
 from pebbler.instances.generators import Knobs, generate
 from pebbler.instances.instance import Instance
 from pebbler.instances.shapes import Layered, Recurrent, Residual
 from pebbler.instances.transforms import split_parts
 from pebbler.instances.workload import Workload
-from pebbler.solver.child import Child, ChildEnded
 
+from .interrupts import PEBBLER
 from .pages import write_section
 from .timed import LIMIT, timed
 
 ALLOWED = 2.0
 """Seconds past the limit that are allowed."""
+
+README = ("compare", "vgg16", "--batch", "256", "--device", "k40", "--budget", "12GiB")
 
 PATIENCE = 60.0
 """Seconds after which a run is ended that goes on in spite of its limit."""
@@ -76,6 +82,10 @@ KINDS: dict[str, Callable[[], Instance]] = {
 }
 """Instances, by what is large in them."""
 
+COMPARE = "the end of compare"
+"""The other kind: what README's command takes from the row of its only method, when the limit for its bound
+begins, to its end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -96,6 +106,9 @@ class Run:
 def study(kinds: list[str], methods: list[str], memory: str = "contiguous") -> Iterator[Run]:
     """Run all methods on all kinds of instances, each in a process of its own."""
     for kind in kinds:
+        if kind == COMPARE:
+            yield from (compared(method, memory) for method in methods)
+            continue
         instance = KINDS[kind]()
         for method in methods:
             began = time.monotonic()
@@ -110,10 +123,32 @@ def study(kinds: list[str], methods: list[str], memory: str = "contiguous") -> I
             yield Run(kind, method, max(seconds - LIMIT, 0.0), time.monotonic() - began, ended)
 
 
+def compared(method: str, memory: str) -> Run:
+    """Compare one method, and measure from its row on."""
+    began = time.monotonic()
+    row, shown = "no row", None
+    with TemporaryDirectory() as folder:
+        command = [*PEBBLER, *README, "--methods", method, "--memory", memory]
+        command += ["--time-limit", f"{LIMIT}s", "--verbose", "--out", folder]
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr is not None
+            patience = Timer(2 * LIMIT + PATIENCE, process.kill)
+            patience.start()
+            for line in process.stderr:
+                if line.startswith(f"{method}: "):
+                    row, shown = line.strip(), time.monotonic()
+            patience.cancel()
+    ended = time.monotonic()
+    past = PATIENCE if shown is None else max(ended - shown - LIMIT, 0.0)
+    return Run(COMPARE, method, past, ended - began, row)
+
+
 def main() -> int:
     """Run the study."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--kinds", nargs="*", default=[*KINDS, COMPARE], choices=[*KINDS, COMPARE])
     parser.add_argument("--methods", nargs="*", default=[method.name for method in list_methods()])
     parser.add_argument("--memory", default="contiguous", choices=("contiguous", "paged"))
     parser.add_argument("--write", action="store_true", help="write docs/data and docs/reliability.md")

@@ -59,11 +59,30 @@ def noisy(arguments):
     return 0
 cli._devices = noisy
 sys.argv[1:] = ["devices"]
-sys.exit(program())
+program()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, '{"from": "us"}\n')
     assert done.stderr == "from native code\nfrom a program\n"
+
+
+def test_the_end_waits_for_what_is_registered_and_for_nothing_else() -> None:
+    """Taking all modules apart takes half a second; a thread that still runs could take any time."""
+    code = """
+import atexit, sys, threading, time
+from pebbler.process import program
+from pebbler import cli
+def leave(arguments):
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    atexit.register(print, "cleaned up")
+    print("done")
+    return 1
+cli._devices = leave
+sys.argv[1:] = ["devices"]
+program()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "done\ncleaned up\n", "")
 
 
 def test_ignored_signals_stay_ignored() -> None:
@@ -78,7 +97,7 @@ def press(arguments):
     return 0
 cli._devices = press
 sys.argv[1:] = ["devices"]
-sys.exit(program())
+program()
 """
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
@@ -103,7 +122,7 @@ def load(arguments):
     return 0
 cli._devices = load
 sys.argv[1:] = ["devices"]
-sys.exit(program())
+program()
 """
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(

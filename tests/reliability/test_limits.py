@@ -13,7 +13,7 @@ from pebbler.instances.shapes import Layered
 from pebbler.solver.brute_force import brute_force
 from pebbler.solver.solve import solve
 
-from .limits import KINDS
+from .limits import KINDS, compared
 
 SLACK = 10.0
 """Seconds past the limit that are allowed here, for machines with other work; the study allows two."""
@@ -42,3 +42,9 @@ def test_a_model_that_takes_minutes_to_build_is_given_up() -> None:
 def test_exhaustive_search_refuses_what_it_cannot_search() -> None:
     with pytest.raises(Refusal, match="10001 tasks are too many"):
         brute_force(KINDS["10^4 tasks"]())
+
+
+def test_a_comparison_ends_soon_after_its_row_and_the_limit_of_its_bound() -> None:
+    run = compared("modnn", "contiguous")
+    assert run.ended.startswith("modnn: 5.638 s a round")
+    assert run.past < SLACK

@@ -10,8 +10,10 @@ LIMIT = 2.0
 """Seconds."""
 
 
-def timed(instance: Instance, method: str, memory: str) -> tuple[float, str]:
-    """Seconds that a method takes under the limit, by the clock that is reported, and how it ended.
+def timed(
+    instance: Instance, method: str, memory: str = "contiguous", limit: float = LIMIT
+) -> tuple[float, str]:
+    """Seconds that a method takes under a limit, by the clock that is reported, and how it ended.
 
     Raises
     ------
@@ -19,7 +21,7 @@ def timed(instance: Instance, method: str, memory: str) -> tuple[float, str]:
         When a document that pebbler made breaks a rule: a defect, not a method that does not apply.
     """
     try:
-        result = solve(instance, method, time_limit=LIMIT, memory=memory)  # type: ignore[arg-type]
+        result = solve(instance, method, time_limit=limit, memory=memory)  # type: ignore[arg-type]
     except FormatError:
         raise
     except PebblerError as error:

@@ -29,6 +29,12 @@ def members(group: int) -> int:
     return sum(of == group and state != "Z" for state, of in states)
 
 
+def children() -> list[int]:
+    """Ids of the processes that this one has started and that run."""
+    lists = [place.read_text() for place in Path("/proc/self/task").glob("*/children")]
+    return [pid for pid in map(int, " ".join(lists).split()) if alive(pid)]
+
+
 def _state_and_group(pid: int) -> tuple[str, int]:
     try:
         state, _, group, *_ = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()

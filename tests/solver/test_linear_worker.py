@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from pebbler.instances.errors import PebblerError
+from pebbler.instances.signals import held
 from pebbler.instances.workload import Workload
 from pebbler.solver.checkpoints import hot_checkpoints
 from pebbler.solver.flow import flow_model
-from pebbler.solver.interrupts import held
 from pebbler.solver.linear import LinearModel, ModelBuilder, list_linear_solvers, solve_linear
 from pebbler.solver.linear_worker import LinearWorker
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from pebbler.solver.child import Child, ChildEnded, _written
+from pebbler.instances.child import Child, ChildEnded, _written
 
-from .processes import alive, eventually, members
+from ..solver.processes import alive, eventually, members
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_files_and_programs_of_a_call_end_with_it(child: Child) -> None:
 
 PARENT = """
 import os, sys, time
-from pebbler.solver.child import Child
+from pebbler.instances.child import Child
 with Child() as child:
     child.start(os.getpid)
     print(child.result(), flush=True)

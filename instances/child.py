@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from threading import Lock, Thread, Timer
 from typing import IO, BinaryIO
 
-from .interrupts import held
+from .signals import held
 
 _LOOK_MS = 100
 """So often is looked whether a process that is silent has ended."""
