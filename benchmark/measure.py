@@ -22,10 +22,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ..instances.child import Child, ChildEnded
 from ..instances.errors import PebblerError
 from ..instances.files import write_atomically
 from ..instances.units import format_size
-from ..solver.child import Child, ChildEnded
 from ..validate.execution.backends import find_backend
 from . import measure_stages, smoke
 from .machine import origin

@@ -296,8 +296,9 @@ class CudaBackend:
         self, streams: Sequence[Stream], work: Sequence[tuple[str, Callable[[], object]]]
     ) -> CudaGraph:
         """Capture work as a CUDA graph."""
-        captured = [stream for stream in streams if isinstance(stream, CudaStream)]
-        graph = self._capturer.capture(captured, work)
+        first = streams[0]
+        assert isinstance(first, CudaStream)
+        graph = self._capturer.capture(streams, first.raw.handle, work)
         self._closing.callback(graph.close)
         return graph
 

@@ -17,13 +17,9 @@ import ctypes as c
 import gc
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from .cuda_libraries import Library, load_cuda
-from .device import DeviceError
-
-if TYPE_CHECKING:
-    from .cuda import CudaStream
+from .device import DeviceError, Stream
 
 _THREAD_LOCAL = 1
 _ACTIVE = 1
@@ -73,15 +69,17 @@ class Capturer:
         )
 
     def capture(
-        self, streams: Sequence[CudaStream], work: Sequence[tuple[str, Callable[[], object]]]
+        self, streams: Sequence[Stream], stream: int, work: Sequence[tuple[str, Callable[[], object]]]
     ) -> CudaGraph:
-        """Capture work on streams; nothing of it is done yet. See `Backend.capture`."""
-        stream: int = streams[0].raw.handle
+        """Capture work on streams; nothing of it is done yet. See `Backend.capture`.
+
+        `stream` is the driver's handle of the first.
+        """
         graph, handle = c.c_void_p(), c.c_void_p()
         with _without_collection():
             self._driver.call("cuStreamBeginCapture_v2", stream, _THREAD_LOCAL)
             try:
-                nodes = self._issue(streams, work)
+                nodes = self._issue(streams, stream, work)
             except BaseException:
                 # The streams leave the capture whatever this says; why it failed is known.
                 self._driver.status("cuStreamEndCapture", stream, c.byref(graph))
@@ -102,24 +100,24 @@ class Capturer:
         return found
 
     def _issue(
-        self, streams: Sequence[CudaStream], work: Sequence[tuple[str, Callable[[], object]]]
+        self, streams: Sequence[Stream], stream: int, work: Sequence[tuple[str, Callable[[], object]]]
     ) -> tuple[int, ...]:
         """Ask for all the work, on all streams; return the nodes of each piece."""
         first, *others = streams
         start = first.record()
-        for stream in others:
-            stream.wait(start)
+        for other in others:
+            other.wait(start)
         ends = [0]
         for name, issue in work:
             try:
                 issue()
-                ends.append(self._count(first.raw.handle))
+                ends.append(self._count(stream))
             except DeviceError as error:
                 raise DeviceError(
                     f"{name} cannot be part of a CUDA graph, run it without --graph: {error}"
                 ) from None
-        for stream in others:
-            first.wait(stream.record())
+        for other in others:
+            first.wait(other.record())
         return tuple(end - begin for begin, end in itertools.pairwise(ends))
 
     def _count(self, stream: int) -> int:
