@@ -15,8 +15,8 @@ from setuptools.command.build_py import build_py
 COMPILE = """
 from pebbler.heuristics.loading import kernels
 from pebbler.heuristics.methods import Limits
-from pebbler.solver.packing_search import load_search
-from pebbler.validate.concurrent import load_simulation
+from pebbler.solver.packing.search import load_search
+from pebbler.validate.streams.concurrent import load_simulation
 
 kernels(Limits())
 load_search()

@@ -3,4 +3,5 @@
 Importing the package registers its methods.
 """
 
-from . import comparators, layrub, modnn, network_wide, rematerialise, vdnn, vdnn_dyn
+from .papers import comparators, layrub, modnn, network_wide, vdnn, vdnn_dyn
+from .recomputation import rules as rematerialise

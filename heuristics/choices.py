@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..instances.instance import Task
-from .program import OutOfMemoryError, ProgramBuilder
+from .program.builder import OutOfMemoryError, ProgramBuilder
 
 
 def by_speed(task: Task) -> list[int]:

@@ -38,7 +38,7 @@ def kernels(_: Limits) -> None:
 
 @cache
 def _kernels() -> None:
-    from .search import LocalSearch  # with it comes Numba
+    from .search.search import LocalSearch  # with it comes Numba
 
     with telling_of_compiling():
         search = LocalSearch(_small(), "contiguous")

@@ -18,7 +18,7 @@ from typing import Literal
 from ..instances.errors import DefectError, PebblerError
 from ..instances.instance import Instance
 from ..instances.workload import Workload
-from ..validate.certificate import Certificate
+from ..validate.bounds.certificate import Certificate
 from ..validate.schedule import Schedule
 
 OnBetter = Callable[[int | None, int | None], None]

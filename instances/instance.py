@@ -14,7 +14,6 @@ from typing import Any, Literal
 import msgspec
 
 from .applied import Transform, transforms_of_words
-from .cluster import Cluster
 from .errors import FormatError
 from .figures import Natural as Natural
 from .figures import Positive as Positive
@@ -30,6 +29,7 @@ from .figures import (
     require_types,
     shown,
 )
+from .gpus.cluster import Cluster
 from .origin import LayerTasks, Origin, of_entries, of_labels
 
 _UNKNOWN = Origin()

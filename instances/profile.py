@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from .devices import Direction
+from .devices.device import Direction
+from .devices.kernels import Kernel
 from .errors import FormatError, PebblerError
 from .figures import Text, require_types
 from .files import read_document, write_document
 from .instance import Algorithm, Natural, Positive
-from .kernels import Kernel
 from .origin import Graph, LaunchTimes, MappingTimes
 
 

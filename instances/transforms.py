@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from .applied import Transform, TransformKind
-from .devices import whole_ns
+from .devices.device import whole_ns
 from .errors import PebblerError
 from .instance import Block, Instance, Task
 from .memory import require_parts_at_pages

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from .costs import (
+from .devices.device import Device, find_device
+from .devices.roofline import (
     Convolution,
     Pass,
     convolution_algorithms,
@@ -18,17 +19,16 @@ from .costs import (
     memory_bound_algorithms,
     product_algorithms,
 )
-from .devices import Device, find_device
 from .errors import FormatError, PebblerError
 from .figures import text_of
 from .instance import Algorithm, Block, Instance, Task
 from .memory import least_budget, parse_budget, require_budget, with_budget
-from .network import Layer, Network
+from .networks.builder import Layer, Network
+from .networks.taskgraph import FLOAT_BYTES, DataBlock, Graph, LayerTask, TaskGraph, task_graph
+from .networks.zoo import find_network
 from .origin import LayerTasks, Origin
 from .profile import Profile
-from .taskgraph import FLOAT_BYTES, DataBlock, Graph, LayerTask, TaskGraph, task_graph
 from .units import LARGEST
-from .zoo import find_network
 
 BATCH_NORM_NOTE = "batch norm takes its statistics over the sub-batch, so results differ from the whole batch"
 _TRANSPOSED: dict[Pass, Pass] = {"FP": "BP1", "BP1": "FP", "BP2": "BP2"}

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..instances.errors import DefectError, PebblerError
 from ..instances.files import checksum
 from ..instances.instance import Instance
-from ..validate.certificate import PAGED_ONLY, misses
+from ..validate.bounds.certificate import PAGED_ONLY, misses
 from ..validate.schedule import Schedule
 from .bounds import Bound, best_bound, certified_bound
 

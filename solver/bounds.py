@@ -15,8 +15,8 @@ from itertools import pairwise
 from ..heuristics.clock import OutOfTime, look
 from ..instances.instance import Instance
 from ..instances.transforms import in_pages
-from ..validate.certificate import Certificate, certify, name_of_bound
-from ..validate.exact_bounds import EvictableStay, SinglePeak
+from ..validate.bounds.arguments import EvictableStay, SinglePeak
+from ..validate.bounds.certificate import Certificate, certify, name_of_bound
 from ..validate.schedule import MemoryModel
 from .gradient_bounds import gradient_bound_ns
 

@@ -15,9 +15,9 @@ from itertools import accumulate
 
 from msgspec import UNSET
 
-from ..instances.cluster import SECOND, Cluster, Gradient
+from ..instances.gpus.cluster import SECOND, Cluster, Gradient
 from ..instances.instance import Instance
-from ..validate.exact_bounds import least_times
+from ..validate.bounds.arguments import least_times
 
 
 def gradient_bound_ns(instance: Instance) -> int:

@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..heuristics.methods import Answer, Limits, MethodError, MethodInfo, Refusal, find_method
-from ..instances.child import Child, ChildEnded
 from ..instances.errors import BudgetError, FormatError, PebblerError
 from ..instances.files import decode, encode, reread
 from ..instances.instance import Instance, Natural
+from ..instances.processes.child import Child, ChildEnded
 from ..instances.workload import Workload
-from ..validate.certificate import Certificate
+from ..validate.bounds.certificate import Certificate
 from ..validate.schedule import Schedule
 
 GRACE = 30.0

@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ..instances.instance import Algorithm, Block
-from .linear import GAP, SHARES
+from .linear.in_process import SHARES
+from .linear.model import GAP
 
 RANGE = 1e4
 """What the compute time and the pool are scaled to."""

@@ -17,7 +17,8 @@ from ..instances.memory import least_budget, require_budget
 from ..instances.workload import Workload
 from .answers import Answers, Ledger
 from .bounds import Bound, best_bound, compute_bound
-from .solve import Result, attempt
+from .result import Result
+from .solve import attempt
 
 _PART, _LEAST = 3, 1 / 20
 """A round may take a third of the time that is left, or a twentieth of all: a slow method sees several."""

@@ -11,7 +11,7 @@ import pytest
 
 from pebbler.heuristics import methods
 from pebbler.heuristics.methods import Answer, Limits, MethodInfo, Refusal
-from pebbler.heuristics.program import OutOfMemoryError, ProgramBuilder
+from pebbler.heuristics.program.builder import OutOfMemoryError, ProgramBuilder
 from pebbler.instances.files import write_instance
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import with_budget

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Container, Iterator
 from importlib import resources
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 import pebbler
@@ -23,8 +25,25 @@ def root(pytestconfig: pytest.Config) -> Path:
     return pytestconfig.rootpath
 
 
-def imports_of(file: Path, package: str) -> Iterator[str]:
-    """Modules of the project that a module of `package` imports, in full."""
+def library(root: Path) -> list[Path]:
+    """Every module of the library."""
+    face = root / "src" / "pebbler"
+    floors = [file for floor in FLOORS for file in (root / floor).rglob("*.py")]
+    return [*floors, *face.glob("*.py"), *(face / "cli").glob("*.py")]
+
+
+def name_of(file: Path, root: Path) -> str:
+    """Name of a module of the library."""
+    parts = file.relative_to(root).with_suffix("").parts
+    parts = parts[1:] if parts[0] == "src" else ("pebbler", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(file: Path, package: str, known: Container[str] = ()) -> Iterator[str]:
+    """Modules of the project that a module of `package` imports, lazily or not, in full.
+
+    What is imported from a package is a module where it is `known` to be one.
+    """
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "pebbler")
@@ -34,7 +53,8 @@ def imports_of(file: Path, package: str) -> Iterator[str]:
             if target == "pebbler":
                 yield from (f"pebbler.{alias.name}" for alias in node.names)
             elif target.startswith("pebbler."):
-                yield target
+                modules = {f"{target}.{alias.name}" for alias in node.names}
+                yield from {one if one in known else target for one in modules}
 
 
 def modules_of(root: Path, floor: str) -> Iterator[tuple[Path, str]]:
@@ -65,7 +85,7 @@ def test_every_data_file_is_shipped(root: Path) -> None:
         file
         for package, patterns in settings["package-data"].items()
         for pattern in patterns
-        for file in (root / package.removeprefix("pebbler").removeprefix(".")).glob(pattern)
+        for file in root.joinpath(*package.split(".")[1:]).glob(pattern)
     }
     data = {
         file
@@ -92,6 +112,34 @@ def test_a_floor_imports_only_itself_and_what_lies_below(root: Path, floor: str)
     for file, package in modules:
         reached = {target.split(".")[1] for target in imports_of(file, package)}
         assert reached <= allowed, f"{file.relative_to(root)} imports {sorted(reached - allowed)}"
+
+
+def test_no_modules_import_each_other_in_a_circle(root: Path) -> None:
+    names = {name_of(file, root): file for file in library(root)}
+    arrows = nx.DiGraph()
+    for name, file in names.items():
+        package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        arrows.add_edges_from((name, target) for target in imports_of(file, package, names) if target != name)
+    assert arrows.number_of_edges() > 1000
+    assert [sorted(part) for part in nx.strongly_connected_components(arrows) if len(part) > 1] == []
+
+
+def test_a_room_has_at_most_fifteen_modules(root: Path) -> None:
+    rooms = Counter(file.parent for file in library(root))
+    assert len(rooms) > 20
+    assert {str(room.relative_to(root)): count for room, count in rooms.items() if count > 15} == {}
+
+
+def test_scripts_that_write_pages_are_no_part_of_the_library(root: Path) -> None:
+    scripts = [*(root / "docs" / "scripts").glob("*.py"), *(root / "paper" / "scripts").glob("*.py")]
+    stems = {script.stem for script in scripts}
+    assert len(stems) == len(scripts) > 30
+    for file in library(root):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                assert not {alias.name.split(".")[0] for alias in node.names} & stems, file
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                assert node.module.split(".")[0] not in stems, file
 
 
 @pytest.mark.parametrize("floor", FLOORS)

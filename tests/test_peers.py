@@ -10,19 +10,21 @@ import msgspec
 import numpy as np
 import pytest
 
-from pebbler.benchmark.tiny import plain, scaled, tiny_instance, twisted, without_parts
 from pebbler.heuristics.methods import Limits, Refusal, list_methods
 from pebbler.instances.errors import BudgetError
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import least_budget, require_budget, unlimited_peak, with_budget
+from pebbler.instances.suites.tiny import plain, scaled, tiny_instance, twisted, without_parts
 from pebbler.instances.units import PAGE_BYTES, parse_size
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import best_bound, compute_bound
-from pebbler.solver.brute_force import brute_force
-from pebbler.solver.cp_sat import solve_divisible
-from pebbler.solver.flow import flow_bound, flow_model
-from pebbler.solver.linear import LinearModel, LinearResult, solve_linear
-from pebbler.solver.solve import Status, solve
+from pebbler.solver.cp_sat.model import solve_divisible
+from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.solver.flow.model import flow_bound, flow_model
+from pebbler.solver.linear.facade import solve_linear
+from pebbler.solver.linear.model import LinearModel, LinearResult
+from pebbler.solver.result import Status
+from pebbler.solver.solve import solve
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Schedule
 

@@ -16,9 +16,9 @@ import msgspec
 
 from ..instances.files import write_atomically
 from ..instances.instance import Instance
-from ..instances.manifest import Manifest
 from ..instances.profile import Profile
-from .certificate import Certificate
+from ..instances.suites.manifest import Manifest
+from .bounds.certificate import Certificate
 from .schedule import Schedule
 
 FORMATS: dict[str, type[msgspec.Struct]] = {

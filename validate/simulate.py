@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from ..instances.instance import Instance
-from .cluster_simulate import simulate_cluster
+from .gpus.simulate import simulate_cluster
 from .schedule import Operation, Schedule
 
 

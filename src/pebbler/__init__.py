@@ -9,48 +9,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .benchmark.compare import compare as compare
-    from .benchmark.compare import compare_auto as compare_auto
-    from .benchmark.plots import timeline as timeline
-    from .heuristics.layers import units as units
+    from .benchmark.comparison.compare import compare as compare
+    from .benchmark.comparison.compare import compare_auto as compare_auto
+    from .benchmark.pictures.schedule import timeline as timeline
     from .heuristics.methods import Answer as Answer
     from .heuristics.methods import Limits as Limits
     from .heuristics.methods import Refusal as Refusal
     from .heuristics.methods import find_method as find_method
     from .heuristics.methods import list_methods as list_methods
     from .heuristics.methods import register as register
-    from .heuristics.offload_search import evict as evict
-    from .heuristics.offload_search import find_scheme as find_scheme
-    from .heuristics.placement import build as build
-    from .heuristics.pool import Pool as Pool
-    from .heuristics.program import OutOfMemoryError as OutOfMemoryError
-    from .heuristics.program import ProgramBuilder as ProgramBuilder
-    from .heuristics.search import LocalSearch as LocalSearch
-    from .instances.cluster_workload import cluster_instances as cluster_instances
-    from .instances.cluster_workload import several_gpus as several_gpus
+    from .heuristics.papers.layers import units as units
+    from .heuristics.papers.modnn_eviction import evict as evict
+    from .heuristics.papers.modnn_eviction import find_scheme as find_scheme
+    from .heuristics.program.builder import OutOfMemoryError as OutOfMemoryError
+    from .heuristics.program.builder import ProgramBuilder as ProgramBuilder
+    from .heuristics.program.placement import build as build
+    from .heuristics.program.pool import Pool as Pool
+    from .heuristics.search.search import LocalSearch as LocalSearch
     from .instances.errors import PebblerError as PebblerError
     from .instances.files import read_instance as read_instance
     from .instances.files import write_instance as write_instance
+    from .instances.gpus.workload import cluster_instances as cluster_instances
+    from .instances.gpus.workload import several_gpus as several_gpus
     from .instances.instance import Algorithm as Algorithm
     from .instances.instance import Block as Block
     from .instances.instance import Instance as Instance
     from .instances.instance import Task as Task
+    from .instances.networks.zoo import find_network as find_network
+    from .instances.networks.zoo import list_networks as list_networks
     from .instances.profile import Profile as Profile
     from .instances.profile import read_profile as read_profile
     from .instances.profile import write_profile as write_profile
-    from .instances.suites import find_suite as find_suite
-    from .instances.suites import list_suites as list_suites
+    from .instances.suites.suite import find_suite as find_suite
+    from .instances.suites.suite import list_suites as list_suites
     from .instances.workload import Workload as Workload
-    from .instances.zoo import find_network as find_network
-    from .instances.zoo import list_networks as list_networks
     from .solver.bounds import best_bound as best_bound
     from .solver.solve import solve as solve
-    from .validate.certificate import Certificate as Certificate
-    from .validate.certificate import check_certificate as check_certificate
-    from .validate.certificate import read_certificate as read_certificate
-    from .validate.certificate import write_certificate as write_certificate
+    from .validate.bounds.certificate import Certificate as Certificate
+    from .validate.bounds.certificate import check_certificate as check_certificate
+    from .validate.bounds.certificate import read_certificate as read_certificate
+    from .validate.bounds.certificate import write_certificate as write_certificate
     from .validate.check import check as check
-    from .validate.cluster_check import check_schedule as check_schedule
+    from .validate.gpus.check import check_schedule as check_schedule
     from .validate.schedule import Operation as Operation
     from .validate.schedule import Residence as Residence
     from .validate.schedule import Schedule as Schedule
@@ -64,48 +64,48 @@ _HOMES = {
     "Algorithm": "instances.instance",
     "Answer": "heuristics.methods",
     "Block": "instances.instance",
-    "Certificate": "validate.certificate",
+    "Certificate": "validate.bounds.certificate",
     "Instance": "instances.instance",
     "Limits": "heuristics.methods",
-    "LocalSearch": "heuristics.search",
+    "LocalSearch": "heuristics.search.search",
     "Operation": "validate.schedule",
-    "OutOfMemoryError": "heuristics.program",
+    "OutOfMemoryError": "heuristics.program.builder",
     "PebblerError": "instances.errors",
-    "Pool": "heuristics.pool",
+    "Pool": "heuristics.program.pool",
     "Profile": "instances.profile",
-    "ProgramBuilder": "heuristics.program",
+    "ProgramBuilder": "heuristics.program.builder",
     "Refusal": "heuristics.methods",
     "Residence": "validate.schedule",
     "Schedule": "validate.schedule",
     "Task": "instances.instance",
     "Workload": "instances.workload",
     "best_bound": "solver.bounds",
-    "build": "heuristics.placement",
+    "build": "heuristics.program.placement",
     "check": "validate.check",
-    "check_certificate": "validate.certificate",
-    "check_schedule": "validate.cluster_check",
-    "cluster_instances": "instances.cluster_workload",
-    "compare": "benchmark.compare",
-    "compare_auto": "benchmark.compare",
-    "evict": "heuristics.offload_search",
+    "check_certificate": "validate.bounds.certificate",
+    "check_schedule": "validate.gpus.check",
+    "cluster_instances": "instances.gpus.workload",
+    "compare": "benchmark.comparison.compare",
+    "compare_auto": "benchmark.comparison.compare",
+    "evict": "heuristics.papers.modnn_eviction",
     "find_method": "heuristics.methods",
-    "find_network": "instances.zoo",
-    "find_scheme": "heuristics.offload_search",
-    "find_suite": "instances.suites",
+    "find_network": "instances.networks.zoo",
+    "find_scheme": "heuristics.papers.modnn_eviction",
+    "find_suite": "instances.suites.suite",
     "list_methods": "heuristics.methods",
-    "list_networks": "instances.zoo",
-    "list_suites": "instances.suites",
-    "read_certificate": "validate.certificate",
+    "list_networks": "instances.networks.zoo",
+    "list_suites": "instances.suites.suite",
+    "read_certificate": "validate.bounds.certificate",
     "read_instance": "instances.files",
     "read_profile": "instances.profile",
     "read_schedule": "validate.schedule",
     "register": "heuristics.methods",
-    "several_gpus": "instances.cluster_workload",
+    "several_gpus": "instances.gpus.workload",
     "simulate": "validate.simulate",
     "solve": "solver.solve",
-    "timeline": "benchmark.plots",
-    "units": "heuristics.layers",
-    "write_certificate": "validate.certificate",
+    "timeline": "benchmark.pictures.schedule",
+    "units": "heuristics.papers.layers",
+    "write_certificate": "validate.bounds.certificate",
     "write_instance": "instances.files",
     "write_profile": "instances.profile",
     "write_schedule": "validate.schedule",

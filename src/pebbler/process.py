@@ -13,8 +13,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-INTERRUPTED = 128 + signal.SIGINT
-"""Exit status after Ctrl-C; after another signal it is 128 and its number, as in a shell."""
+from .statuses import INTERRUPTED
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
@@ -39,7 +38,7 @@ def program() -> NoReturn:
         try:
             signals.handle()
             _keep_output()
-            from .cli import main
+            from .cli.main import main
 
             status = main()
         finally:

@@ -1,9 +1,9 @@
 """Plain enumeration of everything that one GPU can do in divisible memory: slow, and meant to be obvious.
 
-It shares nothing with `solver/brute_force.py`: no estimate of what is left, no rule that says what is worth
-doing, no order of decisions. At any instant, any idle stream may start anything that is allowed, and any
-block that nothing uses may be dropped, even if that loses it. Only states that have been met at no more cost
-are not looked at twice.
+It shares nothing with `solver/exhaustive/brute_force.py`: no estimate of what is left, no rule that says what
+is worth doing, no order of decisions. At any instant, any idle stream may start anything that is allowed, and
+any block that nothing uses may be dropped, even if that loses it. Only states that have been met at no more
+cost are not looked at twice.
 """
 
 from __future__ import annotations

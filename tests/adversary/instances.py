@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from pebbler.instances.cluster import Cluster, Gradient
+from pebbler.instances.gpus.cluster import Cluster, Gradient
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import footprint, least_budget
 from pebbler.instances.units import PAGE_BYTES, ceil_to

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pebbler.benchmark.machine import made_here
-from pebbler.benchmark.page import markdown, publish
+from pebbler.benchmark.output.machine import made_here
+from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.instances.files import encode
 
 from .attack import Contradiction, attacked

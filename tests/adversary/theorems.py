@@ -27,21 +27,23 @@ from pebbler.instances.instance import Instance
 from pebbler.instances.memory import least_budget, with_budget
 from pebbler.instances.transforms import in_pages, in_parts
 from pebbler.solver.bounds import best_bound, compute_bound, single_peak_bound
-from pebbler.solver.brute_force import brute_force
-from pebbler.solver.cluster_brute_force import cluster_brute_force
-from pebbler.solver.cluster_flow import cluster_flow_bound
-from pebbler.solver.cp_sat import solve_divisible
-from pebbler.solver.flow import Integrality, Window, bound_name, flow_model, proven
-from pebbler.solver.flow_recompute import recompute_bound
+from pebbler.solver.cp_sat.model import solve_divisible
+from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.solver.exhaustive.gpus import cluster_brute_force
+from pebbler.solver.flow.gpus import cluster_flow_bound
+from pebbler.solver.flow.model import Integrality, Window, bound_name, flow_model, proven
+from pebbler.solver.flow.recompute import recompute_bound
+from pebbler.solver.flow.stages import Thresholds, refine_bound
+from pebbler.solver.flow.windows import Windows
 from pebbler.solver.gradient_bounds import gradient_bound_ns
-from pebbler.solver.linear import LinearModel, LinearResult, solve_linear
-from pebbler.solver.refine import Thresholds, refine_bound
-from pebbler.solver.solve import Status, solve
-from pebbler.solver.windows import Windows
-from pebbler.validate.certificate import certify, check_certificate
+from pebbler.solver.linear.facade import solve_linear
+from pebbler.solver.linear.model import LinearModel, LinearResult
+from pebbler.solver.result import Status
+from pebbler.solver.solve import solve
+from pebbler.validate.bounds.arguments import Prices, SinglePeak, least_times
+from pebbler.validate.bounds.certificate import certify, check_certificate
+from pebbler.validate.bounds.reruns import rerun_intervals
 from pebbler.validate.check import check
-from pebbler.validate.exact_bounds import Prices, SinglePeak, least_times
-from pebbler.validate.exact_reruns import rerun_intervals
 from pebbler.validate.schedule import MemoryModel
 
 from .enumeration import Enumeration, TooManyError

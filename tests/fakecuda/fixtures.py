@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from pebbler.instances.instance import Instance
-from pebbler.validate.execution.cuda_calls import Pass
+from pebbler.validate.execution.cuda.providers import Pass
 
 from .build import MissingError, build
 

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pebbler.validate.execution.cuda import CudaBackend, CudaStream
-from pebbler.validate.execution.cuda_calls import Convolution, Operand, Own, Pass, algorithm_number
-from pebbler.validate.execution.cuda_libraries import Library
-from pebbler.validate.execution.cudnn import Cudnn
+from pebbler.validate.execution.cuda.backend import CudaBackend, CudaStream
+from pebbler.validate.execution.cuda.calls import Own, algorithm_number
+from pebbler.validate.execution.cuda.cudnn import Cudnn
+from pebbler.validate.execution.cuda.libraries import Library
+from pebbler.validate.execution.cuda.providers import Convolution, Operand, Pass
 from pebbler.validate.execution.device import DeviceError
 
 from .fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda  # noqa: F401

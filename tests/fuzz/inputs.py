@@ -10,18 +10,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pebbler import Workload, best_bound, solve
-from pebbler.benchmark.jobs import Found, Setting
-from pebbler.benchmark.machine import origin
-from pebbler.benchmark.problems import About
-from pebbler.benchmark.results import Results, Run
+from pebbler.benchmark.output.machine import origin
+from pebbler.benchmark.sweeps.jobs import Found, Setting
+from pebbler.benchmark.sweeps.problems import About
+from pebbler.benchmark.sweeps.results import Results, Run
 from pebbler.heuristics.parts import with_parts
-from pebbler.instances.cluster_workload import cluster_instances, several_gpus
 from pebbler.instances.files import encode
+from pebbler.instances.gpus.workload import cluster_instances, several_gpus
 from pebbler.instances.instance import Instance
 from pebbler.instances.profile import CopyTimes, Machine, Profile, TaskTimes
-from pebbler.instances.suites import find_suite, members
+from pebbler.instances.suites.suite import find_suite, members
 from pebbler.instances.transforms import with_inputs_on_clock, with_recomputation
-from pebbler.validate.certificate import Certificate
+from pebbler.validate.bounds.certificate import Certificate
 from pebbler.validate.schedule import Schedule
 
 CONFIG = b"""title = "a run that is there"
@@ -277,7 +277,7 @@ def _profile() -> Profile:
 
 def _device() -> bytes:
     """The packaged file, as far as it tells of one device."""
-    text = resources.files("pebbler.instances").joinpath("devices.toml").read_text("utf-8")
+    text = resources.files("pebbler.instances.devices").joinpath("devices.toml").read_text("utf-8")
     found = re.search(r"^\[K40\].*?(?=^\[(?!K40))", text, re.MULTILINE | re.DOTALL)
     assert found is not None
     return found[0].encode()

@@ -19,8 +19,8 @@ from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
 
-from pebbler.benchmark import page
-from pebbler.benchmark.machine import origin
+from pebbler.benchmark.output import markdown as page
+from pebbler.benchmark.output.machine import origin
 from pebbler.instances.files import write_atomically
 
 from .inputs import FORMS, Form, seeds

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from pebbler.cli import _parser
+from pebbler.cli.main import _parser
 
 from .inputs import FORMS, seeds
 from .mutations import damaged

@@ -114,7 +114,7 @@ def _read(place: Path) -> str:
 
 def _run(arguments: list[str], folder: str) -> tuple[int, float]:
     """Run a command as the program does; an exception that gets out has a traceback and status 1."""
-    from pebbler.cli import main
+    from pebbler.cli.main import main
 
     os.chdir(folder)
     streams = [os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) for name in (OUT, ERR)]
@@ -139,10 +139,10 @@ def _run(arguments: list[str], folder: str) -> tuple[int, float]:
 
 def _serve() -> None:
     # what commands import is loaded outside their time
-    import pebbler.benchmark.compare
-    import pebbler.benchmark.report
-    import pebbler.benchmark.runner
-    import pebbler.cli
+    import pebbler.benchmark.comparison.compare
+    import pebbler.benchmark.report.report
+    import pebbler.benchmark.sweeps.runner
+    import pebbler.cli.main
     import pebbler.solver  # noqa: F401
 
     answers = os.fdopen(os.dup(1), "w")

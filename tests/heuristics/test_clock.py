@@ -12,18 +12,19 @@ import pytest
 
 from pebbler.heuristics import clock
 from pebbler.heuristics.clock import OutOfTime, look, until
-from pebbler.heuristics.layerwise import passes
 from pebbler.heuristics.methods import Limits, find_method
-from pebbler.heuristics.placement import pack
-from pebbler.heuristics.program import ProgramBuilder
-from pebbler.heuristics.reruns import each_stage
-from pebbler.heuristics.search_problem import problem_of
-from pebbler.instances.generators import Knobs, generate
+from pebbler.heuristics.papers.layerwise import passes
+from pebbler.heuristics.program.builder import ProgramBuilder
+from pebbler.heuristics.program.placement import pack
+from pebbler.heuristics.recomputation.reruns import each_stage
+from pebbler.heuristics.search.problem import problem_of
 from pebbler.instances.instance import Instance
-from pebbler.instances.shapes import Recurrent
+from pebbler.instances.suites.generators import Knobs, generate
+from pebbler.instances.suites.shapes import Recurrent
 from pebbler.instances.workload import Workload
 from pebbler.solver import guests
-from pebbler.solver.solve import Status, solve
+from pebbler.solver.result import Status
+from pebbler.solver.solve import solve
 
 
 @pytest.fixture(scope="module")

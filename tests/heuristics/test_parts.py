@@ -8,17 +8,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from pebbler.benchmark.tiny import tiny_instance
 from pebbler.heuristics.gaps import Guide, gaps_of
-from pebbler.heuristics.local_search import furthest_parts
 from pebbler.heuristics.methods import Limits, Refusal, find_method
-from pebbler.heuristics.modnn import modnn, modnn_parts
+from pebbler.heuristics.papers.modnn import modnn, modnn_parts
 from pebbler.heuristics.parts import chains, require_alike, tensors_of, with_parts
-from pebbler.heuristics.search import LocalSearch
-from pebbler.heuristics.search_kernel import ANY, HIGH, IMPOSSIBLE, LOW, arrange, simulate, state_for
-from pebbler.heuristics.search_problem import decisions_of, gap_keys, problem_of, program_of
+from pebbler.heuristics.search.kernel import ANY, HIGH, IMPOSSIBLE, LOW, arrange, simulate, state_for
+from pebbler.heuristics.search.method import furthest_parts
+from pebbler.heuristics.search.problem import decisions_of, gap_keys, problem_of, program_of
+from pebbler.heuristics.search.search import LocalSearch
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import unlimited_peak, with_budget
+from pebbler.instances.suites.tiny import tiny_instance
 from pebbler.instances.transforms import in_parts, split_parts, with_engines, with_inputs_on_clock
 from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload

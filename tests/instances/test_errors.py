@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from pebbler import find_method, find_network, find_suite
-from pebbler.instances.caffe import find_layer
-from pebbler.instances.devices import find_device
+from pebbler.instances.devices.caffe import find_layer
+from pebbler.instances.devices.device import find_device
 from pebbler.instances.errors import LONGEST, BudgetError, DefectError, FormatError, PebblerError, printable
-from pebbler.instances.torch_workload import find_step
+from pebbler.instances.importers.torch_workload import find_step
 from pebbler.instances.transforms import with_link
 from pebbler.instances.units import parse_size, parse_time
 from pebbler.instances.workload import Workload

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pebbler.instances.cluster import Cluster, Gradient
 from pebbler.instances.errors import FormatError
 from pebbler.instances.figures import MOST_CHARACTERS, distinct, is_text, sentence_of, text_of
+from pebbler.instances.gpus.cluster import Cluster, Gradient
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.units import LARGEST
 

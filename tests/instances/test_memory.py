@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pebbler.benchmark.chain import chain_instance
+from chain import chain_instance
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import (
@@ -23,7 +23,7 @@ from pebbler.instances.memory import (
     why_infeasible,
     with_budget,
 )
-from pebbler.solver.brute_force import brute_force
+from pebbler.solver.exhaustive.brute_force import brute_force
 
 
 def block(name: str, size: int, **keys: object) -> Block:

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from pebbler.benchmark.problems import FileProblem, about
-from pebbler.heuristics.layers import units
+from pebbler.benchmark.sweeps.problems import FileProblem, about
+from pebbler.heuristics.papers.layers import units
 from pebbler.instances.errors import FormatError
 from pebbler.instances.files import encode, read_instance, read_summed_instance, reread, write_instance
 from pebbler.instances.instance import Algorithm, Instance, Task
 from pebbler.instances.origin import LayerTasks, MappingTimes, Origin
 from pebbler.instances.transforms import with_recomputation
 from pebbler.instances.workload import Workload
-from pebbler.validate.certificate import check_certificate, read_certificate
+from pebbler.validate.bounds.certificate import check_certificate, read_certificate
 from pebbler.validate.check import check
 from pebbler.validate.schedule import read_schedule
 

@@ -3,15 +3,15 @@ import sys
 import msgspec
 import pytest
 
-from pebbler.instances.costs import dense_algorithms, memory_bound_algorithms
-from pebbler.instances.devices import find_device
+from pebbler.instances.devices.device import find_device
+from pebbler.instances.devices.roofline import dense_algorithms, memory_bound_algorithms
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.files import encode, read_instance, write_instance
 from pebbler.instances.memory import ideal_ns, least_budget, unlimited_peak
+from pebbler.instances.networks.taskgraph import Graph
+from pebbler.instances.networks.zoo import list_networks
 from pebbler.instances.origin import Origin
-from pebbler.instances.taskgraph import Graph
 from pebbler.instances.workload import Workload
-from pebbler.instances.zoo import list_networks
 
 LARGE = ("resnet1001", "resnet1172", "resnet1304", "resnet1517", "lstm_rnn")
 

@@ -15,8 +15,8 @@ from statistics import median
 
 from pebbler import list_methods
 from pebbler.heuristics.methods import find_method
-from pebbler.instances.child import Child
 from pebbler.instances.instance import Instance
+from pebbler.instances.processes.child import Child
 from pebbler.instances.workload import Workload
 
 from .pages import write_section

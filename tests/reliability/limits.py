@@ -19,11 +19,11 @@ from threading import Timer
 import numpy as np
 
 from pebbler import list_methods
-from pebbler.instances.child import Child, ChildEnded
-from pebbler.instances.cluster_workload import cluster_instances, several_gpus
-from pebbler.instances.generators import Knobs, generate
+from pebbler.instances.gpus.workload import cluster_instances, several_gpus
 from pebbler.instances.instance import Instance
-from pebbler.instances.shapes import Layered, Recurrent, Residual
+from pebbler.instances.processes.child import Child, ChildEnded
+from pebbler.instances.suites.generators import Knobs, generate
+from pebbler.instances.suites.shapes import Layered, Recurrent, Residual
 from pebbler.instances.transforms import split_parts
 from pebbler.instances.workload import Workload
 

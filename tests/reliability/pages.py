@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pebbler.benchmark.machine import origin
-from pebbler.benchmark.page import markdown, publish
+from pebbler.benchmark.output.machine import origin
+from pebbler.benchmark.output.markdown import markdown, publish
 
 DOCS = Path(__file__).parents[2] / "docs"
 

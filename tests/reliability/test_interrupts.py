@@ -51,7 +51,7 @@ def test_what_native_code_writes_is_not_in_the_output(tmp_path: Path) -> None:
     code = """
 import os, sys
 from pebbler.process import program
-from pebbler import cli
+from pebbler.cli import main as cli
 def noisy(arguments):
     os.write(1, b"from native code\\n")
     os.system("echo from a program")
@@ -71,7 +71,7 @@ def test_the_end_waits_for_what_is_registered_and_for_nothing_else() -> None:
     code = """
 import atexit, sys, threading, time
 from pebbler.process import program
-from pebbler import cli
+from pebbler.cli import main as cli
 def leave(arguments):
     threading.Thread(target=time.sleep, args=(600,)).start()
     atexit.register(print, "cleaned up")
@@ -91,7 +91,7 @@ def test_ignored_signals_stay_ignored() -> None:
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 from pebbler.process import program
-from pebbler import cli
+from pebbler.cli import main as cli
 def press(arguments):
     os.kill(os.getpid(), signal.SIGINT)
     return 0
@@ -111,7 +111,7 @@ def test_a_signal_in_an_import_waits_for_its_end(tmp_path: Path, number: signal.
     code = """
 import sys
 from pebbler.process import program
-from pebbler import cli
+from pebbler.cli import main as cli
 def load(arguments):
     try:
         import slow_module

@@ -8,9 +8,9 @@ import pytest
 from numpy.random import default_rng
 
 from pebbler.heuristics.methods import Refusal
-from pebbler.instances.generators import Knobs, generate
-from pebbler.instances.shapes import Layered
-from pebbler.solver.brute_force import brute_force
+from pebbler.instances.suites.generators import Knobs, generate
+from pebbler.instances.suites.shapes import Layered
+from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.solve import solve
 
 from .limits import KINDS, compared

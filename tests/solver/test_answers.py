@@ -14,7 +14,7 @@ from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
 from pebbler.solver.answers import Answers, ContradictionError, Ledger
 from pebbler.solver.bounds import Bound, certified_bound, compute_bound
-from pebbler.validate.certificate import certify
+from pebbler.validate.bounds.certificate import certify
 from pebbler.validate.schedule import Schedule
 
 MS = 10**6

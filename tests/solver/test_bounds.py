@@ -9,14 +9,14 @@ from random import Random
 import msgspec
 import pytest
 
-from pebbler.benchmark.tiny import tiny_instance
 from pebbler.heuristics.clock import until
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import ideal_ns, least_budget, unlimited_peak, with_budget
+from pebbler.instances.suites.tiny import tiny_instance
 from pebbler.instances.transforms import in_pages
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, _Queue, best_bound, compute_bound, single_peak_bound
-from pebbler.validate.exact_bounds import EvictableStay
+from pebbler.validate.bounds.arguments import EvictableStay
 
 
 def block(name: str, size: int, out: int | None = None, back: int | None = None, **keys: object) -> Block:

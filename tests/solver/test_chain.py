@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from pebbler.benchmark import chain
-from pebbler.benchmark.chain import (
+import chain
+from chain import (
     BEGIN,
     END,
     LINKS,

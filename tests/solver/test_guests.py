@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import force_setattr, replace
 
 import pebbler
-from pebbler.benchmark.compare import compare, compare_auto
-from pebbler.benchmark.plan import planned
-from pebbler.cli import main
+from pebbler.benchmark.comparison.compare import compare, compare_auto
+from pebbler.benchmark.comparison.plan import planned
+from pebbler.cli.main import main
 from pebbler.heuristics import methods
 from pebbler.heuristics.methods import Answer, Limits, Method, MethodError, MethodInfo
 from pebbler.instances.files import encode, write_instance
@@ -26,7 +26,8 @@ from pebbler.instances.workload import Workload
 from pebbler.solver import guests
 from pebbler.solver.answers import Answers
 from pebbler.solver.guests import Host
-from pebbler.solver.solve import Status, attempt, solve
+from pebbler.solver.result import Status
+from pebbler.solver.solve import attempt, solve
 from pebbler.validate.schedule import write_schedule
 
 from .processes import alive, eventually

@@ -9,19 +9,20 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from pebbler.benchmark.tiny import tiny_instance
 from pebbler.heuristics.methods import Answer, Limits, Method, Refusal, list_methods, register
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import with_budget
+from pebbler.instances.suites.tiny import tiny_instance
 from pebbler.instances.transforms import in_pages
 from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.solver.answers import Answers
 from pebbler.solver.bounds import Bound, best_bound, certified_bound
-from pebbler.solver.solve import Result, Status, solve
-from pebbler.validate.certificate import certify, sealed
+from pebbler.solver.result import Result, Status
+from pebbler.solver.solve import solve
+from pebbler.validate.bounds.certificate import certify, sealed
 from pebbler.validate.schedule import MemoryModel
 
 MIB = 2**20

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from pebbler.benchmark.compare import compare_auto
-from pebbler.benchmark.plan import auto_budget, instances_of
+from pebbler.benchmark.comparison.compare import compare_auto
+from pebbler.benchmark.comparison.plan import auto_budget, instances_of
 from pebbler.heuristics.methods import Answer, Limits, Method, Refusal, find_method
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import least_budget
+from pebbler.instances.networks.zoo import list_networks
 from pebbler.instances.workload import Workload
-from pebbler.instances.zoo import list_networks
 from pebbler.solver import sub_batch_search
 from pebbler.solver.bounds import Bound, best_bound
 from pebbler.solver.solve import solve

@@ -7,8 +7,8 @@ from random import Random
 
 from msgspec.structs import replace
 
-from pebbler.heuristics.cluster import weave
-from pebbler.instances.cluster import Cluster, Gradient
+from pebbler.heuristics.spread import weave
+from pebbler.instances.gpus.cluster import Cluster, Gradient
 from pebbler.instances.instance import Instance
 from pebbler.validate.schedule import Schedule
 

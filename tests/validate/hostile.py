@@ -9,7 +9,7 @@ from random import Random
 
 import msgspec
 
-from pebbler.instances.cluster import SECOND, Cluster, Gradient
+from pebbler.instances.gpus.cluster import SECOND, Cluster, Gradient
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 
 

@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 
-from pebbler.heuristics.program import OutOfMemoryError, ProgramBuilder
+from pebbler.heuristics.program.builder import OutOfMemoryError, ProgramBuilder
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import least_budget
 from pebbler.instances.units import PAGE_BYTES, ceil_to

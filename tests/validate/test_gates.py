@@ -14,7 +14,7 @@ from pebbler.instances.errors import FormatError
 from pebbler.instances.instance import Instance
 from pebbler.instances.units import PAGE_BYTES
 from pebbler.validate.check import check
-from pebbler.validate.cluster_check import check_cluster, check_schedule
+from pebbler.validate.gpus.check import check_cluster, check_schedule
 from pebbler.validate.schedule import Schedule
 
 from .cluster_programs import random_cluster_case

@@ -9,11 +9,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pebbler.benchmark.best_known import best_known
+from pebbler.benchmark.sweeps.best_known import best_known
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Instance
-from pebbler.instances.manifest import write_suite
-from pebbler.instances.suites import find_suite, members
+from pebbler.instances.suites.manifest import write_suite
+from pebbler.instances.suites.suite import find_suite, members
 from pebbler.validate.schedule import Schedule
 from pebbler.validate.schemas import FORMATS, json_schema, write_schemas
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...instances.errors import PebblerError
-from .convolutions import PROVIDERS
+from .cuda.providers import PROVIDERS
 
 if TYPE_CHECKING:
     from .device import Backend
@@ -37,11 +37,11 @@ def find_backend(name: str, providers: Sequence[str] = ()) -> Callable[[], Backe
     if name == "cpu":
         if providers:
             raise PebblerError("providers of convolutions are for --backend cuda; the CPU has its own")
-        from .cpu import CpuBackend
+        from .cpu.backend import CpuBackend
 
         return CpuBackend
     if name == "cuda":
-        from .cuda import CudaBackend
+        from .cuda.backend import CudaBackend
 
         return partial(CudaBackend, providers=tuple(providers) or PROVIDERS[:1])
     raise PebblerError(f"there is no backend '{name}'; there are {', '.join(BACKENDS)}")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...instances.network import LOSSES, Layer, Network
+from ...instances.networks.builder import LOSSES, Layer, Network
 
 Data = dict[str, NDArray[Any]]
 """Arrays by name: ``X(l)`` of the whole batch, ``W(l)``, ``labels(l)`` of the whole batch."""

@@ -15,17 +15,14 @@ from textwrap import indent
 
 from ...instances.errors import PebblerError, printable
 from ...instances.instance import Instance
-from ...instances.network import LOSSES
+from ...instances.networks.builder import LOSSES
 from ...instances.units import format_size, format_time
 from ..schedule import Schedule
-from .convolutions import provider_of
-from .cuda_calls import (
+from .cuda.calls import (
     PLAIN,
     Argument,
     Call,
-    Convolution,
     First,
-    Operand,
     Own,
     Product,
     Scratch,
@@ -36,6 +33,7 @@ from .cuda_calls import (
     scratch_bytes,
     source,
 )
+from .cuda.providers import Convolution, Operand, provider_of
 from .data import weight_shape
 from .kernel import Kernel
 from .plan import Load, Mapped, Place, Plan, Step, plan

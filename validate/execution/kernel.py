@@ -41,8 +41,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances.errors import PebblerError
-from ...instances.network import LOSSES, Layer, Network, Shape
-from ...instances.taskgraph import READ_INPUTS, READ_OUTPUT, WEIGHTED, LayerTask, Role, TaskGraph
+from ...instances.networks.builder import LOSSES, Layer, Network, Shape
+from ...instances.networks.taskgraph import READ_INPUTS, READ_OUTPUT, WEIGHTED, LayerTask, Role, TaskGraph
 
 LRN = (5, 1e-4, 0.75, 1.0)
 """n, alpha, beta and k of local response normalisation (Krizhevsky et al. 2012 as in Caffe, k = 1)."""

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from ...instances.errors import PebblerError
 from ...instances.instance import Instance
-from ...instances.taskgraph import TaskGraph, task_graph
-from ...instances.zoo import find_network
+from ...instances.networks.taskgraph import TaskGraph, task_graph
+from ...instances.networks.zoo import find_network
 from .kernel import Kernel, kernels_of
 
 _Value = TypeVar("_Value")

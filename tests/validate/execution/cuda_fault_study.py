@@ -15,9 +15,9 @@ from pathlib import Path
 from random import Random
 
 from pebbler import Workload, solve
-from pebbler.benchmark.page import markdown, publish
+from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.instances.instance import Instance
-from pebbler.validate.execution.cuda import CudaBackend
+from pebbler.validate.execution.cuda.backend import CudaBackend
 from pebbler.validate.execution.data import initial
 from pebbler.validate.execution.executor import Executor
 from pebbler.validate.execution.faults import essential_waits, executions_until_damage

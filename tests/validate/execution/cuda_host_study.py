@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from pebbler import Workload, solve
-from pebbler.benchmark.page import markdown, publish
+from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.validate.execution.backends import find_backend
-from pebbler.validate.execution.convolutions import PROVIDERS
-from pebbler.validate.execution.cuda import CudaBackend
+from pebbler.validate.execution.cuda.backend import CudaBackend
+from pebbler.validate.execution.cuda.providers import PROVIDERS
 from pebbler.validate.execution.data import initial
 from pebbler.validate.execution.executor import Executor
 from pebbler.validate.execution.plan import plan
-from pebbler.validate.execution.profiler import profile
+from pebbler.validate.execution.profiling.profiler import profile
 from pebbler.validate.execution.rebuild import rebuild
 
 from ...fakecuda.fixtures import load_fake_cuda

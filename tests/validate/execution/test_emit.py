@@ -19,7 +19,7 @@ from pebbler import Workload, solve
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
 from pebbler.instances.transforms import split_parts
-from pebbler.validate.execution.cuda_calls import source
+from pebbler.validate.execution.cuda.calls import source
 from pebbler.validate.execution.emit import emit
 from pebbler.validate.execution.rebuild import rebuild
 from pebbler.validate.schedule import Schedule

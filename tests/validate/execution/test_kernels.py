@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from pebbler import solve
 from pebbler.instances import workload
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.network import Network, NetworkBuilder, Shape
-from pebbler.instances.taskgraph import task_graph
+from pebbler.instances.networks.builder import Network, NetworkBuilder, Shape
+from pebbler.instances.networks.taskgraph import task_graph
+from pebbler.instances.networks.zoo import find_network
 from pebbler.instances.workload import Workload
-from pebbler.instances.zoo import find_network
 from pebbler.validate.execution import rebuild as rebuild_module
-from pebbler.validate.execution.cpu import CpuBackend
+from pebbler.validate.execution.cpu.backend import CpuBackend
 from pebbler.validate.execution.data import Data, initial
 from pebbler.validate.execution.executor import Execution, Executor
 from pebbler.validate.execution.kernel import keep, kernels_of, resampling

@@ -11,10 +11,10 @@ from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
 from pebbler.instances.origin import MappingTimes
 from pebbler.instances.workload import Workload
-from pebbler.validate.execution.cpu import CpuBackend
+from pebbler.validate.execution.cpu.backend import CpuBackend
 from pebbler.validate.execution.mapping import mapping_ns, simulate_issued
 from pebbler.validate.execution.plan import Mapped, Place, Plan, Step, plan
-from pebbler.validate.execution.profiler import profile
+from pebbler.validate.execution.profiling.profiler import profile
 from pebbler.validate.execution.rebuild import rebuild
 from pebbler.validate.schedule import Operation, Schedule
 from pebbler.validate.simulate import nominal_ns, simulate

@@ -4,7 +4,7 @@ import numpy as np
 
 from pebbler import solve
 from pebbler.instances.workload import Workload
-from pebbler.validate.execution.cpu import CpuBackend
+from pebbler.validate.execution.cpu.backend import CpuBackend
 from pebbler.validate.execution.data import Data, initial
 from pebbler.validate.execution.executor import Executor
 from pebbler.validate.execution.plan import plan

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from pebbler import list_methods, solve
-from pebbler.heuristics.program import ProgramBuilder
+from pebbler.heuristics.program.builder import ProgramBuilder
 from pebbler.instances import transforms
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import least_budget, with_budget
+from pebbler.instances.networks.zoo import find_network
 from pebbler.instances.units import PAGE_BYTES, ceil_to
 from pebbler.instances.workload import Workload
-from pebbler.instances.zoo import find_network
 from pebbler.validate.check import check
-from pebbler.validate.execution.cpu import CpuBackend
+from pebbler.validate.execution.cpu.backend import CpuBackend
 from pebbler.validate.execution.device import DeviceError
 from pebbler.validate.execution.kernel import EXECUTABLE
 from pebbler.validate.execution.trial import Trial, attempt

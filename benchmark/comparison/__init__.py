@@ -1,0 +1,1 @@
+"""Methods side by side on one problem."""

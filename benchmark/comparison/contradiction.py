@@ -1,0 +1,53 @@
+"""Keeping both sides of a contradiction: a schedule that was checked, and the bound above it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from ...instances.files import write_atomically, write_instance
+from ...solver.answers import ContradictionError
+from ...validate.bounds.certificate import write_certificate
+from ...validate.schedule import write_schedule
+from ..output.names import file_name
+
+
+@contextmanager
+def keeping(folder: Path) -> Iterator[None]:
+    """Write what contradicts each other into a folder, which is made, and say so in the error.
+
+    These are, for the instance NAME, ``NAME.contradiction.instance.json``, the same with ``schedule`` and
+    with ``certificate``, or with ``bound`` where a bound has no certificate.
+
+    Raises
+    ------
+    ContradictionError
+        The one that comes, with the place of the files.
+    """
+    try:
+        yield
+    except ContradictionError as error:
+        files = _write(error, folder)
+        raise ContradictionError(
+            error.instance, error.schedule, error.bound, f"; both are kept as {files}: please report them"
+        ) from None
+
+
+def _write(error: ContradictionError, folder: Path) -> str:
+    """Write the files, and return what they have in common: a path with a star."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{file_name(error.instance)}.contradiction"
+
+    def place(what: str) -> Path:
+        return folder / f"{name}.{what}.json"
+
+    checksum = write_instance(error.instance, place("instance"))
+    write_schedule(msgspec.structs.replace(error.schedule, instance_sha256=checksum), place("schedule"))
+    if error.bound is not None and error.bound.certificate is not None:
+        write_certificate(error.bound.certificate, place("certificate"), checksum)
+    elif error.bound is not None:
+        write_atomically(place("bound"), msgspec.json.encode(error.bound.as_dict()))
+    return str(folder / f"{name}.*.json")

@@ -1,0 +1,399 @@
+"""Time against budget: what a method reaches, and what is proven, from the least budget to the peak.
+
+Both are monotone. A schedule for a smaller budget serves a larger one, and a bound for a larger budget holds
+for a smaller one. Moreover, the prices of a certificate are prices at any budget, and prove a bound there.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from ...heuristics.methods import find_method
+from ...instances.errors import PebblerError
+from ...instances.files import encode, read_document, write_atomically, write_document, write_instance
+from ...instances.instance import Instance
+from ...instances.memory import ideal_ns, least_budget, require_budget, unlimited_peak, with_budget
+from ...instances.units import format_size, format_time
+from ...solver.answers import Answers
+from ...solver.bounds import Bound, best_bound, certified_bound, compute_bound
+from ...solver.flow.stages import refine_bound
+from ...solver.result import Result, Status
+from ...solver.solve import attempt
+from ...validate.bounds.certificate import Certificate, proven_ns, read_certificate, write_certificate
+from ...validate.schedule import Schedule, read_schedule, write_schedule
+from ..output.machine import made_here
+from ..output.names import file_name
+from ..output.table import format_table, line_width, wrapped
+
+Spacing = Literal["adaptive", "even"]
+
+_FINEST = 1 / 500
+"""Share of the range of budgets below which two neighbours are not parted."""
+
+_log = logging.getLogger(__name__)
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is known at a budget.
+
+    Attributes
+    ----------
+    budget_bytes
+        The budget.
+    makespan_ns, solved_at_bytes
+        The shortest schedule that fits, and the budget (this or a smaller one) that it was found for; None
+        without one.
+    lower_bound_ns, bound_by, certified_lower_bound_ns
+        The best bound that holds, who proved it, and what is proven in exact arithmetic.
+    own_makespan_ns, own_lower_bound_ns, own_bound_by, stopped_by
+        What the method found, and what was claimed, at this budget itself, and why the method ended. A claim
+        that a checked schedule refutes bounds nothing.
+    method
+        Its name.
+    """
+
+    budget_bytes: int
+    makespan_ns: int | None
+    solved_at_bytes: int | None
+    lower_bound_ns: int
+    bound_by: str
+    certified_lower_bound_ns: int
+    own_makespan_ns: int | None
+    own_lower_bound_ns: int
+    own_bound_by: str
+    stopped_by: str
+    method: str
+
+
+class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Time against budget, by increasing budget; the first part says what was asked.
+
+    Attributes
+    ----------
+    instance, instance_sha256
+        Name of the instance, and the checksum of its file under a budget of 0.
+    method, memory_model, seed, time_limit
+        How each point was solved.
+    ideal_ns, least_budget_bytes, peak_bytes
+        Time without a memory limit, M_min, and the peak without a limit.
+    points
+        By increasing budget.
+    made
+        When, where and with what the points were solved, as `made_here` tells it.
+    """
+
+    format: Literal["pebbler/frontier/1"] = "pebbler/frontier/1"
+    instance: str
+    instance_sha256: str
+    method: str
+    memory_model: Literal["contiguous", "paged"]
+    seed: int
+    time_limit: float | None
+    ideal_ns: int
+    least_budget_bytes: int
+    peak_bytes: int
+    points: tuple[Point, ...] = ()
+    made: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        header = ("budget", "of peak", "time", "overhead", "lower bound", "certified", "gap", "solved at")
+        rows = [_cells(self, point) for point in self.points]
+        notes = (
+            f"{self.instance}, {self.method}, {self.memory_model} memory; "
+            f"ideal {format_time(self.ideal_ns)}; "
+            f"least budget {format_size(self.least_budget_bytes)}, peak {format_size(self.peak_bytes)}"
+        )
+        return format_table(header, rows, "rrrrrrrr") + "\n\n" + wrapped(notes, line_width())
+
+    def as_csv(self) -> str:
+        """The points as a table with commas, one column an attribute."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(Point.__struct_fields__)
+        writer.writerows(msgspec.structs.astuple(point) for point in self.points)
+        return text.getvalue()
+
+
+@dataclass(slots=True)
+class Sweep:
+    """A frontier in the making, in a folder that has every file of every point at any time.
+
+    For a point at B bytes of the instance NAME these are ``NAME-B.instance.json``,
+    ``NAME-B.METHOD.schedule.json`` and ``NAME-B.METHOD.certificate.json``; for the whole
+    ``NAME.METHOD.frontier.json``, ``NAME.METHOD.csv`` and ``NAME.METHOD.png``.
+
+    Parameters
+    ----------
+    instance
+        What to solve; its budget does not matter.
+    method, time_limit, seed, workers, memory
+        As for `solve`, for each point; with a time limit the bound of each point is refined as long.
+    folder
+        Where to write. Points that it has already are not solved again.
+
+    Raises
+    ------
+    PebblerError
+        For an unknown method, or a folder that has a frontier of something else.
+    """
+
+    instance: Instance
+    method: str
+    folder: Path
+    time_limit: float | None = None
+    seed: int = 0
+    workers: int = 1
+    memory: Literal["contiguous", "paged"] = "contiguous"
+    _own: dict[int, Point] = field(default_factory=dict, init=False)
+    _certificates: dict[int, Certificate] = field(default_factory=dict, init=False)
+    _made: tuple[str, ...] = field(default=(), init=False)
+    _fallen: set[int] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        find_method(self.method)
+        path = self.path("frontier.json")
+        if not path.exists():
+            return
+        known = read_document(path, Frontier, "a frontier")
+        if msgspec.structs.replace(known, points=(), made=()) != self._asked():
+            raise PebblerError(f"{path} is of something else or was asked otherwise; give another folder")
+        self._made = known.made
+        for point in known.points:
+            if point.stopped_by != "interrupted":
+                self._own[point.budget_bytes] = point
+                self._certificates[point.budget_bytes] = read_certificate(
+                    self.path("certificate.json", point.budget_bytes)
+                )
+
+    def path(self, ending: str, budget: int | None = None) -> Path:
+        """Where a file of the whole or of a point is."""
+        name = file_name(self.instance)
+        at = "" if budget is None else f"-{budget}"
+        middle = "" if ending == "instance.json" else f".{self.method}"
+        return self.folder / f"{name}{at}{middle}.{ending}"
+
+    def run(self, count: int, spacing: Spacing = "adaptive") -> Frontier:
+        """Solve points until there are so many, or nothing is left to learn; files are written after each.
+
+        ``even`` spacing spreads them over the budgets from M_min to the peak. ``adaptive``: after both ends,
+        the two neighbours are parted between which budget and time differ most, as the area between them.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            When the user ends it; the folder has what is done.
+        ContradictionError
+            When a certified bound is above a schedule, at this budget or a smaller one.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PebblerError(f"{self.folder} cannot be made: {error.strerror or error}") from None
+        for budget in self._budgets(count, spacing):
+            result = self._solve(budget)
+            self._write()
+            _log.info("%d of %d: %s: %s", len(self._own), count, format_size(budget), _told(result))
+            if result.stopped_by == "interrupted":
+                raise KeyboardInterrupt
+        return self.frontier()
+
+    def frontier(self) -> Frontier:
+        """The points so far, made monotone."""
+        points: list[Point] = []
+        for budget in sorted(self._own, reverse=True):
+            points.append(self._point(budget, points[-1] if points else None))
+        best: Point | None = None
+        risen: list[Point] = []
+        for point in reversed(points):
+            own = point.own_makespan_ns
+            if own is not None and (
+                best is None or best.own_makespan_ns is None or own < best.own_makespan_ns
+            ):
+                best = point
+            if best is not None:
+                made = best.own_makespan_ns
+                point = msgspec.structs.replace(point, makespan_ns=made, solved_at_bytes=best.budget_bytes)
+            risen.append(point)
+        return msgspec.structs.replace(self._asked(), points=tuple(risen), made=self._made)
+
+    def _budgets(self, count: int, spacing: Spacing) -> Iterator[int]:
+        """Budgets still to be solved, one after the other."""
+        least, peak = least_budget(self.instance), unlimited_peak(self.instance)
+        peak = max(least, peak)
+        if spacing == "even":
+            steps = max(count - 1, 1)
+            wanted = {peak - (peak - least) * i // steps for i in range(count)}
+            yield from (budget for budget in sorted(wanted) if budget not in self._own)
+            return
+        yield from (budget for budget in dict.fromkeys((peak, least)) if budget not in self._own)
+        while len(self._own) < count and (budget := self._between(peak - least)) is not None:
+            yield budget
+
+    def _between(self, span: int) -> int | None:
+        """The budget between the two neighbours that leave the most open; None where nothing is."""
+        points = self.frontier().points
+        areas = []
+        for low, high in pairwise(points):
+            width = high.budget_bytes - low.budget_bytes
+            if high.makespan_ns is None or width <= _FINEST * span or width < 2:
+                continue
+            rise = high.makespan_ns if low.makespan_ns is None else low.makespan_ns - high.makespan_ns
+            areas.append((width * rise, low.budget_bytes + width // 2))
+        area, budget = max(areas, default=(0, 0))
+        return budget if area > 0 else None
+
+    def _solve(self, budget: int) -> Result:
+        """Solve a point, from the best schedule for a smaller budget, and write its files."""
+        instance = with_budget(self.instance, budget)
+        require_budget(instance)
+        known = best_bound(instance, memory=self.memory)
+        if self.time_limit is not None:
+            known = refine_bound(
+                instance, self.time_limit, seed=self.seed, workers=self.workers, memory=self.memory
+            )
+        result = attempt(
+            Answers(instance, self.memory),
+            self.method,
+            time_limit=self.time_limit,
+            seed=self.seed,
+            workers=self.workers,
+            warm_start=self._start(instance),
+            bound=known,
+        )
+        if result.status is Status.ERROR:
+            _log.error("%s at %d bytes: %s", self.method, budget, result.stopped_by)
+        checksum = write_instance(instance, self.path("instance.json", budget))
+        if result.schedule is not None:
+            schedule = msgspec.structs.replace(result.schedule, instance_sha256=checksum)
+            write_schedule(schedule, self.path("schedule.json", budget))
+        certificate = result.certificate or compute_bound(instance).certificate
+        assert certificate is not None
+        write_certificate(certificate, self.path("certificate.json", budget), checksum)
+        self._certificates[budget] = certificate
+        self._made = tuple(dict.fromkeys((*self._made, made_here())))
+        self._own[budget] = Point(
+            budget_bytes=budget,
+            makespan_ns=result.makespan_ns,
+            solved_at_bytes=None if result.makespan_ns is None else budget,
+            lower_bound_ns=result.lower_bound_ns,
+            bound_by=result.bound_by,
+            certified_lower_bound_ns=result.certified_lower_bound_ns,
+            own_makespan_ns=result.makespan_ns,
+            own_lower_bound_ns=result.lower_bound_ns,
+            own_bound_by=result.bound_by,
+            stopped_by=f"error: {result.stopped_by}" if result.status is Status.ERROR else result.stopped_by,
+            method=self.method,
+        )
+        return result
+
+    def _start(self, instance: Instance) -> Schedule | None:
+        """The shortest schedule for a smaller budget; with several GPUs none, for no method takes it."""
+        shortest = self._shortest(instance.budget_bytes - 1) if instance.gpus == 1 else None
+        return None if shortest is None else self._schedule(shortest[1], instance)
+
+    def _shortest(self, budget: int) -> tuple[int, int] | None:
+        """Time of the shortest schedule for at most a budget, and the budget that it was found for."""
+        found = [
+            (point.own_makespan_ns, point.budget_bytes)
+            for point in self._own.values()
+            if point.own_makespan_ns is not None and point.budget_bytes <= budget
+        ]
+        return min(found, default=None)
+
+    def _schedule(self, budget: int, instance: Instance) -> Schedule:
+        """The schedule that was found for a budget, for an instance that allows it."""
+        found = read_schedule(self.path("schedule.json", budget), instance)
+        return msgspec.structs.replace(found, instance_sha256=None)
+
+    def _point(self, budget: int, above: Point | None) -> Point:
+        """A point with the best of its own bound, that at the next larger budget, and all certificates."""
+        own = self._own[budget]
+        instance = with_budget(self.instance, budget)
+        certificate = max(self._certificates.values(), key=lambda c: (proven_ns(instance, c), c.bound_by))
+        proven = proven_ns(instance, certificate), certificate.bound_by
+        bounds = [proven]
+        if self._stands(own, instance, certificate, proven[0]):
+            bounds.append((own.own_lower_bound_ns, own.own_bound_by))
+        else:
+            wrong = f"the {own.own_bound_by} bound of {own.own_lower_bound_ns} ns is above a checked schedule"
+            own = msgspec.structs.replace(own, stopped_by=f"error: {wrong}")
+        if above is not None:
+            bounds.append((above.lower_bound_ns, above.bound_by))
+        lower, bound_by = max(bounds, key=lambda bound: bound[0])
+        return msgspec.structs.replace(
+            own,
+            makespan_ns=None,
+            solved_at_bytes=None,
+            lower_bound_ns=lower,
+            bound_by=bound_by,
+            certified_lower_bound_ns=proven[0],
+        )
+
+    def _stands(self, own: Point, instance: Instance, certificate: Certificate, proven: int) -> bool:
+        """Whether a point's own bound holds beside the schedules for its budget and smaller ones.
+
+        Raises
+        ------
+        ContradictionError
+            When what the best certificate proves is above one.
+        """
+        budget = own.budget_bytes
+        shortest = self._shortest(budget)
+        if shortest is None or max(own.own_lower_bound_ns, proven) <= shortest[0]:
+            return True
+        if budget not in self._fallen:
+            answers = Answers(instance, self.memory)
+            answers.admit(self._schedule(shortest[1], instance))
+            answers.claim(certified_bound(msgspec.structs.replace(certificate, lower_bound_ns=proven)))
+            answers.claim(Bound(own.own_lower_bound_ns, own.own_bound_by, certified=False))
+            self._fallen.add(budget)
+        return False
+
+    def _write(self) -> None:
+        found = self.frontier()
+        write_document(found, self.path("frontier.json"))
+        write_atomically(self.path("csv"), found.as_csv().encode())
+
+    def _asked(self) -> Frontier:
+        unlimited = with_budget(self.instance, 0)
+        return Frontier(
+            instance=self.instance.name,
+            instance_sha256=hashlib.sha256(encode(unlimited)).hexdigest(),
+            method=self.method,
+            memory_model=self.memory,
+            seed=self.seed,
+            time_limit=self.time_limit,
+            ideal_ns=ideal_ns(self.instance),
+            least_budget_bytes=least_budget(self.instance),
+            peak_bytes=unlimited_peak(self.instance),
+        )
+
+
+def _told(result: Result) -> str:
+    return result.stopped_by if result.makespan_ns is None else format_time(result.makespan_ns)
+
+
+def _cells(frontier: Frontier, point: Point) -> tuple[str, ...]:
+    bound = point.lower_bound_ns
+    first = format_size(point.budget_bytes), f"{point.budget_bytes / max(frontier.peak_bytes, 1):.1%}"
+    proven = format_time(bound), format_time(point.certified_lower_bound_ns)
+    if point.makespan_ns is None or point.solved_at_bytes is None:
+        return (*first, "none", "", *proven, "", "")
+    return (
+        *first,
+        format_time(point.makespan_ns),
+        f"{point.makespan_ns / max(frontier.ideal_ns, 1) - 1:.2%}",
+        *proven,
+        f"{(point.makespan_ns - bound) / max(bound, 1):.2%}",
+        format_size(point.solved_at_bytes),
+    )

@@ -1,0 +1,342 @@
+"""What a comparison has found: its rows, its table and its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ...instances.instance import Instance
+from ...instances.transforms import in_parts
+from ...instances.units import format_size, format_time
+from ...solver.bounds import Bound
+from ...solver.result import Status
+from ...validate.schedule import Schedule
+from ..output.captions import MODEL_LIMITS
+from ..output.table import format_table, line_width, wrapped
+from .gpus import cluster_figures, cluster_notes
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures of an iteration: all rounds of all instances.
+
+    Attributes
+    ----------
+    iteration_ns, stall_ns
+        Time of the iteration, and for how much of it the compute stream idles.
+    overhead
+        (iteration time - ideal) / ideal.
+    optimality_gap
+        (iteration time - lower bound) / lower bound.
+    makespan_ns
+        Time of a round of the first instance.
+    peak_bytes, average_bytes, pinned_bytes
+        Greatest peak, time average, and most host memory of a round.
+    offloaded_bytes, prefetched_bytes
+        Totals of the iteration.
+    """
+
+    iteration_ns: int
+    stall_ns: int
+    overhead: float
+    optimality_gap: float
+    makespan_ns: int
+    peak_bytes: int
+    average_bytes: int
+    offloaded_bytes: int
+    prefetched_bytes: int
+    pinned_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one method has found.
+
+    Attributes
+    ----------
+    method, status, stopped_by
+        Who, what is known, and why the method ended: the reason where there is no schedule.
+    solve_seconds
+        Wall time of the method on all instances, or of the search for its sub-batch.
+    figures
+        None without a schedule.
+    instances
+        What it solved: one instance, or a second one for a smaller last round.
+    schedules
+        One an instance; fewer where one is missing.
+    bound
+        The best lower bound known for what it solved: the comparison's, unless it planned on other instances.
+    planned
+        Whether these differ from what was asked.
+    """
+
+    method: str
+    status: Status
+    stopped_by: str
+    solve_seconds: float
+    figures: Figures | None
+    instances: tuple[Instance, ...]
+    schedules: tuple[Schedule, ...]
+    bound: Bound
+    planned: bool = False
+
+    @property
+    def variant(self) -> str:
+        """What kind of instance the method has scheduled."""
+        return _variant(self.instances[0])
+
+    @property
+    def sub_batch(self) -> int | None:
+        """Images of a round, where the instance says so."""
+        return self.instances[0].made_from.sub_batch
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the iteration."""
+        return sum(instance.rounds for instance in self.instances)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Methods side by side; prints as a table.
+
+    Attributes
+    ----------
+    instances
+        The iteration: one instance, or a second one for a smaller last round. With `auto`, the whole batch in
+        one round, and each row has its own.
+    rows
+        One a method, in the order in which they ran.
+    ideal_ns
+        Time of the iteration without a memory limit: the sum of the fastest algorithms.
+    bound
+        The best lower bound known on the iteration time; with `auto`, the least over all sub-batches.
+    auto
+        Whether each method has its own sub-batch.
+    least_budget
+        M_min in bytes, of all instances; with `auto` M_floor, that of a single image.
+    memory, seed
+        Memory model of the schedules, and seed of random decisions.
+    interrupted
+        Whether the user ended it before all methods had run.
+    refuted
+        What was said of bounds and is wrong, as checked schedules show; nothing rests on it.
+    """
+
+    instances: tuple[Instance, ...]
+    rows: tuple[Row, ...]
+    ideal_ns: int
+    bound: Bound
+    least_budget: int
+    memory: str
+    seed: int
+    interrupted: bool
+    auto: bool = False
+    refuted: tuple[str, ...] = ()
+
+    @property
+    def instance(self) -> Instance:
+        """The first instance, which names the comparison."""
+        return self.instances[0]
+
+    @property
+    def variant(self) -> str:
+        """What kind of instance it is: ``whole``, ``parts``, ``mask`` or ``recompute``."""
+        return _variant(self.instance)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``compare --json`` prints."""
+        instance = self.instance
+        bound = self.bound.as_dict()
+        origin = instance.made_from
+        rounds = sum(part.rounds for part in self.instances)
+        shared = {"memory_model": self.memory, "seed": self.seed}
+        missing = dict.fromkeys(f.name for f in fields(Figures))
+        return {
+            "instance": {
+                "name": instance.name,
+                "network": origin.network,
+                "batch": origin.batch,
+                "sub_batch": origin.sub_batch,
+                "device": origin.device,
+                "graph": origin.graph,
+                "engines": instance.engines,
+                "budget_bytes": instance.budget_bytes,
+                "least_budget_bytes": self.least_budget,
+                "resident_bytes": instance.resident_bytes,
+                "rounds": rounds,
+                "gpus": instance.gpus,
+                "tasks": len(instance.tasks),
+                "blocks": len(instance.blocks),
+            },
+            "ideal_ns": self.ideal_ns,
+            **bound,
+            "interrupted": self.interrupted,
+            "refuted": list(self.refuted),
+            **cluster_figures(self.instances),
+            "results": [
+                {
+                    "method": row.method,
+                    "status": row.status,
+                    "stopped_by": row.stopped_by,
+                    **(asdict(row.figures) if row.figures else missing),
+                    **row.bound.as_dict(),
+                    **shared,
+                    "variant": row.variant,
+                    "sub_batch": row.sub_batch,
+                    "rounds": row.rounds,
+                    "solve_seconds": row.solve_seconds,
+                }
+                for row in self.rows
+            ],
+        }
+
+    def __str__(self) -> str:
+        width = line_width()
+        solved = [row for row in self.rows if row.figures is not None]
+        parts = []
+        if solved:
+            columns = _columns(solved)
+            table = format_table(
+                tuple(columns),
+                [*zip(*columns.values(), strict=True)],
+                "ll".ljust(len(columns), "r"),
+                width,
+            )
+            parts = [table, wrapped(_LEGEND, width)]
+        for notes in filter(None, (self._failures(), self._notes())):
+            lines = (wrapped(text, width, first=f"{name + ':':<13} ", indent=14) for name, text in notes)
+            parts.append("\n".join(lines))
+        return "\n\n".join(parts)
+
+    def _failures(self) -> list[tuple[str, str]]:
+        """Which methods have no schedule, and why; those of one reason together."""
+        methods: dict[tuple[str, str], list[str]] = {}
+        for row in self.rows:
+            if row.figures is None:
+                methods.setdefault((row.status.words, row.stopped_by), []).append(row.method)
+        return [(words, f"{', '.join(names)}: {reason}") for (words, reason), names in methods.items()]
+
+    def _notes(self) -> list[tuple[str, str]]:
+        instance, bound = self.instance, self.bound
+        notes = [
+            ("instance", _describe(self.instances)),
+            (
+                "budget",
+                f"{instance.budget_bytes} bytes ({format_size(instance.budget_bytes)}), of which "
+                f"{format_size(instance.resident_bytes)} are resident; "
+                f"the least possible is {format_size(self.least_budget)}",
+            ),
+            ("ideal", f"{format_time(self.ideal_ns)} (fastest algorithms, no memory limit)"),
+            (
+                "lower bound",
+                f"{format_time(bound.lower_bound_ns)} ({bound.bound_by}, "
+                + ("in exact arithmetic)" if bound.certified else "the solver's word)")
+                + ("" if bound.certified else f"; {format_time(bound.certified_ns)} in exact arithmetic")
+                + (", the least over all sub-batches" if self.auto else ""),
+            ),
+            (
+                "model",
+                f"{_GRAPHS[instance.made_from.graph]}, {_COPIES[instance.engines]}, "
+                f"{self.memory} memory, tensors {self.variant}",
+            ),
+            *(("planned", told) for told in self._plans()),
+            *cluster_notes(
+                self.instances,
+                {row.method: row.figures.iteration_ns for row in self.rows if row.figures is not None},
+            ),
+            ("limits", MODEL_LIMITS),
+        ]
+        warnings = {row.instances[0].made_from.notes for row in self.rows}
+        told = sorted(filter(None, warnings))
+        notes += [("warning", warning) for warning in (*told, *self.refuted)]
+        if self.interrupted:
+            notes.append(("interrupted", "methods that had not ended are missing, and bounds may be far off"))
+        return notes
+
+    def _plans(self) -> list[str]:
+        """Which methods worked on other instances, whose bounds differ."""
+        methods: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.planned:
+                told = f"{format_time(row.bound.lower_bound_ns)} ({row.bound.bound_by})"
+                methods.setdefault(f"{row.instances[0].name}, lower bound {told}", []).append(row.method)
+        return [f"{', '.join(names)} on {which}" for which, names in methods.items()]
+
+
+_LEGEND = (
+    "overhead: over the ideal. gap: over the lower bound; optimal: there is none. stalls: share of the time "
+    "without compute. moved: copied out and back. solve time: of the method alone."
+)
+
+
+_GRAPHS = {
+    "executable": "tasks as they can be executed (graph executable)",
+    "paper": "tasks as papers count them (graph paper)",
+    None: "tasks of the file",
+}
+
+
+_COPIES = {"duplex": "copies out and back at once (duplex)", "single": "one copy at a time (single)"}
+
+
+def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Columns of the table of methods with a schedule, by their titles.
+
+    There is a gap to what of the bound is certified where that is less, and rounds where there are several.
+    """
+    columns: dict[str, list[str]] = {}
+    exactly = any(not row.bound.certified for row in rows)
+    in_rounds = any(row.rounds > 1 for row in rows)
+    for row in rows:
+        figures = row.figures
+        assert figures is not None
+        proven = row.bound.certified_ns
+        cells = {
+            "method": row.method,
+            "status": row.status.words,
+            "iteration": format_time(figures.iteration_ns),
+            "overhead": f"{figures.overhead:.2%}",
+            "gap": f"{figures.optimality_gap:.2%}",
+            "certified gap": f"{(figures.iteration_ns - proven) / max(proven, 1):.2%}" if exactly else None,
+            "stalls": f"{figures.stall_ns / max(figures.iteration_ns, 1):.1%}",
+            "peak memory": format_size(figures.peak_bytes),
+            "moved": f"{(figures.offloaded_bytes + figures.prefetched_bytes) / 1e9:.2f} GB",
+            "rounds": _rounds(row.instances) if in_rounds else None,
+            "solve time": f"{row.solve_seconds:.2f} s",
+        }
+        for title, cell in cells.items():
+            if cell is not None:
+                columns.setdefault(title, []).append(cell)
+    return columns
+
+
+def _rounds(instances: Sequence[Instance]) -> str:
+    """How many rounds, and of how many images where the instances say so."""
+    sizes = [instance.made_from.sub_batch for instance in instances]
+    if None in sizes:
+        return " and ".join(str(instance.rounds) for instance in instances)
+    words = (f"{instance.rounds} of {size}" for instance, size in zip(instances, sizes, strict=True))
+    return f"{' and '.join(words)} images"
+
+
+def _variant(instance: Instance) -> str:
+    """Those of ``mask``, ``recompute`` and ``parts`` that went into an instance, or else ``whole``."""
+    kinds = {transform.kind for transform in instance.applied}
+    words = [kind for kind in ("mask", "recompute") if kind in kinds]
+    return "+".join([*words, *(["parts"] if in_parts(instance) else [])]) or "whole"
+
+
+def _describe(instances: Sequence[Instance]) -> str:
+    """Network, device and rounds of an iteration in words."""
+    origin = instances[0].made_from
+    words = [origin.network or "", f"on {origin.device}" if origin.device else ""]
+    asked = " ".join(filter(None, words))
+    batch = f"a batch of {origin.batch}" if origin.batch else ""
+    rounds = [
+        f"{instance.rounds} round{'s' * (instance.rounds > 1)} of {instance.name} "
+        f"({len(instance.tasks)} tasks, {len(instance.blocks)} blocks)"
+        for instance in instances
+    ]
+    return ", ".join(filter(None, (asked, batch, " and ".join(rounds))))

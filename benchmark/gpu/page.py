@@ -1,0 +1,167 @@
+"""The tables of what has been measured on a GPU, for a page of the documentation."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...instances.errors import printable
+from ...instances.profile import read_profile
+from ...instances.units import format_size, format_time
+from ..output.markdown import markdown
+from .smoke import rates
+from .stages import ARITHMETICS, COUNTS, PASSES, WAYS, is_complete, layers_of, read
+from .study import Study
+
+_ARITHMETICS = {"fp32": "single precision", "tf32": "TF32"}
+_LONGEST = 120
+"""Characters of a reason in a table."""
+NOTHING = "Nothing has been measured yet.\n"
+
+
+def tables(study: Study) -> str:
+    """Return what has been measured, as Markdown; a line says so when nothing has."""
+    parts = [
+        _machine(study),
+        _table("The smoke test:", ("check", "passed", "what came of it"), _smoke_rows(study)),
+        _table(
+            "Profiles:",
+            ("network", "algorithms", "refused", "bits vary", "median spread", "largest copies", "complete"),
+            _profile_rows(study),
+        ),
+        _table("Kernels:", ("network", "tasks", "kernels", "a launch"), _kernel_rows(study)),
+        _table(
+            "Schedules, executed, and torch under the same budgets:",
+            ("network", "budget", "method", "predicted", "measured", "peak", "same bits", "energy", "host"),
+            _run_rows(study),
+        ),
+        _table(
+            "Layers on streams, measured (predicted):",
+            ("layer", "pass", "GPU", "one stream", *(f"{n} streams" for n in COUNTS[1:]), "same bits"),
+            _streams_rows(study),
+        ),
+        _table("What failed, and has not been measured since:", ("what", "why"), _failure_rows(study)),
+    ]
+    return "\n".join(part for part in parts if part) or NOTHING
+
+
+def _table(title: str, header: Sequence[str], rows: Iterator[list[str]]) -> str:
+    """Return a table with its title, nothing where there are no rows; cells that a row lacks are empty."""
+    cells = [[cell.replace("|", "\\|") for cell in row] + [""] * (len(header) - len(row)) for row in rows]
+    return f"{title}\n\n{markdown(header, cells)}" if cells else ""
+
+
+def _machine(study: Study) -> str:
+    """Where all of this was measured."""
+    path = study.path("machine.json")
+    if not path.exists():
+        return ""
+    found = read(path)
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    return (
+        f"{found['device']} ({format_size(found['memory_bytes'])}), {versions}; {found['machine']}, "
+        f"Python {found['python']}; {found['date']}.\n"
+    )
+
+
+def _smoke_rows(study: Study) -> Iterator[list[str]]:
+    path = study.path("smoke.json")
+    if path.exists():
+        for one in read(path)["checks"]:
+            yield [one["check"], "yes" if one["passed"] else "**no**", one["sentence"]]
+
+
+def _profile_rows(study: Study) -> Iterator[list[str]]:
+    for network, batch in study.networks:
+        path = study.path(network, batch, "profile.json")
+        if path.exists():
+            found = read_profile(path)
+            refused, varying = (len(found.meta.get(key, ())) for key in ("not_measured", "not_deterministic"))
+            yield [
+                f"{network}, batch {batch}",
+                str(sum(len(task.algorithms) for task in found.tasks)),
+                str(refused),
+                str(varying),
+                f"{found.meta['median_spread']:.1%}" if "median_spread" in found.meta else "",
+                rates(found),
+                "yes" if is_complete(found) else "**no**",
+            ]
+
+
+def _kernel_rows(study: Study) -> Iterator[list[str]]:
+    for network, batch in study.networks:
+        path = study.path(network, batch, "kernels.json")
+        if path.exists():
+            found = read(path)
+            count = sum(len(kernels) for kernels in found["tasks"].values())
+            name = f"{network}, batch {batch}"
+            yield [name, str(len(found["tasks"])), str(count), format_time(found["t_launch_ns"])]
+
+
+def _run_rows(study: Study) -> Iterator[list[str]]:
+    for network, batch in study.networks:
+        for budget in study.budgets:
+            name = [f"{network}, batch {batch}", budget]
+            for method in study.methods:
+                outcome, run = (
+                    study.path(network, batch, budget, method, f"{word}.json") for word in ("solve", "run")
+                )
+                if run.exists():
+                    yield [*name, method, *_run(read(run))]
+                elif outcome.exists() and (found := read(outcome)).get("makespan_ns") is None:
+                    reason = printable(found["stopped_by"], _LONGEST)
+                    yield [*name, method, "", f"no schedule: {reason}"]
+            for way in WAYS:
+                for arithmetic in ARITHMETICS:
+                    path = study.path(network, batch, budget, way, arithmetic, "torch.json")
+                    if path.exists():
+                        yield [*name, f"torch, {way}, {_ARITHMETICS[arithmetic]}", "", *_torch(path)]
+
+
+def _run(found: dict[str, Any]) -> Iterator[str]:
+    """Cells of an execution."""
+    for word in ("predicted", "measured"):
+        yield format_time(found[f"{word}_ns"])
+    yield format_size(found["peak_bytes"])
+    yield "yes" if found["identical_to_unbudgeted"] else "within tolerance" if found["right"] else "**WRONG**"
+    yield "" if found["energy_j"] is None else f"{found['energy_j']:.4g} J"
+    yield f"{format_time(found['host_ns_per_operation'])} an operation"
+
+
+def _torch(path: Path) -> Iterator[str]:
+    """Cells of a training with torch: the time and the peak."""
+    found = read(path)
+    times = found["times_ns"]
+    yield format_time(round(statistics.median(times))) if times else found["status"]
+    yield format_size(found["peak_bytes"])
+
+
+def _streams_rows(study: Study) -> Iterator[list[str]]:
+    """Time of a layer on one stream, and speed-ups, for every pass that has been measured."""
+    for name in layers_of(study):
+        for direction in PASSES:
+            path = study.path(name, direction, "streams.json")
+            if not path.exists():
+                continue
+            found = read(path)
+            shown = [times for times in (found["times_ns"], found["predicted_ns"]) if times is not None]
+            cells = [f"{found['device']} ({found['predicted_for']})"]
+            cells.append(_beside([format_time(times["1"]) for times in shown]))
+            for count in map(str, COUNTS[1:]):
+                cells.append(_beside([f"{times['1'] / times[count]:.2f}" for times in shown]))
+            yield [name, direction, *cells, "yes" if found["identical_to_one_stream"] else "**no**"]
+
+
+def _beside(texts: Sequence[str]) -> str:
+    """What was measured, with what was predicted in brackets; without Numba, nothing was."""
+    measured, *predicted = texts
+    return " ".join((measured, *(f"({text})" for text in predicted)))
+
+
+def _failure_rows(study: Study) -> Iterator[list[str]]:
+    path = study.path("failures.json")
+    if path.exists():
+        for name, found in read(path).items():
+            yield [name, found["sentence"]]

@@ -1,0 +1,1 @@
+"""How results are written: tables, LaTeX, Markdown, names of files."""

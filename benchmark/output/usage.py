@@ -1,0 +1,51 @@
+"""How a schedule uses the compute stream and the memory over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ...validate.measures import lifetime_ns, operation_times
+from ...validate.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes in use from each instant to the next, besides the resident bytes.
+
+    Attributes
+    ----------
+    instants
+        Times in nanoseconds, increasing; the last is the end of the schedule.
+    blocks, workspaces
+        Bytes from each instant on.
+    """
+
+    instants: tuple[int, ...]
+    blocks: tuple[int, ...]
+    workspaces: tuple[int, ...]
+
+
+def memory_use(schedule: Schedule) -> MemoryUse:
+    """Bytes of blocks and of workspaces over time; what ends at an instant is gone for what starts at it."""
+    times = operation_times(schedule)
+    changes: dict[int, list[int]] = {0: [0, 0], schedule.makespan_ns: [0, 0]}
+    for residence in schedule.residences:
+        column = 0 if residence.workspace_of is None else 1
+        start, end = lifetime_ns(schedule, residence, times)
+        changes.setdefault(start, [0, 0])[column] += residence.bytes
+        changes.setdefault(end, [0, 0])[column] -= residence.bytes
+    instants = sorted(changes)
+    blocks, workspaces = (tuple(accumulate(changes[t][column] for t in instants)) for column in (0, 1))
+    return MemoryUse(tuple(instants), blocks, workspaces)
+
+
+def stall_ns(schedule: Schedule) -> int:
+    """Time for which the compute stream idles, its wait for the last copies included; a mean over GPUs."""
+    gpus = 1 + max((operation.gpu for operation in schedule.operations), default=0)
+    busy = sum(
+        operation.end_ns - operation.start_ns
+        for operation in schedule.operations
+        if operation.stream == "compute"
+    )
+    return schedule.makespan_ns - busy // gpus

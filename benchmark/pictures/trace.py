@@ -1,0 +1,108 @@
+"""A schedule as a timeline for Perfetto and Chrome's tracing page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...instances.instance import Instance
+from ...validate.gpus.program import gradient_of, part_of
+from ...validate.schedule import Operation, Schedule
+from ..output.usage import memory_use
+
+_STREAMS = {
+    "compute": "compute",
+    "d2h": "copies to the host",
+    "h2d": "copies to the device",
+    "copy": "copies",
+    "cpu": "the host's cores",
+    "network": "network",
+    "nvlink": "NVLink",
+}
+
+
+def trace(instance: Instance, schedule: Schedule, *others: tuple[str, Schedule]) -> dict[str, Any]:
+    """Return a schedule in the Trace Event Format: streams as threads, bytes in use as a counter.
+
+    Times are in microseconds, as the format asks. Each of several GPUs is a process of its own. Other
+    schedules of the instance, each with a word on what it shows, follow as processes of their own.
+    """
+    title = f"{instance.name} by {schedule.method}"
+    processes = [(title, schedule), *((f"{title}, {word}", other) for word, other in others)]
+    if instance.gpus > 1:
+        gpus = range(instance.gpus)
+        processes = [(f"{name}, GPU {gpu}", part_of(one, gpu)) for name, one in processes for gpu in gpus]
+    return {
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "instance": schedule.instance,
+            "method": schedule.method,
+            "memory_model": schedule.memory_model,
+            "budget_bytes": instance.budget_bytes,
+            "peak_bytes": schedule.peak_bytes,
+            "makespan_ns": schedule.makespan_ns,
+        },
+        "traceEvents": [
+            event
+            for process, (name, one) in enumerate(processes, start=1)
+            for event in _process(instance, one, process, name)
+        ],
+    }
+
+
+def _process(instance: Instance, schedule: Schedule, process: int, title: str) -> list[dict[str, Any]]:
+    threads = {stream: i for i, stream in enumerate(_STREAMS, start=1)}
+    used = {operation.stream for operation in schedule.operations}
+    names = [_metadata("process_name", process, 0, title)]
+    names += [
+        _metadata("thread_name", process, threads[s], name) for s, name in _STREAMS.items() if s in used
+    ]
+    operations = (
+        _event(instance, operation, process, threads[operation.stream]) for operation in schedule.operations
+    )
+    return [*names, *operations, *_counters(instance, schedule, process)]
+
+
+def _metadata(name: str, process: int, thread: int, value: str) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": {"name": value}}
+
+
+def _event(instance: Instance, operation: Operation, process: int, thread: int) -> dict[str, Any]:
+    details: dict[str, Any] = {"id": operation.id, "after": operation.after}
+    if operation.gradient is not None:
+        gradient = gradient_of(instance, operation)
+        name = f"{operation.kind} {gradient.name}"
+        details["bytes"] = gradient.bytes
+    elif operation.task is not None and operation.algorithm is not None:
+        task = instance.tasks[operation.task]
+        name = task.name
+        details["algorithm"] = task.algorithms[operation.algorithm].name
+        details["workspace_bytes"] = task.algorithms[operation.algorithm].workspace_bytes
+    else:
+        assert operation.block is not None
+        block = instance.blocks[operation.block]
+        name = f"{operation.kind} {block.name}"
+        details["bytes"] = block.bytes
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": operation.kind,
+        "pid": process,
+        "tid": thread,
+        "ts": operation.start_ns / 1000,
+        "dur": (operation.end_ns - operation.start_ns) / 1000,
+        "args": details,
+    }
+
+
+def _counters(instance: Instance, schedule: Schedule, process: int) -> list[dict[str, Any]]:
+    use = memory_use(schedule)
+    return [
+        {
+            "ph": "C",
+            "name": "memory (bytes)",
+            "pid": process,
+            "ts": instant / 1000,
+            "args": {"resident": instance.resident_bytes, "blocks": blocks, "workspaces": workspaces},
+        }
+        for instant, blocks, workspaces in zip(use.instants, use.blocks, use.workspaces, strict=True)
+    ]

@@ -1,0 +1,113 @@
+"""The report of a sweep: every exhibit as picture, CSV and LaTeX, all runs as CSV, and a page with it all."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO, StringIO
+from pathlib import Path
+
+from matplotlib import style
+from matplotlib.figure import Figure
+
+from ...instances.errors import PebblerError
+from ...instances.files import write_atomically
+from ...instances.importers.extras import require_extra
+from ..output import latex
+from ..output.captions import caption
+from ..output.drawing import footnote, png, svg
+from ..sweeps.evaluation import evaluate
+from ..sweeps.results import COLUMNS, Results, Run, cells_of, origins
+from .exhibits import Exhibit, exhibits
+from .page import page
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a report has: files, runs, and exhibits by name."""
+
+    files: tuple[Path, ...]
+    runs: int
+    exhibits: tuple[str, ...]
+
+
+def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Written:
+    """Write the report of a results file into a folder, which is made unless it is there.
+
+    For each exhibit NAME: ``NAME.png``, ``NAME.svg``, ``NAME.csv`` and ``NAME.tex``; ``runs.csv`` with all
+    runs, and ``index.html``, which needs no other file and no network. The same results give the same bytes.
+
+    Parameters
+    ----------
+    results
+        The runs, and the schedules beside them: timelines of those that are missing are left out.
+    folder
+        Where to write.
+    parquet
+        Whether to write ``runs.parquet``, too.
+
+    Raises
+    ------
+    PebblerError
+        When there are no runs, they contradict each other, or a file cannot be written.
+    """
+    if parquet:
+        require_extra("pyarrow", "parquet")
+    runs = results.runs()
+    evaluation = evaluate(runs)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PebblerError(f"{folder} cannot be made: {error.strerror or error}") from None
+    conditions = caption("Iteration times", origins(evaluation.runs))
+    shown: list[tuple[Exhibit, bytes]] = []
+    contents: dict[str, bytes] = {"runs.csv": _csv(runs)}
+    for exhibit in exhibits(evaluation):
+        told = f"{exhibit.caption} {conditions}"
+        pictures = _pictures(exhibit, told)
+        shown.append((exhibit, pictures["svg"]))
+        contents |= {f"{exhibit.name}.{kind}": data for kind, data in pictures.items()}
+        contents[f"{exhibit.name}.csv"] = exhibit.data.csv().encode()
+        contents[f"{exhibit.name}.tex"] = _latex(exhibit, told).encode()
+    contents["index.html"] = page(evaluation, shown, conditions, results).encode()
+    if parquet:
+        contents["runs.parquet"] = _parquet(runs)
+    for name, data in contents.items():
+        write_atomically(folder / name, data)
+    return Written(
+        tuple(folder / name for name in contents), len(runs), tuple(exhibit.name for exhibit, _ in shown)
+    )
+
+
+def _pictures(exhibit: Exhibit, told: str) -> dict[str, bytes]:
+    with style.context("default"):
+        figure = Figure(figsize=exhibit.size, dpi=150, layout="constrained")
+        exhibit.draw(figure)
+        figure.suptitle(exhibit.title, fontsize=11)
+        footnote(figure, told)
+        return {"png": png(figure), "svg": svg(figure)}
+
+
+def _latex(exhibit: Exhibit, told: str) -> str:
+    rows = [[str(cell) for cell in row] for row in exhibit.table.rows]
+    return latex.figure(f"{exhibit.name}.png", told, exhibit.name) + latex.table(
+        exhibit.table.header, rows, told, exhibit.name
+    )
+
+
+def _csv(runs: Sequence[Run]) -> bytes:
+    text = StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(cells_of, runs))
+    return text.getvalue().encode()
+
+
+def _parquet(runs: Sequence[Run]) -> bytes:
+    import pyarrow
+    from pyarrow import parquet
+
+    data = BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist(list(map(cells_of, runs))), data)
+    return data.getvalue()

@@ -1,0 +1,1 @@
+"""Sweeps: configurations, jobs, runners and their results."""

@@ -1,0 +1,219 @@
+"""The configuration of a sweep, a TOML file: problems x methods x limits x seeds, as jobs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from ...heuristics.methods import find_method
+from ...instances.errors import BudgetError, FormatError, PebblerError
+from ...instances.files import read_bytes, read_toml
+from ...instances.instance import Instance
+from ...instances.networks.taskgraph import Graph
+from ...instances.suites.suite import find_suite, members
+from ...instances.units import LARGEST, LARGEST_SEED, MOST_THREADS, parse_size, parse_time
+from ...instances.workload import Workload
+from .jobs import GRACE, Job, Setting
+from .problems import FileProblem, Problem, SuiteProblem, WorkloadProblem, about, is_free
+
+_log = logging.getLogger(__name__)
+
+_Filled = msgspec.Meta(min_length=1)
+_Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+_Threads = Annotated[int, msgspec.Meta(ge=1, le=MOST_THREADS)]
+_Seed = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)]
+
+
+class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A workload under several budgets; those under the least one are left out.
+
+    Attributes
+    ----------
+    network, batch, device, graph, engines
+        As of a `Workload`.
+    budgets
+        As budgets are written elsewhere: ``12GiB``, ``50%``, ``1.05xMmin``.
+    sub_batch
+        Images of a round, by default the batch; ``auto``: each method's choice.
+    """
+
+    network: str
+    batch: _Count
+    device: str
+    budgets: Annotated[tuple[str, ...], _Filled]
+    graph: Graph = "executable"
+    engines: Literal["duplex", "single"] = "duplex"
+    sub_batch: _Count | Literal["auto"] | None = None
+
+
+class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Every problem with every method, limit, memory model and seed.
+
+    Attributes
+    ----------
+    suites, select
+        Suites, and patterns of which the name of an instance must match one.
+    files
+        Instance files, as patterns beside the configuration.
+    workloads
+        Networks under budgets.
+    methods
+        Names that `list_methods` knows.
+    time_limits
+        Of the method, such as ``10s``; none: until it is done.
+    wall_limit
+        After which the run's process is killed; by default two minutes over the time limit.
+    memory_limit
+        Address space of each process of a run, such as ``4GB``.
+    memory
+        Memory models.
+    seeds, workers
+        Of random decisions, and threads of a method.
+    without
+        Lists of rules to leave out; each is a setting of its own.
+    """
+
+    suites: tuple[str, ...] = ()
+    select: Annotated[tuple[str, ...], _Filled] = ("*",)
+    files: tuple[str, ...] = ()
+    workloads: tuple[Grid, ...] = ()
+    methods: Annotated[tuple[str, ...], _Filled]
+    time_limits: tuple[str, ...] = ()
+    wall_limit: str | None = None
+    memory_limit: str | None = None
+    memory: Annotated[tuple[Literal["contiguous", "paged"], ...], _Filled] = ("contiguous",)
+    seeds: Annotated[tuple[_Seed, ...], _Filled] = (0,)
+    workers: _Threads = 1
+    without: Annotated[tuple[tuple[str, ...], ...], _Filled] = ((),)
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A configuration: sweeps that go into one results file.
+
+    Attributes
+    ----------
+    title
+        What it is for, in a line.
+    sweep
+        The sweeps.
+    """
+
+    title: str
+    sweep: Annotated[tuple[Sweep, ...], _Filled]
+
+
+def read_config(path: Path) -> Config:
+    """Read a configuration.
+
+    Raises
+    ------
+    PebblerError
+        When it cannot be read, is not TOML, or has an unknown or a wrong key; the sentence names it.
+    """
+    entries = read_toml(path)
+    try:
+        return msgspec.convert(entries, Config)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        raise FormatError(f"{path} is not a configuration: {text[:1].lower() + text[1:]}") from None
+
+
+def settings(sweep: Sweep) -> Iterator[Setting]:
+    """Yield the settings of a sweep.
+
+    Raises
+    ------
+    PebblerError
+        For a method or a rule that does not exist, or a limit that is none.
+    """
+    memory_limit = None if sweep.memory_limit is None else parse_size(sweep.memory_limit)
+    wall_limit = None if sweep.wall_limit is None else parse_time(sweep.wall_limit)
+    limits: list[float | None] = [parse_time(text) for text in sweep.time_limits] or [None]
+    for method, memory, limit, without in product(sweep.methods, sweep.memory, limits, sweep.without):
+        find_method(method).require_rules(without)
+        yield Setting(
+            method=method,
+            memory_model=memory,
+            time_limit=limit,
+            wall_limit=limit + GRACE if wall_limit is None and limit is not None else wall_limit,
+            memory_limit_bytes=memory_limit,
+            workers=sweep.workers,
+            without=without,
+        )
+
+
+def problems(sweep: Sweep, folder: Path) -> Iterator[tuple[Problem, tuple[Instance, ...]]]:
+    """Yield the problems of a sweep with their instances; files are looked for from `folder` on.
+
+    Raises
+    ------
+    PebblerError
+        For a suite or a network that does not exist, a file that is no instance, or a pattern without any.
+    """
+    for suite in sweep.suites:
+        chosen = [m for m in members(find_suite(suite)) if any(fnmatchcase(m.name, p) for p in sweep.select)]
+        if not chosen:
+            raise PebblerError(f"no instance of suite '{suite}' matches {', '.join(sweep.select)}")
+        for member in chosen:
+            yield _built(SuiteProblem(suite, member.name))
+    for pattern in sweep.files:
+        if Path(pattern).is_absolute():
+            raise PebblerError(f"'{pattern}' is an absolute pattern; give one relative to the configuration")
+        try:
+            places = sorted(folder.glob(pattern))
+        except (ValueError, NotImplementedError) as error:
+            raise PebblerError(f"'{pattern}' is no pattern of files: {error}") from None
+        if not places:
+            raise PebblerError(f"no file in {folder} matches '{pattern}'; give instance files")
+        for place in places:
+            name = place.relative_to(folder).as_posix().removesuffix(".instance.json")
+            yield _built(FileProblem(name, read_bytes(place)))
+    for grid in sweep.workloads:
+        workload = Workload(grid.network, grid.batch, grid.device, grid.graph, grid.engines)
+        for budget in grid.budgets:
+            problem = WorkloadProblem(workload, budget, grid.sub_batch)
+            try:
+                yield _built(problem)
+            except BudgetError as error:
+                _log.warning("%s is left out: %s", problem.name, error)
+
+
+def _built(problem: Problem) -> tuple[Problem, tuple[Instance, ...]]:
+    return problem, problem.instances()
+
+
+def jobs(config: Config, folder: Path) -> Iterator[Job]:
+    """Yield the jobs of a configuration; none comes twice.
+
+    Parameters
+    ----------
+    config
+        What to run.
+    folder
+        Where the configuration lies.
+
+    Raises
+    ------
+    PebblerError
+        For anything that does not exist or does not go together.
+    """
+    planned = [(sweep, list(settings(sweep))) for sweep in config.sweep]
+    seen: set[str] = set()
+    for sweep, chosen in planned:
+        if not (sweep.suites or sweep.files or sweep.workloads):
+            raise PebblerError("a sweep has nothing to solve; give suites, files or workloads")
+        for problem, instances in problems(sweep, folder):
+            if is_free(problem) and any(sweep.without):
+                raise PebblerError(f"{problem.name}: a search for the sub-batch leaves no rules out")
+            told = about(problem, instances)
+            for setting, seed in product(chosen, sweep.seeds):
+                job = Job(problem, told, setting, seed)
+                if job.fingerprint not in seen:
+                    seen.add(job.fingerprint)
+                    yield job

@@ -1,0 +1,223 @@
+"""Runs set side by side: names of settings, the best bound of each problem, figures by problem."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+from msgspec.structs import replace
+
+from ...instances.errors import DefectError, PebblerError
+from ...instances.units import format_size
+from ...solver.bounds import Bound
+from .jobs import GRACE, Setting
+from .problems import About, own_sha256
+from .results import Run
+
+_log = logging.getLogger(__name__)
+
+
+class SweepContradictionError(DefectError, PebblerError):
+    """A bound of one run in exact arithmetic is above the schedule of another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Runs of several settings on several problems.
+
+    Attributes
+    ----------
+    runs
+        Of each job the last run.
+    settings
+        Names of the settings, in the order in which they first ran: the method, and what not all have.
+    problems
+        By checksum, in the order in which they were first run.
+    bounds
+        The best lower bound on an iteration that runs have proven, by what was solved and memory model.
+    """
+
+    runs: tuple[Run, ...]
+    settings: dict[Setting, str]
+    problems: dict[str, About]
+    bounds: dict[tuple[str, str], Bound]
+
+    def bound(self, run: Run) -> Bound | None:
+        """Return the best bound known for what a run solved; None where no run could tell one."""
+        return self.bounds.get(_question(run))
+
+    def gap(self, run: Run, iteration_ns: int | None = None) -> float:
+        """Gap of a run, or of an iteration time that it had reached; infinite without a schedule."""
+        bound = self.bound(run)
+        reached = run.found.iteration_ns if iteration_ns is None else iteration_ns
+        return math.inf if reached is None or bound is None else bound.gap(reached)
+
+    def of(self, setting: Setting) -> list[Run]:
+        """Return the runs of a setting."""
+        return [run for run in self.runs if run.setting == setting]
+
+    def times(self, setting: Setting) -> dict[str, float]:
+        """Iteration time by problem, the median over seeds; infinite without a schedule."""
+        return _medians(
+            (run.about.problem_sha256, math.inf if run.found.iteration_ns is None else run.found.iteration_ns)
+            for run in self.of(setting)
+        )
+
+    def gaps(self, setting: Setting) -> dict[str, float]:
+        """Gap from the best bound by problem, the median over seeds; infinite without a schedule."""
+        return _medians((run.about.problem_sha256, self.gap(run)) for run in self.of(setting))
+
+    def common(self) -> list[str]:
+        """Return the problems that every setting was run on."""
+        ran = [{run.about.problem_sha256 for run in self.of(setting)} for setting in self.settings]
+        return [problem for problem in self.problems if all(problem in some for some in ran)]
+
+
+def evaluate(runs: Sequence[Run]) -> Evaluation:
+    """Set runs side by side; those in divisible memory, a relaxation, are no solutions and are left out.
+
+    A bound that is a solver's word, or the word that there is no schedule, falls where another run has a
+    shorter schedule: a warning names the method, whose run becomes one with an error.
+
+    Raises
+    ------
+    PebblerError
+        When there are none.
+    SweepContradictionError
+        When an iteration is shorter than a certified bound: one of the two is wrong.
+    """
+    last = {
+        (run.about.problem_sha256, run.setting, run.seed): run
+        for run in runs
+        if run.setting.memory_model != "divisible"
+    }
+    if not last:
+        raise PebblerError("there are no runs to report; make some with pebbler bench")
+    kept, bounds = _settled(tuple(last.values()))
+    return Evaluation(
+        kept,
+        _names(dict.fromkeys(run.setting for run in kept)),
+        {run.about.problem_sha256: run.about for run in kept},
+        bounds,
+    )
+
+
+def _settled(runs: tuple[Run, ...]) -> tuple[tuple[Run, ...], dict[tuple[str, str], Bound]]:
+    """Let the words fall that a schedule of another run refutes, and return the runs and the best bounds."""
+    shortest: dict[tuple[str, str], Run] = {}
+    bounds: dict[tuple[str, str], Bound] = {}
+    for run in runs:
+        reached = run.found.iteration_ns
+        best = shortest.setdefault(_question(run), run).found.iteration_ns
+        if reached is not None and (best is None or reached < best):
+            shortest[_question(run)] = run
+    for run in sorted(runs, key=_is_word):  # what is certified first: words may fall back on it
+        question, bound, reached = _question(run), _bound(run), shortest[_question(run)].found.iteration_ns
+        if bound is None:
+            continue
+        if reached is None or bound.lower_bound_ns <= reached:
+            bounds[question] = bounds[question].raised(bound) if question in bounds else bound
+        elif bound.certified:
+            raise SweepContradictionError(
+                f"{run.about.problem}: {reached} ns by {shortest[question].setting.method} contradicts the "
+                f"{bound.bound_by} bound of {bound.lower_bound_ns} ns, which is in exact arithmetic; one of "
+                "them is wrong, so that nothing is shown"
+            )
+    return tuple(_refuted(run, shortest[_question(run)], bounds.get(_question(run))) for run in runs), bounds
+
+
+def _refuted(run: Run, other: Run, bound: Bound | None) -> Run:
+    """Return a run as it stands beside the shortest schedule: with an error where its word has fallen."""
+    reached, claimed = other.found.iteration_ns, _bound(run)
+    if reached is None:
+        return run
+    reason = f"a schedule by {other.setting.method} passed the checker, and "
+    if claimed is not None and claimed.lower_bound_ns > reached:
+        reason += (
+            f"its iteration of {reached} ns is under the {claimed.bound_by} bound {claimed.lower_bound_ns}"
+        )
+    elif run.found.status == "infeasible":
+        reason += "there was said to be none"
+    else:
+        return run
+    _log.warning(
+        "%s: method %s was wrong, and what is certified counts alone: %s",
+        run.about.problem,
+        run.setting.method,
+        reason,
+    )
+    found = replace(
+        run.found,
+        status="error",
+        stopped_by=reason,
+        lower_bound_ns=None if bound is None else bound.lower_bound_ns,
+        bound_by=None if bound is None else bound.bound_by,
+        certified=None if bound is None else bound.certified,
+    )
+    return replace(run, found=found)
+
+
+def _bound(run: Run) -> Bound | None:
+    found = run.found
+    if found.lower_bound_ns is None:
+        return None
+    return Bound(found.lower_bound_ns, found.bound_by or "none", bool(found.certified))
+
+
+def _is_word(run: Run) -> bool:
+    return not run.found.certified
+
+
+def _question(run: Run) -> tuple[str, str]:
+    """What a run's answers are about: what it solved, in its memory model."""
+    return solved(run), run.setting.memory_model
+
+
+def solved(run: Run) -> str:
+    """Return a checksum of what a run solved: of its problem, unless the method planned on other instances.
+
+    Where the method chooses the sub-batch, the word of the method comes with it, since the bound over all
+    sub-batches is for the instances that it makes of them.
+    """
+    about, sums = run.about, run.found.instances
+    if about.rounds_of == "auto":
+        return f"{about.problem_sha256} {run.setting.method}"
+    return own_sha256(sums) if sums else about.problem_sha256
+
+
+def _medians(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for key, value in values:
+        found[key].append(value)
+    return {key: median_low(some) for key, some in found.items()}
+
+
+def _names(settings: Iterable[Setting]) -> dict[Setting, str]:
+    """Name settings by their methods, and by what they do not all share."""
+    told = {setting: _words(setting) for setting in settings}
+    shared = {key for key in next(iter(told.values())) if len({words[key] for words in told.values()}) == 1}
+    own = {
+        setting: [word for key, word in words.items() if word and key not in shared]
+        for setting, words in told.items()
+    }
+    return {setting: ", ".join([setting.method, *words]) for setting, words in own.items()}
+
+
+def _words(setting: Setting) -> dict[str, str]:
+    def limit(seconds: float | None) -> str:
+        return "no limit" if seconds is None else f"{seconds:g} s"
+
+    size = setting.memory_limit_bytes
+    usual = None if setting.time_limit is None else setting.time_limit + GRACE
+    return {
+        "memory_model": setting.memory_model,
+        "time_limit": limit(setting.time_limit),
+        "wall_limit": "" if setting.wall_limit == usual else f"wall {limit(setting.wall_limit)}",
+        "memory_limit_bytes": "any memory" if size is None else f"in {format_size(size)}",
+        "workers": f"{setting.workers} workers",
+        "without": f"without {' '.join(setting.without)}" if setting.without else "",
+    }

@@ -1,0 +1,259 @@
+"""The results of a sweep: an SQLite file with a row a run; instances and schedules in a folder beside it.
+
+A run is entered at once and as a whole, after its files, so that a sweep may be killed at any moment. The
+files are named by their checksums: what is left of a run that was never entered harms nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from ...instances.errors import PebblerError
+from ...instances.files import write_atomically
+from ..output.machine import Origin
+from .jobs import Found, Setting
+from .problems import About
+
+_APPLICATION = 0x7065_6262
+"""``pebb``: says in the file's header whose it is."""
+
+_VERSION = 1
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that was made: what was run, what it found, what it cost, and where.
+
+    Attributes
+    ----------
+    fingerprint
+        What makes two runs the same; `Job` says how.
+    about
+        The problem.
+    seed, setting, found, origin
+        Of the job, and of its measurement.
+    wall_seconds
+        How long the run's process lived; None where its worker was lost.
+    date
+        Day of the measurement.
+    """
+
+    fingerprint: str
+    about: About
+    seed: int
+    setting: Setting
+    found: Found
+    wall_seconds: float | None
+    date: str
+    origin: Origin
+
+    def flat(self) -> dict[str, Any]:
+        """Return all fields by name, those of the parts among them."""
+        own = {name: getattr(self, name) for name in _OWN}
+        return own | {name: getattr(getattr(self, part), name) for part in _PARTS for name in _PARTS[part]}
+
+
+_PARTS = {
+    "about": tuple(f.name for f in fields(About)),
+    "setting": tuple(f.name for f in fields(Setting)),
+    "found": Found.__struct_fields__,
+    "origin": tuple(f.name for f in fields(Origin)),
+}
+_OWN = tuple(name for name in Run.__struct_fields__ if name not in _PARTS)
+
+COLUMNS = (*_OWN, *(name for names in _PARTS.values() for name in names))
+"""Columns of the table."""
+
+_JSON = ("without", "instances", "schedules", "trace", "packages")
+"""Those whose cells are JSON."""
+
+
+class Results:
+    """A results file and its folder.
+
+    Parameters
+    ----------
+    path
+        The SQLite file; the folder beside it has its name with the ending ``.files``.
+    write
+        Whether to make it where it is not there, and to write to it.
+
+    Raises
+    ------
+    PebblerError
+        When it cannot be opened, or is not a results file.
+    """
+
+    def __init__(self, path: Path, *, write: bool = False) -> None:
+        self.path = path
+        if not path.name:
+            raise PebblerError(f"'{path}' is no results file; give one that pebbler bench made")
+        self.folder = path.with_suffix(".files")
+        self._made = write and not path.exists()
+        if not write and not path.exists():
+            raise PebblerError(f"{path} cannot be read: there is no such file; pebbler bench makes one")
+        if not self._made and not path.is_file():
+            raise PebblerError(f"{path} is no file, and cannot hold results")
+        uri = f"{path.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
+        with _told(path):
+            self._database = sqlite3.connect(uri, uri=True)
+        try:
+            self._prepare(write)
+        except PebblerError:
+            self._give_up()
+            raise
+
+    def __enter__(self) -> Results:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._database.close()
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Close the file after a failure; one that was made and got no run is taken away."""
+        try:
+            empty = self._made and not self._database.execute("SELECT count(*) FROM runs").fetchone()[0]
+        except sqlite3.Error:
+            empty = self._made
+        self._database.close()
+        if empty:
+            Path(os.path.realpath(self.path)).unlink(missing_ok=True)
+
+    def fingerprints(self, *, failed: bool = True) -> set[str]:
+        """Return the fingerprints of all runs, or of those that have not failed."""
+        condition = "" if failed else " WHERE status != 'error'"
+        return {row[0] for row in self._execute(f"SELECT fingerprint FROM runs{condition}")}
+
+    def add(
+        self,
+        run: Run,
+        instances: Iterable[bytes] = (),
+        schedules: Iterable[bytes] = (),
+        certificates: Iterable[bytes] = (),
+    ) -> None:
+        """Enter a run, after the files that go with it; it replaces one like it."""
+        for place, files in (
+            (self.instance_file, instances),
+            (self.schedule_file, schedules),
+            (self.certificate_file, certificates),
+        ):
+            for data in files:
+                _keep(place(sha256(data).hexdigest()), data)
+        cells = list(cells_of(run).values())
+        self._execute(f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * len(cells))})", cells)
+
+    def instance_file(self, name: str) -> Path:
+        """Where the instance of a checksum lies."""
+        return self.folder / "instances" / f"{name}.instance.json"
+
+    def schedule_file(self, name: str) -> Path:
+        """Where the schedule of a checksum lies."""
+        return self.folder / "schedules" / f"{name}.schedule.json"
+
+    def certificate_file(self, name: str) -> Path:
+        """Where the certificate of a checksum lies, which a schedule contradicts."""
+        return self.folder / "certificates" / f"{name}.certificate.json"
+
+    def runs(self) -> list[Run]:
+        """Return all runs in the order in which they were entered.
+
+        Raises
+        ------
+        PebblerError
+            When the file is damaged.
+        """
+        rows = self._execute(f"SELECT {', '.join(COLUMNS)} FROM runs ORDER BY rowid")
+        try:
+            return [_run(row) for row in rows]
+        except (msgspec.MsgspecError, TypeError, UnicodeDecodeError) as error:  # of cells of another type
+            raise PebblerError(f"{self.path} is damaged: {error}") from None
+
+    def _prepare(self, write: bool) -> None:
+        """Make the table in a new file; refuse a file of something else."""
+        ((tables,),) = self._execute("SELECT count(*) FROM sqlite_master")
+        if write and not tables:
+            columns = ", ".join(COLUMNS).replace("fingerprint", "fingerprint TEXT PRIMARY KEY", 1)
+            self._execute(f"PRAGMA application_id = {_APPLICATION}")
+            self._execute(f"PRAGMA user_version = {_VERSION}")
+            self._execute(f"CREATE TABLE runs ({columns})")
+        ((application,),) = self._execute("PRAGMA application_id")
+        ((version,),) = self._execute("PRAGMA user_version")
+        if application != _APPLICATION:
+            raise PebblerError(f"{self.path} is not a results file; give one that pebbler bench made")
+        if version != _VERSION:
+            raise PebblerError(
+                f"{self.path} is a results file of format {version}, and this pebbler reads {_VERSION}; "
+                "use the pebbler that made it"
+            )
+
+    def _execute(self, command: str, cells: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run a command, which is done as a whole or not at all."""
+        with _told(self.path), self._database:
+            return self._database.execute(command, cells).fetchall()
+
+
+def _keep(place: Path, data: bytes) -> None:
+    """Write a file unless it is there: its name says what is in it."""
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, data)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Tell in a sentence what SQLite has against a file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise PebblerError(f"{path} cannot be used as a results file: {error}") from None
+
+
+def cells_of(run: Run) -> dict[str, Any]:
+    """Return the cells of a run's row: numbers, texts, and JSON for the rest."""
+    return {
+        name: msgspec.json.encode(value).decode() if name in _JSON else value
+        for name, value in run.flat().items()
+    }
+
+
+def _run(row: Iterable[Any]) -> Run:
+    values = {
+        name: msgspec.json.decode(cell) if name in _JSON else cell
+        for name, cell in zip(COLUMNS, row, strict=True)
+    }
+    parts = {part: {name: values.pop(name) for name in names} for part, names in _PARTS.items()}
+    return msgspec.convert(values | parts, Run, strict=False)
+
+
+def read_latest(path: Path) -> list[Run]:
+    """Return the runs of a results file, of each measurement the last one, whatever code it was made with.
+
+    A measurement is a problem by name, a setting and a seed.
+    """
+    with Results(path) as results:
+        return list({(run.about.problem, run.setting, run.seed): run for run in results.runs()}.values())
+
+
+def origins(runs: Iterable[Run]) -> list[str]:
+    """Tell where and when runs were made, in a text for each machine, version and revision."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        found.setdefault(str(run.origin), []).append(run.date)
+    return [
+        f"{len(dates)} runs, {' to '.join(sorted({min(dates), max(dates)}))}: {text}"
+        for text, dates in found.items()
+    ]

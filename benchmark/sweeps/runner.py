@@ -1,0 +1,254 @@
+"""Making the runs of a sweep, on any executor: each in a process of its own, entered when it is made."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event, Lock
+
+from ...instances.errors import PebblerError
+from ...instances.processes.child import Child, ChildEnded
+from ...instances.units import format_size, format_time
+from ..output.machine import Origin, origin, package_versions, usable_cores
+from .jobs import Found, Job, Measured, load, measure
+from .results import Results, Run
+
+_POLL = 0.5
+"""Seconds between looks at whether the sweep was ended."""
+
+_LOAD_SECONDS = 300.0
+"""Seconds that loading, and compiling, may take, before anything is measured."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A run as a worker returns it: what was measured, how long its process lived, and where."""
+
+    measured: Measured
+    wall_seconds: float | None
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What came of a sweep: runs that were there already, runs made, and those of them that failed."""
+
+    kept: int
+    made: int
+    failed: int
+
+
+def make(
+    jobs: Sequence[Job],
+    results: Results,
+    executor: Executor,
+    *,
+    lost: tuple[type[Exception], ...] = (),
+    retry: bool = False,
+    again: bool = False,
+) -> Tally:
+    """Make the runs that the results lack, and enter each as soon as it is made.
+
+    Progress is logged, a line a run. Ctrl-C ends the runs in flight and keeps the others.
+
+    Parameters
+    ----------
+    jobs
+        What to run.
+    results
+        Where to enter it; this process alone writes there.
+    executor
+        Where runs are made; it is shut down. Threads wait here for the processes of their runs.
+    lost
+        What the executor raises for a run that no worker survived: such a run has failed.
+    retry
+        Whether to make the runs that failed again.
+    again
+        Whether to make all again; new runs take the place of the old ones.
+
+    Raises
+    ------
+    PebblerError
+        When a worker has other versions of the packages than this process.
+    """
+    known = set() if again else results.fingerprints(failed=not retry)
+    wanted = [job for job in jobs if job.fingerprint not in known]
+    _log.info("%d of %d runs are made already", len(jobs) - len(wanted), len(jobs))
+    ended = Event() if isinstance(executor, ThreadPoolExecutor) else None
+    versions = package_versions()
+    failed = 0
+    began = time.monotonic()
+    flying: dict[Future[Made], Job] = {}
+    try:
+        for job in wanted:
+            flying[executor.submit(perform, job, versions, ended)] = job
+        for count, future in enumerate(as_completed(list(flying)), start=1):
+            job = flying.pop(future)
+            made = _answer(future, lost)
+            run = _run(job, made)
+            measured = made.measured
+            results.add(run, measured.instances, measured.schedules, measured.certificates)
+            failed += run.found.status == "error"
+            left = (time.monotonic() - began) * (len(wanted) - count) / count
+            _log.info("%d of %d, %s left: %s", count, len(wanted), _duration(left), _told(run))
+    except CancelledError:
+        raise PebblerError(
+            "the workers were lost; what is entered stays: run the same command again to go on"
+        ) from None
+    finally:
+        if ended is not None:
+            ended.set()
+        for future in flying:
+            future.cancel()
+        executor.shutdown()
+    return Tally(len(jobs) - len(wanted), len(wanted), failed)
+
+
+def make_in_turn(jobs: Sequence[Job], path: Path, *, again: bool = False) -> Tally:
+    """Make the runs that a results file lacks one after the other, as `make` does.
+
+    The file is made with its folder unless it is there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Results(path, write=True) as results:
+        return make(jobs, results, ThreadPoolExecutor(1), again=again)
+
+
+def warn_of_crowding(jobs: Sequence[Job], at_once: int) -> None:
+    """Warn where runs at once have more threads than there are cores: their times say little then."""
+    threads = at_once * max((job.setting.workers for job in jobs), default=1)
+    if threads > usable_cores():
+        _log.warning(
+            "%d runs at once have up to %d threads on %d cores: times will be those of a crowded machine",
+            at_once,
+            threads,
+            usable_cores(),
+        )
+
+
+def perform(job: Job, versions: dict[str, str], ended: Event | None = None) -> Made:
+    """Make a run in a process of its own, under its limits; whatever ends that process costs this run only.
+
+    What the method uses is loaded, and compiled, there before any clock starts.
+
+    Parameters
+    ----------
+    job
+        What to run.
+    versions
+        Versions of packages with which it is to be run.
+    ended
+        Set when the run is to be given up.
+
+    Raises
+    ------
+    PebblerError
+        When the packages or the instance here are others.
+    """
+    ended = ended or Event()
+    if versions != package_versions():
+        raise PebblerError(
+            f"a worker has {package_versions()} where the sweep has {versions}; install the same everywhere"
+        )
+    method = job.setting.method
+    with Child() as child:
+        with nullcontext() if method in _loaded else _loading:
+            lost = _called(child, load, job, _LOAD_SECONDS, ended)
+            _loaded.add(method)
+        began = time.monotonic()
+        measured = lost or _called(child, measure, job, job.setting.wall_limit, ended)
+        assert measured is not None
+        return Made(measured, time.monotonic() - began, origin())
+
+
+def _called(
+    child: Child,
+    function: Callable[[Job], Measured | None],
+    job: Job,
+    wall_limit: float | None,
+    ended: Event,
+) -> Measured | None:
+    """Call a function in a run's process; where that ends it, say how."""
+    size = job.setting.memory_limit_bytes
+    under = "" if size is None else f", under a memory limit of {format_size(size)}"
+    child.start(function, job, wall_limit=wall_limit)
+    try:
+        answer = _result(child, ended)
+    except (PebblerError, InterruptedError):
+        raise
+    except MemoryError:
+        return _nothing("unknown", f"the process ran out of memory{under}")
+    except ChildEnded as error:
+        if error.wanted:
+            return _nothing("unknown", f"{error}: its wall limit")
+        return _nothing("error", f"the process failed: {error}{under}")
+    except Exception as error:
+        _log.exception("%s, %s: the run failed", job.about.problem, job.setting.method)
+        return _nothing("error", f"{type(error).__name__}: {error}{under}")
+    assert answer is None or isinstance(answer, Measured)
+    return answer
+
+
+def _result(child: Child, ended: Event) -> object:
+    """Wait for what a process returns, unless the sweep is ended."""
+    while not ended.is_set():
+        try:
+            return child.result(_POLL)
+        except TimeoutError:
+            if child.done():
+                raise
+    raise InterruptedError("the sweep was ended")
+
+
+def _nothing(status: str, why: str) -> Measured:
+    return Measured(Found(status=status, stopped_by=why))
+
+
+def _answer(future: Future[Made], lost: tuple[type[Exception], ...]) -> Made:
+    try:
+        return future.result()
+    except lost as error:
+        return Made(_nothing("error", f"no worker survived it: {error}"), None, origin())
+
+
+_loaded: set[str] = set()
+"""Methods that a run of this process has loaded: what they compile is compiled."""
+
+_loading = Lock()
+"""Held while a method is loaded for the first time, so that only one process compiles."""
+
+
+def _run(job: Job, made: Made) -> Run:
+    return Run(
+        fingerprint=job.fingerprint,
+        about=job.about,
+        seed=job.seed,
+        setting=job.setting,
+        found=made.measured.found,
+        wall_seconds=made.wall_seconds,
+        date=datetime.now(UTC).date().isoformat(),
+        origin=replace(made.origin, revision=origin().revision),
+    )
+
+
+def _told(run: Run) -> str:
+    found = run.found
+    words = f"{run.about.problem}, {run.setting.method}: {found.status}"
+    if found.iteration_ns is None:
+        return f"{words}: {found.stopped_by}"
+    return f"{words}, {format_time(found.iteration_ns)}, gap {found.gap:.2%} ({found.bound_by})"
+
+
+def _duration(seconds: float) -> str:
+    """Tell a duration roughly."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,1 @@
+"""The policies of the papers, and of other systems, by rule."""

@@ -1,0 +1,123 @@
+"""vDNN (Rhu et al., MICRO 2016): layer-wise offload and prefetch of feature maps on one memory stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ...instances.instance import Instance, Task
+from ..choices import by_speed, leanest
+from ..clock import limited
+from ..methods import Answer, Limits, register
+from ..program.builder import ProgramBuilder
+from ..program.placement import Issue, build
+from ..program.pool import Range
+from .layers import Unit, units
+from .layerwise import Execution, offload_points, passes
+
+_SOURCE = "vDNN (MICRO 2016), section III"
+
+
+@register("vdnn-all-m", "offload every layer's input; memory-optimal algorithms", _SOURCE)
+@limited
+def vdnn_all_m(instance: Instance, limits: Limits) -> Answer:
+    """vDNN_all with workspace-free algorithms (static policy, section III-C)."""
+    return _static(instance, limits, "vdnn-all-m", managed, leanest)
+
+
+@register("vdnn-all-p", "offload every layer's input; performance-optimal algorithms", _SOURCE)
+@limited
+def vdnn_all_p(instance: Instance, limits: Limits) -> Answer:
+    """vDNN_all with the fastest algorithms (static policy, section III-C)."""
+    return _static(instance, limits, "vdnn-all-p", managed, _fastest)
+
+
+@register("vdnn-conv-m", "offload convolutions' inputs; memory-optimal algorithms", _SOURCE)
+@limited
+def vdnn_conv_m(instance: Instance, limits: Limits) -> Answer:
+    """vDNN_conv with workspace-free algorithms (static policy, section III-C)."""
+    return _static(instance, limits, "vdnn-conv-m", convolution, leanest)
+
+
+@register("vdnn-conv-p", "offload convolutions' inputs; performance-optimal algorithms", _SOURCE)
+@limited
+def vdnn_conv_p(instance: Instance, limits: Limits) -> Answer:
+    """vDNN_conv with the fastest algorithms (static policy, section III-C)."""
+    return _static(instance, limits, "vdnn-conv-p", convolution, _fastest)
+
+
+def managed(unit: Unit) -> bool:
+    """Feature extraction layers; classification layers remain as they are (section IV-A)."""
+    return unit.kind not in ("fc", "softmax")
+
+
+def convolution(unit: Unit) -> bool:
+    """Convolutions, behind whose long computation copies hide best (vDNN_conv)."""
+    return unit.kind == "conv"
+
+
+def _fastest(task: Task) -> int:
+    return by_speed(task)[0]
+
+
+def _static(
+    instance: Instance,
+    limits: Limits,
+    name: str,
+    offloads: Callable[[Unit], bool],
+    choose: Callable[[Task], int],
+) -> Answer:
+    issue = program(instance, offloads, [choose(task) for task in instance.tasks])
+    return Answer(build(instance, limits.memory, issue, one_copy_queue=True).finish(name))
+
+
+def program(
+    instance: Instance,
+    offloads: Callable[[Unit], bool],
+    algorithms: Sequence[int],
+    *,
+    workspace_at: Mapping[int, int] | None = None,
+    rooms: dict[int, tuple[Range, ...]] | None = None,
+) -> Issue:
+    """Return what issues an iteration in which the inputs of some layers are offloaded.
+
+    Parameters
+    ----------
+    instance
+        What the program is for.
+    offloads
+        Whether a unit's inputs leave: `managed` (vDNN_all) or `convolution` (vDNN_conv).
+    algorithms
+        One a task.
+    workspace_at
+        Offsets of workspaces, by task; default: where the pool has room.
+    rooms
+        Filled, per task, with the free ranges beside the blocks that are there while it runs.
+    """
+    layers, leaves_at = passes(instance), offload_points(instance, units(instance), offloads)
+
+    def issue(builder: ProgramBuilder) -> None:
+        Execution(
+            instance,
+            builder,
+            layers,
+            leaves_at,
+            algorithms,
+            up_to_the_next_convolution,
+            workspace_at=workspace_at or {},
+            rooms=rooms,
+        ).all()
+
+    return issue
+
+
+def up_to_the_next_convolution(execution: Execution, index: int) -> list[int]:
+    """Inputs of the next layer that waits for some, up to and with the next convolution (Fig. 10)."""
+    if execution.passes[index].unit.direction == "forward":
+        return []
+    for ahead in range(index + 1, len(execution.passes)):
+        absent = execution.absent(ahead)
+        if absent:
+            return absent
+        if execution.passes[ahead].unit.kind == "conv":
+            break
+    return []

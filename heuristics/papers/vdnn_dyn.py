@@ -1,0 +1,148 @@
+"""Dynamic vDNN (Rhu et al., MICRO 2016, section III-C): transfer policy and algorithms, found in passes.
+
+A pass, on the machine a profiled iteration, is here the simulation of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from ...instances.instance import Instance, Task
+from ...validate.schedule import MemoryModel, Schedule
+from ..choices import by_speed, leanest
+from ..clock import OutOfTime, limited
+from ..methods import Answer, Limits, Refusal, register
+from ..program.builder import ProgramBuilder
+from ..program.placement import build, build_again
+from ..program.pool import Range
+from . import modnn_sub_batch as sub_batch
+from .layers import Unit, units
+from .network_wide import network_wide
+from .vdnn import convolution, managed, program, vdnn_all_p, vdnn_conv_p
+
+
+@register(
+    "vdnn-dyn",
+    "no offload, else convolutions' inputs, else every layer's; the fastest algorithms that have room",
+    "vDNN (MICRO 2016), section III-C",
+)
+@limited
+def vdnn_dyn(instance: Instance, limits: Limits) -> Answer:
+    """Adopt the first configuration that fits, in the order of the paper's profiling passes.
+
+    Pass 2, with the fastest algorithms: network-wide allocation without offload, vDNN_conv, vDNN_all. Pass 3:
+    vDNN_conv, then vDNN_all, with every layer that overflows downgraded to the fastest algorithms that have
+    room. Pass 1, vDNN_all with memory-optimal algorithms, asks whether the network can be trained at all. Any
+    other pass that succeeds answers that, too, so pass 1 is simulated last and only if need be: as the start
+    of pass 3 under vDNN_all, which has fallen back to it where no faster algorithm has room.
+
+    `stopped_by` says which pass was adopted.
+
+    Raises
+    ------
+    Refusal
+        When pass 1 fails, with its reason.
+    """
+    at_full_speed = (
+        (network_wide, "no offload"),
+        (vdnn_conv_p, "vdnn-conv (p)"),
+        (vdnn_all_p, "vdnn-all (p)"),
+    )
+    for method, what in at_full_speed:
+        try:
+            schedule = method(instance, limits).schedule
+        except OutOfTime:
+            raise
+        except Refusal:
+            continue
+        if schedule is not None and not _downgraded(instance, schedule):
+            return _adopt(schedule, f"pass 2, {what}")
+    try:
+        schedule, what = _greedy(instance, limits.memory, convolution), "vdnn-conv"
+    except OutOfTime:
+        raise
+    except Refusal:
+        schedule, what = _greedy(instance, limits.memory, managed), "vdnn-all"
+        if all(a == leanest(instance.tasks[k]) for k, a in _algorithms(schedule).items()):
+            return _adopt(schedule, "pass 1, vdnn-all (m)")
+    count = len(_downgraded(instance, schedule))
+    return _adopt(schedule, f"pass 3, {what} with {count} downgraded layer{'s' * (count != 1)}")
+
+
+@register(
+    "vdnn-plus",
+    "vdnn-dyn at the sub-batch that moDNN chooses",
+    "moDNN (TPDS 2019), section 7.2",
+    shown="auto",
+    sub_batch=sub_batch.tpds,
+)
+@limited
+def vdnn_plus(instance: Instance, limits: Limits) -> Answer:
+    """vDNN+: dynamic vDNN with moDNN's choice of the sub-batch, which is the planner's.
+
+    Raises
+    ------
+    Refusal
+        As `vdnn_dyn`.
+    """
+    answer = vdnn_dyn(instance, limits)
+    assert answer.schedule is not None
+    return Answer(msgspec.structs.replace(answer.schedule, method="vdnn-plus"), answer.stopped_by)
+
+
+def _adopt(schedule: Schedule, what: str) -> Answer:
+    return Answer(msgspec.structs.replace(schedule, method="vdnn-dyn"), f"done: {what}")
+
+
+def _algorithms(schedule: Schedule) -> dict[int, int]:
+    """Which algorithm each task runs."""
+    return {
+        o.task: o.algorithm for o in schedule.operations if o.task is not None and o.algorithm is not None
+    }
+
+
+def _downgraded(instance: Instance, schedule: Schedule) -> set[str]:
+    """Names of the layers of which some task does not run its fastest algorithm."""
+    chosen = _algorithms(schedule)
+    slower = {k for k, a in chosen.items() if a != by_speed(instance.tasks[k])[0]}
+    return {unit.layer for unit in units(instance) if slower.intersection(unit.tasks)} if slower else set()
+
+
+def _greedy(instance: Instance, memory: MemoryModel, offloads: Callable[[Unit], bool]) -> Schedule:
+    """Simulate pass 3 under one transfer policy.
+
+    A workspace is there only while its task runs, so the choice of algorithms changes neither where the
+    blocks lie nor what is free beside them. One simulation with memory-optimal algorithms tells what room
+    each task has, and a second one, with every block where it was, uses it: downgrading restarts nothing.
+
+    Raises
+    ------
+    Refusal
+        When the policy does not fit with memory-optimal algorithms.
+    """
+    rooms: dict[int, tuple[Range, ...]] = {}
+    smallest = [leanest(task) for task in instance.tasks]
+    lean = build(
+        instance, memory, program(instance, offloads, smallest, rooms=rooms), one_copy_queue=True
+    ).finish("vdnn-dyn")
+    algorithms = [_fastest_within(task, rooms[k], memory) for k, task in enumerate(instance.tasks)]
+    if memory == "paged" or any(block.tensor is not None for block in instance.blocks):
+        builder = ProgramBuilder(instance, memory=memory, one_copy_queue=True)
+        program(instance, offloads, algorithms)(builder)
+        return builder.finish("vdnn-dyn")
+    workspace_at = {
+        k: min((size, offset) for offset, size in rooms[k] if size >= needed)[1]
+        for k, a in enumerate(algorithms)
+        if (needed := instance.tasks[k].algorithms[a].workspace_bytes)
+    }
+    again = program(instance, offloads, algorithms, workspace_at=workspace_at)
+    return build_again(instance, lean, again, one_copy_queue=True).finish("vdnn-dyn")
+
+
+def _fastest_within(task: Task, room: tuple[Range, ...], memory: MemoryModel) -> int:
+    """Index of the fastest algorithm whose workspace has room: in one range, or in pages of several."""
+    sizes = [size for _, size in room]
+    free = sum(sizes) if memory == "paged" else max(sizes, default=0)
+    return next(a for a in by_speed(task) if task.algorithms[a].workspace_bytes <= free)

@@ -1,0 +1,160 @@
+"""Placing a whole program's data at once, when placing it piece by piece has left no hole large enough.
+
+The requests of a policy that does not look at addresses are known before any address is chosen, so that all
+of them can be placed together: the large ones first, each as low as it goes beside those that are there at
+the same time (first fit by decreasing size, as offline dynamic storage allocation does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ...instances.instance import Instance
+from ...instances.units import ceil_to
+from ...validate.schedule import MemoryModel, Schedule
+from ..clock import look
+from ..methods import Refusal
+from .builder import OutOfMemoryError, ProgramBuilder, Sketch
+
+Issue = Callable[[ProgramBuilder], None]
+
+
+def build(
+    instance: Instance, memory: MemoryModel, issue: Issue, *, one_copy_queue: bool = False
+) -> ProgramBuilder:
+    """Issue a program; where fragmentation stops it, issue it again at places that are chosen together.
+
+    Parameters
+    ----------
+    instance, memory, one_copy_queue
+        As `ProgramBuilder` takes them.
+    issue
+        Issues every operation on the builder that it is given; its decisions do not depend on addresses.
+
+    Raises
+    ------
+    Refusal
+        When the program needs more memory than there is, or no places were found.
+    """
+    builder = ProgramBuilder(instance, memory=memory, one_copy_queue=one_copy_queue)
+    try:
+        issue(builder)
+        builder.settle()
+        return builder
+    except OutOfMemoryError as error:
+        reason = str(error)
+    if memory != "contiguous" or any(block.tensor is not None for block in instance.blocks):
+        raise Refusal(reason)
+
+    def together(sketch: ProgramBuilder) -> list[int]:
+        plan = pack(sketch.lifetimes(), instance.pool_bytes, instance.alignment_bytes)
+        if plan is None:
+            raise Refusal(f"{reason}; the bytes are free, but no places were found for them")
+        return plan
+
+    return build_planned(instance, issue, together, one_copy_queue=one_copy_queue)
+
+
+def build_planned(
+    instance: Instance,
+    issue: Issue,
+    assign: Callable[[ProgramBuilder], Sequence[int]],
+    *,
+    one_copy_queue: bool = False,
+) -> ProgramBuilder:
+    """Issue a program in contiguous memory, every placement at an offset that was chosen before.
+
+    Parameters
+    ----------
+    instance, issue, one_copy_queue
+        As for `build`.
+    assign
+        From the program without addresses to an offset for each of its placements, in their order.
+
+    Raises
+    ------
+    Refusal
+        When the program needs more bytes than there are, or `assign` refuses.
+    """
+    sketch = Sketch(instance)
+    start = dict.fromkeys(sketch.resident_blocks())
+    try:
+        issue(sketch)
+        sketch.settle()
+    except OutOfMemoryError as error:
+        raise Refusal(str(error)) from None
+    builder = ProgramBuilder(instance, one_copy_queue=one_copy_queue, plan=assign(sketch), start=start)
+    issue(builder)
+    builder.settle()
+    return builder
+
+
+def build_again(
+    instance: Instance, placed: Schedule, issue: Issue, *, one_copy_queue: bool = False
+) -> ProgramBuilder:
+    """Issue the program of a contiguous schedule without workspaces again, every block at its place.
+
+    Issued now with other algorithms, it keeps the places of all blocks; workspaces go where `issue` says.
+
+    Raises
+    ------
+    OutOfMemoryError
+        When a workspace has no room where it is put.
+    """
+    places = [(r.block, r.offset, r.acquired_by) for r in placed.residences]
+    builder = ProgramBuilder(
+        instance,
+        one_copy_queue=one_copy_queue,
+        plan=[at for d, at, by in places if d is not None and at is not None and by is not None],
+        start={d: at for d, at, by in places if d is not None and by is None},
+    )
+    issue(builder)
+    return builder
+
+
+def pack(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int) -> list[int] | None:
+    """Choose an offset for each of the given bytes, so that what lives together lies apart.
+
+    Parameters
+    ----------
+    lifetimes
+        Bytes, begin and end of each piece.
+    capacity, alignment
+        Bytes of the pool; offsets are multiples of the alignment.
+
+    Returns
+    -------
+    list of int or None
+        None when first fit, in each of a few orders of decreasing size, does not find a place for all.
+    """
+    sizes = np.array([ceil_to(size, alignment) for size, _, _ in lifetimes], dtype=np.int64)
+    exact = np.array([size for size, _, _ in lifetimes], dtype=np.int64)
+    begins = np.array([begin for _, begin, _ in lifetimes], dtype=np.int64)
+    ends = np.array([end for _, _, end in lifetimes], dtype=np.int64)
+    orders = (
+        np.lexsort((begins, begins - ends, -sizes)),
+        np.lexsort((begins, -sizes, begins - ends)),
+        np.lexsort((begins, -sizes * (ends - begins).astype(float))),
+    )
+    for order in orders:
+        offsets = np.zeros(len(sizes), dtype=np.int64)
+        for rank, i in enumerate(order):
+            look()
+            there = order[:rank]
+            there = there[(begins[there] < ends[i]) & (ends[there] > begins[i])]
+            offsets[i] = _lowest(offsets[there], sizes[there], int(sizes[i]))
+            if offsets[i] + exact[i] > capacity:
+                break
+        else:
+            return [int(offset) for offset in offsets]
+    return None
+
+
+def _lowest(starts: np.ndarray, sizes: np.ndarray, size: int) -> int:
+    """Lowest offset at which `size` bytes overlap none of the given ranges."""
+    order = np.argsort(starts, kind="stable")
+    tops = np.maximum.accumulate(np.concatenate(([0], (starts + sizes)[order])))
+    fits = np.flatnonzero(starts[order] - tops[:-1] >= size)
+    return int(tops[fits[0]] if len(fits) else tops[-1])

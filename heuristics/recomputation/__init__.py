@@ -1,0 +1,1 @@
+"""Tasks that run again: plans, rules and the search."""

@@ -1,0 +1,184 @@
+"""Recomputation: blocks that are dropped after the forward pass and made again when they are needed.
+
+A policy says which blocks are dropped and which go to the host; the rest stays. What is needed and absent is
+copied back or computed again, with all that it is made from, and stays until its last use.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+
+from ...instances.instance import Instance
+from ...instances.memory import live_bytes
+from ...instances.units import LARGEST
+from ..choices import fastest_within
+from ..program.builder import ProgramBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What becomes of the forward pass's blocks.
+
+    Attributes
+    ----------
+    dropped
+        Blocks to compute again; all of them `restorable`.
+    hosted
+        Blocks that leave for the host after their last use in the forward pass.
+    ahead
+        Per task, blocks to prefetch when it starts, where there is room.
+    """
+
+    dropped: Set[int] = frozenset()
+    hosted: Set[int] = frozenset()
+    ahead: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+def turn(instance: Instance) -> int:
+    """Return the first task of the backward pass; without named layers, that after the greatest live sum."""
+    forward = [k for layer in instance.named_layers for k in layer.forward]
+    if forward:
+        return 1 + max(forward)
+    live = live_bytes(instance)
+    return 1 + live.index(max(live))
+
+
+def restorable(instance: Instance) -> set[int]:
+    """Blocks of the forward pass that can be made again in the backward pass.
+
+    Their producer may run again and overwrites nothing, what it reads is not changed after it, and nothing
+    that it makes is.
+    """
+    end, writers = turn(instance), instance.writers
+    found: set[int] = set()
+    for k, task in enumerate(instance.tasks[:end]):
+        unchanged = all(not writers[d] or writers[d][-1] < k for d in task.inputs)
+        once = all(len(writers[d]) == 1 and instance.blocks[d].finally_ == "anywhere" for d in task.outputs)
+        if task.recomputable and not task.updates and unchanged and once:
+            found.update(task.outputs)
+    return found
+
+
+def used_later(instance: Instance, blocks: Iterable[int]) -> set[int]:
+    """Those blocks of the forward pass that the backward pass reads, and does not change."""
+    end, uses, writers = turn(instance), instance.uses, instance.writers
+    return {
+        d
+        for d in blocks
+        if uses[d] and uses[d][0] < end <= uses[d][-1] and (not writers[d] or writers[d][-1] < end)
+    }
+
+
+def fastest_with_room(builder: ProgramBuilder, task: int, most: int = LARGEST) -> int:
+    """Choose the fastest algorithm whose workspace has room beside the blocks, as far as bytes tell.
+
+    The workspace has `most` bytes at most; where no algorithm has room, the leanest is chosen.
+    """
+    instance = builder.instance
+    placed = sum(instance.blocks[d].bytes for d in instance.tasks[task].outputs if not builder.is_resident(d))
+    return fastest_within(instance.tasks[task], min(builder.free_bytes - placed, most))
+
+
+class Recomputation:
+    """An iteration under a policy of recomputation, task by task.
+
+    Parameters
+    ----------
+    builder
+        Where it is issued.
+    policy
+        What is dropped and what goes to the host. Blocks that no backward task uses are dropped in any case,
+        where they can be made again.
+    most_workspace
+        Bytes of a workspace at most: every run takes the fastest algorithm that has room.
+    """
+
+    def __init__(self, builder: ProgramBuilder, policy: Policy, most_workspace: int) -> None:
+        self.builder = builder
+        self.instance = builder.instance
+        self.policy = policy
+        self.most_workspace = most_workspace
+        self.end = turn(self.instance)
+        forward_only = {
+            d for d in restorable(self.instance) if (self.instance.uses[d] or (0,))[-1] < self.end
+        }
+        self.comes_back = policy.dropped | policy.hosted | forward_only
+        self.last_forward: dict[int, list[int]] = defaultdict(list)
+        for d in policy.dropped | policy.hosted:
+            self.last_forward[max(k for k in self.instance.uses[d] if k < self.end)].append(d)
+        self.expires: dict[int, list[int]] = defaultdict(list)
+        for d, last in enumerate(self._needed_until()):
+            self.expires[last].append(d)
+
+    def all(self) -> None:
+        """Issue the whole iteration."""
+        for k, task in enumerate(self.instance.tasks):
+            self._prefetch(k)
+            self._bring((*task.inputs, *task.updates), k)
+            self._run(k)
+            for d in self.last_forward.get(k, ()):
+                if d in self.policy.hosted and not self.builder.on_host(d):
+                    self.builder.offload(d)
+                self.builder.release(d)
+            for d in self.expires.get(k, ()):
+                if self.builder.is_resident(d):
+                    self.builder.retire(d)
+
+    def _run(self, k: int) -> None:
+        self.builder.run(k, fastest_with_room(self.builder, k, self.most_workspace))
+
+    def _needed_until(self) -> list[int]:
+        """Per block, the task after which it is not needed: as an input of what is made again, too.
+
+        What comes back when it is needed, need not wait for that.
+        """
+        uses = self.instance.uses
+        until = [uses[d][-1] if uses[d] else -1 for d in range(len(uses))]
+        for task in reversed(self.instance.tasks[: self.end]):
+            again = max((until[d] for d in task.outputs if d in self.comes_back), default=-1)
+            if again >= self.end:
+                for d in task.inputs:
+                    until[d] = max(until[d], again)
+        return [uses[d][-1] if uses[d] and d in self.comes_back else until[d] for d in range(len(uses))]
+
+    def _prefetch(self, k: int) -> None:
+        """Prefetch what the policy wants early, if the task that runs meanwhile has room beside it."""
+        task = self.instance.tasks[k]
+        for d in self.policy.ahead.get(k, ()):
+            if self.builder.is_resident(d) or not self.builder.on_host(d):
+                continue
+            outputs = sum(self.instance.blocks[x].bytes for x in task.outputs)
+            if self.builder.free_bytes >= self.instance.blocks[d].bytes + outputs:
+                self.builder.prefetch(d)
+
+    def _bring(self, wanted: tuple[int, ...], k: int) -> None:
+        """Bring blocks to the device for task k: from the host, or by computing them again."""
+        runs: set[int] = set()
+        copies: list[int] = []
+        left: Counter[int] = Counter()
+        seen: set[int] = set()
+        stack = list(wanted)
+        while stack:
+            d = stack.pop()
+            if d in seen or self.builder.is_resident(d):
+                continue
+            seen.add(d)
+            if self.builder.on_host(d):
+                copies.append(d)
+                continue
+            producer = self.instance.writers[d][0]
+            if producer not in runs:
+                runs.add(producer)
+                left.update(self.instance.tasks[producer].inputs)
+                stack.extend(self.instance.tasks[producer].inputs)
+        for d in sorted(copies, key=lambda d: (self.instance.uses[d][0], d)):
+            self.builder.prefetch(d)
+        for producer in sorted(runs):
+            self._run(producer)
+            task = self.instance.tasks[producer]
+            left.subtract(task.inputs)
+            for d in (*task.inputs, *task.outputs):
+                if d in self.comes_back and not left[d] and d not in wanted and self.instance.uses[d][-1] < k:
+                    self.builder.release(d)

@@ -1,0 +1,273 @@
+"""Second runs as tasks of their own: a plan of what runs again, and the instance in which it does.
+
+A **plan** names tasks and, for each, the first run before which it runs again. **Unrolled**, its second runs
+stand in the order of tasks as tasks, and what they write is blocks of their own: copies of the blocks that
+the first run wrote, which nobody uses any more. Nothing runs twice in that instance, so that all that knows
+of transfers alone serves for recomputation and transfers together: a stay between uses is kept or offloaded
+there, and what is run again is decided by the plan. **Rolled up**, its schedules are schedules of the
+instance that one began with.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ...instances.figures import distinct
+from ...instances.instance import Block, Instance, Task
+from ...validate.schedule import MemoryModel, Operation, Residence, Schedule
+from ..clock import look
+from ..gaps import Guide
+from ..program.builder import ProgramBuilder
+
+Run = tuple[int, int]
+"""A task, and the first run before which (or at which, if it is its own) it runs; the end counts as one."""
+
+Plan = frozenset[Run]
+"""Second runs."""
+
+
+def stages_of(instance: Instance) -> list[list[int]]:
+    """Per stage, the tasks that may run in it, the first run last; a stage of second runs ends the round.
+
+    Stage t is what happens after the first run of task t - 1, up to and with that of task t. A task runs
+    again only while all that it reads is in the version that it read, and no output of it has been updated.
+    """
+    return list(each_stage(instance))
+
+
+def each_stage(instance: Instance) -> Iterator[list[int]]:
+    """Yield the stages of `stages_of` one by one: all together they may be too many."""
+    total = len(instance.tasks)
+    lost_by: list[list[int]] = [[] for _ in instance.tasks]  # per task, those that cannot run again after it
+    lasting = []
+    for k, task in enumerate(instance.tasks):
+        # a write of what it reads, from its own first run on; a write of an output that is not its first
+        changes = [w for d in task.inputs for w in _first_from(instance.writers[d], k)]
+        changes += [w for d in task.outputs for w in instance.writers[d][1:2]]
+        first = min(changes, default=total)
+        lasting.append(task.recomputable and not task.updates and first > k)
+        if first < total:
+            lost_by[first].append(k)
+    again: dict[int, None] = {}
+    for t in range(total + any(block.finally_ == "device" for block in instance.blocks)):
+        look()
+        if t:
+            for k in lost_by[t - 1]:
+                again.pop(k, None)
+            if lasting[t - 1]:
+                again[t - 1] = None
+        yield [*again, *([t] if t < total else [])]
+
+
+def _first_from(positions: Sequence[int], k: int) -> Sequence[int]:
+    """The first of some positions in order that is k or later, where there is one."""
+    at = bisect_left(positions, k)
+    return positions[at : at + 1]
+
+
+def staying(instance: Instance) -> Instance:
+    """Return the instance without the copies that it does not ask for."""
+    blocks = tuple(
+        msgspec.structs.replace(
+            block,
+            offload_ns=block.offload_ns if block.finally_ == "host" else None,
+            prefetch_ns=block.prefetch_ns if block.initially == "host" else None,
+        )
+        for block in instance.blocks
+    )
+    return msgspec.structs.replace(instance, blocks=blocks)
+
+
+def algorithms_of(schedule: Schedule) -> dict[Run, int]:
+    """Return what a schedule runs, and before or at which first runs, with the algorithms."""
+    following, chosen = 0, {}
+    for operation in schedule.operations:
+        if operation.task is not None and operation.algorithm is not None:
+            chosen[operation.task, max(operation.task, following)] = operation.algorithm
+            following = max(following, operation.task + 1)
+    return chosen
+
+
+def plan_of(schedule: Schedule) -> Plan:
+    """Return what a schedule runs again, and before which first runs."""
+    return frozenset((k, t) for k, t in algorithms_of(schedule) if k != t)
+
+
+def order_of(instance: Instance, plan: Iterable[Run]) -> list[Run]:
+    """All runs in their order: within a stage, second runs in the order of tasks, then the first run."""
+    again: dict[int, list[int]] = defaultdict(list)
+    for k, t in plan:
+        again[t].append(k)
+    return [
+        (k, t)
+        for t in range(len(instance.tasks) + 1)
+        for k in (*sorted(again[t]), *([t] if t < len(instance.tasks) else []))
+    ]
+
+
+def useful(instance: Instance, plan: Iterable[Run]) -> Plan:
+    """Leave out the second runs of which nothing is read, or must be there at the end."""
+    needed = {d for d, block in enumerate(instance.blocks) if block.finally_ == "device"}
+    kept = set()
+    for k, t in reversed(order_of(instance, plan)):
+        task = instance.tasks[k]
+        if k != t:
+            if needed.isdisjoint(task.outputs):
+                continue
+            kept.add((k, t))
+        needed.difference_update(task.outputs)
+        needed.update(task.inputs, task.updates)
+    return frozenset(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Unrolled:
+    """An instance in which second runs are tasks.
+
+    Attributes
+    ----------
+    instance
+        What a run writes of a tensor in parts is a tensor of its own.
+    runs
+        Per task, which run of the original's it is.
+    copies
+        Per block, the original's block, and the second run that writes this copy; None: it is the first.
+    """
+
+    instance: Instance
+    runs: tuple[Run, ...]
+    copies: tuple[tuple[int, Run | None], ...]
+
+    def translated(self, guide: Guide, other: Unrolled) -> Guide:
+        """Say for another plan what a guide says for this one, as far as its gaps and runs are there.
+
+        A second run that is new takes the algorithm of the first.
+        """
+        task = {run: i for i, run in enumerate(other.runs)}
+        block = {copy: d for d, copy in enumerate(other.copies)}
+
+        def gaps(these: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+            found = []
+            for d, after in these:
+                where = block.get(self.copies[d])
+                since = -1 if after < 0 else task.get(self.runs[after])
+                if where is not None and since is not None:
+                    found.append((where, since))
+            return found
+
+        chosen = dict(zip(self.runs, guide.algorithms, strict=True))
+        return Guide(
+            gaps(guide.returning),
+            gaps(guide.leaving),
+            [chosen.get((k, t), chosen[k, k]) for k, t in other.runs],
+        )
+
+
+def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
+    """Return the instance in which the second runs of a plan are tasks.
+
+    Parameters
+    ----------
+    instance
+        Any instance.
+    plan
+        Second runs of which `stages_of` has each.
+    """
+    runs = order_of(instance, plan)
+    copies: list[tuple[int, Run | None]] = [(d, None) for d in range(len(instance.blocks))]
+    latest = list(range(len(instance.blocks)))
+    tasks: list[Task] = []
+    titles = distinct(instance.tasks[k].name for k, _ in runs)
+    for k, t in runs:
+        look()
+        task = instance.tasks[k]
+        inputs = tuple(latest[d] for d in task.inputs)
+        updates = tuple(latest[d] for d in task.updates)
+        if k != t:
+            for d in task.outputs:
+                latest[d] = len(copies)
+                copies.append((d, (k, t)))
+        outputs = tuple(latest[d] for d in task.outputs)
+        tasks.append(
+            msgspec.structs.replace(
+                task,
+                name=titles[len(tasks)],
+                inputs=inputs,
+                outputs=outputs,
+                updates=updates,
+                recomputable=False,
+            )
+        )
+    names = distinct(instance.blocks[d].name for d, _ in copies)
+    number = {tensor: i for i, tensor in enumerate(dict.fromkeys(block.tensor for block in instance.blocks))}
+    blocks = [
+        _copy(instance.blocks[d], names[new], run, number[instance.blocks[d].tensor], last=latest[d] == new)
+        for new, (d, run) in enumerate(copies)
+    ]
+    again = msgspec.structs.replace(
+        instance,
+        blocks=tuple(blocks),
+        tasks=tuple(tasks),
+        meta={},
+        origin=msgspec.UNSET,
+        layers=msgspec.UNSET,
+    )
+    return Unrolled(again, tuple(runs), tuple(copies))
+
+
+def _copy(block: Block, name: str, run: Run | None, tensor: int, *, last: bool) -> Block:
+    return msgspec.structs.replace(
+        block,
+        name=name,
+        initially=block.initially if run is None else "absent",
+        finally_=block.finally_ if last else "anywhere",
+        tensor=None if block.tensor is None else f"{run} {tensor}",
+    )
+
+
+def rolled_up(instance: Instance, again: Unrolled, schedule: Schedule, method: str) -> Schedule:
+    """Return a schedule of an unrolled instance as one of the instance itself.
+
+    Operations keep their order and their addresses. What the host holds already is not offloaded again.
+    """
+    memory: MemoryModel = schedule.memory_model
+    position = {operation.id: p for p, operation in enumerate(schedule.operations)}
+    acquired: dict[int | None, list[Residence]] = defaultdict(list)
+    released: dict[int, list[int]] = defaultdict(list)
+    for residence in schedule.residences:
+        acquired[residence.acquired_by].append(residence)
+        if residence.block is not None and residence.released_after:
+            last = max(position[i] for i in residence.released_after)
+            released[last].append(residence.block)
+    start = {again.copies[r.block][0]: r.offset for r in acquired[None] if r.block is not None}
+    builder = ProgramBuilder(instance, memory=memory, start=start)
+    for p, operation in enumerate(schedule.operations):
+        _issue(builder, again, operation, acquired[operation.id])
+        for d in released[p]:
+            if not (operation.kind == "move" and operation.block == d):
+                builder.release(again.copies[d][0])
+    return builder.finish(method)
+
+
+def _issue(
+    builder: ProgramBuilder, again: Unrolled, operation: Operation, acquired: Sequence[Residence]
+) -> None:
+    at = {again.copies[r.block][0]: r.offset for r in acquired if r.block is not None}
+    if operation.task is not None and operation.algorithm is not None:
+        scratch = next((r.offset for r in acquired if r.workspace_of is not None), None)
+        places = {d: offset for d, offset in at.items() if offset is not None}
+        builder.run(again.runs[operation.task][0], operation.algorithm, at=places, workspace_at=scratch)
+        return
+    assert operation.block is not None
+    d = again.copies[operation.block][0]
+    if operation.kind == "prefetch":
+        builder.prefetch(d, at=at[d])
+    elif operation.kind == "move":
+        builder.move(d, at=at[d])
+    elif not builder.on_host(d):
+        builder.offload(d)

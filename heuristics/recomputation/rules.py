@@ -1,0 +1,265 @@
+"""Systems that compute data again, each as a documented rule: which data they drop is all they decide.
+
+As in `comparators`, a rule is what the sources say of the policy in two sentences. Comparisons let them work
+on an instance whose forward tasks may run again (`planned`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from math import isqrt
+
+import numpy as np
+
+from ...instances.instance import Instance
+from ...instances.memory import with_budget
+from ...instances.transforms import with_recomputation
+from ...instances.units import LARGEST, format_size
+from ...validate.schedule import Schedule
+from ..clock import OutOfTime, limited, look
+from ..methods import Answer, Limits, Refusal, register
+from ..papers.layers import units
+from ..papers.layrub import CAFFE_WORKSPACE
+from ..program.builder import Sketch
+from ..program.placement import Issue, build
+from .plan import (
+    Policy,
+    Recomputation,
+    restorable,
+    turn,
+    used_later,
+)
+
+_JOINS = ("add", "concat")
+"""Kinds that SuperNeurons offloads like convolutions: made again, they would ask for all before them."""
+
+EXPENSIVE = (
+    "conv",
+    "deconv",
+    "fc",
+    "linear",
+    "embedding",
+    "attention",
+    "matmul",
+    "lstm_cell",
+    "softmax",
+    "loss",
+)
+"""Kinds of layers whose results SuperNeurons does not compute again; the losses' are needed at once."""
+
+_STEPS = 2_000
+"""Steps in which the knapsack counts its capacity."""
+
+
+def planned(instance: Instance) -> Instance:
+    """Return what a comparison lets these rules schedule: forward tasks may run again."""
+    again = any(task.recomputable for task in instance.tasks)
+    return instance if again else with_recomputation(instance)
+
+
+@register(
+    "memonger-rule",
+    "forward pass in sqrt(n) segments: keep what crosses their ends, compute the rest again",
+    "Chen et al., arXiv 1604.06174, section 4",
+    shown="named",
+    transform=planned,
+)
+@limited
+def memonger(instance: Instance, limits: Limits) -> Answer:
+    """Cut the forward pass near equal shares of bytes, where little crosses, and drop what does not cross.
+
+    Raises
+    ------
+    Refusal
+        When nothing can be computed again, or there is no room.
+    """
+    found = _restorable(instance)
+    return Answer(_issued(instance, limits, Policy(found - _crossing(instance)), "memonger-rule"))
+
+
+@register(
+    "superneurons-rule",
+    "what the budget asks for: nothing, else offload convolutions, else compute cheap layers again as well",
+    "SuperNeurons (PPoPP 2018), abstract; Layrub (TACO 2018), section 7",
+    shown="named",
+    transform=planned,
+)
+@limited
+def superneurons(instance: Instance, limits: Limits) -> Answer:
+    """Free what is dead; offload what convolutions and joins make; compute pooling, norms and such again.
+
+    Workspaces take what room there is at each task. Offloaded data comes back up to the next convolution
+    ahead, where there is room.
+
+    Raises
+    ------
+    Refusal
+        When even all three techniques leave too little room.
+    """
+    kind = {k: unit.kind for unit in units(instance) for k in unit.tasks}
+    hosted, cheap = set(), set()
+    for d in used_later(instance, range(len(instance.blocks))):
+        block, writers = instance.blocks[d], instance.writers[d]
+        offloads = bool(writers) and kind[writers[0]] in ("conv", *_JOINS)
+        if offloads and None not in (block.offload_ns, block.prefetch_ns):
+            hosted.add(d)
+    for d in used_later(instance, restorable(instance)):
+        if kind[instance.writers[d][0]] not in EXPENSIVE:
+            cheap.add(d)
+    ahead = _ahead(instance, hosted)
+    reason = ""
+    for policy in (Policy(), Policy(hosted=hosted, ahead=ahead), Policy(cheap - hosted, hosted, ahead)):
+        try:
+            return Answer(_issued(instance, limits, policy, "superneurons-rule"))
+        except OutOfTime:
+            raise
+        except Refusal as refusal:
+            reason = str(refusal)
+    raise Refusal(reason)
+
+
+@register(
+    "knapsack-rule",
+    "segments as memonger-rule; inside them a knapsack chooses what is kept as well",
+    "selective activation checkpointing under a memory budget, as in PyTorch",
+    shown="named",
+    transform=planned,
+)
+@limited
+def knapsack(instance: Instance, limits: Limits) -> Answer:
+    """Choose what to keep inside segments: its value is the time of computing it again, its weight its bytes.
+
+    The capacity is what the program leaves at its peak that keeps only what crosses the segments' ends.
+
+    Raises
+    ------
+    Refusal
+        When nothing can be computed again, or the program does not fit.
+    """
+    found = sorted(_restorable(instance) - _crossing(instance))
+    times = [min(a.duration_ns for a in instance.tasks[instance.writers[d][0]].algorithms) for d in found]
+    sizes = [instance.blocks[d].bytes for d in found]
+    least = Policy(frozenset(found))
+    room = instance.pool_bytes - _peak(instance, least)
+    if room < 0:
+        raise Refusal(f"keeping only what crosses the ends of segments takes {format_size(-room)} too much")
+    kept = _fill(times, sizes, room)
+    chosen = Policy({d for d, keeps in zip(found, kept, strict=True) if not keeps})
+    try:
+        return Answer(_issued(instance, limits, chosen, "knapsack-rule"))
+    except OutOfTime:
+        raise
+    except Refusal:
+        return Answer(_issued(instance, limits, least, "knapsack-rule"))
+
+
+def _issued(instance: Instance, limits: Limits, policy: Policy, name: str) -> Schedule:
+    """Issue the program with the fastest algorithms that have room; else with small or no workspaces."""
+    reason = ""
+    for most in (LARGEST, CAFFE_WORKSPACE, 0):
+        try:
+            return build(instance, limits.memory, _issue(policy, most)).finish(name)
+        except OutOfTime:
+            raise
+        except Refusal as refusal:
+            reason = str(refusal)
+    raise Refusal(reason)
+
+
+def _issue(policy: Policy, most: int) -> Issue:
+    """Return what issues the program with workspaces of at most so many bytes."""
+    return lambda builder: Recomputation(builder, policy, most).all()
+
+
+def _restorable(instance: Instance) -> set[int]:
+    """Blocks that the backward pass needs and that can be made again.
+
+    Raises
+    ------
+    Refusal
+        When there is none.
+    """
+    found = used_later(instance, restorable(instance))
+    if not found:
+        raise Refusal(
+            "nothing can be computed again: no forward task may run twice (--recompute), or it works in place"
+        )
+    return found
+
+
+def _crossing(instance: Instance) -> set[int]:
+    """Blocks that cross the ends of sqrt(n) segments of the forward pass, n its number of layers.
+
+    An end is where the fewest bytes cross, at most half a segment away from an equal share of bytes.
+    """
+    end = turn(instance)
+    made, crossing = [0] * end, [0] * (end + 1)
+    spans: dict[int, tuple[int, int]] = {}
+    for d, uses in enumerate(instance.uses):
+        forward = [k for k in uses if k < end]
+        if not forward or not instance.writers[d]:
+            continue
+        spans[d] = forward[0], forward[-1]
+        made[forward[0]] += instance.blocks[d].bytes
+        crossing[forward[0]] += instance.blocks[d].bytes
+        crossing[forward[-1]] -= instance.blocks[d].bytes
+    across = np.cumsum(crossing[: end - 1], dtype=np.int64)
+    so_far = np.cumsum(made, dtype=np.int64)
+    count = max(isqrt(sum(unit.tasks[0] < end for unit in units(instance))), 1)
+    share = int(so_far[-1]) / count
+    cuts = []
+    for i in range(1, count):
+        away = np.abs(so_far[: end - 1] - i * share)
+        near = np.flatnonzero(away <= share / 2)
+        if len(near):
+            cuts.append(int(near[np.lexsort((away[near], across[near]))[0]]))
+    cuts.sort()
+    return {
+        d
+        for d, (first, last) in spans.items()
+        if (i := bisect_left(cuts, first)) < len(cuts) and cuts[i] < last
+    }
+
+
+def _ahead(instance: Instance, hosted: set[int]) -> dict[int, tuple[int, ...]]:
+    """Per first task of a backward layer, the hosted blocks of the layers up to the next convolution."""
+    end, all_units = turn(instance), units(instance)
+    ahead: dict[int, tuple[int, ...]] = {}
+    wanted: tuple[int, ...] = ()
+    for unit in reversed(all_units):
+        if unit.tasks[0] < end:
+            break
+        ahead[unit.tasks[0]] = wanted
+        needs = tuple(dict.fromkeys(d for k in unit.tasks for d in instance.tasks[k].inputs if d in hosted))
+        wanted = needs if unit.kind == "conv" else (*needs, *wanted)
+    return ahead
+
+
+def _fill(values: Sequence[int], sizes: Sequence[int], capacity: int) -> list[bool]:
+    """Solve a 0-1 knapsack by dynamic programming on the capacity, in steps; sizes round up."""
+    if capacity >= sum(sizes):
+        return [True] * len(sizes)
+    step = -(-capacity // _STEPS) or 1
+    best = np.zeros(_STEPS + 1, dtype=np.int64)
+    taken = np.zeros((len(sizes), _STEPS + 1), dtype=bool)
+    weights = [-(-size // step) for size in sizes]
+    for i, (value, weight) in enumerate(zip(values, weights, strict=True)):
+        look()
+        if weight <= _STEPS:
+            with_it = best[:-weight] + value
+            taken[i, weight:] = with_it > best[weight:]
+            best[weight:] = np.maximum(best[weight:], with_it)
+    room, kept = capacity // step, [False] * len(sizes)
+    for i in reversed(range(len(sizes))):
+        if taken[i, room]:
+            kept[i] = True
+            room -= weights[i]
+    return kept
+
+
+def _peak(instance: Instance, policy: Policy) -> int:
+    """Bytes of the pool that a policy takes at its peak, with the smallest workspaces."""
+    sketch = Sketch(with_budget(instance, LARGEST))
+    _issue(policy, 0)(sketch)
+    return sketch.peak_bytes

@@ -1,0 +1,281 @@
+"""Local search with recomputation: over plans of what runs again, each searched for its transfers.
+
+A stay between uses is bridged by keeping the block, by copies, or by running its producer again. The first
+two are decisions of `LocalSearch` on the instance that a plan unrolls to; the third is a change of the plan.
+Plans change by late acceptance: a stay is bridged by a second run (with runs of what that reads, for as far
+back as a draw says), a second run is left out, or comes before another first run. A plan is judged by a short
+search that sets off from what the plan before it evicted; the best plan is searched on.
+
+Importing this module imports Numba.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...instances.instance import Instance
+from ...instances.memory import footprint, stuck_bytes
+from ...validate.schedule import MemoryModel, Schedule
+from ..gaps import Guide, stays_of
+from ..search.search import LocalSearch
+from .reruns import Plan, Run, Unrolled, each_stage, plan_of, rolled_up, unrolled, useful
+
+_HISTORY = 20
+"""Plans that late acceptance remembers."""
+
+_EFFORT = 5
+"""Programs that a plan is judged by."""
+
+_ROUND = 2_500_000
+"""Tasks in a round."""
+
+_POLISH = 20
+"""Plans for which the best one is searched on at a time."""
+
+_PATIENCE = 20
+"""The search is done when so many plans for each task that may run again have brought nothing."""
+
+_DRAWS = 12
+"""Plans to choose from where the pool is too small for the plan at hand."""
+
+_CALM = 60
+"""Plans without a better one after which the search goes back to the best."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """A plan and the search for its transfers; `excess` is what has no room whatever is evicted, in bytes."""
+
+    plan: Plan
+    again: Unrolled
+    search: LocalSearch
+    excess: int
+
+    @property
+    def cost(self) -> tuple[int, int]:
+        return self.excess, self.search.cost
+
+
+class RerunSearch:
+    """A local search over what runs again, and transfers, that can be stopped and continued.
+
+    Parameters
+    ----------
+    instance, memory
+        What to schedule, and in which memory model.
+    seed
+        Of its random decisions.
+    without
+        Rules of `LocalSearch` to leave out.
+
+    Raises
+    ------
+    Refusal
+        As `LocalSearch`.
+    """
+
+    def __init__(
+        self, instance: Instance, memory: MemoryModel, seed: int = 0, without: Collection[str] = ()
+    ) -> None:
+        self.instance, self.memory = instance, memory
+        self._seed, self._without = seed, tuple(without)
+        self._random = np.random.default_rng(seed)
+        self._allowed: list[set[int]] = []
+        candidates: set[int] = set()
+        for t, stage in enumerate(each_stage(instance)):  # which looks at the clock
+            self._allowed.append(set(stage) - {t})
+            candidates |= self._allowed[-1]
+        self._maker = {
+            d: k for k, task in enumerate(instance.tasks) if task.recomputable for d in task.outputs
+        }
+        self._candidates = len(candidates)
+        self._polished = self._explored = self._tried = self._best_at = 0
+        point = self._point(frozenset(), None)
+        self._best = self._current = point
+        self._history = [point.cost] * _HISTORY
+
+    # --- what is known ----------------------------------------------------------------------------
+
+    @property
+    def makespan_ns(self) -> int | None:
+        """Makespan of the best program so far; None while there is none."""
+        return self._best.search.makespan_ns
+
+    @property
+    def done(self) -> bool:
+        """Whether it has searched for long without a better program."""
+        calm = self._tried - self._best_at >= _PATIENCE * self._candidates
+        return calm and (self._best.excess > 0 or self._best.search.done)
+
+    @property
+    def round(self) -> int:
+        """Tasks to simulate between looks at other things."""
+        return _ROUND if self._candidates else self._best.search.round
+
+    def schedule(self, method: str) -> Schedule | None:
+        """Return the best program as a schedule; None while there is none."""
+        found = self._best.search.schedule(method)
+        return None if found is None else rolled_up(self.instance, self._best.again, found, method)
+
+    # --- what is tried ----------------------------------------------------------------------------
+
+    def offer(self, start: Schedule | Guide) -> None:
+        """Set off from what a schedule runs again; or from no second runs, and a guide to transfers."""
+        if isinstance(start, Schedule):
+            plan = useful(self.instance, plan_of(start))
+            self.offer_plan(plan if self._may(plan) else frozenset(), None)
+        else:
+            self.offer_plan(frozenset(), start)
+
+    def offer_plan(self, plan: Plan, guide: Guide | None) -> None:
+        """Set off from second runs that are of use, and a guide to transfers where they are tasks."""
+        self._take(self._point(plan, guide))
+
+    def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
+        """Search on until so many tasks have been simulated, or some seconds have passed."""
+        until = time.monotonic() + seconds
+        goal = self._polished + self._explored + work
+        while not self.done and self._polished + self._explored < goal and time.monotonic() < until:
+            polishes = self._polished <= self._explored or not self._candidates
+            if self._best.excess:
+                self._relieve()
+            elif polishes and not self._best.search.done:
+                self._polish(until - time.monotonic(), goal)
+            else:
+                self._step()
+
+    def _polish(self, seconds: float, goal: int) -> None:
+        search = self._best.search
+        share = _POLISH * _EFFORT * len(self._best.again.runs)
+        before, work = search.cost, min(share, goal - self._polished - self._explored)
+        search.run(seconds, work)
+        self._polished += work
+        if search.cost < before:
+            self._best_at = self._tried
+
+    def _step(self) -> None:
+        """Try another plan."""
+        self._tried += 1
+        if self._tried - self._best_at > _CALM and not self._tried % _CALM:
+            self._current = self._best
+            self._history = [self._best.cost] * _HISTORY
+        plan = self._changed(self._current)
+        if plan == self._current.plan:
+            self._explored += len(self._current.again.runs)
+            return
+        point = self._point(plan, self._current)
+        turn = self._tried % _HISTORY
+        if point.cost <= self._current.cost or point.cost <= self._history[turn]:
+            self._take(point)
+        self._history[turn] = min(self._history[turn], self._current.cost)
+
+    def _take(self, point: _Point) -> None:
+        self._current = point
+        if point.cost < self._best.cost:
+            self._best, self._best_at = point, self._tried
+
+    def _relieve(self) -> None:
+        """Let more run again where the pool is too small whatever is evicted: the best of a few draws."""
+        draws = [self._changed(self._best) for _ in range(_DRAWS)]
+        plan = min(draws, key=lambda plan: _excess(unrolled(self.instance, plan).instance))
+        self._tried += _DRAWS
+        self._explored += _DRAWS * len(self._best.again.runs)
+        point = self._point(plan, None)
+        if point.cost < self._best.cost:
+            self._take(point)
+
+    def _point(self, plan: Plan, start: _Point | Guide | None) -> _Point:
+        """A plan after a short search, from the transfers of another plan, from a guide, or from none."""
+        again = unrolled(self.instance, plan)
+        search = LocalSearch(again.instance, self.memory, self._seed, self._without)
+        if isinstance(start, _Point):
+            search.offer(start.again.translated(start.search.guide(), again))
+        elif start is not None:
+            search.offer(start)
+        work = _EFFORT * len(again.runs)
+        search.run(work=work)
+        self._explored += work
+        excess = 0 if search.makespan_ns is not None else _excess(again.instance)
+        return _Point(plan, again, search, excess)
+
+    def _may(self, plan: Plan) -> bool:
+        return all(t < len(self._allowed) and k in self._allowed[t] for k, t in plan)
+
+    # --- changes of a plan ------------------------------------------------------------------------
+
+    def _changed(self, point: _Point) -> Plan:
+        """Another plan: some stays are bridged, a second run is left out, or shifted."""
+        draw = self._random.random()
+        plan = set(point.plan)
+        if plan and (draw < 0.3 or draw > 0.9):
+            self._leave_out(plan)
+        if plan and 0.3 <= draw < 0.45:
+            self._shift(plan)
+        elif not plan or draw >= 0.45:
+            self._bridge(plan, point)
+            while self._draw(2):
+                self._bridge(plan, point)
+        return useful(self.instance, plan)
+
+    def _leave_out(self, plan: set[Run]) -> None:
+        """Leave out a second run; or all of its stage."""
+        run = sorted(plan)[self._draw(len(plan))]
+        plan.remove(run)
+        if self._random.random() < 0.4:
+            plan.difference_update([other for other in plan if other[1] == run[1]])
+
+    def _shift(self, plan: set[Run]) -> None:
+        """Let a second run come before another first run."""
+        k, t = sorted(plan)[self._draw(len(plan))]
+        near = [s for s in range(len(self._allowed)) if k in self._allowed[s] and s != t]
+        if near:
+            near.sort(key=lambda s: abs(s - t))
+            plan.remove((k, t))
+            plan.add((k, near[self._draw(min(len(near), 8))]))
+
+    def _bridge(self, plan: set[Run], point: _Point) -> None:
+        """Bridge a stay by a second run, with the runs before it that a draw says.
+
+        More often than not, one over a task before which compute waits.
+        """
+        again = point.again
+        late = point.search.stalls()
+        over = (
+            late[self._draw(len(late)) * self._draw(len(late)) // len(late)] if late and self._draw(4) else -1
+        )
+        stays = [
+            (k, t)
+            for copy, after, until in stays_of(again.instance)
+            if over < 0 or after < over <= until
+            for d in [again.copies[copy][0]]
+            for t in [again.runs[until][1] if until < len(again.runs) else len(self.instance.tasks)]
+            for k in [self._maker.get(d, -1)]
+            if t < len(self._allowed) and k in self._allowed[t] and (k, t) not in plan
+        ]
+        if stays:
+            self._add(plan, stays[self._draw(len(stays))], float(self._random.choice((0.0, 0.5, 0.9))))
+
+    def _add(self, plan: set[Run], run: Run, deep: float) -> None:
+        plan.add(run)
+        k, t = run
+        for d in self.instance.tasks[k].inputs:
+            maker = self._maker.get(d, -1)
+            if maker in self._allowed[t] and (maker, t) not in plan and self._random.random() < deep:
+                self._add(plan, (maker, t), deep)
+
+    def _draw(self, below: int) -> int:
+        return int(self._random.integers(below))
+
+
+def _excess(instance: Instance) -> int:
+    """Bytes without room, over all tasks, whatever is evicted."""
+    scratch = [min(a.workspace_bytes for a in task.algorithms) for task in instance.tasks]
+    return sum(
+        max(stuck + footprint(instance, k) + scratch[k] - instance.pool_bytes, 0)
+        for k, stuck in enumerate(stuck_bytes(instance))
+    )

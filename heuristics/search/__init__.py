@@ -1,0 +1,1 @@
+"""Local search: decisions, their simulation with addresses, and the moves."""

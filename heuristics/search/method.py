@@ -1,0 +1,120 @@
+"""The method ``local-search``."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from ...instances.instance import Instance
+from ..clock import LEAST, OutOfTime, limited, until
+from ..loading import kernels, loads
+from ..methods import Answer, Limits, Refusal, find_method, register
+from ..parts import with_parts
+from ..program import placement
+
+_FIRST_METHOD = "modnn"
+"""Whose schedule the search starts from where none is given."""
+
+RULES = ("moves", "places", "relaxed-start", "costs")
+"""What a search can leave out: in contiguous memory, moves inside the device, changing which holes blocks
+take, and a search without addresses beside the one with them; in any, that bytes which cost little leave
+first."""
+
+RELAXED_SHARE = 0.15
+"""Of the time, which that search has for itself at first."""
+
+
+@register(
+    "local-search",
+    "late acceptance on evictions, orders, algorithms and places",
+    "this project",
+    shown="named",
+    rules=RULES,
+)
+@loads(kernels)
+def local_search(instance: Instance, limits: Limits) -> Answer:
+    """Search from the warm start, by default moDNN's schedule; without a time limit, until it is calm.
+
+    Ctrl-C keeps the best.
+
+    Raises
+    ------
+    Refusal
+        When there is no program, or for what the search does not model.
+    """
+    from .contiguous import ContiguousSearch, new_search  # with it comes Numba
+
+    kernels(limits)
+    deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
+
+    def place(
+        lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int
+    ) -> Sequence[int] | None:
+        """Find places until the deadline."""
+        try:
+            with until(deadline, LEAST):
+                return placement.pack(lifetimes, capacity, alignment)
+        except OutOfTime:
+            return None
+
+    with until(deadline, LEAST):
+        search = new_search(instance, limits.memory, limits.seed, limits.without, place)
+    best, start = limits.incumbent, limits.warm_start
+    stopped_by, reason = "done", ""
+    try:
+        if start is None:
+            with until(deadline, LEAST):
+                best = start = find_method(_FIRST_METHOD).call(instance, limits).schedule
+    except Refusal as refusal:
+        reason = f"; {_FIRST_METHOD}: {refusal}"
+    try:
+        if start is not None:
+            search.offer(start)
+        if isinstance(search, ContiguousSearch):
+            search.lead(RELAXED_SHARE * (deadline - time.monotonic()))
+        while not search.done:
+            if time.monotonic() >= deadline:
+                stopped_by = "time limit"
+                break
+            before = search.makespan_ns
+            search.run(deadline - time.monotonic())
+            if search.makespan_ns != before and limits.on_better is not None:
+                limits.on_better(search.makespan_ns, None)
+    except KeyboardInterrupt:
+        stopped_by = "interrupted"
+    found = search.schedule("local-search")
+    if best is None or (found is not None and found.makespan_ns < best.makespan_ns):
+        best = found
+    if best is None:
+        raise Refusal(f"local-search: found no places for all blocks{reason}")
+    return Answer(msgspec.structs.replace(best, method="local-search"), stopped_by)
+
+
+@register(
+    "furthest-parts",
+    "what is needed last leaves first, in parts, where live blocks exceed the pool",
+    "Belady (IBM Systems Journal, 1966), on parts: this project",
+    shown="named",
+    transform=with_parts,
+)
+@loads(kernels)
+@limited
+def furthest_parts(instance: Instance, limits: Limits) -> Answer:
+    """Let what is needed last leave first, and do not search.
+
+    Evictions are just enough for the bytes of the live blocks; copies follow the order of writers and uses.
+
+    Raises
+    ------
+    Refusal
+        Where there are no places for that, or for what the search does not model.
+    """
+    from .search import LocalSearch  # with it comes Numba
+
+    schedule = LocalSearch(instance, limits.memory, limits.seed, ["costs"]).schedule("furthest-parts")
+    if schedule is None:
+        raise Refusal("furthest-parts: found no places for all blocks")
+    return Answer(schedule)

@@ -1,0 +1,653 @@
+"""From an instance to the arrays of local search, and from its decisions back to a schedule."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain, product
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...instances.instance import Instance
+from ...instances.memory import fastest, least_budget
+from ...validate.schedule import MemoryModel, Schedule, unit_bytes
+from ..clock import look
+from ..gaps import Gap, Guide
+from ..parts import chains, require_alike, tensors_of
+from ..program.builder import ProgramBuilder
+from .kernel import (
+    AFTER,
+    ALGORITHMS,
+    BLOCK,
+    BYTES,
+    COST,
+    EARLY_HIGH,
+    FIRST_PART,
+    FIXED,
+    FORCED,
+    LEAVES_FIRST,
+    LEAVES_NEXT,
+    LIGHT,
+    LOW,
+    MOVE,
+    NEVER,
+    NEXT_PART,
+    OFFLOAD,
+    OFFLOAD_NS,
+    PART_BEFORE,
+    PLACE,
+    PREFETCH,
+    PREFETCH_NS,
+    RELEASE,
+    RUN,
+    TASK_KIND,
+    UNTIL,
+    VERSION,
+    WORKSPACE,
+    WRITER,
+    Decisions,
+    Problem,
+    arrange,
+)
+
+Integers = NDArray[np.int64]
+
+
+_SHARE = 500
+"""The smallest blocks may take this part of the pool for themselves."""
+
+_LIGHT = 1 / 16
+"""Of what bytes cost on average, what they cost at most where a block leaves anyhow."""
+
+_COSTS = ((math.inf, 0.0), (0.1, 0.0), (0.01, 0.0), (0.01, 0.02), (0.01, 0.05))
+"""How closely what bytes cost may be told apart, and in which first share of the tasks they cost nothing."""
+
+
+def problem_of(
+    instance: Instance,
+    memory: MemoryModel,
+    *,
+    moves: bool = True,
+    sides: bool = True,
+    addresses: bool = True,
+) -> Problem:
+    """Return an instance as arrays, its sizes rounded up to the unit of the memory model.
+
+    Parameters
+    ----------
+    instance, memory
+        What to schedule, and in which memory model.
+    moves, sides
+        Whether blocks may be moved inside the device, and whether the search changes which holes they take;
+        in contiguous memory.
+    addresses
+        Whether they count there; without, blocks need just their bytes, and decisions mean the same.
+
+    Raises
+    ------
+    Refusal
+        For parts in contiguous memory that tasks or copies tell apart.
+    """
+    contiguous = memory == "contiguous" and addresses
+    unit = unit_bytes(instance, memory)
+    tasks, blocks = instance.tasks, instance.blocks
+    total = len(tasks)
+    touches = _Touches.of(instance)
+    size = -(-_integers([block.bytes for block in blocks]) // unit) * unit
+    algorithms = _integers([(a.duration_ns, a.workspace_bytes) for task in tasks for a in task.algorithms], 2)
+    count = _integers([len(task.algorithms) for task in tasks])
+    capacity = max(instance.pool_bytes, 0) // unit * unit
+    private = np.full(len(blocks), -1, dtype=np.int64)
+    look()
+    if memory == "contiguous":
+        capacity = _make_private(instance, touches, algorithms, count, capacity, size, private)
+    algorithms[:, 1] = -(-algorithms[:, 1] // unit) * unit
+    look()
+
+    at_first = np.array([block.initially for block in blocks], dtype="U6")
+    at_last = np.array([block.finally_ for block in blocks], dtype="U8")
+    leaves = np.array([block.offload_ns is not None for block in blocks], dtype=bool)
+    returns = np.array([block.prefetch_ns is not None for block in blocks], dtype=bool)
+    uses = np.bincount(touches.block, minlength=len(blocks))
+    last_use = np.full(len(blocks), -1, dtype=np.int64)
+    last_use[touches.block] = touches.task
+    writes = touches.kind != _INPUT
+    writer_block, writer = touches.block[writes], touches.task[writes]
+    first_writer = np.full(len(blocks), total + 1, dtype=np.int64)
+    first_writer[writer_block[::-1]] = writer[::-1]
+
+    # stays between uses: where a block can be away is a gap; what comes from the host has one at first
+    block, after, until = _stays(touches, at_first != "absent", at_last == "device", total)
+    from_host = (at_first[block] == "host") & (after == -1)
+    on_host = (at_first[block] != "absent") & (first_writer[block] > after)
+    is_gap = returns[block] & (on_host | leaves[block]) & (until > after + 1)
+    rest = is_gap & ~from_host & (size[block] > 0)
+    gap_block, gap_after, gap_until = (
+        np.concatenate((values[from_host], values[rest])) for values in (block, after, until)
+    )
+    stuck = ~is_gap & ~from_host & (until > after + 1)
+    change = np.zeros(total + 1, dtype=np.int64)
+    np.add.at(change, after[stuck] + 1, size[block[stuck]])
+    np.subtract.at(change, until[stuck], size[block[stuck]])
+    fixed = np.cumsum(change[:-1]) + touches.sums(size)
+    look()
+
+    # versions of the blocks that can leave, by block and writer
+    written = leaves[writer_block]
+    order = np.lexsort((writer[written], writer_block[written]))
+    version_block, version_writer = writer_block[written][order], writer[written][order]
+    span = total + 2
+    earlier = np.searchsorted(
+        version_block * span + version_writer + 1, gap_block * span + gap_after + 1, "right"
+    )
+    version_of = np.where(np.append(version_block, -1)[earlier - 1] == gap_block, earlier - 1, -1)
+    due = np.full(len(blocks), -1, dtype=np.int64)
+    due[version_block] = np.arange(len(version_block))
+    due[at_last != "host"] = -1
+
+    first, begin, following, spanned = _places_in_tensors(instance, size, contiguous).T
+    gap_chains, version_chains = _chains(
+        instance, (gap_block, gap_after, gap_until), (version_block, version_writer)
+    )
+    look()
+    reads = touches.kind != _OUTPUT
+    initial = np.lexsort((begin, first))
+    initial = initial[(at_first == "device")[initial] & ((uses > 0) | (at_last == "device"))[initial]]
+    dead = (last_use[touches.block] == touches.task) & (at_last[touches.block] != "device")
+
+    def listed(chosen: NDArray[np.bool_], *keys: Integers) -> tuple[Integers, Integers]:
+        """Blocks that tasks touch, by task and then by keys, the last of which counts most."""
+        task, touched = touches.task[chosen], touches.block[chosen]
+        order = np.lexsort((*(key[touched] for key in keys), task))
+        return task[order], touched[order]
+
+    by_start = np.argsort(gap_after, kind="stable")
+    by_writer = np.argsort(version_writer, kind="stable")
+    table, lists = _lists(
+        [
+            listed(reads, begin),
+            listed(touches.kind == _UPDATE),
+            listed(touches.kind == _OUTPUT, begin, first, -spanned),
+            listed(dead),
+            (gap_after[by_start] + 1, by_start),
+            (version_writer[by_writer], by_writer),
+        ],
+        total + 2,
+    )
+    table[:, FIXED] = np.pad(fixed, (0, 2))
+    kinds = _integers(_kinds(task.algorithms for task in tasks))
+    table[:-2, TASK_KIND] = kinds
+    look()
+    ends = np.append(kinds, (-1, -1))  # of no task: the end, and before the start
+    exact = _integers([block.bytes for block in blocks])
+    gap_kinds = _kinds(
+        zip(exact[gap_block].tolist(), ends[gap_after].tolist(), ends[gap_until].tolist(), strict=True)
+    )
+    table[:, ALGORITHMS] = np.pad(np.cumsum(np.append(0, count)), (0, 1), "edge")
+    none = np.zeros_like(gap_block)
+    times = ([b.offload_ns for b in blocks], [b.prefetch_ns for b in blocks], [b.move_ns for b in blocks])
+    return Problem(
+        length=total,
+        capacity=capacity,
+        single=instance.engines == "single",
+        contiguous=contiguous,
+        moves=moves and contiguous,
+        sides=sides and contiguous,
+        parts=any(block.tensor is not None for block in blocks),
+        private=private,
+        initial=initial,
+        blocks=_table(
+            size,
+            *(_integers([-1 if ns is None else ns for ns in copies]) for copies in times),
+            *(due, first, begin, following, spanned),
+        ),
+        tasks=table,
+        algorithms=algorithms,
+        gaps=_table(
+            *(gap_block, gap_after, gap_until, version_of),
+            (gap_after == -1) & (at_first[gap_block] == "host"),
+            *(gap_chains, _integers(gap_kinds), none, none),
+        ),
+        versions=_table(
+            *(version_block, version_writer),
+            due[version_block] == np.arange(len(version_block)),
+            version_chains,
+        ),
+        lists=lists,
+    )
+
+
+def with_light(instance: Instance, problem: Problem) -> Problem:
+    """Return a problem that tells which gaps are light: their blocks leave wherever that is possible.
+
+    Their bytes cost next to nothing, as those of a block of some KiB that takes a whole page, and they last
+    as long as the copies that theirs come upon on the engines, on average. One by one such blocks make no
+    program shorter, so that a search that may keep them does not find out what all of them together buy.
+    Parts of a tensor are none.
+    """
+    gaps = problem.gaps.copy()
+    rate = _rates(problem, by_tensor=False)
+    before = np.cumsum([0, *(algorithm.duration_ns for algorithm in fastest(instance))])
+    stay = before[gaps[:, UNTIL]] - before[gaps[:, AFTER] + 1]
+    copies = np.maximum(problem.blocks[:, [OFFLOAD_NS, PREFETCH_NS]], 0).astype(np.float64)
+    met = ((copies**2).sum(axis=0) / np.maximum(copies.sum(axis=0), 1)).sum()
+    alone = (gaps[:, NEXT_PART] < 0) & (gaps[:, PART_BEFORE] < 0)
+    gaps[:, LIGHT] = alone & (rate <= _LIGHT) & (stay >= met)
+    return problem._replace(gaps=gaps)
+
+
+def costings(problem: Problem) -> Iterator[Problem]:
+    """Yield a problem with each way to tell costs apart, none of them twice: first with none at all."""
+    seen = set()
+    for (width, free), by_tensor in product(_COSTS, (False, True) if problem.parts else (False,)):
+        costed = _with_costs(problem, width, free, by_tensor=by_tensor)
+        told = costed.gaps[:, COST].tobytes()
+        if told not in seen:
+            seen.add(told)
+            yield costed
+
+
+def _with_costs(problem: Problem, width: float, free: float, *, by_tensor: bool) -> Problem:
+    """Return a problem whose gaps have classes of what a byte costs that leaves: the time of its copies.
+
+    Bytes are those that a block takes in memory: in whole pages, a small one takes many for the time of its
+    copies. What the host has a copy of need not be offloaded.
+
+    Parameters
+    ----------
+    problem
+        Any.
+    width
+        Of a class, in logarithms.
+    free
+        What is written in this first share of the tasks costs least: its copies may hide behind compute.
+    by_tensor
+        Whether all parts of a tensor cost what they cost together; else the last one, which may take a page
+        for a few bytes, is cheap.
+    """
+    gaps = problem.gaps.copy()
+    rates = np.maximum(_rates(problem, by_tensor=by_tensor), 1e-6)
+    gaps[:, COST] = np.rint(np.log(rates) / width).astype(np.int64)
+    gaps[gaps[:, AFTER] + 1 < free * problem.length, COST] = -NEVER
+    return problem._replace(gaps=gaps)
+
+
+def _rates(problem: Problem, *, by_tensor: bool) -> NDArray[np.float64]:
+    """Per gap, the time of its copies for a byte in memory, beside the mean of all."""
+    blocks = problem.blocks[problem.gaps[:, BLOCK]]
+    out = np.where(problem.gaps[:, VERSION] >= 0, blocks[:, OFFLOAD_NS], 0)
+    times, sizes = out + blocks[:, PREFETCH_NS], np.maximum(blocks[:, BYTES], 1)
+    if by_tensor:
+        first = problem.gaps[:, FIRST_PART]
+        times, sizes = np.bincount(first, times)[first], np.bincount(first, sizes)[first]
+    mean = max(times.sum() / max(sizes.sum(), 1), 1e-9)
+    rates: NDArray[np.float64] = times / sizes / mean
+    return rates
+
+
+def _kinds(described: Iterable[Hashable]) -> list[int]:
+    """Number things by what describes them: the same number for those that are alike."""
+    number: dict[Hashable, int] = {}
+    return [number.setdefault(one, len(number)) for one in described]
+
+
+_INPUT, _OUTPUT, _UPDATE = range(3)
+
+
+class _Touches(NamedTuple):
+    """What tasks touch, in their order: of each task its inputs, then its outputs, then its updates.
+
+    `begin` says where a task's begin, and where all end.
+    """
+
+    begin: Integers
+    task: Integers
+    block: Integers
+    kind: Integers
+
+    @classmethod
+    def of(cls, instance: Instance) -> _Touches:
+        """Take them from an instance."""
+        tasks = instance.tasks
+        counts = [(len(task.inputs), len(task.outputs), len(task.updates)) for task in tasks]
+        each = _integers(counts, 3)
+        return cls(
+            np.append(0, np.cumsum(each.sum(axis=1))),
+            np.repeat(np.arange(len(tasks)), each.sum(axis=1)),
+            np.fromiter(chain.from_iterable(task.blocks for task in tasks), np.int64, int(each.sum())),
+            np.repeat(np.tile(np.arange(3), len(tasks)), each.ravel()),
+        )
+
+    def sums(self, size: Integers) -> Integers:
+        """Per task, the sum of a figure over its blocks."""
+        return np.diff(np.append(0, np.cumsum(size[self.block]))[self.begin])
+
+
+def _stays(
+    touches: _Touches, there: NDArray[np.bool_], stays: NDArray[np.bool_], total: int
+) -> tuple[Integers, Integers, Integers]:
+    """Every two places in a row where a block has to be: block, task before, task after.
+
+    Places are the start, of blocks that are `there` at first, uses, and the end, of those that stay.
+    """
+    first, last = np.flatnonzero(there), np.flatnonzero(stays)
+    block = np.concatenate((first, touches.block, last))
+    at = np.concatenate((np.full(len(first), -1), touches.task, np.full(len(last), total)))
+    order = np.argsort(block, kind="stable")
+    block, at = block[order], at[order]
+    same = block[1:] == block[:-1]
+    return block[1:][same], at[:-1][same], at[1:][same]
+
+
+def _make_private(
+    instance: Instance,
+    touches: _Touches,
+    algorithms: Integers,
+    count: Integers,
+    capacity: int,
+    size: Integers,
+    private: Integers,
+) -> int:
+    """Give the smallest blocks places of their own at the end of the pool; return what is left of it.
+
+    They stay on the device: what they take together is a small share of the pool, and of what tasks leave,
+    and no task loses its fastest algorithm to it.
+    """
+    spare = min(capacity // _SHARE, (instance.budget_bytes - least_budget(instance)) // 4)
+    needs = touches.sums(size)
+    scratch = _quickest_within(algorithms, count, capacity - needs)
+    needs += -(-scratch // instance.alignment_bytes) * instance.alignment_bytes
+    most = int(needs.max(initial=0))  # or less: it falls
+    end = capacity
+    for d in np.argsort(size, kind="stable").tolist():
+        look()
+        if instance.blocks[d].tensor is not None:
+            continue
+        needs[list(instance.uses[d])] -= size[d]
+        left = end - int(size[d])
+        if left < most:
+            most = int(needs.max(initial=0))
+        if left < max(capacity - spare, most):
+            break
+        private[d] = end = left
+        size[d] = 0
+    return end
+
+
+def _quickest_within(algorithms: Integers, count: Integers, room: Integers) -> Integers:
+    """Per task, the workspace of the algorithm that `fastest_within` chooses in the room that there is."""
+    task = np.repeat(np.arange(len(count)), count)
+    duration, scratch = algorithms.T
+    fits = scratch <= room[task]
+    order = np.lexsort((np.where(fits, scratch, duration), np.where(fits, duration, scratch), ~fits, task))
+    quickest: Integers = scratch[order[np.cumsum(count) - count]]
+    return quickest
+
+
+def _places_in_tensors(instance: Instance, size: Integers, together: bool) -> Integers:
+    """Per block: the first part of its tensor, where it begins, the part that follows, the tensor's bytes.
+
+    Every block is a tensor of its own unless parts have to lie together.
+    """
+    alone = np.arange(len(size))
+    places = np.column_stack((alone, np.zeros_like(alone), np.full_like(alone, -1), size))
+    for parts in tensors_of(instance) if together else ():
+        look()
+        require_alike(instance, parts)
+        tensor_bytes = (instance.blocks[parts[-1]].begin or 0) + size[parts[-1]]
+        for d, following in zip(parts, [*parts[1:], -1], strict=True):
+            places[d] = parts[0], instance.blocks[d].begin or 0, following, tensor_bytes
+    return places
+
+
+def _chains(
+    instance: Instance, gaps: tuple[Integers, Integers, Integers], versions: tuple[Integers, Integers]
+) -> tuple[Integers, Integers]:
+    """Chains of parts of a tensor: per gap the next, the one before and the first; per version two of them.
+
+    A version is followed by that of the part before, which leaves after it.
+    """
+    tensor = [block.tensor for block in instance.blocks]
+    begin = [block.begin or 0 for block in instance.blocks]
+    part = np.array([name is not None for name in tensor], dtype=bool)
+
+    def chained(columns: tuple[Integers, ...], sign: int) -> Integers:
+        """Per element the first of its chain, what follows it and what comes before it."""
+        found = np.full((len(columns[0]), 3), -1, dtype=np.int64)
+        found[:, 0] = np.arange(len(found))
+        among = np.flatnonzero(part[columns[0]])
+        keys = [(tensor[d], *marks) for d, *marks in zip(*(c[among].tolist() for c in columns), strict=True)]
+        links = _integers(chains(keys, [sign * begin[d] for d in columns[0][among].tolist()]))
+        found[among] = np.append(among, -1)[links.T]
+        return found
+
+    return chained(gaps, 1)[:, [1, 2, 0]], chained(versions, -1)[:, [1, 0]]
+
+
+def decisions_of(instance: Instance, problem: Problem, guide: Guide) -> Decisions:
+    """Complete decisions: copies in the order of a guide, others in that of their writers and uses.
+
+    Blocks that leave, and workspaces, go high in contiguous memory, those that stay go low.
+    """
+    keys = gap_keys(problem)
+    index = {gap: g for g, gap in enumerate(keys)}
+    back = [index[gap] for gap in guide.returning if gap in index]
+    out = [v for gap in guide.leaving if gap in index and (v := int(problem.gaps[index[gap], VERSION])) >= 0]
+    evicted, hold = np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys), dtype=np.int64)
+    evicted[back] = 1
+    for gap, task in zip(guide.returning, guide.holds, strict=False):
+        if gap in index:
+            hold[index[gap]] = task
+    _evict_suffixes(problem, evicted)
+    decisions = Decisions(
+        evicted=evicted,
+        offloads=_ordered(problem.versions[:, WRITER], problem.versions[:, BLOCK], out),
+        prefetches=_ordered(problem.gaps[:, UNTIL], problem.gaps[:, BLOCK], back),
+        hold=hold,
+        algorithm=np.array(guide.algorithms, dtype=np.int64),
+        side=np.zeros(len(instance.blocks) + len(keys) + len(instance.tasks), dtype=np.int64),
+    )
+    _arrange(problem, decisions)
+    choose_sides(problem, decisions)
+    return decisions
+
+
+def _evict_suffixes(problem: Problem, evicted: Integers) -> None:
+    """Of each tensor in each gap, let as many of the last parts leave as parts are evicted."""
+    following, first = problem.gaps[:, NEXT_PART], problem.gaps[:, FIRST_PART]
+    count = np.bincount(first, evicted, minlength=len(evicted)).astype(np.int64)
+    length = np.bincount(first, minlength=len(evicted))
+    for g in np.unique(first[length[first] > 1]):
+        stays = int(length[g] - count[g])
+        while g >= 0:
+            evicted[g] = stays <= 0
+            stays, g = stays - 1, following[g]
+
+
+def _arrange(problem: Problem, decisions: Decisions) -> None:
+    """Let the parts of a tensor leave the last one first, and come back in their order."""
+    for order, first, following in (
+        (decisions.offloads, problem.versions[:, LEAVES_FIRST], problem.versions[:, LEAVES_NEXT]),
+        (decisions.prefetches, problem.gaps[:, FIRST_PART], problem.gaps[:, NEXT_PART]),
+    ):
+        arrange(order, first, following, np.empty_like(order))
+
+
+def _ordered(rank: Integers, block: Integers, first: Sequence[int]) -> Integers:
+    """Copies by rank and block, but some of them in a given order: none of them after one of greater rank."""
+    rank, turn = rank.copy(), np.full(len(rank), len(rank))
+    least = NEVER
+    for position, i in reversed(list(enumerate(dict.fromkeys(first)))):
+        least = min(least, int(rank[i]))
+        rank[i], turn[i] = least, position
+    return np.lexsort((block, turn, rank))
+
+
+def gap_keys(problem: Problem) -> list[Gap]:
+    """Every gap of the arrays by its block and the task before it."""
+    return list(zip(problem.gaps[:, BLOCK].tolist(), problem.gaps[:, AFTER].tolist(), strict=True))
+
+
+def choose_sides(problem: Problem, decisions: Decisions) -> None:
+    """Let blocks that stay between uses go low, all others high."""
+    blocks, gaps = len(problem.blocks), len(problem.gaps)
+    assert len(decisions.side) == blocks + gaps + problem.length
+    order = np.lexsort((problem.gaps[:, AFTER], problem.gaps[:, BLOCK]))
+    block = problem.gaps[order, BLOCK]
+    comes = (decisions.evicted[order] != 0) | (problem.gaps[order, FORCED] != 0)
+    # where a block is placed last before each gap: by a gap of its own, or at first
+    latest = np.maximum.accumulate(np.where(comes, np.arange(gaps), -1))
+    own = latest >= 0
+    own[own] = block[latest[own]] == block[own]
+    place = np.where(own, blocks + order[latest], block)
+    decisions.side[:] = EARLY_HIGH
+    decisions.side[place[~comes]] = LOW
+
+
+def decisions_from(instance: Instance, problem: Problem, schedule: Schedule) -> Decisions:
+    """What a schedule decided: its evictions, algorithms and the order of its copies.
+
+    Its addresses and its recomputations are not taken over.
+    """
+    keys = set(gap_keys(problem))
+    uses = instance.uses
+    algorithms = [0] * len(instance.tasks)
+    ran = -1
+    evicted: dict[Gap, None] = {}
+    offloads: dict[int, None] = {}
+    versions = {
+        (int(d), int(w)): v
+        for v, (d, w) in enumerate(zip(problem.versions[:, BLOCK], problem.versions[:, WRITER], strict=True))
+    }
+    for operation in schedule.operations:
+        if operation.kind == "run" and operation.task is not None and operation.algorithm is not None:
+            algorithms[operation.task] = operation.algorithm
+            ran = max(ran, operation.task)
+        elif operation.kind == "offload" and operation.block is not None:
+            d = operation.block
+            if written := bisect_right(instance.writers[d], ran):
+                offloads[versions[d, instance.writers[d][written - 1]]] = None
+        elif operation.kind == "prefetch" and operation.block is not None:
+            d = operation.block
+            used = bisect_right(uses[d], ran)
+            after = uses[d][used - 1] if used else -1
+            if (d, after) in keys:
+                evicted[d, after] = None
+    decisions = decisions_of(instance, problem, Guide(list(evicted), [], algorithms))
+    decisions.offloads[:] = _ordered(problem.versions[:, WRITER], problem.versions[:, BLOCK], list(offloads))
+    _arrange(problem, decisions)
+    return decisions
+
+
+def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: Integers) -> ProgramBuilder:
+    """Issue the steps that the kernel has logged."""
+    contiguous = memory == "contiguous"
+    steps = [
+        (
+            kind,
+            what,
+            how,
+            int(problem.private[what]) if kind in (PLACE, PREFETCH) and problem.private[what] >= 0 else at,
+        )
+        for kind, what, how, at in log.tolist()
+    ]
+    count = 0
+    start: dict[int, int | None] = {}
+    while count < len(steps) and steps[count][0] == PLACE:
+        start[steps[count][1]] = steps[count][3] if contiguous else None
+        count += 1
+    builder = ProgramBuilder(instance, memory=memory, start=start)
+    while count < len(steps):
+        kind, what, how, at = steps[count]
+        count += 1
+        if kind == RUN:
+            places: dict[int, int] = {}
+            while count < len(steps) and steps[count][0] == PLACE:
+                places[steps[count][1]] = steps[count][3]
+                count += 1
+            if contiguous:
+                builder.run(what, how, at=places, workspace_at=None if at < 0 else at)
+            else:
+                builder.run(what, how)
+        elif kind == OFFLOAD:
+            builder.offload(what)
+        elif kind == PREFETCH:
+            builder.prefetch(what, at=at if contiguous else None)
+        elif kind == MOVE:
+            builder.move(what, at=at)
+        elif kind == RELEASE:
+            builder.release(what)
+    return builder
+
+
+class Lifetime(NamedTuple):
+    """A piece of the pool that a program holds for a while: a stay of a block, or a workspace.
+
+    Attributes
+    ----------
+    side
+        The number in `Decisions.side` of what decides its place.
+    bytes
+        As the search counts them.
+    begin_ns, end_ns
+        From when on, and until when.
+    """
+
+    side: int
+    bytes: int
+    begin_ns: int
+    end_ns: int
+
+
+def lifetimes_of(instance: Instance, problem: Problem, log: Integers) -> list[Lifetime]:
+    """What the steps that the kernel has logged put into the pool, and when; without addresses."""
+    schedule = program_of(instance, problem, "divisible", log).finish("lifetimes")
+    operations = {operation.id: operation for operation in schedule.operations}
+    blocks, gaps = len(problem.blocks), len(problem.gaps)
+    prefetches = [operation.id for operation in schedule.operations if operation.kind == "prefetch"]
+    gap_of = dict(zip(prefetches, log[log[:, 0] == PREFETCH, 2].tolist(), strict=True))
+    found = []
+    for residence in schedule.residences:
+        if residence.workspace_of is not None:
+            run = operations[residence.workspace_of]
+            assert run.task is not None
+            row = problem.tasks[run.task, ALGORITHMS] + run.algorithm
+            side, size = blocks + gaps + run.task, int(problem.algorithms[row, WORKSPACE])
+        else:
+            assert residence.block is not None
+            came = residence.acquired_by
+            side = residence.block if came not in gap_of else blocks + gap_of[came]
+            size = int(problem.blocks[residence.block, BYTES])
+        begin = 0 if residence.acquired_by is None else operations[residence.acquired_by].start_ns
+        ends = [operations[i].end_ns for i in residence.released_after]
+        end = max(ends, default=schedule.makespan_ns)
+        if size and end > begin:
+            found.append(Lifetime(side, size, begin, end))
+    return found
+
+
+def _table(*columns: NDArray[Any]) -> Integers:
+    """Put columns beside each other, row by row in memory: the kernels are compiled for that."""
+    return np.ascontiguousarray(np.column_stack(columns), dtype=np.int64)
+
+
+def _integers(values: Sequence[object], columns: int = 0) -> Integers:
+    """Return an array of whole numbers, of some columns or of one dimension."""
+    found: Integers = np.array(values, dtype=np.int64)
+    return found.reshape(-1, columns) if columns else found
+
+
+def _lists(kinds: Sequence[tuple[Integers, Integers]], rows: int) -> tuple[Integers, Integers]:
+    """Concatenate lists of several kinds per task; return where each begins, from the fourth column on.
+
+    Of each kind, the rows that values are in the lists of, in increasing order, and the values.
+    """
+    table = np.zeros((rows, 3 + len(kinds)), dtype=np.int64)
+    begun = 0
+    for column, (row, values) in enumerate(kinds, 3):
+        table[:, column] = begun + np.searchsorted(row, np.arange(rows), "left")
+        begun += len(values)
+    return table, np.concatenate([values for _, values in kinds])

@@ -1,0 +1,303 @@
+"""Local search on one instance: late acceptance over evictions, orders of copies, algorithms and places.
+
+Importing this module imports Numba.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection
+from itertools import islice
+
+import numpy as np
+
+from ...instances.instance import Instance
+from ...validate.schedule import MemoryModel, Schedule
+from ..choices import by_speed
+from ..clock import left, look
+from ..gaps import Guide, require_copies
+from ..methods import Refusal
+from .kernel import (
+    ANY,
+    IMPOSSIBLE,
+    LIGHT,
+    NEVER,
+    VERSION,
+    Decisions,
+    Problem,
+    Search,
+    improve,
+    repair,
+    set_off,
+    simulate,
+    state_for,
+)
+from .problem import (
+    Lifetime,
+    choose_sides,
+    costings,
+    decisions_from,
+    decisions_of,
+    gap_keys,
+    lifetimes_of,
+    problem_of,
+    program_of,
+    with_light,
+)
+
+_Descents = tuple[tuple[int, ...], int]
+
+_SHORT: _Descents = (5, 20, 60), 30
+_LONG: _Descents = (20, 60, 200, 600), 20
+"""Lengths of the history of late acceptance, in turn, and after how many histories without a better program a
+descent ends. A longer one settles lower, but in its time many short descents find more different programs,
+the best of which is lower still. In contiguous memory, where a program has to settle in places, too, they are
+long."""
+
+_PATIENCE = 200
+"""The search is done when it has simulated this number of programs per decision since the best was found, or
+so many tasks as `_WORK` says."""
+
+_WORK = 10_000_000
+
+_ROUND = 200
+"""Programs per decision in a round."""
+
+_MANY = 4000
+"""Tasks from which on addresses take most of the time."""
+
+CHUNK = 100_000
+"""Tasks that are simulated between looks at the clock."""
+
+
+class LocalSearch:
+    """A local search on one instance, that can be stopped and continued.
+
+    Descents by late acceptance follow each other: from what is offered, from the best with some random moves,
+    or from evictions that are chosen afresh.
+
+    Parameters
+    ----------
+    instance, memory
+        What to schedule, and in which memory model.
+    seed
+        Of its random decisions.
+    without
+        Rules to leave out: ``moves``, ``places``, ``costs``.
+    addresses
+        Whether they count where the memory is contiguous; without, blocks need just their bytes.
+
+    Attributes
+    ----------
+    descents
+        That have ended.
+
+    Raises
+    ------
+    Refusal
+        For recomputable tasks; for parts in contiguous memory that tasks or copies tell apart; where the time
+        limit passes before it is set up.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        memory: MemoryModel,
+        seed: int = 0,
+        without: Collection[str] = (),
+        *,
+        addresses: bool = True,
+    ) -> None:
+        if any(task.recomputable for task in instance.tasks):
+            raise Refusal("local search: recomputation is not modelled yet")
+        require_copies(instance)
+        self.instance, self.memory, self.seed, self.without = instance, memory, seed, without
+        problem = problem_of(
+            instance,
+            memory,
+            moves="moves" not in without,
+            sides="places" not in without,
+            addresses=addresses,
+        )
+        look()
+        if "costs" not in without:
+            problem = with_light(instance, problem)
+        self._histories, self._calm = _LONG if memory == "contiguous" else _SHORT
+        look()
+        self._room = state_for(problem)
+        self._random = np.random.default_rng(seed)
+        self._splitmix = self._random.integers(0, 1 << 63, size=1, dtype=np.uint64)
+        stalls = np.zeros((2, len(instance.tasks)), dtype=np.int64)
+        self._quickest = [by_speed(task)[0] for task in instance.tasks]
+        plain = decisions_of(instance, problem, self._fastest())
+        starts: list[tuple[int, Problem, Decisions]] = []
+        for self._problem in islice(costings(problem), 1 if "costs" in without else None):
+            if starts and not left():
+                break  # with what there is
+            first = self._repaired(_copied(plain))
+            cost, _ = simulate(self._problem, first, self._room, stalls[1], ANY)
+            starts.append((cost, self._problem, first))
+        _, self._problem, first = min(starts, key=lambda start: start[0])
+        self._search = Search(
+            current=_copied(first),
+            best=_copied(first),
+            trial=_copied(first),
+            history=np.zeros(self._histories[0], dtype=np.int64),
+            counts=np.array([0, NEVER, NEVER, NEVER, 0], dtype=np.int64),
+            random=self._splitmix,
+            stalls=stalls,
+            placed=np.zeros(len(instance.blocks) + 1, dtype=np.int64),
+        )
+        self.descents = 0
+        self._best_at = 0
+        self._waiting: Decisions | None = None
+        self._rest = IMPOSSIBLE, first
+        self._set_off(first, 0)
+        improve(self._problem, self._search, self._room, 0)  # compiled now, if it must be
+
+    @property
+    def makespan_ns(self) -> int | None:
+        """Makespan of the best program so far; None while there is none."""
+        best = int(self._search.counts[2])
+        return None if best >= IMPOSSIBLE else best
+
+    @property
+    def cost(self) -> int:
+        """Makespan of the best program; from `IMPOSSIBLE` on, the sooner memory runs out, the greater."""
+        return int(self._search.counts[2])
+
+    @property
+    def done(self) -> bool:
+        """Whether it has searched for long without a better program."""
+        calm = int(self._search.counts[0]) - self._best_at
+        decisions = sum(len(part) for part in self._search.best)
+        return calm > min(_PATIENCE * decisions, _WORK // len(self.instance.tasks))
+
+    @property
+    def round(self) -> int:
+        """Tasks to simulate between looks at other things: some programs for each decision.
+
+        Fewer where tensors are in parts, or thousands of tasks have addresses, which take longer.
+        """
+        tasks = len(self.instance.tasks)
+        decisions = sum(len(part) for part in self._search.best)
+        slow = self._problem.parts or (self._problem.contiguous and tasks > _MANY)
+        return min(_ROUND * decisions * tasks, _WORK // (32 if slow else 2))
+
+    def offer(self, start: Schedule | Guide) -> None:
+        """Set off from the decisions of a schedule, or from some that need not fit."""
+        if isinstance(start, Schedule):
+            decisions = decisions_from(self.instance, self._problem, start)
+            repair(self._problem, decisions, self._room, self._splitmix, -1, 0)
+        else:
+            decisions = self._complete(start)
+        self._set_off(decisions, 0)
+
+    def suggest(self, guide: Guide) -> None:
+        """Set off from a guide: at once if it makes for the best program so far, else after this descent.
+
+        A tentative one is of no use then. Of several, the last counts.
+        """
+        decisions = self._complete(guide)
+        cost, _ = simulate(self._problem, decisions, self._room, self._search.stalls[1], ANY)
+        if cost < self.cost:
+            self._set_off(decisions, 0)
+        elif not guide.tentative:
+            self._waiting = decisions
+
+    def run(self, seconds: float = math.inf, work: int = CHUNK) -> None:
+        """Search on until so many tasks have been simulated, or some seconds have passed."""
+        counts = self._search.counts
+        until = time.monotonic() + seconds
+        step = max(min(CHUNK, work) // len(self.instance.tasks), 1)
+        steps = max(work // len(self.instance.tasks), 1)
+        while steps > 0 and time.monotonic() < until:
+            before = int(counts[2])
+            improve(self._problem, self._search, self._room, step)
+            steps -= step
+            if counts[2] < before:
+                self._best_at = int(counts[0])
+            if counts[0] - counts[4] > self._calm * len(self._search.history):
+                self._next()
+
+    def schedule(self, method: str) -> Schedule | None:
+        """Return the best program as a schedule; None while there is none."""
+        if self.makespan_ns is None:
+            return None
+        _, steps = simulate(self._problem, self._search.best, self._room, self._search.stalls[1], ANY)
+        return program_of(self.instance, self._problem, self.memory, self._room.log[:steps]).finish(method)
+
+    def guide(self) -> Guide:
+        """What the best program decided: its evictions, the order of its copies, its algorithms."""
+        best, problem = self._search.best, self._problem
+        keys = gap_keys(problem)
+        returning = [g for g in best.prefetches if best.evicted[g]]
+        turn = np.argsort(best.offloads)
+        leaving = sorted(
+            (g for g in returning if problem.gaps[g, VERSION] >= 0),
+            key=lambda g: turn[problem.gaps[g, VERSION]],
+        )
+        return Guide([keys[g] for g in returning], [keys[g] for g in leaving], best.algorithm.tolist())
+
+    def best(self) -> Decisions:
+        """A copy of the decisions of the best program."""
+        return _copied(self._search.best)
+
+    def rest(self) -> tuple[int, Decisions]:
+        """Where the last descent ended: the cost of its last program, and its decisions."""
+        cost, decisions = self._rest
+        return cost, _copied(decisions)
+
+    def lifetimes(self, decisions: Decisions) -> list[Lifetime]:
+        """Return what decisions put into the pool, and when; without addresses."""
+        _, steps = simulate(self._problem, decisions, self._room, self._search.stalls[1], ANY)
+        return lifetimes_of(self.instance, self._problem, self._room.log[:steps])
+
+    def stalls(self) -> list[int]:
+        """Tasks before which compute waits in the best program, the longest wait first."""
+        if self.makespan_ns is None:
+            return []
+        waits = np.zeros(len(self.instance.tasks), dtype=np.int64)
+        simulate(self._problem, self._search.best, self._room, waits, ANY)
+        return [int(k) for k in np.argsort(-waits, kind="stable") if waits[k] > 0]
+
+    def _next(self) -> None:
+        """Set off on another descent."""
+        self._rest = int(self._search.counts[1]), _copied(self._search.current)
+        self.descents += 1
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._set_off(waiting, 0)
+            return
+        draw = int(self._random.integers(4))
+        if draw == 0:
+            self._set_off(self._complete(self._fastest(), int(self._random.integers(1, 4))), 0)
+        else:
+            self._set_off(self._search.best, 1 << int(self._random.integers(1, 6)))
+
+    def _set_off(self, start: Decisions, strength: int) -> None:
+        length = self._histories[self.descents % len(self._histories)]
+        self._search = self._search._replace(history=np.zeros(length, dtype=np.int64))
+        before = int(self._search.counts[2])
+        set_off(self._problem, self._search, self._room, _copied(start), strength)
+        if self._search.counts[2] < before:
+            self._best_at = int(self._search.counts[0])
+
+    def _fastest(self) -> Guide:
+        """Nothing evicted, and the fastest algorithms."""
+        return Guide([], [], self._quickest)
+
+    def _complete(self, guide: Guide, noise: int = 0) -> Decisions:
+        return self._repaired(decisions_of(self.instance, self._problem, guide), noise)
+
+    def _repaired(self, decisions: Decisions, noise: int = 0) -> Decisions:
+        """The same decisions, changed so that light blocks leave, and live ones fit the pool."""
+        decisions.evicted[self._problem.gaps[:, LIGHT] > 0] = 1
+        repair(self._problem, decisions, self._room, self._splitmix, -1, noise)
+        choose_sides(self._problem, decisions)
+        return decisions
+
+
+def _copied(decisions: Decisions) -> Decisions:
+    return Decisions(*(part.copy() for part in decisions))

@@ -1,0 +1,319 @@
+"""Any method's schedule, carried to several GPUs: each runs it on its portion, and gradients are woven in.
+
+moDNN (TPDS 2019, section 6.2): a gradient is sent to the host once it is there, the host's cores add it to
+the weights, and these return after their last use, all of it between the copies of the schedule itself. The
+paper puts every transfer into the copy stream at once, where it may hold up the copies behind it. Here that
+is one way of several: a transfer may also wait for a gap between copies in which it holds up nobody, or for
+the end, and GPUs may send a gradient one after the other, so that the host adds up the first while the second
+is on its way. Whichever is fastest in simulation is taken.
+
+GPUs of one kind with the same program run in step, so the schedule is planned for one of them, with copies as
+slow as the bus makes them when all GPUs copy at once. Nothing else rests on that: the simulation and the
+checker look at every GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from msgspec.structs import replace
+
+from ..instances.gpus.cluster import Cluster
+from ..instances.instance import Instance
+from ..validate.gpus.program import cluster_of, one_gpu
+from ..validate.gpus.simulate import simulate_cluster
+from ..validate.schedule import COLLECTIVE_KINDS, Kind, Operation, Residence, Schedule, Stream
+from .clock import LEAST, left, until
+from .methods import Answer, Limits, Method
+
+_How = Literal["at once", "in gaps", "last"]
+"""Where transfers go among the copies of a stream; at once is the paper's way."""
+
+_Lines = dict[Stream, list[int]]
+"""Per stream, its steps in their order."""
+
+_Span = tuple[int, int]
+"""Start and end in nanoseconds."""
+
+
+def in_step(instance: Instance) -> Instance:
+    """Return the instance of one GPU, with copies as slow as when all GPUs of its node copy at once."""
+    cluster = cluster_of(instance)
+    blocks = tuple(
+        replace(
+            block,
+            offload_ns=_shared_ns(cluster, block.bytes, block.offload_ns),
+            prefetch_ns=_shared_ns(cluster, block.bytes, block.prefetch_ns),
+        )
+        for block in instance.blocks
+    )
+    return replace(one_gpu(instance), blocks=blocks)
+
+
+def _shared_ns(cluster: Cluster, size: int, alone: int | None) -> int | None:
+    """Time of a copy while all GPUs of a node copy as much; null and 0 stay what they are."""
+    if not alone:
+        return alone
+    return max(alone, cluster.passing_ns(size, alone, cluster.node_gpus))
+
+
+def spread(instance: Instance, method: Method, limits: Limits) -> Answer:
+    """Plan with a method for one GPU, and carry its schedule to all; its bound is not theirs.
+
+    Errors are those of the method. Nobody is told of better schedules meanwhile: they are of one GPU.
+    """
+    deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
+    answer = method(in_step(instance), dataclasses.replace(limits, on_better=None))
+    with until(deadline, LEAST):
+        schedule = None if answer.schedule is None else weave(instance, answer.schedule)
+    return Answer(schedule, answer.stopped_by, infeasible=answer.infeasible)
+
+
+def weave(instance: Instance, schedule: Schedule) -> Schedule:
+    """Return a valid schedule of one GPU on all GPUs, with gradients passed on in the fastest way found.
+
+    Past a deadline, no further ways are looked for.
+    """
+    ways = _Loom(instance, schedule).ways()
+    best = next(ways)
+    while left() and (woven := next(ways, None)) is not None:
+        best = min(best, woven, key=lambda one: one.makespan_ns)
+    return best
+
+
+def weave_at_once(instance: Instance, schedule: Schedule) -> Schedule:
+    """Return a valid schedule of one GPU on all, with every transfer issued at once, as the paper does."""
+    loom = _Loom(instance, schedule)
+    sent = loom.lined_up(loom.lines, loom.out, loom.sends, "at once")
+    found = loom.simulated(loom.lined_up(sent, loom.back, loom.returns, "at once"))
+    assert found is not None, "the order of issue is one in which nobody waits for what comes later"
+    return found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What every GPU does alike, or all of them together: an operation, and the steps that it waits for.
+
+    Id, GPU and times of the operation are set when it is spread out.
+    """
+
+    operation: Operation
+    after: tuple[int, ...]
+
+
+class _Loom:
+    """A schedule of one GPU as steps, with those of the gradients behind them."""
+
+    def __init__(self, instance: Instance, schedule: Schedule) -> None:
+        self.instance = instance
+        self.cluster = cluster_of(instance)
+        self.schedule = schedule
+        self.steps: list[_Step] = []
+        self.lines: _Lines = defaultdict(list)
+        self.sends: list[int] = []
+        self.returns: list[int] = []
+        self.issue: list[tuple[int, int]] = []  # per step, after which operation of the list it is issued
+        single = instance.engines == "single"
+        self.out: Stream = "copy" if single else "d2h"
+        self.back: Stream = "copy" if single else "h2d"
+        index = {operation.id: i for i, operation in enumerate(schedule.operations)}
+        self.runs: dict[int, int] = {}  # the last step that runs each task
+        for i, operation in enumerate(schedule.operations):
+            self.steps.append(_Step(operation, tuple(index[other] for other in operation.after)))
+            self.issue.append((i, 0))
+            self.lines[operation.stream].append(i)
+            if operation.task is not None:
+                self.runs[operation.task] = i
+        if self.cluster.gpus > 1:
+            gradients = self.cluster.gradients
+            for g in sorted(range(len(gradients)), key=lambda g: self.runs[gradients[g].produced_by]):
+                self._pass_on(g)
+
+    def _pass_on(self, g: int) -> None:
+        """Add the steps of a gradient (moDNN, TPDS 2019, Fig. 8), or that of a ring in their place."""
+        gradient = self.cluster.gradients[g]
+        complete = self.runs[gradient.produced_by]
+        last_use = max((self.runs[k] for k in gradient.used_by), default=complete)
+
+        def step(kind: Kind, stream: Stream, *after: int) -> int:
+            operation = Operation(id=0, stream=stream, kind=kind, gradient=g, start_ns=0, end_ns=0)
+            self.issue.append((max(self.issue[i][0] for i in after), len(self.steps)))
+            self.steps.append(_Step(operation, after))
+            return len(self.steps) - 1
+
+        if not self.cluster.joins_on_host:
+            self.lines["nvlink"].append(step("reduce", "nvlink", complete, last_use))
+            return
+        self.sends.append(step("send", self.out, complete))
+        added = step("accumulate", "cpu", self.sends[-1])
+        self.lines["cpu"].append(added)
+        if self.cluster.nodes > 1:
+            added = step("exchange", "network", added)
+            self.lines["network"].append(added)
+        self.returns.append(step("return", self.back, added, last_use))
+
+    # --- ways -------------------------------------------------------------------------------------
+
+    def ways(self) -> Iterator[Schedule]:
+        """Schedules of all GPUs that differ in when gradients are sent and weights return."""
+        backs: dict[_How, tuple[_How, ...]] = {
+            "last": (),
+            "at once": ("at once", "in gaps"),
+            "in gaps": ("in gaps",),
+        }
+        tried: list[tuple[_Lines, bool]] = []
+        spans: list[_Span] = []
+        for how, in_turn in itertools.product(backs, (False, True)):
+            sent = self.lined_up(self.lines, self.out, self.sends, how, spans)
+            lines = self.lined_up(sent, self.back, self.returns, "last")
+            if (lines, in_turn) in tried or (in_turn and not self.sends):
+                continue
+            tried.append((lines, in_turn))
+            draft = self.simulated(lines, in_turn=in_turn)
+            if draft is None:
+                continue
+            yield draft[0]
+            spans = spans or draft[1]
+            for how_back in backs[how]:
+                lines = self.lined_up(sent, self.back, self.returns, how_back, draft[1])
+                if (lines, in_turn) not in tried:
+                    tried.append((lines, in_turn))
+                    woven = self.simulated(lines, in_turn=in_turn)
+                    if woven is not None:
+                        yield woven[0]
+
+    def lined_up(
+        self,
+        lines: _Lines,
+        stream: Stream,
+        transfers: Sequence[int],
+        how: _How,
+        spans: Sequence[_Span] = (),
+    ) -> _Lines:
+        """Put transfers among the steps of a stream; `spans` are the times of steps in a draft, for gaps."""
+        mixed = [*lines[stream], *transfers]
+        if how == "at once":
+            # where a host thread issues it that issues everything in the order of the list
+            mixed.sort(key=lambda i: self.issue[i])
+        elif how == "in gaps":
+            mixed = self._in_gaps(lines[stream], transfers, spans)
+        return defaultdict(list, {**lines, stream: mixed})
+
+    def _in_gaps(self, line: Sequence[int], transfers: Sequence[int], spans: Sequence[_Span]) -> list[int]:
+        """Put each transfer into the first gap of a line that is long enough for it."""
+        waiting = sorted((max(spans[j][1] for j in self.steps[i].after), i) for i in transfers)
+        mixed: list[int] = []
+        free = 0
+        for follower in [*line, None]:
+            held = []
+            for ready, i in waiting:
+                end = max(free, ready) + spans[i][1] - spans[i][0]
+                if follower is None or end <= spans[follower][0]:
+                    mixed.append(i)
+                    free = end
+                else:
+                    held.append((ready, i))
+            waiting = held
+            if follower is not None:
+                mixed.append(follower)
+                free = max(free, spans[follower][1])
+        return mixed
+
+    # --- programs ---------------------------------------------------------------------------------
+
+    def simulated(self, lines: _Lines, *, in_turn: bool = False) -> tuple[Schedule, list[_Span]] | None:
+        """Return the schedule of all GPUs, and when the first node's first to last of each step do it.
+
+        None where streams would wait for each other in a circle. With `in_turn`, GPUs of a node send a
+        gradient one after the other.
+        """
+        order = self._order(lines)
+        if order is None:
+            return None
+        program, places = self._spread_out(order, in_turn=in_turn)
+        starts, ends = simulate_cluster(self.instance, program)
+        operations = tuple(
+            replace(operation, start_ns=start, end_ns=end)
+            for operation, start, end in zip(program.operations, starts, ends, strict=True)
+        )
+        schedule = replace(program, operations=operations, makespan_ns=max(ends, default=0))
+        return schedule, [(starts[first], ends[last]) for first, last in places]
+
+    def _order(self, lines: _Lines) -> list[int] | None:
+        """Return the steps such that each follows what it waits for; None where that goes in a circle."""
+        before = [set(step.after) for step in self.steps]
+        for line in lines.values():
+            for i, j in itertools.pairwise(line):
+                before[j].add(i)
+        followers: list[list[int]] = [[] for _ in self.steps]
+        for j, others in enumerate(before):
+            for i in others:
+                followers[i].append(j)
+        ready = [j for j, others in enumerate(before) if not others]
+        order: list[int] = []
+        while ready:
+            i = heapq.heappop(ready)
+            order.append(i)
+            for j in followers[i]:
+                before[j].discard(i)
+                if not before[j]:
+                    heapq.heappush(ready, j)
+        return order if len(order) == len(self.steps) else None
+
+    def _spread_out(self, order: Sequence[int], *, in_turn: bool) -> tuple[Schedule, list[tuple[int, int]]]:
+        """Return the program of all GPUs, with no times yet, and where the first node's part of a step is."""
+        gpus = self.cluster.gpus
+        stride = max((operation.id for operation in self.schedule.operations), default=-1) + 1
+        fresh = itertools.count(stride * gpus)
+        operations: list[Operation] = []
+        ids: dict[int, list[int]] = {}  # of a step, one a GPU or a single one
+        places = [(0, 0)] * len(self.steps)
+        for i in order:
+            operation = self.steps[i].operation
+            count = 1 if operation.kind in COLLECTIVE_KINDS else gpus
+            places[i] = len(operations), len(operations) + min(count, self.cluster.node_gpus) - 1
+            ids[i] = []
+            for gpu in range(count):
+                if operation.gradient is None:
+                    new, waits = operation.id + gpu * stride, [j + gpu * stride for j in operation.after]
+                else:
+                    new, waits = next(fresh), sorted(self._waits(self.steps[i], gpu, ids))
+                    if in_turn and operation.kind == "send" and gpu % self.cluster.node_gpus:
+                        waits.append(ids[i][-1])
+                ids[i].append(new)
+                operations.append(replace(operation, id=new, gpu=gpu, after=tuple(waits)))
+        residences = tuple(
+            _carried(residence, gpu, stride) for gpu in range(gpus) for residence in self.schedule.residences
+        )
+        return replace(self.schedule, operations=tuple(operations), residences=residences), places
+
+    def _waits(self, step: _Step, gpu: int, ids: Mapping[int, Sequence[int]]) -> Iterator[int]:
+        """Operations that a gradient's waits for: its GPU's, and what all of a node, or of all nodes, do."""
+        for j in dict.fromkeys(step.after):
+            if step.operation.kind in COLLECTIVE_KINDS or len(ids[j]) == 1:
+                yield from ids[j]
+            elif self.steps[j].operation.kind == "accumulate":
+                first = gpu - gpu % self.cluster.node_gpus
+                yield from ids[j][first : first + self.cluster.node_gpus]
+            else:
+                yield ids[j][gpu]
+
+
+def _carried(residence: Residence, gpu: int, stride: int) -> Residence:
+    """Return a residence of the first GPU on another."""
+    shift = gpu * stride
+    return replace(
+        residence,
+        gpu=gpu,
+        workspace_of=None if residence.workspace_of is None else residence.workspace_of + shift,
+        acquired_by=None if residence.acquired_by is None else residence.acquired_by + shift,
+        released_after=tuple(i + shift for i in residence.released_after),
+    )

@@ -1,0 +1,1 @@
+"""Devices and what work costs on them: the roofline model, kernels, occupancy."""

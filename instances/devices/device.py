@@ -1,0 +1,184 @@
+"""Devices: what the cost model knows of a GPU, read from ``devices.toml`` with a source for every figure."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import PebblerError
+from ..files import read_toml
+from ..units import LARGEST
+
+Direction = Literal["offload", "prefetch"]
+
+_WHOLE = ("year", "multiprocessors", "memory_bytes", "launch_ns")
+_RATES = ("peak_flops", "bandwidth", "offload_bandwidth", "prefetch_bandwidth")
+_SHARES = ("convolution_efficiency", "gemm_efficiency", "bandwidth_efficiency")
+_FIGURES = (*_WHOLE, *_RATES, *_SHARES)
+
+_RANGES = {_WHOLE: (1, LARGEST), _RATES: (1, 1e21), _SHARES: (1e-6, 1)}
+"""Least and greatest values; the greatest rate is a thousand times that of the largest machines of today."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU and its link to the host.
+
+    Attributes
+    ----------
+    name, title, aliases
+        How it is asked for, its full name, other names that find it.
+    year
+        Of its introduction.
+    multiprocessors
+        Number of streaming multiprocessors.
+    peak_flops
+        Single-precision operations a second, a multiply-add counted as two.
+    convolution_efficiency, gemm_efficiency
+        Share of the peak that an implicit GEMM convolution and a large matrix product reach.
+    bandwidth, bandwidth_efficiency
+        Bytes a second of the device memory, and the share that kernels reach.
+    memory_bytes
+        Size of the device memory.
+    offload_bandwidth, prefetch_bandwidth
+        Bytes a second that copies to the host and to the device reach.
+    launch_ns
+        Fixed time of a kernel.
+    sources
+        Pairs of a figure's name and where it comes from.
+    """
+
+    name: str
+    title: str
+    aliases: tuple[str, ...]
+    year: int
+    multiprocessors: int
+    peak_flops: float
+    convolution_efficiency: float
+    gemm_efficiency: float
+    bandwidth: float
+    bandwidth_efficiency: float
+    memory_bytes: int
+    offload_bandwidth: float
+    prefetch_bandwidth: float
+    launch_ns: int
+    sources: tuple[tuple[str, str], ...] = field(compare=False, repr=False)
+
+    def copy_ns(self, bytes: int, direction: Direction) -> int:  # noqa: A002
+        """Time of a copy between device and host: bytes over the link's bandwidth, to the nearest ns."""
+        rate = self.offload_bandwidth if direction == "offload" else self.prefetch_bandwidth
+        return whole_ns(bytes / rate)
+
+    def move_ns(self, bytes: int) -> int:  # noqa: A002
+        """Time of a copy inside the device, which reads and writes every byte, to the nearest ns."""
+        return whole_ns(self.memory_seconds(2 * bytes))
+
+    def memory_seconds(self, bytes: float) -> float:  # noqa: A002
+        """Time in seconds to read or write a number of bytes of device memory."""
+        return bytes / (self.bandwidth * self.bandwidth_efficiency)
+
+
+def whole_ns(seconds: float) -> int:
+    """Round seconds to the nearest nanosecond, and up to 1."""
+    return max(1, round(seconds * 1e9))
+
+
+def find_device(name: str) -> Device:
+    """Return the packaged device of a name or an alias, or the one of a file whose name ends in ``.toml``.
+
+    Case, spaces and punctuation of a name do not matter.
+
+    Raises
+    ------
+    PebblerError
+        When there is none, with the close names, or when the file is wrong.
+    """
+    if name.endswith(".toml"):
+        return read_device(name)
+    known = {_plain(title): device for device in list_devices() for title in (device.name, *device.aliases)}
+    device = known.get(_plain(name))
+    if device is None:
+        close = difflib.get_close_matches(_plain(name), known, n=3)
+        names = dict.fromkeys(known[match].name for match in close) or [item.name for item in list_devices()]
+        raise PebblerError(
+            f"'{name}' is not a known device; try {', '.join(names)}, or give a file of your own (.toml)"
+        )
+    return device
+
+
+@cache
+def list_devices() -> tuple[Device, ...]:
+    """Return the packaged devices, in the order of ``devices.toml``."""
+    text = resources.files(__package__).joinpath("devices.toml").read_text(encoding="utf-8")
+    return _devices(tomllib.loads(text), "devices.toml")
+
+
+def read_device(path: str | Path) -> Device:
+    """Read a file of one's own with a single device, written as in the packaged ``devices.toml``.
+
+    Raises
+    ------
+    PebblerError
+        When it cannot be read, holds no or several devices, or a key is unknown, missing or out of range.
+    """
+    devices = _devices(read_toml(path), str(path))
+    if len(devices) != 1:
+        raise PebblerError(f"{path}: it has {len(devices)} devices; give one table with one device")
+    return devices[0]
+
+
+def _plain(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
+def _devices(tables: dict[str, Any], where: str) -> tuple[Device, ...]:
+    return tuple(_device(name, table, f"{where}: [{name}]") for name, table in tables.items())
+
+
+def _device(name: str, table: Any, where: str) -> Device:
+    _require_keys(table, {"title", "aliases", *_FIGURES}, where)
+    title, aliases = table["title"], table["aliases"]
+    if not (name and name.isprintable()):
+        raise PebblerError(f"{where}: the name is empty or has characters that do not print; give another")
+    if not isinstance(title, str):
+        raise PebblerError(f"{where}: 'title' is {title!r}; write a string")
+    if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
+        raise PebblerError(f"{where}: 'aliases' is {aliases!r}; write a list of strings")
+    figures: dict[str, Any] = {}
+    sources = []
+    for key in _FIGURES:
+        entry = table[key]
+        _require_keys(entry, {"value", "source"}, f"{where[:-1]}.{key}]")
+        _require_value(key, entry["value"], where)
+        if not isinstance(entry["source"], str):
+            raise PebblerError(f"{where}: the source of '{key}' is {entry['source']!r}; write a string")
+        figures[key] = entry["value"]
+        sources.append((key, entry["source"]))
+    return Device(name=name, title=title, aliases=tuple(aliases), **figures, sources=tuple(sources))
+
+
+def _require_keys(table: Any, wanted: set[str], where: str) -> None:
+    if not isinstance(table, dict):
+        raise PebblerError(f"{where}: it is {table!r}; write a table with {', '.join(sorted(wanted))}")
+    if unknown := sorted(set(table) - wanted):
+        raise PebblerError(f"{where}: unknown key '{unknown[0]}'; it takes {', '.join(sorted(wanted))}")
+    if missing := sorted(wanted - set(table)):
+        raise PebblerError(f"{where}: key '{missing[0]}' is missing; add it")
+
+
+def _require_value(key: str, value: Any, where: str) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if key in _WHOLE and not (whole and value > 0):
+        raise PebblerError(f"{where}: '{key}' is {value!r}; write a whole number above 0")
+    if key not in _WHOLE and not ((whole or isinstance(value, float)) and 0 < value < float("inf")):
+        raise PebblerError(f"{where}: '{key}' is {value!r}; write a number above 0")
+    if key in _SHARES and value > 1:
+        raise PebblerError(f"{where}: '{key}' is {value!r}; a share of the peak is at most 1")
+    least, most = _RANGES[_SHARES if key in _SHARES else _RATES if key in _RATES else _WHOLE]
+    if not least <= value <= most:
+        raise PebblerError(f"{where}: '{key}' is {value!r}; write a number from {least:g} to {most:g}")

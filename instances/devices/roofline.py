@@ -1,0 +1,306 @@
+"""The roofline cost model: how long a task takes and what workspace it needs, from shapes and a device.
+
+A kernel takes ``max(operations / (peak x efficiency x utilisation), bytes / effective bandwidth)`` and a
+fixed launch time; an algorithm is the sum of its kernels. ``docs/costs.md`` gives every formula with its
+source. All data is single precision (4 bytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from ..instance import Algorithm
+from .device import Device, whole_ns
+
+Pass = Literal["FP", "BP1", "BP2"]
+"""Forward; backward data (the gradient of the input); backward filter (the gradient of the weights)."""
+
+FLOAT = 4
+"""Bytes of a number."""
+TILE = 64
+"""Rows and columns of the output tile that one thread block of a matrix product computes."""
+RESIDENT_TILES = 4
+"""Thread blocks that a multiprocessor holds at once to hide latency."""
+SLICE = 1024
+"""Depth of a slice when a product with a long inner dimension is split among thread blocks."""
+TABLE_SPEED = 1.25
+"""Speed of a convolution with precomputed indices relative to the one that computes them."""
+TRANSFORM_SPEED = 0.6
+"""Speed of the products in the transform domain relative to a large matrix product."""
+CHUNKED_FROM = 256 * 2**20
+"""Workspaces up to this size (256 MiB) are not reduced by chunks of the batch."""
+FFT_LIMIT = 256
+"""Largest padded height and width of the untiled FFT (cuDNN Developer Guide)."""
+FFT_TILE = 32
+"""Height and width of the tiles of the tiled FFT (cuDNN Developer Guide)."""
+WINOGRAD_TILE = 6
+"""Height and width of Winograd's input tiles: F(4x4, 3x3) and F(2x2, 5x5)."""
+GAIN = 0.999
+"""An algorithm with more workspace is kept when its duration is under this share of the others'."""
+
+_NAMES: dict[Pass, tuple[str, str]] = {
+    "FP": ("implicit-gemm", "implicit-precomp-gemm"),
+    "BP1": ("algo-0", "algo-1"),
+    "BP2": ("algo-0", "algo-3"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """Shapes of a convolution layer; `stride` and `pad` hold in both directions."""
+
+    batch: int
+    in_channels: int
+    out_channels: int
+    in_height: int
+    in_width: int
+    out_height: int
+    out_width: int
+    kernel_h: int
+    kernel_w: int
+    stride: int
+    pad: int
+    groups: int = 1
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of X or dX."""
+        return FLOAT * self.batch * self.in_channels * self.in_height * self.in_width
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of Y or dY."""
+        return FLOAT * self.batch * self.out_channels * self.out_height * self.out_width
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of an input and an output channel that a filter plane joins."""
+        return self.in_channels * self.out_channels // self.groups
+
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes of W or dW."""
+        return FLOAT * self.pairs * self.kernel_h * self.kernel_w
+
+
+@dataclass(frozen=True, slots=True)
+class _Transform:
+    """A fast convolution: tiles are transformed, multiplied point by point and transformed back.
+
+    `tiles` per image and channel; `points` values per tile, of `value_bytes` each, whose product takes
+    `product_flops` operations, addition included.
+    """
+
+    name: str
+    tiles: int
+    points: int
+    value_bytes: int
+    product_flops: int
+
+
+@lru_cache(maxsize=65536)
+def convolution_algorithms(
+    device: Device, conv: Convolution, which: Pass, extra_bytes: int = 0
+) -> tuple[Algorithm, ...]:
+    """Return the algorithms of a convolution that are worth having, by rising workspace.
+
+    The first needs no workspace. `extra_bytes` is memory traffic of work done in the same task by a
+    kernel of its own.
+    """
+    candidates = [*_implicit(device, conv, which), *_explicit(device, conv, which)]
+    candidates += [_transformed(device, conv, which, transform) for transform in _transforms(conv, which)]
+    extra = extra_seconds(device, extra_bytes)
+    return undominated(
+        Algorithm(name=name, duration_ns=whole_ns(seconds + extra), workspace_bytes=workspace)
+        for name, seconds, workspace in candidates
+    )
+
+
+@lru_cache(maxsize=65536)
+def dense_algorithms(
+    device: Device, batch: int, inputs: int, outputs: int, which: Pass, extra_bytes: int = 0
+) -> tuple[Algorithm, ...]:
+    """Return the algorithm of a fully connected layer: one matrix product, no workspace."""
+    rows, columns, depth = {
+        "FP": (batch, outputs, inputs),
+        "BP1": (batch, inputs, outputs),
+        "BP2": (inputs, outputs, batch),
+    }[which]
+    traffic = FLOAT * (batch * inputs + batch * outputs + inputs * outputs)
+    seconds = _product_seconds(
+        device, device.gemm_efficiency, 2 * rows * columns * depth, rows * columns / TILE**2, traffic
+    )
+    duration = whole_ns(seconds + extra_seconds(device, extra_bytes))
+    return (Algorithm(name="gemm", duration_ns=duration, workspace_bytes=0),)
+
+
+@lru_cache(maxsize=65536)
+def product_algorithms(
+    device: Device, products: int, results: int, bytes_moved: int
+) -> tuple[Algorithm, ...]:
+    """Return the algorithm of products of two layers' outputs: attention, and its batched matrix products.
+
+    Parameters
+    ----------
+    device
+        A GPU.
+    products
+        Multiply-adds.
+    results
+        Values that are computed, which fill the device in tiles.
+    bytes_moved
+        What is read and written.
+    """
+    seconds = _product_seconds(device, device.gemm_efficiency, 2 * products, results / TILE**2, bytes_moved)
+    return (Algorithm(name="gemm", duration_ns=whole_ns(seconds), workspace_bytes=0),)
+
+
+@lru_cache(maxsize=65536)
+def memory_bound_algorithms(device: Device, bytes_moved: int) -> tuple[Algorithm, ...]:
+    """Return the algorithm of a kernel that only moves data: pooling, normalisation, element-wise work."""
+    duration = whole_ns(device.memory_seconds(bytes_moved) + device.launch_ns / 1e9)
+    return (Algorithm(name="kernel", duration_ns=duration, workspace_bytes=0),)
+
+
+def extra_seconds(device: Device, extra_bytes: int) -> float:
+    """Time of a kernel of its own that only moves so many bytes; none for none."""
+    return device.memory_seconds(extra_bytes) + device.launch_ns / 1e9 if extra_bytes else 0.0
+
+
+def undominated(algorithms: Iterable[Algorithm]) -> tuple[Algorithm, ...]:
+    """Keep, by rising workspace, what is faster by 0.1 % than everything with no more workspace."""
+    kept: list[Algorithm] = []
+    for algorithm in sorted(algorithms, key=lambda item: (item.workspace_bytes, item.duration_ns)):
+        if not kept or algorithm.duration_ns < GAIN * kept[-1].duration_ns:
+            kept.append(algorithm)
+    return tuple(kept)
+
+
+def _implicit(device: Device, conv: Convolution, which: Pass) -> Iterator[tuple[str, float, int]]:
+    """Matrix products that never form the lowered matrix (Chetlur et al. 2014, section 3)."""
+    traffic = conv.input_bytes + conv.output_bytes + conv.filter_bytes
+    flops = 2 * conv.batch * conv.pairs * conv.kernel_h * conv.kernel_w * conv.out_height * conv.out_width
+    table = FLOAT * (
+        conv.out_height * conv.out_width + conv.in_channels // conv.groups * conv.kernel_h * conv.kernel_w
+    )
+    baseline, indexed = _NAMES[which]
+    tiles = _output_tiles(conv, which)
+    for name, speed, workspace in ((baseline, 1.0, 0), (indexed, TABLE_SPEED, table)):
+        efficiency = device.convolution_efficiency * speed
+        yield name, _product_seconds(device, efficiency, flops, tiles, traffic), workspace
+
+
+def _explicit(device: Device, conv: Convolution, which: Pass) -> Iterator[tuple[str, float, int]]:
+    """Lower the input to a matrix (im2col), then multiply; forward only, and not where it is a copy."""
+    taps = conv.kernel_h * conv.kernel_w
+    if which != "FP" or (taps == 1 and conv.stride == 1):
+        return
+    positions = conv.out_height * conv.out_width
+    per_image = FLOAT * conv.in_channels * taps * positions
+    rounds, workspace = _chunks(conv, 0, per_image)
+    lowered = conv.batch * per_image
+    lowering = device.memory_seconds(conv.input_bytes + lowered) + rounds * device.launch_ns / 1e9
+    product = _product_seconds(
+        device,
+        device.gemm_efficiency,
+        2 * conv.batch * conv.pairs * taps * positions,
+        _output_tiles(conv, which),
+        lowered + conv.output_bytes + rounds * conv.filter_bytes,
+        rounds,
+    )
+    yield "gemm", lowering + product, workspace
+
+
+def _transforms(conv: Convolution, which: Pass) -> Iterator[_Transform]:
+    """Fast convolutions that apply to a layer, under the conditions of the cuDNN Developer Guide."""
+    side = max(conv.kernel_h, conv.kernel_w)
+    if conv.stride != 1 or min(conv.kernel_h, conv.kernel_w) <= conv.pad:
+        return
+    height, width = (conv.in_height, conv.in_width) if which == "BP1" else (conv.out_height, conv.out_width)
+    padded = conv.in_height + 2 * conv.pad, conv.in_width + 2 * conv.pad
+    if max(padded) <= FFT_LIMIT:
+        rows, columns = map(_power_of_two, padded)
+        yield _Transform("fft", 1, rows * (columns // 2 + 1), 2 * FLOAT, 8)
+    if side <= FFT_TILE:
+        tiles = -(-height // (FFT_TILE + 1 - conv.kernel_h)) * -(-width // (FFT_TILE + 1 - conv.kernel_w))
+        yield _Transform("fft-tiling", tiles, FFT_TILE * (FFT_TILE // 2 + 1), 2 * FLOAT, 8)
+    if conv.kernel_h == conv.kernel_w and side in (3, 5):
+        step = WINOGRAD_TILE + 1 - side
+        tiles = -(-height // step) * -(-width // step)
+        yield _Transform("winograd-nonfused", tiles, WINOGRAD_TILE**2, FLOAT, 2)
+
+
+def _transformed(
+    device: Device, conv: Convolution, which: Pass, transform: _Transform
+) -> tuple[str, float, int]:
+    """Transform two operands, multiply a matrix per point, transform the result back."""
+    tile_bytes = transform.points * transform.value_bytes
+    filters = tile_bytes * conv.pairs
+    per_image = tile_bytes * transform.tiles * (conv.in_channels + conv.out_channels)
+    rounds, workspace = _chunks(conv, filters, per_image)
+    data = conv.batch * per_image
+    plain = conv.input_bytes + conv.output_bytes + conv.filter_bytes
+    transforming = device.memory_seconds(plain + data + filters) + (2 * rounds + 1) * device.launch_ns / 1e9
+    spots = conv.batch / rounds * transform.tiles
+    if which == "BP2":
+        tiles = conv.pairs / TILE**2 * max(1.0, spots / SLICE)
+    else:
+        channels = conv.out_channels if which == "FP" else conv.in_channels
+        tiles = spots * channels / TILE**2
+    product = _product_seconds(
+        device,
+        device.gemm_efficiency * TRANSFORM_SPEED,
+        transform.product_flops * transform.points * conv.pairs * transform.tiles * conv.batch,
+        transform.points * tiles * rounds,
+        data + rounds * filters,
+        rounds,
+    )
+    return transform.name, transforming + product, workspace
+
+
+def _output_tiles(conv: Convolution, which: Pass) -> float:
+    """Tiles of work of the matrix product that a direct convolution is, in fractions.
+
+    The gradient of the filters is small and its inner dimension (batch x positions) long, so that one is
+    split into slices, as cuDNN's backward-filter algorithm 0 does with atomic additions.
+    """
+    positions = conv.batch * conv.out_height * conv.out_width
+    if which == "FP":
+        return positions * conv.out_channels / TILE**2
+    if which == "BP1":
+        return conv.batch * conv.in_height * conv.in_width * conv.in_channels / TILE**2
+    return conv.pairs * conv.kernel_h * conv.kernel_w / TILE**2 * max(1.0, positions / SLICE)
+
+
+def _product_seconds(
+    device: Device, efficiency: float, flops: float, tiles: float, traffic: float, launches: int = 1
+) -> float:
+    """Roofline of matrix products, launches included.
+
+    A launch of t tiles takes ceil(t / slots) waves; on average over t that is half a wave more than
+    t / slots, so the utilisation is t / (t + slots / 2).
+    """
+    slots = device.multiprocessors * RESIDENT_TILES
+    utilisation = tiles / (tiles + launches * slots / 2)
+    compute = flops / (device.peak_flops * efficiency * utilisation)
+    return max(compute, device.memory_seconds(traffic)) + launches * device.launch_ns / 1e9
+
+
+def _chunks(conv: Convolution, fixed: int, per_image: int) -> tuple[int, int]:
+    """Return in how many chunks the batch is processed, and the workspace in bytes.
+
+    A workspace over 256 MiB is reduced until what is stored per image, for one chunk, takes no more than
+    the layer's plain input and output for the whole batch.
+    """
+    rounds = 1
+    if fixed + conv.batch * per_image > CHUNKED_FROM:
+        rounds = min(conv.batch, -(-conv.batch * per_image // (conv.input_bytes + conv.output_bytes)))
+    images = -(-conv.batch // rounds)
+    return rounds, fixed + images * per_image
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << (size - 1).bit_length()

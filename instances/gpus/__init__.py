@@ -1,0 +1,1 @@
+"""A batch over several GPUs: the machine and the workload."""

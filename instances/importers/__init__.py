@@ -1,0 +1,1 @@
+"""Instances from elsewhere: torch, ONNX, other people's files."""

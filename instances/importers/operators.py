@@ -1,0 +1,200 @@
+"""Operators: what running a user's model once did, as operators on storages, and the instance that it gives.
+
+A storage is a piece of memory; tensors that are views of each other share one. The importers record an
+`OperatorGraph`; this module knows no framework.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+from ..devices.device import Device
+from ..devices.roofline import (
+    Convolution,
+    Pass,
+    convolution_algorithms,
+    memory_bound_algorithms,
+    product_algorithms,
+)
+from ..figures import text_of
+from ..instance import Algorithm, Block, Instance, Task
+from ..origin import LayerTasks, Origin
+
+Place = Literal["parameter", "buffer", "constant", "gradient", "input", "data"]
+
+_RESIDENT = ("parameter", "buffer", "constant", "gradient")
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A piece of memory.
+
+    Attributes
+    ----------
+    name
+        Unique within the graph.
+    bytes
+        Size, at least 1.
+    place
+        What it holds; ``gradient`` is that of a parameter. Everything but inputs and data is resident.
+    """
+
+    name: str
+    bytes: int
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One call of a kernel.
+
+    Attributes
+    ----------
+    name
+        Unique within the graph: pass, module and operator, ``FP(layer1.0.conv1 convolution)``.
+    module, module_kind
+        The module in whose forward pass it was called or that it is the backward pass of, and its class.
+    direction
+        ``forward`` or ``backward``.
+    inputs, outputs, updates
+        Disjoint sets of storages, by index: read; written for the first time; read and rewritten in place.
+    flops
+        Operations of its matrix products; 0 for work that only moves data.
+    elements
+        Number of values that it writes.
+    moved_bytes
+        Memory traffic when every operand is read and every result written once.
+    convolution, passes
+        For convolutions that the cost model has algorithms for: the shapes, and what is computed of it.
+    """
+
+    name: str
+    module: str
+    module_kind: str
+    direction: Literal["forward", "backward"]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    updates: tuple[int, ...]
+    flops: int
+    elements: int
+    moved_bytes: int
+    convolution: Convolution | None = None
+    passes: tuple[Pass, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorGraph:
+    """The operators of one training iteration, in order, and the storages that they touch."""
+
+    storages: tuple[Storage, ...]
+    operators: tuple[Operator, ...]
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of parameters, their gradients, buffers and constants."""
+        return sum(storage.bytes for storage in self.storages if storage.place in _RESIDENT)
+
+
+def operator_instance(
+    graph: OperatorGraph,
+    device: Device,
+    *,
+    name: str,
+    engines: Literal["duplex", "single"],
+    rounds: int,
+    origin: Origin,
+    meta: dict[str, Any],
+) -> Instance:
+    """Return the instance of a graph on a device, under a budget of 0.
+
+    Every operator is a task. Inputs and data are blocks; inputs are on the device at the start. The layers
+    are the modules, of kind ``conv`` where they compute a convolution and else of their class.
+    """
+    places = [d for d, storage in enumerate(graph.storages) if storage.place not in _RESIDENT]
+    number = {d: index for index, d in enumerate(places)}
+
+    def blocks(storages: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(number[d] for d in storages if d in number)
+
+    return Instance(
+        name=name,
+        engines=engines,
+        budget_bytes=0,
+        resident_bytes=graph.resident_bytes,
+        rounds=rounds,
+        blocks=tuple(_block(graph.storages[d], device) for d in places),
+        tasks=tuple(
+            Task(
+                name=operator.name,
+                inputs=blocks(operator.inputs),
+                outputs=blocks(operator.outputs),
+                updates=blocks(operator.updates),
+                algorithms=operator_algorithms(device, operator),
+            )
+            for operator in graph.operators
+        ),
+        meta=meta,
+        origin=origin,
+        layers=_layers(graph),
+    )
+
+
+def operator_algorithms(device: Device, operator: Operator) -> tuple[Algorithm, ...]:
+    """Return the algorithms of an operator on a device, by rising workspace.
+
+    Convolutions have those of `convolution_algorithms`; where one operator computes both gradients, one
+    algorithm of each, which run one after the other in one workspace. Everything else is a single kernel
+    on the roofline that ``docs/costs.md`` describes.
+    """
+    if operator.convolution is None:
+        if operator.flops:
+            return product_algorithms(device, operator.flops // 2, operator.elements, operator.moved_bytes)
+        return memory_bound_algorithms(device, operator.moved_bytes)
+    choices = [convolution_algorithms(device, operator.convolution, which) for which in operator.passes]
+    joint = [
+        Algorithm(
+            name="+".join(algorithm.name for algorithm in combination),
+            duration_ns=sum(algorithm.duration_ns for algorithm in combination),
+            workspace_bytes=max(algorithm.workspace_bytes for algorithm in combination),
+        )
+        for combination in product(*choices)
+    ]
+    kept: list[Algorithm] = []
+    for algorithm in sorted(joint, key=lambda item: (item.workspace_bytes, item.duration_ns)):
+        if not kept or algorithm.duration_ns < kept[-1].duration_ns:
+            kept.append(algorithm)
+    return tuple(kept)
+
+
+def _block(storage: Storage, device: Device) -> Block:
+    return Block(
+        name=storage.name,
+        bytes=storage.bytes,
+        offload_ns=device.copy_ns(storage.bytes, "offload"),
+        prefetch_ns=device.copy_ns(storage.bytes, "prefetch"),
+        move_ns=device.move_ns(storage.bytes),
+        initially="device" if storage.place == "input" else "absent",
+    )
+
+
+def _layers(graph: OperatorGraph) -> tuple[LayerTasks, ...]:
+    """List the modules with their tasks, in the order of their first ones."""
+    tasks: dict[str, dict[str, list[int]]] = defaultdict(lambda: {"forward": [], "backward": []})
+    kinds: dict[str, str] = {}
+    for k, operator in enumerate(graph.operators):
+        tasks[operator.module][operator.direction].append(k)
+        kinds.setdefault(operator.module, operator.module_kind)
+        if operator.convolution is not None:
+            kinds[operator.module] = "conv"
+    return tuple(
+        LayerTasks(
+            name=text_of(module),
+            kind=text_of(kinds[module]),
+            forward=tuple(lists["forward"]),
+            backward=tuple(lists["backward"]),
+        )
+        for module, lists in tasks.items()
+    )

@@ -1,0 +1,106 @@
+"""The workload of a user's torch model: a function that builds it, a batch and a device."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from ..devices.device import find_device
+from ..errors import PebblerError
+from ..instance import Instance
+from ..origin import Origin
+from ..workload import BATCH_NORM_NOTE, Workload
+from .extras import require_extra
+from .operators import OperatorGraph, operator_instance
+
+if TYPE_CHECKING:
+    from .torch_graph import MakeStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchWorkload(Workload):
+    """One training iteration of a torch model with a batch on a device.
+
+    `network` is what the model is called; `graph` is ``executable``, and weights stay resident.
+
+    Attributes
+    ----------
+    make_step
+        From a batch size to ``(module, step, inputs)``: ``step(*inputs)`` is the scalar loss, computed with
+        the module. It is called once for every sub-batch that is asked for.
+
+    Raises
+    ------
+    PebblerError
+        When torch is missing, the batch is not positive, or the graph is another one.
+    """
+
+    make_step: MakeStep
+    _recorded: dict[int, OperatorGraph] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require_extra("torch")
+        Workload.__post_init__(self)
+        if self.graph != "executable" or self.weights_as_blocks or self.profile is not None:
+            raise PebblerError(
+                f"{self.network}: a torch model has the executable graph, resident weights and no profile; "
+                "leave the other choices out"
+            )
+
+    def round(self, sub_batch: int, rounds: int) -> Instance:
+        """Return the instance of one round."""
+        from .torch_graph import record
+
+        if sub_batch not in self._recorded:
+            self._recorded[sub_batch] = record(self.make_step, sub_batch)
+        graph = self._recorded[sub_batch]
+        device = find_device(self.device)
+        normalised = any("batch_norm" in operator.name for operator in graph.operators)
+        origin = Origin(
+            network=self.network,
+            batch=self.batch,
+            sub_batch=sub_batch,
+            device=device.name,
+            graph=self.graph,
+            cost_model="roofline",
+            notes=BATCH_NORM_NOTE if normalised and sub_batch < self.batch else None,
+        )
+        return operator_instance(
+            graph,
+            device,
+            name="-".join([*re.findall(r"\w+", self.network), f"b{sub_batch}"]),
+            engines=self.engines,
+            rounds=rounds,
+            origin=origin,
+            meta={"source": "recorded from torch"},
+        )
+
+
+def find_step(spec: str) -> MakeStep:
+    """Import the function that ``module:function`` names; the current folder is searched, too.
+
+    Raises
+    ------
+    PebblerError
+        When torch is missing, the module cannot be imported or has no such function.
+    """
+    require_extra("torch")
+    module_name, _, function_name = spec.partition(":")
+    if not module_name or not function_name:
+        raise PebblerError(f"'{spec}' names no function; write MODULE:FUNCTION, such as my_model:make_step")
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        module = import_module(module_name)
+    except Exception as error:
+        raise PebblerError(f"'{module_name}' cannot be imported: {type(error).__name__}: {error}") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise PebblerError(
+            f"{module_name} has no function '{function_name}'; write one that takes a batch size"
+        )
+    return cast("MakeStep", function)

@@ -1,0 +1,1 @@
+"""Networks: layers, the zoo, and the task graph that a network becomes."""

@@ -1,0 +1,539 @@
+"""Networks: layers on a directed acyclic graph, with output shapes and parameter counts.
+
+A `NetworkBuilder` adds layers one by one and infers their shapes; `finish` gives the immutable `Network`.
+A ReLU is no layer of its own but an attribute of the layer on whose output it acts in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import networkx as nx
+
+from ..errors import PebblerError
+
+Kind = Literal[
+    "input",
+    "conv",
+    "deconv",
+    "fc",
+    "maxpool",
+    "avgpool",
+    "lrn",
+    "bn",
+    "add",
+    "concat",
+    "dropout",
+    "softmax",
+    "linear",
+    "embedding",
+    "position",
+    "norm",
+    "scale",
+    "gelu",
+    "silu",
+    "multiply",
+    "matmul",
+    "rowsoftmax",
+    "attention",
+    "resample",
+    "lstm_cell",
+    "lstm_hidden",
+    "loss",
+]
+"""``softmax`` is softmax and loss in one, ``loss`` any other loss, ``rowsoftmax`` a softmax alone; ``deconv``
+is a transposed convolution and ``linear`` a matrix product at every position."""
+
+LOSSES: tuple[Kind, ...] = ("softmax", "loss")
+"""Kinds that end a path."""
+
+
+class Shape(NamedTuple):
+    """Output of a layer for one image: channels, height, width; of a sequence: features, tokens, 1."""
+
+    channels: int
+    height: int
+    width: int
+
+    @property
+    def elements(self) -> int:
+        """Number of values."""
+        return self.channels * self.positions
+
+    @property
+    def positions(self) -> int:
+        """Number of pixels or tokens."""
+        return self.height * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer.
+
+    Attributes
+    ----------
+    name
+        Unique within the network.
+    kind
+        What it computes.
+    inputs
+        Names of the layers whose outputs it reads, in order.
+    shape
+        Its output for one image.
+    parameters
+        Number of trained values of its own: weights and biases; two a channel for batch norm.
+    kernel, stride, pad
+        Of convolutions and pooling: square windows, equal padding on every side.
+    groups
+        Of convolutions.
+    relu
+        Whether a ReLU acts in place on the output.
+    tied
+        The earlier layer whose weights it uses, in place of weights of its own.
+    saved
+        Values that its forward pass keeps for its backward pass, for one image, beside the output.
+    products
+        Multiply-adds of one image, forward, in products of two layers' outputs.
+    """
+
+    name: str
+    kind: Kind
+    inputs: tuple[str, ...]
+    shape: Shape
+    parameters: int = 0
+    kernel: int = 1
+    stride: int = 1
+    pad: int = 0
+    groups: int = 1
+    relu: bool = False
+    tied: str | None = None
+    saved: int = 0
+    products: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """A network.
+
+    Attributes
+    ----------
+    name
+        What `find_network` finds it by.
+    batch
+        Default batch size: the one that the papers train it with.
+    source
+        Where the definition comes from.
+    layers
+        All layers in forward order, the input included.
+    graph
+        The same layers: a node per name with the `Layer` under ``layer``, edges along the data. Frozen.
+    """
+
+    name: str
+    batch: int
+    source: str
+    layers: tuple[Layer, ...]
+    graph: nx.DiGraph[str]
+
+    def __getitem__(self, name: str) -> Layer:
+        """Return the layer of that name."""
+        layer: Layer = self.graph.nodes[name]["layer"]
+        return layer
+
+    def consumers(self, name: str) -> tuple[Layer, ...]:
+        """Layers that read the output of a layer."""
+        return tuple(self[other] for other in self.graph.successors(name))
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained values."""
+        return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def has_batch_norm(self) -> bool:
+        """Whether cutting the batch into sub-batches changes what the network computes."""
+        return any(layer.kind == "bn" for layer in self.layers)
+
+
+class NetworkBuilder:
+    """Defines a network layer by layer; every method returns the name of the layer that it adds.
+
+    The methods raise PebblerError when a name is used twice, an input does not exist, or shapes do not fit.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._layers: dict[str, Layer] = {}
+
+    def shape(self, name: str) -> Shape:
+        """Return the output shape of a layer that has been added."""
+        if name not in self._layers:
+            raise PebblerError(f"network '{self._name}': there is no layer '{name}' to read; define it first")
+        return self._layers[name].shape
+
+    def input(self, channels: int, height: int, width: int, name: str = "input") -> str:
+        """Add an input: data that no task writes."""
+        return self._add(Layer(name, "input", (), Shape(channels, height, width)))
+
+    def conv(
+        self,
+        name: str,
+        source: str,
+        channels: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        pad: int = 0,
+        groups: int = 1,
+        bias: bool = True,
+        relu: bool = False,
+        tied: str | None = None,
+    ) -> str:
+        """Add a convolution with `channels` outputs."""
+        shape = self.shape(source)
+        if shape.channels % groups or channels % groups:
+            raise self._error(name, f"{groups} groups do not divide {shape.channels} and {channels} channels")
+        weights = shape.channels // groups * channels * kernel * kernel
+        height, width = (self._windows(name, size, kernel, stride, pad, False) for size in shape[1:])
+        return self._add(
+            Layer(
+                name,
+                "conv",
+                (source,),
+                Shape(channels, height, width),
+                parameters=weights + channels * bias,
+                kernel=kernel,
+                stride=stride,
+                pad=pad,
+                groups=groups,
+                relu=relu,
+                tied=tied,
+            )
+        )
+
+    def deconv(
+        self, name: str, source: str, channels: int, kernel: int, *, stride: int, pad: int, bias: bool = True
+    ) -> str:
+        """Add a transposed convolution: ``stride * (size - 1) + kernel - 2 * pad`` values a side."""
+        shape = self.shape(source)
+        height, width = (stride * (size - 1) + kernel - 2 * pad for size in shape[1:])
+        if min(height, width) < 1:
+            raise self._error(name, f"a padding of {pad} leaves no output")
+        return self._add(
+            Layer(
+                name,
+                "deconv",
+                (source,),
+                Shape(channels, height, width),
+                parameters=shape.channels * channels * kernel * kernel + channels * bias,
+                kernel=kernel,
+                stride=stride,
+                pad=pad,
+            )
+        )
+
+    def fc(self, name: str, source: str, outputs: int, *, relu: bool = False, tied: str | None = None) -> str:
+        """Add a fully connected layer, with biases."""
+        inputs = self.shape(source).elements
+        return self._add(
+            Layer(
+                name,
+                "fc",
+                (source,),
+                Shape(outputs, 1, 1),
+                parameters=(inputs + 1) * outputs,
+                relu=relu,
+                tied=tied,
+            )
+        )
+
+    def linear(
+        self, name: str, *sources: str, outputs: int, bias: bool = True, tied: str | None = None
+    ) -> str:
+        """Add one matrix product at every position, over the channels of all sources together."""
+        shapes = self._alike(name, sources)
+        inputs = sum(shape.channels for shape in shapes)
+        return self._add(
+            Layer(
+                name,
+                "linear",
+                sources,
+                Shape(outputs, *shapes[0][1:]),
+                parameters=(inputs + bias) * outputs,
+                tied=tied,
+            )
+        )
+
+    def embedding(self, name: str, source: str, entries: int, width: int) -> str:
+        """Add a table of `entries` vectors; the source, an input, has the index of one at each position."""
+        shape = self.shape(source)
+        if self._layers[source].kind != "input" or shape.channels != 1:
+            raise self._error(name, f"'{source}' is no input of one channel; give it the indices")
+        return self._add(
+            Layer(name, "embedding", (source,), Shape(width, *shape[1:]), parameters=entries * width)
+        )
+
+    def position(self, name: str, source: str, *, extra: int = 0) -> str:
+        """Put `extra` trained tokens before a sequence and add a trained vector to every token."""
+        shape = self.shape(source)
+        tokens = shape.positions + extra
+        parameters = (tokens + extra) * shape.channels
+        return self._add(
+            Layer(name, "position", (source,), Shape(shape.channels, tokens, 1), parameters=parameters)
+        )
+
+    def layer_norm(self, name: str, source: str) -> str:
+        """Add a normalisation over the channels of every position, with a scale and a shift a channel."""
+        shape = self.shape(source)
+        return self._norm(name, source, 2 * shape.channels, 2 * shape.positions)
+
+    def rms_norm(self, name: str, source: str) -> str:
+        """Add a division by the root mean square of every position, with a scale a channel."""
+        shape = self.shape(source)
+        return self._norm(name, source, shape.channels, shape.positions)
+
+    def group_norm(self, name: str, source: str, groups: int) -> str:
+        """Add a normalisation over groups of channels, with a scale and a shift a channel."""
+        shape = self.shape(source)
+        if shape.channels % groups:
+            raise self._error(name, f"{groups} groups do not divide {shape.channels} channels")
+        return self._norm(name, source, 2 * shape.channels, 2 * groups)
+
+    def scale(self, name: str, source: str) -> str:
+        """Add a trained factor a channel."""
+        shape = self.shape(source)
+        return self._add(Layer(name, "scale", (source,), shape, parameters=shape.channels))
+
+    def gelu(self, name: str, source: str) -> str:
+        """Add a Gaussian error linear unit."""
+        return self._add(Layer(name, "gelu", (source,), self.shape(source)))
+
+    def silu(self, name: str, source: str) -> str:
+        """Add a sigmoid linear unit."""
+        return self._add(Layer(name, "silu", (source,), self.shape(source)))
+
+    def multiply(self, name: str, left: str, right: str) -> str:
+        """Add the product, value by value, of two layers of one shape."""
+        if self.shape(left) != self.shape(right):
+            raise self._error(name, "its inputs differ in shape; give it inputs of one shape")
+        return self._add(Layer(name, "multiply", (left, right), self.shape(left)))
+
+    def attention(
+        self, name: str, *sources: str, heads: int, groups: int | None = None, causal: bool = False
+    ) -> str:
+        """Add scaled dot-product attention in one task that stores no scores (Dao et al. 2022).
+
+        The sources hold queries, keys and values, in this order: side by side in one, or one each.
+
+        Parameters
+        ----------
+        name, sources
+            As everywhere; the last source says how many tokens are attended to.
+        heads, groups
+            Heads of the queries, and of keys and values (by default as many).
+        causal
+            Whether a token attends to itself and earlier ones only, which halves the work.
+        """
+        groups = heads if groups is None else groups
+        shapes = [self.shape(source) for source in sources]
+        width, rest = divmod(sum(shape.channels for shape in shapes), heads + 2 * groups)
+        if rest:
+            raise self._error(name, f"{heads} + 2 x {groups} heads do not divide its channels")
+        shape = Shape(heads * width, *shapes[0][1:])
+        products = 2 * shape.elements * shapes[-1].positions // (2 if causal else 1)
+        return self._add(
+            Layer(name, "attention", sources, shape, saved=heads * shape.positions, products=products)
+        )
+
+    def scores(self, name: str, queries: str, keys: str, *, heads: int) -> str:
+        """Add the products of all queries with all keys: heads x queries x keys."""
+        left, right = self.shape(queries), self.shape(keys)
+        if left.channels != right.channels or left.channels % heads:
+            raise self._error(
+                name, f"{heads} heads do not divide {left.channels} and {right.channels} channels"
+            )
+        shape = Shape(heads, left.positions, right.positions)
+        return self._add(
+            Layer(name, "matmul", (queries, keys), shape, products=left.elements * right.positions)
+        )
+
+    def rowsoftmax(self, name: str, source: str) -> str:
+        """Add a softmax over the rows of the scores, without a loss."""
+        return self._add(Layer(name, "rowsoftmax", (source,), self.shape(source)))
+
+    def context(self, name: str, weights: str, values: str) -> str:
+        """Add the sums of values, weighted by a softmax of scores."""
+        left, right = self.shape(weights), self.shape(values)
+        if left.width != right.positions or right.channels % left.channels:
+            raise self._error(name, "its weights and its values differ in tokens or heads")
+        shape = Shape(right.channels, left.height, 1)
+        return self._add(
+            Layer(name, "matmul", (weights, values), shape, products=shape.elements * right.positions)
+        )
+
+    def resample(self, name: str, source: str, shape: Shape) -> str:
+        """Add a fixed linear map: upsampling, cropping, zero padding, a choice of tokens, a rotation."""
+        return self._add(Layer(name, "resample", (source,), shape))
+
+    def lstm_cell(self, name: str, gates: str, state: str) -> str:
+        """Add the new state of an LSTM cell from its four gates, before their activations, and its state."""
+        return self._lstm(name, "lstm_cell", gates, state)
+
+    def lstm_hidden(self, name: str, gates: str, state: str) -> str:
+        """Add the output of an LSTM cell from its gates, before their activations, and its new state."""
+        return self._lstm(name, "lstm_hidden", gates, state)
+
+    def maxpool(
+        self,
+        name: str,
+        source: str,
+        kernel: int,
+        *,
+        stride: int,
+        pad: int = 0,
+        ceil: bool = False,
+        relu: bool = False,
+    ) -> str:
+        """Add max pooling; with `ceil` the last window may reach over the border, as in Caffe."""
+        return self._pool("maxpool", name, source, kernel, stride, pad, ceil, relu)
+
+    def avgpool(
+        self,
+        name: str,
+        source: str,
+        kernel: int | None = None,
+        *,
+        stride: int = 1,
+        pad: int = 0,
+        ceil: bool = False,
+    ) -> str:
+        """Add average pooling, by default over the whole map; `ceil` as for max pooling."""
+        kernel = self.shape(source).height if kernel is None else kernel
+        return self._pool("avgpool", name, source, kernel, stride, pad, ceil, False)
+
+    def lrn(self, name: str, source: str) -> str:
+        """Add local response normalisation."""
+        return self._add(Layer(name, "lrn", (source,), self.shape(source)))
+
+    def bn(self, name: str, source: str, *, relu: bool = False) -> str:
+        """Add batch norm with a scale and a shift a channel."""
+        shape = self.shape(source)
+        return self._add(Layer(name, "bn", (source,), shape, parameters=2 * shape.channels, relu=relu))
+
+    def add(self, name: str, *sources: str, relu: bool = False) -> str:
+        """Add the sum of layers of one shape; one value a channel is added at all positions."""
+        first, *others = (self.shape(source) for source in sources)
+        if any(shape not in (first, Shape(first.channels, 1, 1)) for shape in others):
+            raise self._error(name, "its inputs differ in shape; give it inputs of one shape")
+        return self._add(Layer(name, "add", sources, first, relu=relu))
+
+    def concat(self, name: str, *sources: str) -> str:
+        """Add the concatenation of layers along the channels."""
+        shapes = self._alike(name, sources)
+        shape = Shape(sum(shape.channels for shape in shapes), *shapes[0][1:])
+        return self._add(Layer(name, "concat", sources, shape))
+
+    def dropout(self, name: str, source: str) -> str:
+        """Add dropout."""
+        return self._add(Layer(name, "dropout", (source,), self.shape(source)))
+
+    def softmax(self, name: str, source: str) -> str:
+        """Add softmax and loss: the end of the network."""
+        return self._add(Layer(name, "softmax", (source,), self.shape(source)))
+
+    def loss(self, name: str, *sources: str) -> str:
+        """Add a loss whose derivative depends on what it reads (squared error, contrastive): an end, too."""
+        return self._add(Layer(name, "loss", sources, Shape(1, 1, 1)))
+
+    def finish(self, *, batch: int, source: str) -> Network:
+        """Return the network; every path must end in a loss.
+
+        Raises
+        ------
+        PebblerError
+            When a layer's output is read by nobody and is no loss, or when a loss is read.
+        """
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        for layer in self._layers.values():
+            graph.add_node(layer.name, layer=layer)
+            graph.add_edges_from((source, layer.name) for source in layer.inputs)
+        for name, layer in self._layers.items():
+            if (layer.kind in LOSSES) != (graph.out_degree(name) == 0):
+                raise self._error(name, "every path ends in exactly one loss; add one where it ends")
+        place = {name: index for index, name in enumerate(self._layers)}
+        order = nx.lexicographical_topological_sort(graph, key=place.__getitem__)
+        layers = tuple(self._layers[name] for name in order)
+        return Network(self._name, batch, source, layers, nx.freeze(graph))
+
+    def _pool(
+        self,
+        kind: Literal["maxpool", "avgpool"],
+        name: str,
+        source: str,
+        kernel: int,
+        stride: int,
+        pad: int,
+        ceil: bool,
+        relu: bool,
+    ) -> str:
+        shape = self.shape(source)
+        height, width = (self._windows(name, size, kernel, stride, pad, ceil) for size in shape[1:])
+        return self._add(
+            Layer(
+                name,
+                kind,
+                (source,),
+                Shape(shape.channels, height, width),
+                kernel=kernel,
+                stride=stride,
+                pad=pad,
+                relu=relu,
+            )
+        )
+
+    def _windows(self, name: str, size: int, kernel: int, stride: int, pad: int, ceil: bool) -> int:
+        """Count the windows along one side; with `ceil` the last one starts inside the image (Caffe)."""
+        span = size + 2 * pad - kernel
+        if span < 0:
+            raise self._error(name, f"a window of {kernel} does not fit into {size} with a padding of {pad}")
+        count = (-(-span // stride) if ceil else span // stride) + 1
+        return count - 1 if ceil and (count - 1) * stride >= size + pad else count
+
+    def _norm(self, name: str, source: str, parameters: int, saved: int) -> str:
+        return self._add(
+            Layer(name, "norm", (source,), self.shape(source), parameters=parameters, saved=saved)
+        )
+
+    def _lstm(self, name: str, kind: Literal["lstm_cell", "lstm_hidden"], gates: str, state: str) -> str:
+        shape = self.shape(state)
+        if self.shape(gates) != Shape(4 * shape.channels, *shape[1:]):
+            raise self._error(name, f"'{gates}' has not the four gates of '{state}'")
+        return self._add(Layer(name, kind, (gates, state), shape))
+
+    def _alike(self, name: str, sources: Sequence[str]) -> list[Shape]:
+        """Shapes of sources that have one height and one width."""
+        shapes = [self.shape(source) for source in sources]
+        if len({shape[1:] for shape in shapes}) != 1:
+            raise self._error(name, "its inputs differ in height or width; give it inputs of one size")
+        return shapes
+
+    def _add(self, layer: Layer) -> str:
+        if layer.name in self._layers:
+            raise self._error(layer.name, "the name is used twice; give every layer its own")
+        if len(set(layer.inputs)) != len(layer.inputs):
+            raise self._error(layer.name, "it reads a layer twice; list every input once")
+        if layer.tied is not None:
+            owner = self._layers.get(layer.tied)
+            if owner is None or owner.parameters != layer.parameters:
+                raise self._error(
+                    layer.name,
+                    f"'{layer.tied}' has no weights of its own of that size; tie it to one that has",
+                )
+            layer = replace(layer, parameters=0)
+        self._layers[layer.name] = layer
+        return layer.name
+
+    def _error(self, name: str, what: str) -> PebblerError:
+        return PebblerError(f"network '{self._name}', layer '{name}': {what}")

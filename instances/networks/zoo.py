@@ -1,0 +1,74 @@
+"""The zoo: networks by name, or by a specification with parameters such as ``vgg:groups=2-2-3-3-3``."""
+
+from __future__ import annotations
+
+import difflib
+from functools import lru_cache
+
+from ..errors import PebblerError
+from .builder import Network, NetworkBuilder
+from .classic import CLASSIC
+from .maps import MAPS
+from .residual import RESIDUAL
+from .sequence import SEQUENCE
+
+UNAVAILABLE = {
+    "lstm_cnn": "Layrub (TACO 2018) trains it with a batch of 384 and 16 frames, but no public definition "
+    "of it was found",
+}
+"""Networks of the papers that are missing, and why."""
+
+_ENTRIES = {**CLASSIC, **RESIDUAL, **MAPS, **SEQUENCE}
+
+
+@lru_cache(maxsize=64)
+def find_network(spec: str) -> Network:
+    """Return the network that a specification names.
+
+    Parameters
+    ----------
+    spec
+        A name of `list_networks`, or a name and parameters: ``vgg16:size=288``, ``gpt2:tokens=512``,
+        ``vgg:groups=2-24-64-4-4`` (convolutions in each group), ``resnet:blocks=3-83-416-3`` (bottleneck
+        blocks in each stage), ``resnet:blocks=2-2-2-2,basic=1`` (blocks of two 3x3 convolutions).
+
+    Raises
+    ------
+    PebblerError
+        When there is no such network, with close names, or when a parameter is wrong.
+    """
+    name, _, rest = spec.partition(":")
+    if name in UNAVAILABLE:
+        raise PebblerError(f"network '{name}' is not available: {UNAVAILABLE[name]}")
+    if name not in _ENTRIES:
+        known = {_plain(entry): entry for entry in _ENTRIES}
+        close = [known[match] for match in difflib.get_close_matches(_plain(name), known, n=3)]
+        hint = f"close names: {', '.join(close)}" if close else f"there are {', '.join(_ENTRIES)}"
+        raise PebblerError(f"there is no network '{name}'; {hint}")
+    entry = _ENTRIES[name]
+    builder = NetworkBuilder(spec)
+    try:
+        parameters = entry.read(spec, rest)
+    except PebblerError as error:
+        if rest or not entry.required:
+            raise
+        members = [member for member in list_networks() if member.startswith(name)][:6]
+        told = f", or did you mean {', '.join(members)}?" if members else ""
+        raise PebblerError(f"{error}{told}") from None
+    entry.define(builder, **parameters)
+    return builder.finish(batch=entry.batch, source=entry.source)
+
+
+def _plain(name: str) -> str:
+    """A name without what is easily written otherwise."""
+    return "".join(filter(str.isalnum, name.lower()))
+
+
+def list_networks() -> tuple[str, ...]:
+    """Names of all networks; families, which need parameters, are left out."""
+    return tuple(name for name, entry in _ENTRIES.items() if not entry.required)
+
+
+def list_parameters(name: str) -> tuple[str, ...]:
+    """Parameters that the specification of a network or a family may set."""
+    return tuple(_ENTRIES[name].parameters)

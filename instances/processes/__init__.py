@@ -1,0 +1,1 @@
+"""Work in another process, and signals."""

@@ -1,0 +1,1 @@
+"""Suites to cite, and the generators behind them."""

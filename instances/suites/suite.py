@@ -1,0 +1,145 @@
+"""Suites: sets of instances worth citing, each described by a file in ``suites/`` and built on demand."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+
+from ..errors import PebblerError
+from ..instance import Instance
+from ..networks.taskgraph import Graph
+from ..workload import Workload
+from .generators import Knobs, generate
+from .shapes import Shape
+
+_USUAL = ("executable", "duplex")
+"""What is not said in the name of an instance."""
+
+_Filled = msgspec.Meta(min_length=1)
+
+
+class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Random instances of one shape, one for each seed, called `name` and the seed."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]+$")]
+    shape: Shape
+    seeds: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], _Filled]
+    knobs: Knobs = Knobs()
+
+
+class Real(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A network on a device, with one instance for each graph and budget.
+
+    Attributes
+    ----------
+    network, batch, device, engines
+        As of a `Workload`.
+    graphs
+        Its graphs.
+    sub_batch
+        Images of a round; by default the batch.
+    budgets
+        As a budget is written elsewhere: ``12GiB``, ``50%``, ``1.05xMmin``.
+    source
+        The experiment that the instances are from.
+    """
+
+    network: str
+    batch: Annotated[int, msgspec.Meta(ge=1)]
+    device: str
+    budgets: Annotated[tuple[str, ...], _Filled]
+    graphs: Annotated[tuple[Graph, ...], _Filled] = ("executable",)
+    engines: Literal["duplex", "single"] = "duplex"
+    sub_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    source: str | None = None
+
+
+class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a suite's file says.
+
+    Attributes
+    ----------
+    title
+        What the suite is, in a line.
+    drawn, real
+        Its instances: random ones and networks.
+    """
+
+    title: str
+    drawn: tuple[Drawn, ...] = ()
+    real: tuple[Real, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An instance of a suite that has not been built yet."""
+
+    name: str
+    source: tuple[Drawn, int] | tuple[Real, Graph, str]
+
+    def build(self) -> Instance:
+        """Build the instance.
+
+        Raises
+        ------
+        BudgetError
+            When its budget is under the minimum: a defect of the suite.
+        """
+        if len(self.source) == 2:
+            drawn, seed = self.source
+            rng = np.random.Generator(np.random.PCG64(seed))
+            return generate(self.name, drawn.shape, drawn.knobs, rng)
+        real, graph, budget = self.source
+        workload = Workload(real.network, real.batch, real.device, graph, real.engines)
+        b = real.sub_batch or real.batch
+        instance = workload.instance(budget, b, rounds=real.batch // b)
+        meta = instance.meta if real.source is None else {**instance.meta, "experiment": real.source}
+        return msgspec.structs.replace(instance, name=self.name, meta=meta)
+
+
+def list_suites() -> tuple[str, ...]:
+    """Names of all suites."""
+    folder = resources.files(__package__)
+    return tuple(
+        sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+    )
+
+
+@cache
+def find_suite(name: str) -> Suite:
+    """Return the suite of a name.
+
+    Raises
+    ------
+    PebblerError
+        When there is none, with close names.
+    """
+    names = list_suites()
+    if name not in names:
+        close = difflib.get_close_matches(name, names, n=3) or names
+        raise PebblerError(f"there is no suite '{name}'; there are {', '.join(close)}")
+    text = resources.files(__package__).joinpath(f"{name}.toml").read_text("utf-8")
+    return msgspec.convert(tomllib.loads(text), Suite)
+
+
+def members(suite: Suite) -> Iterator[Member]:
+    """Yield the instances of a suite, in the order of its file."""
+    for drawn in suite.drawn:
+        for seed in drawn.seeds:
+            yield Member(f"{drawn.name}-s{seed}", (drawn, seed))
+    for real in suite.real:
+        start = f"{real.network}-b{real.sub_batch or real.batch}-{real.device}"
+        for graph in real.graphs:
+            for budget in real.budgets:
+                words = [start, budget, *(w for w in (graph, real.engines) if w not in _USUAL)]
+                name = re.sub(r"[^a-z0-9.]+", "-", "-".join(words).lower()).strip("-")
+                yield Member(name, (real, graph, budget))

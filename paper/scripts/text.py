@@ -1,0 +1,200 @@
+"""What the text takes from the study: macros, tables and pictures for LaTeX, tables for the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib import style
+from matplotlib.figure import Figure
+
+from findings import Finding
+from inventory import HEADER
+from pages import Pages
+from pebbler.benchmark.output import latex
+from pebbler.benchmark.output.captions import caption
+from pebbler.benchmark.output.drawing import pdf
+from pebbler.benchmark.output.markdown import markdown, publish
+from pebbler.benchmark.sweeps.results import origins
+from pebbler.instances.files import write_atomically
+
+_MACRO = r"""\newcommand{\result}[1]{%
+  \ifcsname result:#1\endcsname\csname result:#1\endcsname
+  \else\PackageError{results}{no result '#1'}{Run the study, or look for a slip in the name.}\fi}"""
+"""Numbers by name; a name that is not among them is an error."""
+
+RESULTS = "results.tex"
+"""Every number of the text, by name: ``\\result{gaps/modnn/median}``."""
+
+_COLUMNS = "".join(rf">{{\raggedright\arraybackslash}}p{{{width}mm}}" for width in (13, 13, 26, 32, 34, 31))
+"""Of the inventory, whose cells are sentences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Where the text finds a number on a page: a cell of a table, or what a regular expression matches."""
+
+    page: str
+    row: str = ""
+    column: str = ""
+    mark: str | None = None
+    pattern: str = ""
+
+    def read(self, pages: Pages) -> str:
+        """Return it; of a cell that goes on with a verdict, what stands before that."""
+        if self.pattern:
+            return pages.line(self.page, self.pattern)
+        return pages.cell(self.page, self.row, self.column, self.mark).split(",")[0]
+
+
+def _core_grid() -> dict[str, Fact]:
+    columns = {
+        "cells": "cells",
+        "within": "within target",
+        "median": "median",
+        "most": "90 % of the cells",
+        "worst": "worst",
+    }
+    return {
+        f"core/{memory}/{name}": Fact("core-grid", memory, column, "core-grid")
+        for memory in ("contiguous", "paged")
+        for name, column in columns.items()
+    }
+
+
+FACTS = {
+    **_core_grid(),
+    "windows/gap": Fact("core-grid", "vgg416/32/V100/1.05xMmin", "paged", "core-grid"),
+    **{
+        f"gpus/{budget}": Fact(
+            "several-gpus",
+            f"moDNN, {budget} GB a GPU, 1 core, over the 1-GPU ideal",
+            "the paper's way",
+            "four",
+        )
+        for budget in (12, 6, 3)
+    },
+    "chain/instances": Fact("chain", pattern=r"(\d+) instances:"),
+    "chain/compute-flow": Fact("chain", "compute <= flow-lp", "mean ratio", "chain"),
+    "chain/met": Fact("chain", "flow-milp <= cp-sat", "equal", "chain"),
+    "chain/both": Fact("chain", "flow-milp <= cp-sat", "both", "chain"),
+    "chain/cp-sat": Fact("chain", "cp-sat <= divisible", "equal", "chain"),
+    "checker/mutants": Fact("checker", "**all**", "mutants"),
+    "checker/rejected": Fact("checker", "**all**", "rejected"),
+    "checker/silent": Fact("checker", "**all**", "silent"),
+    "faults/shown": Fact("execution", "all", "in one of 5", "faults"),
+    "execution/schedules": Fact("execution", pattern=r"median iteration, (\d+) schedules"),
+    "execution/median": Fact("execution", pattern=r"median iteration, \d+ schedules: median ([\d.]+%)"),
+    "execution/worst": Fact("execution", pattern=r"median iteration, .*worst ([\d.]+%)\."),
+    "execution/least": Fact("execution", pattern=r"from the least times: median ([\d.]+%)"),
+    "execution/least-worst": Fact("execution", pattern=r"from the least times: .*worst ([\d.]+%)\."),
+    "execution/copy": Fact("execution", pattern=r"time of a copy, .*median error ([\d.]+%)\."),
+    **{
+        f"sub-batch/{name}": Fact(
+            "sub-batches", f"1.5GiB (1.50 GiB) | {row}", "above the bound", "sub-batches"
+        )
+        for name, row in {
+            "rule": "modnn | eq. 8 (TPDS)",
+            "search": "modnn | search",
+            "flow": "flow | search",
+        }.items()
+    },
+    "modnn/single-image": Fact("papers-modnn", "mean", "time: sub-batch 1", "breakdown"),
+    "modnn/static": Fact("papers-modnn", "paper | vdnn-all-p", "moDNN faster by, mean", "speedups"),
+    "modnn/dynamic": Fact("papers-modnn", "paper | vdnn-plus", "moDNN faster by, mean", "speedups"),
+    "modnn/saving": Fact("papers-modnn", "mean of six", "saving", "memory"),
+    "layrub/hybrid": Fact("papers-layrub", "mean", "`layrub-hybrid`", "time"),
+    "layrub/at-speed": Fact("papers-layrub", "mean", "at the printed speed", "time"),
+    "recomputation/met": Fact("recomputation", "39", "equal to the programme", "checkpointing"),
+    "recomputation/number": Fact("recomputation", "39", "number", "checkpointing"),
+    "ablations/nothing": Fact("ablations", "nothing", "median gap", "ablations"),
+    "ablations/local-search": Fact("ablations", "local-search", "median gap", "ablations"),
+    "ablations/moves": Fact("ablations", "moves", "median gap", "ablations"),
+    "ablations/places": Fact("ablations", "places", "median gap", "ablations"),
+    "ablations/relaxed-start": Fact("ablations", "relaxed-start", "median gap", "ablations"),
+    "ablations/refinement": Fact("ablations", "refinement", "median gap", "ablations"),
+    "ablations/hot-checkpoints": Fact("ablations", "hot-checkpoints", "median gap", "ablations"),
+    "ablations/single-peak": Fact("ablations", "single-peak", "median gap", "ablations"),
+}
+"""What the text takes from pages."""
+
+
+def conditions(finding: Finding) -> str:
+    """Say what an exhibit rests on: the model's limits, machine, dates and versions."""
+    return caption("Iteration times", origins(finding.runs))
+
+
+def results(facts: Mapping[str, str]) -> str:
+    """Return the macro that the text asks for numbers, and all numbers."""
+    lines = [
+        rf"\expandafter\def\csname result:{name}\endcsname{{{latex.escape(value)}}}"
+        for name, value in facts.items()
+    ]
+    return "\n".join(["% Written by the study; numbers change there.", _MACRO, *lines, ""])
+
+
+def inventory_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return the inventory as a table over several pages."""
+    header = " & ".join(rf"\textbf{{{name}}}" for name in HEADER) + r" \\"
+    lines = [" & ".join(map(latex.escape, row)) + r" \\" for row in rows]
+    return "\n".join(
+        [
+            rf"\begin{{longtable}}{{{_COLUMNS}}}",
+            r"\caption{Every figure and table of the papers' evaluations.}\label{tab:inventory}\\",
+            r"\toprule",
+            header,
+            r"\midrule\endfirsthead",
+            r"\toprule",
+            header,
+            r"\midrule\endhead",
+            r"\bottomrule\endfoot",
+            *lines,
+            r"\end{longtable}",
+            "",
+        ]
+    )
+
+
+def write_text(
+    folder: Path, findings: Sequence[Finding], facts: Mapping[str, str], rows: Sequence[Sequence[str]]
+) -> tuple[Path, ...]:
+    """Write macros, the inventory, and each exhibit as a picture, a figure and a table, into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = {RESULTS: results(facts).encode(), "inventory.tex": inventory_table(rows).encode()}
+    for finding in findings:
+        exhibit = finding.exhibit
+        told = f"{exhibit.title}. {exhibit.caption} {conditions(finding)}"
+        contents[f"{exhibit.name}.pdf"] = _picture(finding)
+        contents[f"{exhibit.name}-figure.tex"] = latex.figure(
+            f"generated/{exhibit.name}.pdf", told, exhibit.name
+        ).encode()
+        cells = [[str(cell) for cell in row] for row in exhibit.table.rows]
+        contents[f"{exhibit.name}-table.tex"] = latex.table(
+            exhibit.table.header,
+            cells,
+            f"{exhibit.title}: the numbers behind the figure, predicted under its conditions.",
+            exhibit.name,
+        ).encode()
+    for name, data in contents.items():
+        write_atomically(folder / name, data)
+    return tuple(folder / name for name in contents)
+
+
+def write_page(page: Path, findings: Sequence[Finding], rows: Sequence[Sequence[str]]) -> None:
+    """Put the inventory and the tables of all exhibits into a page."""
+    contents = {"inventory": markdown(HEADER, rows)}
+    for finding in findings:
+        exhibit = finding.exhibit
+        cells = [[str(cell) for cell in row] for row in exhibit.table.rows]
+        table = markdown(exhibit.table.header, cells)
+        contents[exhibit.name] = f"{exhibit.caption}\n\n{table}\n{conditions(finding)}\n"
+    for name, content in contents.items():
+        publish(content, page, f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n")
+
+
+def _picture(finding: Finding) -> bytes:
+    with style.context("default"):
+        figure = Figure(figsize=finding.exhibit.size, layout="constrained")
+        finding.exhibit.draw(figure)
+        return pdf(figure)

@@ -1,0 +1,1 @@
+"""The interval model of the joint problem, for CP-SAT."""

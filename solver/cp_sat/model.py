@@ -1,0 +1,461 @@
+"""CP-SAT: the joint problem in divisible memory as optional intervals, by constraint programming.
+
+Shares nothing with other exact methods but the instance, so that each can find the other's mistakes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from ...heuristics.loading import loads
+from ...heuristics.methods import Answer, Limits, Refusal, register
+from ...instances.instance import Instance
+from ...instances.memory import footprint
+from .decode import Clock, Gap, Plan, decode, encode, gaps_of
+from .interrupts import load_cp_sat, solve_interruptibly
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+_LOADING = 0.2
+"""Of the time that a model takes to build, what CP-SAT takes to load it, before it looks at the clock: less
+than that (0.15 on networks of 1,700 to 9,600 tasks)."""
+
+_LONGEST = 2**30
+"""Units of time that all operations may take together."""
+
+_SAFE = 2**31
+"""OR-Tools 9.15 may call a wrong answer optimal where a coefficient is larger (google/or-tools #5293)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """What CP-SAT says about an instance in divisible memory.
+
+    Attributes
+    ----------
+    status
+        The solver's word: ``OPTIMAL``, ``FEASIBLE``, ``INFEASIBLE`` or ``UNKNOWN``.
+    lower_bound_ns
+        No schedule is shorter, in any memory model; None when there is no schedule.
+    plan
+        The best plan found.
+    exact
+        Whether times and sizes were not rounded, so that an optimal plan is an optimal divisible schedule.
+        Otherwise it is one of a problem that asks for less, and its length is a bound only.
+    interrupted
+        Whether Ctrl-C ended the search; otherwise it was done, or its time was over.
+    """
+
+    status: str
+    lower_bound_ns: int | None
+    plan: Plan | None
+    exact: bool
+    interrupted: bool
+
+
+@register("cp-sat", "interval model in divisible memory, for small instances", "this project", shown="named")
+@loads(load_cp_sat)
+def _method(instance: Instance, limits: Limits) -> Answer:
+    deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
+    found = solve_divisible(instance, limits)
+    stopped_by = _why(found)
+    schedule = None
+    if found.plan is not None:
+        try:
+            schedule = decode(instance, found.plan, limits.memory, "cp-sat", deadline=deadline)
+        except Refusal as refusal:
+            stopped_by = str(refusal)
+    return Answer(
+        schedule,
+        stopped_by,
+        found.lower_bound_ns,
+        None if found.lower_bound_ns is None else "cp-sat",
+        infeasible=found.status == "INFEASIBLE",
+    )
+
+
+def _why(found: Relaxation) -> str:
+    """Why the search ended: what it proved, or what stopped it."""
+    if found.status == "INFEASIBLE":
+        return "infeasible in divisible memory"  # a problem that asks for less has no schedule, either
+    if found.status == "OPTIMAL":
+        return "optimal in divisible memory" if found.exact else "optimal for times or sizes rounded down"
+    return "interrupted" if found.interrupted else "time limit"
+
+
+def solve_divisible(instance: Instance, limits: Limits) -> Relaxation:
+    """Solve an instance in divisible memory: algorithms, evictions and the times of all operations.
+
+    One worker with a given seed and no time limit is deterministic. An interrupt (Ctrl-C) ends the search
+    and keeps the best plan. The time limit is for all of it: building the model, trying the warm start and
+    the search.
+
+    Parameters
+    ----------
+    instance
+        Without recomputable tasks.
+    limits
+        The warm start may be any schedule of the instance that moves nothing inside the device.
+
+    Raises
+    ------
+    Refusal
+        For recomputable tasks; where the time is over before the model is built; or when CP-SAT refuses it.
+    """
+    if any(task.recomputable for task in instance.tasks):
+        raise Refusal("cp-sat: recomputation is not modelled yet")
+    from ortools.sat.python import cp_model
+
+    deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
+    model = _Model(instance, deadline)
+    interrupted = limits.warm_start is not None and model.hint(
+        encode(instance, limits.warm_start, model.clock), limits
+    )
+    solver = _solver(limits, 0.0 if interrupted else deadline - time.monotonic())
+    status, stopped = solve_interruptibly(solver, model.cp)
+    if status == cp_model.MODEL_INVALID:
+        raise Refusal(f"cp-sat: OR-Tools refuses the model: {model.cp.validate().splitlines()[0]}")
+    solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return Relaxation(
+        status=solver.status_name(status),
+        lower_bound_ns=None if status == cp_model.INFEASIBLE else model.bound_ns(solver),
+        plan=model.plan(solver) if solved else None,
+        exact=model.is_exact,
+        interrupted=interrupted or stopped,
+    )
+
+
+def _solver(limits: Limits, seconds: float) -> cp_model.CpSolver:
+    """Return a solver for so many seconds at most; infinite: without a limit."""
+    from ortools.sat.python import cp_model
+
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = limits.workers
+    solver.parameters.random_seed = limits.seed
+    if math.isfinite(seconds):
+        solver.parameters.max_time_in_seconds = max(seconds, 0.0)
+    return solver
+
+
+class _Model:
+    """The model: one method a family of rules.
+
+    Times are in units of `clock`, sizes in `unit` bytes, both rounded down and the pool with them: floors add
+    up to no more than the floor of the sum, so that every schedule satisfies the model (docs/cp-sat.md has
+    the proof). Where nothing had to be rounded, `is_exact`, the model's optimum is that of divisible memory.
+    Memory is taken by
+
+    - a workspace, while its task runs;
+    - a block that is kept from the start of one use to the start of the next;
+    - a block that leaves: from the start of a use until that use and its offload have ended;
+    - a block that returns: from the start of its prefetch to the start of its use.
+
+    None of these takes no time, since every operation takes at least one unit.
+    """
+
+    def __init__(self, instance: Instance, deadline: float = math.inf) -> None:
+        from ortools.sat.python import cp_model
+
+        began = time.monotonic()
+        self.instance = instance
+        self.deadline = deadline
+        self.cp = cp_model.CpModel()
+        self.gaps = gaps_of(instance)
+        self.clock = _clock(instance, self.gaps)
+        self.horizon = _horizon(*_durations(instance, self.gaps), self.clock)
+        scratch = [a.workspace_bytes for task in instance.tasks for a in task.algorithms]
+        exact = math.gcd(*(block.bytes for block in instance.blocks), *scratch) or 1
+        self.unit = exact
+        while instance.pool_bytes // self.unit >= _SAFE:
+            self.unit *= 2
+        self.capacity = max(instance.pool_bytes // self.unit, 0)
+        self.is_exact = self.unit == exact and not self.clock.rounds
+        # of what never fits, no more is taken than says so
+        self.sizes = [min(block.bytes // self.unit, self.capacity + 1) for block in instance.blocks]
+        # no size is above the capacity by more than one, what a task needs is within it, and no time is
+        # above the horizon by more than one
+        assert max(self.horizon + 1, self.capacity + 1) < _SAFE
+        self.end = self.time("end")
+        self.stays: list[tuple[cp_model.IntervalVar, int]] = []
+        self.copies: dict[str, list[cp_model.IntervalVar]] = defaultdict(list)
+        self.chosen: list[dict[int, cp_model.IntVar]] = []
+        self.starts: list[cp_model.IntVar] = []
+        self.ends: list[cp_model.IntVar] = []
+        self.offloaded: dict[tuple[int, int], tuple[cp_model.IntVar, cp_model.IntVar]] = {}
+        self.evicted: dict[Gap, tuple[cp_model.IntVar, cp_model.IntVar]] = {}
+        self.tasks_run_in_order()
+        self.a_version_is_offloaded_at_most_once()
+        self.blocks_leave_and_return_between_uses()
+        self.an_offload_serves_an_eviction_or_the_end()
+        self.blocks_go_after_their_last_use()
+        self.engines_copy_one_block_at_a_time()
+        self.memory_is_limited()
+        self.memory_is_limited_while_a_task_runs()
+        self.minimise_the_makespan()
+        self.loading = _LOADING * (time.monotonic() - began)
+        self.require_time(self.loading)
+
+    # --- variables --------------------------------------------------------------------------------
+
+    def time(self, name: str) -> cp_model.IntVar:
+        """An instant."""
+        return self.cp.new_int_var(0, self.horizon, name)
+
+    def require_time(self, seconds: float = 0.0) -> None:
+        """Give up where less time than that is left, and nothing has been searched yet."""
+        if time.monotonic() + seconds > self.deadline:
+            raise Refusal("time limit: it was over before the model of cp-sat was built and loaded")
+
+    def stay(
+        self,
+        name: str,
+        start: cp_model.IntVar | int,
+        end: cp_model.IntVar,
+        when: cp_model.LiteralT,
+        size: int,
+    ) -> None:
+        """Take memory from start to a later end if the literal holds."""
+        self.require_time()
+        length = self.cp.new_int_var(1, self.horizon + 1, f"length of {name}")
+        self.stays.append((self.cp.new_optional_interval_var(start, length, end, when, name), size))
+
+    def copy(self, name: str, engine: str, nanoseconds: int) -> tuple[cp_model.IntVar, cp_model.IntVar, int]:
+        """Return whether and when a copy on an engine starts, and how long it takes."""
+        happens, start = self.cp.new_bool_var(name), self.time(f"start of {name}")
+        length = self.clock.duration(nanoseconds)
+        engine = "copy" if self.instance.engines == "single" else engine
+        self.copies[engine].append(self.cp.new_optional_fixed_size_interval_var(start, length, happens, name))
+        self.cp.add(start + length <= self.end).only_enforce_if(happens)
+        return happens, start, length
+
+    # --- rules ------------------------------------------------------------------------------------
+
+    def tasks_run_in_order(self) -> None:
+        """Each task runs with one of the algorithms that fit, after the task before it."""
+        for k, task in enumerate(self.instance.tasks):
+            start, end = self.time(f"start of task {k}"), self.time(f"end of task {k}")
+            chosen = {}
+            for a, algorithm in enumerate(task.algorithms):
+                if footprint(self.instance, k) + algorithm.workspace_bytes > self.instance.pool_bytes:
+                    continue
+                chosen[a] = self.cp.new_bool_var(f"task {k} runs with algorithm {a}")
+                run = self.cp.new_optional_interval_var(
+                    start, self.clock.duration(algorithm.duration_ns), end, chosen[a], f"task {k} by {a}"
+                )
+                if algorithm.workspace_bytes:
+                    self.stays.append((run, algorithm.workspace_bytes // self.unit))
+            self.cp.add_exactly_one(list(chosen.values()))
+            if k:
+                self.cp.add(self.ends[-1] <= start)
+            self.starts.append(start)
+            self.ends.append(end)
+            self.chosen.append(chosen)
+        self.cp.add(self.ends[-1] <= self.end)
+
+    def a_version_is_offloaded_at_most_once(self) -> None:
+        """An offload starts when its version has been written; what must end on the host is offloaded."""
+        for d, (block, writers) in enumerate(zip(self.instance.blocks, self.instance.writers, strict=True)):
+            if block.offload_ns is not None:
+                for version, writer in enumerate(writers, 1):
+                    name = f"offload of block {d}, version {version}"
+                    happens, start, length = self.copy(name, "d2h", block.offload_ns)
+                    self.cp.add(start >= self.ends[writer]).only_enforce_if(happens)
+                    if version < len(writers):
+                        following = self.starts[writers[version]]
+                        self.cp.add(start + length <= following).only_enforce_if(happens)
+                    self.offloaded[d, version] = happens, start
+            if block.finally_ == "host" and writers:
+                last = self.offloaded.get((d, len(writers)))
+                self.cp.add_bool_or([False if last is None else last[0]])
+
+    def blocks_leave_and_return_between_uses(self) -> None:
+        """In each gap, a block is kept, or released once it has a host copy and prefetched before its use."""
+        for gap in self.gaps:
+            block = self.instance.blocks[gap.block]
+            name = f"gap of block {gap.block} before task {gap.until}"
+            size = self.sizes[gap.block]
+            until = self.starts[gap.until] if gap.until < len(self.starts) else self.end
+            since: cp_model.IntVar | int = self.starts[gap.after] if gap.after >= 0 else -1
+            stored = self.offloaded.get((gap.block, gap.version))
+            may_stay = gap.after >= 0 or block.initially == "device"
+            if block.prefetch_ns is None or (gap.version and stored is None):
+                self.stay(name, since, until, True, size)
+                self.cp.add_bool_or([may_stay])
+                continue
+            evicted, back, length = self.copy(f"prefetch in {name}", "h2d", block.prefetch_ns)
+            self.evicted[gap] = evicted, back
+            self.cp.add(back + length <= until).only_enforce_if(evicted)
+            self.stay(f"return in {name}", back, until, evicted, size)
+            if may_stay:
+                self.stay(name, since, until, ~evicted, size)
+            else:
+                self.cp.add(evicted == 1)
+            if gap.after < 0:
+                continue
+            away = self.ends[gap.after]
+            if stored is not None:
+                away = self.time(f"departure in {name}")
+                self.cp.add(away >= self.ends[gap.after])
+                self.cp.add_implication(evicted, stored[0])
+                self.cp.add(away >= stored[1] + self.clock.duration(block.offload_ns or 0)).only_enforce_if(
+                    evicted
+                )
+            self.cp.add(back >= away).only_enforce_if(evicted)
+            self.stay(f"departure in {name}", since, away, evicted, size)
+
+    def an_offload_serves_an_eviction_or_the_end(self) -> None:
+        """What is offloaded is evicted in a gap of that version, unless it must end on the host."""
+        served: dict[tuple[int, int], list[cp_model.IntVar]] = defaultdict(list)
+        for gap, (evicted, _) in self.evicted.items():
+            served[gap.block, gap.version].append(evicted)
+        for (d, version), (happens, _) in self.offloaded.items():
+            last = version == len(self.instance.writers[d])
+            if not (last and self.instance.blocks[d].finally_ == "host"):
+                self.cp.add_bool_or([*served[d, version], ~happens])
+
+    def blocks_go_after_their_last_use(self) -> None:
+        """A block that need not end on the device goes when its last use and its last offload have ended."""
+        for d, (block, uses) in enumerate(zip(self.instance.blocks, self.instance.uses, strict=True)):
+            if not uses or block.finally_ == "device":
+                continue
+            gone = self.ends[uses[-1]]
+            stored = self.offloaded.get((d, len(self.instance.writers[d])))
+            if block.finally_ == "host" and stored is not None:
+                gone = self.time(f"end of block {d}")
+                self.cp.add(gone >= self.ends[uses[-1]])
+                self.cp.add(gone >= stored[1] + self.clock.duration(block.offload_ns or 0))
+            self.stay(f"end of block {d}", self.starts[uses[-1]], gone, True, self.sizes[d])
+
+    def engines_copy_one_block_at_a_time(self) -> None:
+        """Copies on one engine do not overlap and are not interrupted."""
+        for intervals in self.copies.values():
+            self.cp.add_no_overlap(intervals)
+
+    def memory_is_limited(self) -> None:
+        """At every instant, what stays in memory fits the pool."""
+        intervals = [interval for interval, _ in self.stays]
+        self.cp.add_cumulative(intervals, [size for _, size in self.stays], self.capacity)
+
+    def memory_is_limited_while_a_task_runs(self) -> None:
+        """What is kept across a task fits beside it: implied, but linear in the decisions."""
+        from ortools.sat.python import cp_model
+
+        begins: dict[int, list[Gap]] = defaultdict(list)
+        for gap in self.gaps:
+            begins[gap.after + 1].append(gap)
+        across: list[Gap] = []
+        for k, task in enumerate(self.instance.tasks):
+            self.require_time()
+            across = [gap for gap in (*across, *begins[k]) if k < gap.until]
+            blocks = sum(self.sizes[d] for d in task.blocks)
+            literals, sizes = [], []
+            for a, chosen in self.chosen[k].items():
+                literals.append(chosen)
+                sizes.append(blocks + task.algorithms[a].workspace_bytes // self.unit)
+            kept = 0
+            for gap in across:
+                kept += self.sizes[gap.block]
+                if gap in self.evicted:
+                    literals.append(self.evicted[gap][0])
+                    sizes.append(-self.sizes[gap.block])
+            self.cp.add(cp_model.LinearExpr.weighted_sum(literals, sizes) <= self.capacity - kept)
+
+    def minimise_the_makespan(self) -> None:
+        """The makespan is the end rounded down to ticks."""
+        self.ticks = self.cp.new_int_var(0, self.horizon // self.clock.scale, "makespan")
+        self.cp.add(self.end <= self.ticks * self.clock.scale + (self.clock.scale - 1))
+        self.cp.minimize(self.ticks)
+
+    # --- plans ------------------------------------------------------------------------------------
+
+    def plan(self, solver: cp_model.CpSolver) -> Plan:
+        """The solver's decisions."""
+        blocks, length = self.instance.blocks, self.clock.duration
+        offloads, prefetches = {}, {}
+        for (d, version), (happens, start) in self.offloaded.items():
+            if solver.boolean_value(happens):
+                begin = solver.value(start)
+                offloads[d, version] = begin, begin + length(blocks[d].offload_ns or 0)
+        for gap, (evicted, back) in self.evicted.items():
+            if solver.boolean_value(evicted):
+                begin = solver.value(back)
+                prefetches[gap] = begin, begin + length(blocks[gap.block].prefetch_ns or 0)
+        return Plan(
+            tuple(
+                next(a for a, literal in chosen.items() if solver.boolean_value(literal))
+                for chosen in self.chosen
+            ),
+            tuple(
+                (solver.value(start), solver.value(end))
+                for start, end in zip(self.starts, self.ends, strict=True)
+            ),
+            offloads,
+            prefetches,
+        )
+
+    def hint(self, plan: Plan | None, limits: Limits) -> bool:
+        """Start from a plan: fix its decisions, let the solver work out the rest, and hint all of it.
+
+        CP-SAT keeps a hint only if it is complete and satisfies every rule. This takes half of the time that
+        is left at most, and is left out where that is too little. Returns whether it was interrupted.
+        """
+        from ortools.sat.python import cp_model
+
+        seconds = (self.deadline - time.monotonic()) / 2
+        if plan is None or seconds < self.loading:
+            return False
+        values: dict[cp_model.IntVar, int] = {}
+        for k, (begin, end) in enumerate(plan.runs):
+            values |= {self.starts[k]: begin, self.ends[k]: end}
+            values |= {literal: int(a == plan.algorithms[k]) for a, literal in self.chosen[k].items()}
+        for key, (happens, start) in self.offloaded.items():
+            values |= {happens: int(key in plan.offloads), start: plan.offloads.get(key, (0, 0))[0]}
+        for gap, (evicted, back) in self.evicted.items():
+            values |= {evicted: int(gap in plan.prefetches), back: plan.prefetches.get(gap, (0, 0))[0]}
+        trial = self.cp.clone()
+        for variable, value in values.items():
+            trial.add_hint(trial.get_int_var_from_proto_index(variable.index), value)
+        solver = _solver(limits, seconds)
+        solver.parameters.fix_variables_to_their_hinted_value = True
+        status, interrupted = solve_interruptibly(solver, trial)
+        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            for i, value in enumerate(solver.response_proto.solution):
+                self.cp.add_hint(self.cp.get_int_var_from_proto_index(i), value)
+        return interrupted
+
+    def bound_ns(self, solver: cp_model.CpSolver) -> int:
+        """The solver's bound in nanoseconds: whole ticks, of which a double holds every one exactly."""
+        ticks = solver.best_objective_bound
+        return self.clock.tick * max(math.ceil(ticks - 1e-6), 0) if math.isfinite(ticks) else 0
+
+
+def _clock(instance: Instance, gaps: tuple[Gap, ...]) -> Clock:
+    """The finest clock for which the horizon stays far below what CP-SAT can hold."""
+    runs, copies = _durations(instance, gaps)
+    tick = exact = math.gcd(*chain.from_iterable(runs), *copies) or 1
+    while True:
+        small = sum(min(times) < tick for times in runs) + sum(ns < tick for ns in copies)
+        clock = Clock(tick, small + 1, rounds=tick > exact)
+        if _horizon(runs, copies, clock) < _LONGEST:
+            return clock
+        tick *= 2
+
+
+def _horizon(runs: list[list[int]], copies: list[int], clock: Clock) -> int:
+    """All that can be done, one after the other: no plan without needless waits is longer."""
+    return sum(max(map(clock.duration, times)) for times in runs) + sum(map(clock.duration, copies))
+
+
+def _durations(instance: Instance, gaps: tuple[Gap, ...]) -> tuple[list[list[int]], list[int]]:
+    """Per task the durations of its algorithms, and the durations of all possible copies."""
+    runs = [[algorithm.duration_ns for algorithm in task.algorithms] for task in instance.tasks]
+    copies = [instance.blocks[gap.block].prefetch_ns or 0 for gap in gaps]
+    for block, writers in zip(instance.blocks, instance.writers, strict=True):
+        copies += [block.offload_ns or 0] * len(writers)
+    return runs, copies

@@ -1,0 +1,1 @@
+"""Exhaustive search, for small instances."""

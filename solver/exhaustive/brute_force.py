@@ -1,0 +1,519 @@
+"""Exhaustive search over all schedules of a tiny instance: the yardstick of every other method.
+
+The state of the machine is searched in order of time (A*, with the compute time still to come as the bound).
+A left-shifted program starts each operation at time 0 or when another one ends, so it is enough to decide
+at those instants. Contiguous places are multiples of the greatest common divisor of all sizes: pushing every
+residence down as far as it goes leads there without changing a time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...heuristics.methods import Answer, Limits, Refusal, register
+from ...heuristics.program.builder import ProgramBuilder
+from ...instances.instance import Instance
+from ...instances.units import ceil_to
+from ...validate.schedule import MemoryModel, Schedule, unit_bytes
+
+_MOST_PLACES = 64
+_MOST_TASKS = 200
+_ABSENT = -1
+
+
+@register("brute-force", "exhaustive search, for tiny instances", "this project", shown="named")
+def _method(instance: Instance, limits: Limits) -> Answer:
+    deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
+    try:
+        schedule = brute_force(instance, limits.memory, deadline=deadline)
+    except TimeoutError:
+        return Answer(None, stopped_by="time limit")
+    if schedule is None:
+        return Answer(None, stopped_by="every program was tried", infeasible=True)
+    return Answer(schedule, lower_bound_ns=schedule.makespan_ns, bound_by="brute-force")
+
+
+def brute_force(
+    instance: Instance,
+    memory: MemoryModel = "contiguous",
+    *,
+    deadline: float = math.inf,
+    most_states: float = math.inf,
+) -> Schedule | None:
+    """Return a shortest schedule in a memory model, or None when there is no schedule.
+
+    Parameters
+    ----------
+    instance
+        A tiny instance: up to about six tasks and eight blocks.
+    memory
+        Contiguous, paged or divisible (a relaxation: never a solution).
+    deadline
+        Value of `time.monotonic` at which to give up.
+    most_states
+        After how many states to give up, whatever the machine.
+
+    Raises
+    ------
+    Refusal
+        When the pool has too many possible places for an exhaustive search, or there are too many tasks.
+    TimeoutError
+        When the deadline has passed, or so many states were not enough.
+    """
+    if len(instance.tasks) > _MOST_TASKS:
+        raise Refusal(f"brute force: {len(instance.tasks)} tasks are too many for an exhaustive search")
+    machine = _Machine(instance, memory)
+    queue: list[tuple[int, int, int, _State]] = []  # estimate, minus the time so far, tie-break, state
+    parents: dict[_State, tuple[_State, _Step] | None] = {}
+    order = itertools.count()
+    for state in machine.initial_states():
+        if time.monotonic() > deadline:
+            raise TimeoutError("brute force: the time limit has passed")
+        parents[state] = None
+        heapq.heappush(queue, (machine.time_left(state), 0, next(order), state))
+    reached = dict.fromkeys(parents, 0)
+    closed: set[_State] = set()
+    while queue:
+        _, negative, _, state = heapq.heappop(queue)
+        now = -negative
+        if state in closed:
+            continue
+        closed.add(state)
+        if machine.is_done(state):
+            return machine.program(_path(parents, state))
+        if len(closed) > most_states:
+            raise TimeoutError(f"brute force: {most_states} states are not enough")
+        for step, following, elapsed in machine.steps(state):
+            if time.monotonic() > deadline:
+                raise TimeoutError("brute force: the time limit has passed")
+            if following not in closed and now + elapsed < reached.get(following, math.inf):
+                reached[following] = now + elapsed
+                parents[following] = state, step
+                estimate = now + elapsed + machine.time_left(following)
+                heapq.heappush(queue, (estimate, -now - elapsed, next(order), following))
+    return None
+
+
+class _Busy(NamedTuple):
+    """What a stream is doing: the task or block, the algorithm, the time left, where a workspace lies."""
+
+    kind: str
+    item: int
+    algorithm: int
+    left: int
+    workspace: int
+    source: int
+
+
+class _State(NamedTuple):
+    """The machine at one instant.
+
+    `places` holds each block's offset or -1; `host` the blocks with a valid host copy; `turn` how far the
+    decisions of this instant have come (evictions, then compute, then the copy streams); `owing` that a block
+    was evicted at this instant and nothing has been placed since: evicting any earlier than for the sake of a
+    placement gains nothing.
+    """
+
+    following: int
+    streams: tuple[_Busy | None, ...]
+    places: tuple[int, ...]
+    host: int
+    turn: int
+    owing: bool = False
+
+
+class _Step(NamedTuple):
+    """A decision: start something on a stream, evict a block, or let time pass."""
+
+    kind: str
+    item: int = 0
+    algorithm: int = 0
+    places: tuple[tuple[int, int], ...] = ()
+    workspace: int = _ABSENT
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """Aligned sizes and versions that the machine looks up again and again."""
+
+    sizes: tuple[int, ...]
+    workspaces: tuple[tuple[int, ...], ...]
+    versions: tuple[tuple[int, ...], ...]
+
+
+class _Machine:
+    """All that may happen next, at an instant."""
+
+    def __init__(self, instance: Instance, memory: MemoryModel) -> None:
+        self.instance = instance
+        self.memory: MemoryModel = memory
+        unit = unit_bytes(instance, memory)
+        self.pool = instance.pool_bytes // unit * unit if memory == "paged" else instance.pool_bytes
+        self.needs = _Needs(
+            tuple(ceil_to(block.bytes, unit) for block in instance.blocks),
+            tuple(
+                tuple(ceil_to(a.workspace_bytes, unit) for a in task.algorithms) for task in instance.tasks
+            ),
+            tuple(
+                tuple(sum(w < k for w in writers) for writers in instance.writers)
+                for k in range(len(instance.tasks) + 1)
+            ),
+        )
+        self.exact = tuple(block.bytes for block in instance.blocks)
+        self.single = instance.engines == "single"
+        self.recomputes = any(task.recomputable for task in instance.tasks)
+        self.places = self._possible_places()
+        least = [min((a.duration_ns for a in task.algorithms), default=0) for task in instance.tasks]
+        made = {d: k for k, task in enumerate(instance.tasks) for d in task.outputs}
+        self.remade = {d for d, k in made.items() if instance.tasks[k].recomputable}
+        self.next_use = [
+            [
+                next((u for u in uses if u >= k), None) if made.get(d, -1) < k else None
+                for d, uses in enumerate(instance.uses)
+            ]
+            for k in range(len(instance.tasks) + 1)
+        ]
+        self.tail = [sum(least[k:]) for k in range(len(least) + 1)]
+
+    def _possible_places(self) -> tuple[int, ...]:
+        if self.memory != "contiguous":
+            return (0,)
+        begins = [block.begin for block in self.instance.blocks if block.begin]
+        scratch = [size for sizes in self.needs.workspaces for size in sizes if size]
+        step = math.gcd(*self.needs.sizes, *begins, *scratch)
+        if not step:  # nothing takes a place
+            return (0,)
+        if self.pool // step > _MOST_PLACES:
+            raise Refusal(
+                f"brute force: {self.pool // step} possible places; at most {_MOST_PLACES} are tried"
+            )
+        return tuple(range(0, max(self.pool, 0), step))
+
+    # --- states -----------------------------------------------------------------------------------
+
+    def initial_states(self) -> Iterator[_State]:
+        """Every choice of which initial blocks are on the device, and where."""
+        blocks = self.instance.blocks
+        host = sum(1 << d for d, block in enumerate(blocks) if block.initially != "absent")
+        empty = _State(0, (None,) * (2 if self.single else 3), (_ABSENT,) * len(blocks), host, 0)
+        states = [empty]
+        for d, block in enumerate(blocks):
+            if block.initially == "device":
+                states += [
+                    state._replace(places=_put(state.places, d, place))
+                    for state in states
+                    for place in self._rooms(state, self.needs.sizes[d], self.exact[d])
+                ]
+        yield from states
+
+    def is_done(self, state: _State) -> bool:
+        """Whether every task has run, every stream is idle and every block is where it must end."""
+        if state.following < len(self.instance.tasks) or any(state.streams):
+            return False
+        for d, block in enumerate(self.instance.blocks):
+            if block.finally_ == "host" and not state.host >> d & 1:
+                return False
+            if block.finally_ == "device" and state.places[d] == _ABSENT:
+                return False
+        return True
+
+    def time_left(self, state: _State) -> int:
+        """A lower bound on the time until the state is done.
+
+        The tasks to come follow the one that runs; and a block that is absent and needed is prefetched before
+        the task that needs it, after all that are needed earlier.
+        """
+        compute, *copies = [busy.left if busy else 0 for busy in state.streams]
+        left = max(compute + self.tail[state.following], *copies)
+        absent = [
+            (use, d)
+            for d, use in enumerate(self.next_use[state.following])
+            if use is not None and state.places[d] == _ABSENT and d not in self.remade
+        ]
+        engine = copies[-1]
+        for use, d in sorted(absent):
+            engine += self.instance.blocks[d].prefetch_ns or 0
+            left = max(left, engine + self.tail[use])
+        return left
+
+    # --- decisions --------------------------------------------------------------------------------
+
+    def steps(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
+        """Decisions at a state, with the states they lead to and the time that passes."""
+        if state.turn == 0:
+            yield from self._evictions(state)
+        if state.turn <= 1 and state.streams[0] is None:
+            yield from self._runs(state)
+            if self.memory == "contiguous":
+                yield from self._moves(state)
+        for stream in range(1, len(state.streams)):
+            if state.turn <= stream + 1 and state.streams[stream] is None:
+                if self.single or stream == 1:
+                    yield from self._offloads(state, stream)
+                if self.single or stream == 2:
+                    yield from self._prefetches(state, stream)
+        if any(state.streams) and not state.owing:
+            yield self._passing(state)
+
+    def _evictions(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
+        for d in range(len(self.instance.blocks)):
+            if state.places[d] != _ABSENT and not self._in_use(state, d) and self._may_go(state, d):
+                places = _put(state.places, d, _ABSENT)
+                yield _Step("evict", d), state._replace(places=places, owing=True), 0
+
+    def _runs(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
+        again = [k for k in range(state.following) if self.instance.tasks[k].recomputable]
+        for k in [*([state.following] if state.following < len(self.instance.tasks) else []), *again]:
+            task = self.instance.tasks[k]
+            if not self._can_run(state, k):
+                continue
+            absent = [d for d in task.outputs if state.places[d] == _ABSENT]
+            if k < state.following and not absent:
+                continue
+            host = state.host
+            for d in (*task.updates, *(task.outputs if k == state.following else ())):
+                host &= ~(1 << d)
+            for a, algorithm in enumerate(task.algorithms):
+                for placed, scratch in self._placements(
+                    state, absent, self.needs.workspaces[k][a], algorithm.workspace_bytes
+                ):
+                    if not self._one_base(task.blocks, placed.places):
+                        continue
+                    busy = _Busy("run", k, a, algorithm.duration_ns, scratch, _ABSENT)
+                    where = tuple((d, placed.places[d]) for d in absent)
+                    following = max(state.following, k + 1)
+                    yield (
+                        _Step("run", k, a, where, scratch),
+                        _State(
+                            following,
+                            (busy, *state.streams[1:]),
+                            placed.places,
+                            host,
+                            2,
+                            state.owing and not absent and scratch == _ABSENT,
+                        ),
+                        0,
+                    )
+
+    def _moves(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
+        for d, block in enumerate(self.instance.blocks):
+            if block.move_ns is None or state.places[d] == _ABSENT or self._in_use(state, d):
+                continue
+            for place in self._rooms(state, self.needs.sizes[d], self.exact[d]):
+                busy = _Busy("move", d, 0, block.move_ns, _ABSENT, state.places[d])
+                places = _put(state.places, d, place)
+                yield (
+                    _Step("move", d, 0, ((d, place),)),
+                    state._replace(streams=(busy, *state.streams[1:]), places=places, turn=2, owing=False),
+                    0,
+                )
+
+    def _offloads(self, state: _State, stream: int) -> Iterator[tuple[_Step, _State, int]]:
+        for d, block in enumerate(self.instance.blocks):
+            if block.offload_ns is None or state.host >> d & 1 or state.places[d] == _ABSENT:
+                continue
+            if self._arriving(state, d) or self._written(state, d):
+                continue
+            if block.finally_ != "host" and not self._is_wanted(state, d):
+                continue
+            busy = _Busy("offload", d, 0, block.offload_ns, _ABSENT, _ABSENT)
+            streams = (*state.streams[:stream], busy, *state.streams[stream + 1 :])
+            yield _Step("offload", d), state._replace(streams=streams, turn=stream + 2), 0
+
+    def _prefetches(self, state: _State, stream: int) -> Iterator[tuple[_Step, _State, int]]:
+        for d, block in enumerate(self.instance.blocks):
+            if block.prefetch_ns is None or not state.host >> d & 1 or state.places[d] != _ABSENT:
+                continue
+            if not self._is_wanted(state, d):
+                continue
+            for place in self._rooms(state, self.needs.sizes[d], self.exact[d]):
+                busy = _Busy("prefetch", d, 0, block.prefetch_ns, _ABSENT, _ABSENT)
+                streams = (*state.streams[:stream], busy, *state.streams[stream + 1 :])
+                places = _put(state.places, d, place)
+                yield (
+                    _Step("prefetch", d, 0, ((d, place),)),
+                    state._replace(streams=streams, places=places, turn=stream + 2, owing=False),
+                    0,
+                )
+
+    def _passing(self, state: _State) -> tuple[_Step, _State, int]:
+        """Let time pass until the next operation ends; one that ends with it counts as ended too."""
+        elapsed = min(busy.left for busy in state.streams if busy)
+        streams: list[_Busy | None] = []
+        host = state.host
+        for busy in state.streams:
+            if busy is not None and busy.left == elapsed:
+                if busy.kind == "offload":
+                    host |= 1 << busy.item
+                streams.append(None)
+            else:
+                streams.append(busy and busy._replace(left=busy.left - elapsed))
+        later = state._replace(streams=tuple(streams), host=host, turn=0)
+        return _Step("wait"), self._without_dead(later), elapsed
+
+    def _without_dead(self, state: _State) -> _State:
+        """Release the blocks that nobody needs any more; with recomputation that is a decision."""
+        if self.recomputes:
+            return state
+        places = tuple(
+            _ABSENT if place != _ABSENT and self._is_dead(state, d) and not self._in_use(state, d) else place
+            for d, place in enumerate(state.places)
+        )
+        return state._replace(places=places)
+
+    # --- conditions -------------------------------------------------------------------------------
+
+    def _touched(self, busy: _Busy) -> tuple[int, ...]:
+        return self.instance.tasks[busy.item].blocks if busy.kind == "run" else (busy.item,)
+
+    def _in_use(self, state: _State, d: int) -> bool:
+        return any(busy is not None and d in self._touched(busy) for busy in state.streams)
+
+    def _arriving(self, state: _State, d: int) -> bool:
+        """Whether a copy is bringing the block just now."""
+        return any(busy and busy.kind in ("prefetch", "move") and busy.item == d for busy in state.streams)
+
+    def _offloading(self, state: _State, d: int) -> bool:
+        return any(busy and busy.kind == "offload" and busy.item == d for busy in state.streams)
+
+    def _written(self, state: _State, d: int) -> bool:
+        busy = state.streams[0]
+        if busy is None or busy.kind != "run":
+            return False
+        task = self.instance.tasks[busy.item]
+        return d in task.outputs or d in task.updates
+
+    def _may_go(self, state: _State, d: int) -> bool:
+        """Whether a block's place may be given up: it can come back, or nobody needs it any more."""
+        if state.host >> d & 1:
+            return True
+        if self.needs.versions[state.following][d] <= 1 and any(
+            task.recomputable and d in task.outputs for task in self.instance.tasks
+        ):
+            return True
+        return self._is_dead(state, d)
+
+    def _is_dead(self, state: _State, d: int) -> bool:
+        finally_ = self.instance.blocks[d].finally_
+        if any(k >= state.following for k in self.instance.uses[d]) or finally_ == "device":
+            return False
+        return finally_ == "anywhere" or bool(state.host >> d & 1)
+
+    def _is_wanted(self, state: _State, d: int) -> bool:
+        """Whether a block has a use to come: by a task, perhaps one that runs again, or at the end."""
+        uses = self.instance.uses[d]
+        if (uses and uses[-1] >= state.following) or self.instance.blocks[d].finally_ == "device":
+            return True
+        return any(self.instance.tasks[k].recomputable for k in uses)
+
+    def _can_run(self, state: _State, k: int) -> bool:
+        task = self.instance.tasks[k]
+        now, then = self.needs.versions[state.following], self.needs.versions[k]
+        for d in (*task.inputs, *task.updates):
+            if state.places[d] == _ABSENT or self._arriving(state, d) or now[d] != then[d]:
+                return False
+        if any(now[d] > 1 for d in task.outputs):
+            return False
+        rewritten = [*task.updates, *(d for d in task.outputs if state.places[d] != _ABSENT)]
+        return not any(self._offloading(state, d) or self._arriving(state, d) for d in rewritten)
+
+    def _one_base(self, blocks: tuple[int, ...], places: tuple[int, ...]) -> bool:
+        if self.memory != "contiguous":
+            return True
+        bases: dict[str, int] = {}
+        for d in blocks:
+            block = self.instance.blocks[d]
+            if block.tensor is not None and block.begin is not None:
+                base = places[d] - block.begin
+                if bases.setdefault(block.tensor, base) != base:
+                    return False
+        return True
+
+    # --- places -----------------------------------------------------------------------------------
+
+    def _taken(self, state: _State) -> list[tuple[int, int]]:
+        taken = [(place, self.needs.sizes[d]) for d, place in enumerate(state.places) if place != _ABSENT]
+        busy = state.streams[0]
+        if busy is not None and busy.workspace != _ABSENT:
+            taken.append((busy.workspace, self.needs.workspaces[busy.item][busy.algorithm]))
+        if busy is not None and busy.kind == "move":
+            taken.append((busy.source, self.needs.sizes[busy.item]))
+        return taken
+
+    def _rooms(self, state: _State, size: int, exact: int) -> list[int]:
+        """Places for a size beside all that is there: offsets, or just 0 where only capacity counts."""
+        taken = self._taken(state)
+        if self.memory != "contiguous":
+            return [0] if sum(amount for _, amount in taken) + size <= self.pool else []
+        return [
+            place
+            for place in self.places
+            if place + exact <= self.pool
+            and all(place + size <= start or start + amount <= place for start, amount in taken)
+        ]
+
+    def _placements(
+        self, state: _State, blocks: list[int], scratch: int, exact: int
+    ) -> Iterator[tuple[_State, int]]:
+        """Every way to place a run's outputs and its workspace."""
+        if blocks:
+            for place in self._rooms(state, self.needs.sizes[blocks[0]], self.exact[blocks[0]]):
+                placed = state._replace(places=_put(state.places, blocks[0], place))
+                yield from self._placements(placed, blocks[1:], scratch, exact)
+        elif scratch:
+            for place in self._rooms(state, scratch, exact):
+                yield state, place
+        else:
+            yield state, _ABSENT
+
+    # --- the program ------------------------------------------------------------------------------
+
+    def program(self, path: list[tuple[_State, _Step | None]]) -> Schedule:
+        """Issue the decisions of a path in order."""
+        explicit = self.memory == "contiguous"
+        start = {
+            d: place if explicit else None for d, place in enumerate(path[0][0].places) if place != _ABSENT
+        }
+        builder = ProgramBuilder(self.instance, memory=self.memory, start=start)
+        for (before, _), (after, step) in itertools.pairwise(path):
+            if step is None or step.kind == "wait":
+                for d, (old, new) in enumerate(zip(before.places, after.places, strict=True)):
+                    if old != _ABSENT and new == _ABSENT:
+                        builder.release(d)
+                continue
+            at = dict(step.places) if explicit else {}
+            if step.kind == "run":
+                scratch = step.workspace if explicit and step.workspace != _ABSENT else None
+                builder.run(step.item, step.algorithm, at=at, workspace_at=scratch)
+            elif step.kind == "evict":
+                builder.release(step.item)
+            elif step.kind == "offload":
+                builder.offload(step.item)
+            elif step.kind == "prefetch":
+                builder.prefetch(step.item, at=at.get(step.item))
+            else:
+                builder.move(step.item, at=at.get(step.item))
+        return builder.finish("brute-force")
+
+
+def _put(places: tuple[int, ...], d: int, place: int) -> tuple[int, ...]:
+    return (*places[:d], place, *places[d + 1 :])
+
+
+def _path(
+    parents: dict[_State, tuple[_State, _Step] | None], state: _State
+) -> list[tuple[_State, _Step | None]]:
+    """The states from the start to `state`, each with the step that led to it."""
+    path: list[tuple[_State, _Step | None]] = []
+    here: _State | None = state
+    while here is not None:
+        before = parents[here]
+        path.append((here, before[1] if before else None))
+        here = before[0] if before else None
+    return path[::-1]

@@ -1,0 +1,84 @@
+"""From a solution of FLOW to what a search sets off from: what leaves, in which orders, and algorithms."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...heuristics.choices import by_speed
+from ...heuristics.gaps import Gap, Guide
+from ...instances.instance import Instance
+from .model import FlowModel, GapColumns
+
+_LEAST = 0.05
+"""Share of a block from which on it leaves where evictions are not whole."""
+
+
+class _Eviction(NamedTuple):
+    """A gap that is evicted, with the instants at which its block begins to return, is back, and is out."""
+
+    gap: Gap
+    begins_at: int
+    returns_at: int
+    leaves_at: int
+
+
+def guide_of(instance: Instance, model: FlowModel, values: NDArray[np.float64]) -> Guide:
+    """Decode a solution; tentatively, if not even the choice of algorithms is whole.
+
+    Where columns stand for the gaps of several blocks, such as the parts of a tensor, so many of these leave
+    as make up the bytes that are absent, the last ones first; the last to leave is the first to come back.
+    """
+    evictions = [
+        eviction
+        for gaps, columns in model.gaps.items()
+        for eviction in _evictions(instance, gaps, columns, values)
+    ]
+    algorithms = [by_speed(task)[0] for task in instance.tasks]
+    for k, columns in model.choices.items():
+        algorithms[k] = max(columns, key=lambda a: float(values[columns[a]]))
+    returning = sorted(evictions, key=lambda eviction: (eviction.returns_at, -eviction.gap[1]))
+    leaving = sorted(evictions, key=lambda eviction: (eviction.leaves_at, eviction.gap[1]))
+    # instants 2i and 2i + 1 are the start and the end of checkpoint i, which takes its memory first
+    holds = [model.checkpoints[one.begins_at // 2] + 1 for one in returning]
+    return Guide(
+        [one.gap for one in returning],
+        [one.gap for one in leaving],
+        algorithms,
+        tentative=not model.linear.integer.any(),
+        holds=holds,
+    )
+
+
+def _evictions(
+    instance: Instance,
+    gaps: tuple[Gap, ...],
+    columns: GapColumns,
+    values: NDArray[np.float64],
+) -> list[_Eviction]:
+    sizes = [instance.blocks[d].bytes for d, _ in gaps]
+    still, gone = values[columns.back] * sum(sizes), values[columns.out] * sum(sizes)
+    absent = float(values[columns.absent].max(initial=0.0)) * sum(sizes)
+    evictions = []
+    so_far = 0.0
+    for gap, size in zip(reversed(gaps), reversed(sizes), strict=True):
+        if absent - so_far < _LEAST * size:
+            break
+        back = columns.first + _last(still > so_far + 0.001 * size) + 1
+        so_far += size
+        begins = columns.first + max(_last(still >= min(so_far, absent) - 0.001 * size), 0)
+        out = columns.ready + _first(gone >= min(so_far, absent) - 0.001 * size)
+        evictions.append(_Eviction(gap, begins, back, out))
+    return evictions
+
+
+def _first(true: NDArray[np.bool_]) -> int:
+    """Where it is true for the first time; at its end, if it never is."""
+    return int(true.argmax()) if true.any() else len(true)
+
+
+def _last(true: NDArray[np.bool_]) -> int:
+    """Where it is true for the last time; before its beginning, if it never is."""
+    return int(true.nonzero()[0].max(initial=-1))

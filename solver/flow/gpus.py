@@ -1,0 +1,253 @@
+"""FLOW for several GPUs: gradients on the engines, and a bus that all share.
+
+FLOW bounds every GPU of a cluster by itself; here it is extended by what they share. Let all GPUs wait for
+the last, so that the intervals of each add up to the iteration. FLOW as a linear program is convex, so the
+mean of all GPUs' points satisfies it, whether they do the same or not, and of the mean the following holds:
+
+- Gradients move on the engines after the tasks that complete them, weights after their last use, and each of
+  the last to be sent has the rest of its way before it.
+- By the time the last GPU has reached an instant, all have moved what they move before it; from then on that
+  GPU needs its least time for the rest. So the bytes before an instant, of all GPUs, pass the bus in the
+  iteration less that time. Seen from the end, so do those after an instant, in the iteration less the least
+  time before it.
+
+Nothing of that is true of the mean where columns are whole: such a model has the gradients and no bus.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import accumulate
+from typing import Unpack
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ...instances.gpus.cluster import SECOND, Cluster, Gradient
+from ...instances.instance import Instance
+from ...validate.bounds.arguments import least_times
+from ...validate.gpus.program import cluster_of, one_gpu
+from ..bounds import Bound
+from ..gradient_bounds import own_passing_ns
+from ..linear.facade import solve_linear
+from ..linear.model import LinearModel, LinearOptions
+from .model import FlowModel, Integrality, bound_name, flow_model, proven
+
+_INSTANTS = 24
+"""At so many instants the bus is looked at before and after."""
+
+
+def cluster_flow_bound(
+    instance: Instance,
+    checkpoints: Sequence[int],
+    *,
+    integrality: Integrality = "none",
+    solver: str = "highs",
+    **options: Unpack[LinearOptions],
+) -> Bound | None:
+    """Bound the makespan of all GPUs by FLOW on some checkpoints.
+
+    Parameters and errors are those of `flow_bound`.
+    """
+    model = cluster_flow_model(instance, checkpoints, integrality)
+    result = solve_linear(model.linear, solver=solver, **options)
+    # prices of the extended model are none of one GPU's, so there is no certificate
+    name = bound_name(integrality, f"gpus-{solver}")
+    return proven(instance, replace(result, duals=None), model, name)
+
+
+def cluster_flow_model(instance: Instance, checkpoints: Sequence[int], integrality: Integrality) -> FlowModel:
+    """Build FLOW for several GPUs on some checkpoints; errors as for `flow_model`."""
+    alone = _on_bus_alone(instance)
+    model = flow_model(one_gpu(alone), checkpoints, integrality)
+    extension = _Extension(alone, cluster_of(alone), model)
+    extension.pass_gradients()
+    if integrality == "none":
+        extension.share_bus()
+    return replace(model, linear=extension.linear())
+
+
+def _on_bus_alone(instance: Instance) -> Instance:
+    """Return the instance with copies that take no less than with the bus to themselves."""
+    cluster = cluster_of(instance)
+
+    def at_least(size: int, time: int) -> int:
+        return max(time, cluster.passing_ns(size, time) - 1) if time else 0
+
+    blocks = tuple(
+        msgspec.structs.replace(
+            b,
+            offload_ns=None if b.offload_ns is None else at_least(b.bytes, b.offload_ns),
+            prefetch_ns=None if b.prefetch_ns is None else at_least(b.bytes, b.prefetch_ns),
+        )
+        for b in instance.blocks
+    )
+    gradients = tuple(
+        msgspec.structs.replace(
+            g, offload_ns=at_least(g.bytes, g.offload_ns), prefetch_ns=at_least(g.bytes, g.prefetch_ns)
+        )
+        for g in cluster.gradients
+    )
+    return msgspec.structs.replace(
+        instance, blocks=blocks, cluster=msgspec.structs.replace(cluster, gradients=gradients)
+    )
+
+
+@dataclass(slots=True)
+class _Extension:
+    """Columns and rows beyond those of a FLOW model; times are in its units.
+
+    The first columns of that model are the lengths of its intervals.
+    """
+
+    instance: Instance
+    cluster: Cluster
+    model: FlowModel
+    columns: int = field(init=False)
+    entries: list[tuple[int, int, float]] = field(default_factory=list)
+    bounds: list[tuple[float, float]] = field(default_factory=list)
+    heads: list[int] = field(init=False)
+    gradients: dict[int, list[Gradient]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.columns = len(self.model.linear.cost)
+        self.heads = [0, *accumulate(least_times(self.instance))]
+        passed_on = self.cluster.gradients if self.cluster.gpus > 1 else ()
+        self.gradients = {}
+        for gradient in sorted(passed_on, key=lambda gradient: gradient.produced_by):
+            self.gradients.setdefault(gradient.produced_by, []).append(gradient)
+
+    @property
+    def intervals(self) -> int:
+        """Their number."""
+        return len(self.model.engine_rows[0])
+
+    def row(self, entries: Sequence[tuple[int, float]], lower: float, upper: float = np.inf) -> None:
+        """Add a row of columns with their values."""
+        row = len(self.model.linear.row_lower) + len(self.bounds)
+        self.entries += ((row, column, value) for column, value in entries)
+        self.bounds.append((lower, upper))
+
+    def from_interval(self, task: int) -> int:
+        """First interval in which something can happen after a task has ended."""
+        checkpoints = self.model.checkpoints
+        i = bisect_left(checkpoints, task)
+        return 2 * i + 2 if i < len(checkpoints) and checkpoints[i] == task else 2 * i
+
+    # --- gradients --------------------------------------------------------------------------------
+
+    def pass_gradients(self) -> None:
+        """Add the gradients: their time on the engines, and the rest of the way of those that come last."""
+        out, back = self.model.engine_rows[0], self.model.engine_rows[-1]
+        later: list[Gradient] = []
+        for task, together in reversed(self.gradients.items()):
+            later += together
+            first = self.from_interval(task)
+            rest = own_passing_ns(self.cluster, later) / self.model.nanoseconds
+            self.row([(j, 1.0) for j in range(first, self.intervals)], rest)
+            if self.cluster.joins_on_host:
+                self._move(out, first, sum(gradient.offload_ns for gradient in together))
+        last_uses: dict[int, int] = {}
+        for gradient in self.cluster.gradients if self.cluster.joins_on_host and self.gradients else ():
+            last = max((gradient.produced_by, *gradient.used_by))
+            last_uses[last] = last_uses.get(last, 0) + gradient.prefetch_ns
+        for task, time in last_uses.items():
+            self._move(back, self.from_interval(task), time)
+
+    def _move(self, engine: NDArray[np.int64], first: int, time: int) -> None:
+        """Add a copy of some time on an engine, in any intervals from the first on."""
+        count = self.intervals - first
+        added = [(self.columns + j, 1.0) for j in range(count)]
+        self.entries += ((int(engine[first + j]), column, value) for j, (column, value) in enumerate(added))
+        self.columns += count
+        self.row(added, time / self.model.nanoseconds)
+
+    # --- the bus ----------------------------------------------------------------------------------
+
+    def share_bus(self) -> None:
+        """Add what all GPUs of a node move, before and after some instants, to what the bus can pass."""
+        model = self.model
+        rows, columns, values = self._entries()
+        whole = [(j, -1.0) for j in range(self.intervals)]
+        directions = zip(model.engine_rows, self._slowest_links(), strict=True)
+        chosen = np.unique(np.linspace(0, self.intervals - 1, _INSTANTS).astype(int)).tolist()
+        for engine, slowest in directions:
+            load = float(slowest * SECOND * self.cluster.node_gpus / self.cluster.bus_bytes_per_second)
+            if load <= 1.0:
+                continue  # the engines pass no more than the bus
+            interval = np.full(int(rows.max()) + 1, -1)
+            interval[engine] = np.arange(self.intervals)
+            at = interval[rows]
+            moves = (at >= 0) & (columns >= self.intervals)
+            for j in chosen:
+                for part, spare in ((at <= j, self._least_after(j)), (at > j, self._least_before(j))):
+                    mine = moves & part
+                    moved = np.bincount(columns[mine], weights=values[mine], minlength=self.columns)
+                    found = [(int(c), load * float(moved[c])) for c in np.flatnonzero(moved)]
+                    self.row([*found, *whole], -np.inf, -spare / model.nanoseconds)
+
+    def _slowest_links(self) -> list[Fraction]:
+        """Per engine, the fewest bytes of a nanosecond's copying."""
+        blocks = self.instance.blocks
+        gradients = [gradient for together in self.gradients.values() for gradient in together]
+        out = [(b.bytes, b.offload_ns) for b in blocks] + [(g.bytes, g.offload_ns) for g in gradients]
+        back = [(b.bytes, b.prefetch_ns) for b in blocks] + [(g.bytes, g.prefetch_ns) for g in gradients]
+        engines = [out + back] if self.instance.engines == "single" else [out, back]
+        return [
+            min((self.cluster.load(size, time) / time for size, time in copies if time), default=Fraction(0))
+            for copies in engines
+        ]
+
+    def _least_before(self, instant: int) -> int:
+        """Nanoseconds before an instant on any GPU; the last instant is the end."""
+        if instant == self.intervals - 1:
+            return self.heads[-1]
+        return self.heads[self.model.checkpoints[instant // 2] + instant % 2]
+
+    def _least_after(self, instant: int) -> int:
+        """Nanoseconds after an instant on any GPU: the rest of the tasks, or what its gradients take.
+
+        Only a task from the instant's checkpoint on has not ended before the instant. One before it may have
+        ended at any time, and its gradient passed: how little time tasks take says nothing of that.
+        """
+        if instant == self.intervals - 1:
+            return 0
+        here, checkpoint = self._least_before(instant), self.model.checkpoints[instant // 2]
+        rests = [self.heads[-1] - here]
+        later: list[Gradient] = []
+        for task, together in reversed(self.gradients.items()):
+            later += together
+            if task >= checkpoint:
+                rests.append(self.heads[task + 1] - here + own_passing_ns(self.cluster, later))
+        return max(rests)
+
+    def linear(self) -> LinearModel:
+        """Return the extended model."""
+        old = self.model.linear
+        new = self.columns - len(old.cost)
+        rows, columns, values = self._entries()
+        order = np.lexsort((columns, rows))
+        return LinearModel(
+            cost=np.concatenate([old.cost, np.zeros(new)]),
+            lower=np.concatenate([old.lower, np.zeros(new)]),
+            upper=np.concatenate([old.upper, np.full(new, np.inf)]),
+            integer=np.concatenate([old.integer, np.zeros(new, dtype=bool)]),
+            rows=rows[order],
+            columns=columns[order],
+            values=values[order],
+            row_lower=np.concatenate([old.row_lower, [lower for lower, _ in self.bounds]]),
+            row_upper=np.concatenate([old.row_upper, [upper for _, upper in self.bounds]]),
+        )
+
+    def _entries(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Rows, columns and values of all entries so far."""
+        old = self.model.linear
+        return (
+            np.concatenate([old.rows, np.array([row for row, _, _ in self.entries], dtype=np.int64)]),
+            np.concatenate([old.columns, np.array([c for _, c, _ in self.entries], dtype=np.int64)]),
+            np.concatenate([old.values, np.array([v for _, _, v in self.entries], dtype=np.float64)]),
+        )

@@ -1,0 +1,383 @@
+"""The method ``flow``: FLOW on more and more checkpoints for the bound, local search for the schedule.
+
+The search sets off from what FLOW evicts and which algorithms it takes. FLOW gets the tasks as checkpoints at
+which its last solution fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ...heuristics.clock import LEAST, until
+from ...heuristics.loading import kernels, loads
+from ...heuristics.methods import Answer, Limits, Refusal, find_method, register
+from ...heuristics.parts import with_parts
+from ...heuristics.search.method import RELAXED_SHARE
+from ...heuristics.search.method import RULES as SEARCH_RULES
+from ...instances.errors import PebblerError
+from ...instances.instance import Instance
+from ...instances.transforms import in_pages, in_parts
+from ...instances.units import format_time
+from ...validate.schedule import Schedule
+from ..bounds import best_bound
+from ..linear.model import LinearModel, LinearResult
+from ..linear.worker import LinearWorker, begin_solver, load_solver
+from ..packing.pack import load_packing, places
+from .checkpoints import Checkpoints
+from .decode import guide_of
+from .model import FlowModel, bound_name, flow_model, proven
+from .stages import DEFAULT, ROUNDS, Stage, Tiling, finest_integrality, stages
+from .windows import Windows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...heuristics.recomputation.search import RerunSearch
+    from ...heuristics.search.search import LocalSearch
+
+_SECONDS = 20.0
+"""Time limit where none is given."""
+
+_GLANCE = 100_000
+"""Tasks that the search simulates between looks at a model."""
+
+_FIRST_SHARE = 0.1
+"""Of a round of the search, before a search without addresses: what is easy is solved by then."""
+
+_BOUND_SHARE = 0.25
+"""Of the time, what the bound that needs no solver may take at most."""
+
+_MODEL_SHARE = 0.8
+"""Of the time left, what a model may take at most: the search sets off from its solution."""
+
+_GRACE = 2.0
+"""Seconds after the time limit that a solver gets to say what it has proven."""
+
+RULES = ("refinement", "hot-checkpoints", "single-peak", "local-search")
+"""What a run can leave out, with recomputation or without: checkpoints where the last solution fails;
+those where memory is tight (they are spread evenly then); the single-peak bound; the search from decoded
+solutions and rules."""
+
+_ALL_RULES = (*RULES, "windows", "unbroken", *SEARCH_RULES)
+"""What it can leave out where tasks run once: also windows, and that long copies are not interrupted."""
+
+_FIRST_METHOD = "modnn"
+"""The rule whose schedule the search starts from."""
+
+_log = logging.getLogger(__name__)
+
+
+@register(
+    "flow",
+    "FLOW (MILP) for the bound, and a local search that it leads for the schedule",
+    "this project",
+    rules=_ALL_RULES,
+)
+@loads(begin_solver, kernels, load_solver, load_packing)
+def flow(instance: Instance, limits: Limits) -> Answer:
+    """Solve FLOW on more and more checkpoints, and search for schedules meanwhile.
+
+    Bounds only rise, schedules only improve. Ends when they meet, or with the time limit; where none is
+    given, after 20 s, or when every task is a checkpoint and the search is calm. Ctrl-C keeps the best. With
+    one worker, models and search take turns; with more, the search runs beside the model.
+
+    Raises
+    ------
+    Refusal
+        For recomputable tasks.
+    """
+    _require_single_runs(instance)
+    return FlowRun(instance, limits).answer()
+
+
+@register(
+    "flow-parts",
+    "flow where tensors are in parts, which leave and come back one by one",
+    "this project",
+    shown="named",
+    transform=with_parts,
+    rules=_ALL_RULES,
+)
+@loads(begin_solver, kernels, load_solver, load_packing)
+def flow_parts(instance: Instance, limits: Limits) -> Answer:
+    """Do what `flow` does, on an instance in parts.
+
+    Raises
+    ------
+    PebblerError
+        Where the tensors are whole.
+    Refusal
+        As `flow`.
+    """
+    if not in_parts(instance):
+        raise PebblerError(
+            f"{instance.name}: its tensors are whole, and flow-parts schedules parts; "
+            "make the file with pebbler instance --parts auto, or take flow"
+        )
+    _require_single_runs(instance)
+    return _PartsRun(instance, limits).answer()
+
+
+def _require_single_runs(instance: Instance) -> None:
+    if any(task.recomputable for task in instance.tasks):
+        raise Refusal("recomputation is not modelled here; take flow-recompute")
+
+
+class FlowRun:
+    """One call of the method.
+
+    Attributes
+    ----------
+    name
+        Of the method.
+    rules
+        Those whose schedules the search starts from.
+    modelled
+        What the models take for the instance: in paged memory, sizes are whole pages.
+    rounds
+        LPs in a row of as many checkpoints, where each leads to the next.
+    thresholds
+        When to build which models.
+    """
+
+    name = "flow"
+    rounds = ROUNDS
+    thresholds = DEFAULT
+    rules: tuple[str, ...] = (_FIRST_METHOD,)
+
+    def __init__(self, instance: Instance, limits: Limits) -> None:
+        kernels(limits)
+        began = time.monotonic()
+        seconds = _SECONDS if limits.time_limit is None else limits.time_limit
+        self.deadline = began + seconds
+        self.instance, self.limits = instance, limits
+        self.modelled = in_pages(instance) if limits.memory == "paged" else instance
+        self.whole = finest_integrality(instance, limits.solver, self.thresholds)
+        with until(began + _BOUND_SHARE * seconds, LEAST):
+            self.bound = best_bound(instance, limits.without, limits.memory)
+        self.best = limits.incumbent
+        self.searches = "local-search" not in limits.without
+        self.refines = "refinement" not in limits.without
+        self.reason = "no schedule was found"
+        self.cut = False
+        self.told: tuple[int | None, int] | None = None
+        self.windows: Windows | None = None
+        self.checkpoints = Checkpoints(self.modelled, 0.0 if "hot-checkpoints" in limits.without else 0.5)
+        with until(max(self.deadline, began + LEAST)):
+            self.search = self._new_search()
+
+    def answer(self) -> Answer:
+        """Run until done; the best schedule and bound, whatever ended it."""
+        stopped_by = "done"
+        rounds = self.rounds if self.refines else 1
+        try:
+            with LinearWorker(self.limits.solver) as worker:
+                self._start()
+                tasks = len(self.instance.tasks)
+                for stage in stages(tasks, self.deadline, self.whole, rounds, self.thresholds):
+                    if self._met() or self._late():
+                        break
+                    if isinstance(stage, Tiling):
+                        self._tile(worker, stage)
+                    else:
+                        self._solve(worker, stage)
+            while self.search is not None and self.searches and not (self._met() or self._late()):
+                if self.search.done and self.limits.time_limit is None:
+                    break
+                self._search()
+            if not self._met() and (self._late() or self.cut):
+                stopped_by = "time limit"
+        except KeyboardInterrupt:
+            stopped_by = "interrupted"
+        best = self._schedule()
+        return Answer(
+            best,
+            self.reason if best is None else stopped_by,
+            self.bound.lower_bound_ns,
+            self.bound.bound_by,
+            self.bound.certificate,
+        )
+
+    def _new_search(self) -> LocalSearch | RerunSearch | None:
+        from ...heuristics.search.contiguous import new_search  # with it comes Numba
+
+        limits = self.limits
+        rules = limits.without & set(SEARCH_RULES)
+        try:
+            return new_search(self.instance, limits.memory, limits.seed, rules, self._places)
+        except Refusal as refusal:
+            self.reason = str(refusal)
+            return None
+
+    def _places(
+        self, lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int
+    ) -> Sequence[int] | None:
+        """Find places until the deadline."""
+        with until(self.deadline, LEAST):
+            return places(lifetimes, capacity, alignment)
+
+    def _new_windows(self) -> Windows | None:
+        return Windows(self.modelled, self.whole)
+
+    def _start(self) -> None:
+        """Start the search from the warm start and from a rule's schedule."""
+        found = [] if self.limits.warm_start is None else [self.limits.warm_start]
+        for rule in self.rules:
+            try:
+                with until(self.deadline, LEAST if rule == _FIRST_METHOD else 0.0):
+                    ruled = find_method(rule).call(self.instance, self.limits).schedule
+            except Refusal as refusal:
+                if rule == _FIRST_METHOD:
+                    self.reason = str(refusal)
+                continue
+            if ruled is not None:
+                found.append(ruled)
+                if self.best is None or ruled.makespan_ns < self.best.makespan_ns:
+                    self.best = ruled
+        from ...heuristics.search.contiguous import ContiguousSearch
+        from ...heuristics.search.search import LocalSearch
+
+        if self.search is None:
+            return
+        self._tell()
+        for start in found:
+            self.search.offer(start)
+        if isinstance(self.search, LocalSearch) and self.searches:
+            self._search(_FIRST_SHARE)
+            if isinstance(self.search, ContiguousSearch) and not self._met():
+                seconds = RELAXED_SHARE * (self.deadline - time.monotonic())
+                self.search.lead(seconds, self.bound.lower_bound_ns)
+        if self.limits.workers == 1:  # else it goes on beside the models
+            self._search()
+
+    def _solve(self, worker: LinearWorker, stage: Stage) -> None:
+        """Solve a model, for its bound and for what it decides."""
+        checkpoints = self.checkpoints.choose(stage.count)
+        linear, take = self._model(checkpoints, stage)
+        result = self._solved(worker, linear, stage.time_limit)
+        if result is not None:
+            self.cut = self.cut or result.status not in ("optimal", "infeasible")
+            take(result)
+            self._tell()
+        _log.info("%s: %d checkpoints, %s: %s", self.name, len(checkpoints), stage.integrality, self)
+        if self.limits.workers == 1 and stage.integrality == self.whole:
+            self._search()
+
+    def _tile(self, worker: LinearWorker, stage: Tiling) -> None:
+        """Solve windows, for the models after them."""
+        if self.windows is None and "windows" not in self.limits.without:
+            self.windows = self._new_windows()
+        if self.windows is None:
+            return
+        self.windows.prove(
+            stage.length,
+            stage.time_limit,
+            lambda model, seconds: self._solved(worker, model, seconds),
+            ends=stage.ends,
+        )
+        _log.info("%s: windows of %d tasks: %d known", self.name, stage.length, len(self.windows.known))
+
+    def _solved(self, worker: LinearWorker, linear: LinearModel, seconds: float) -> LinearResult | None:
+        """Solve a model while the search goes on; None where that made it needless."""
+        if self.search is not None and self.searches:
+            seconds = min(seconds, _MODEL_SHARE * (self.deadline - time.monotonic()))
+        worker.start(
+            linear,
+            time_limit=seconds,
+            workers=self.limits.workers,
+            seed=self.limits.seed,
+            log=self.limits.log,
+        )
+        while self.limits.workers > 1 and self.search is not None and self.searches and not worker.done():
+            if self._met() or self._late():
+                break
+            self.search.run(work=_GLANCE)
+            self._tell()
+        return None if self._met() else self._result(worker)
+
+    def _result(self, worker: LinearWorker) -> LinearResult:
+        """What the solver said; a solver that goes on after the time limit is stopped."""
+        try:
+            return worker.result(max(self.deadline - time.monotonic(), 0.0) + _GRACE)
+        except TimeoutError:
+            worker.stop()
+            return worker.result()
+
+    def _model(
+        self, checkpoints: list[int], stage: Stage
+    ) -> tuple[LinearModel, Callable[[LinearResult], None]]:
+        """A model, and what is to be done with its result."""
+        windows = self.windows.known if stage.windowed and self.windows is not None else ()
+        unbroken = stage.unbroken and "unbroken" not in self.limits.without
+        model = flow_model(
+            self.modelled,
+            checkpoints,
+            stage.integrality,
+            windows,
+            unbroken=unbroken,
+            long=self.thresholds.long,
+        )
+        return model.linear, lambda result: self._take(stage, model, result)
+
+    def _take(self, stage: Stage, model: FlowModel, result: LinearResult) -> None:
+        found = proven(self.modelled, result, model, bound_name(stage.integrality, self.limits.solver))
+        if found is not None:
+            self.bound = self.bound.raised(found)
+        if stage.leads and self.refines:
+            self.checkpoints.learn(model, result)
+        from ...heuristics.search.search import LocalSearch
+
+        if result.values is None or not isinstance(self.search, LocalSearch):
+            return
+        large = len(self.instance.tasks) > self.thresholds.large
+        if stage.integrality != "none" or large:  # else whole models come soon
+            self.search.suggest(guide_of(self.modelled, model, result.values))
+
+    def _search(self, share: float = 1.0) -> None:
+        """Search for a share of a round."""
+        if self.search is not None and self.searches and not self._met():
+            self.search.run(self.deadline - time.monotonic(), int(share * self.search.round))
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell what is better than before."""
+        known = self._makespan_ns(), self.bound.lower_bound_ns
+        if known != self.told and self.limits.on_better is not None:
+            self.limits.on_better(*known)
+        self.told = known
+
+    def _makespan_ns(self) -> int | None:
+        found = [] if self.best is None else [self.best.makespan_ns]
+        if self.search is not None and self.search.makespan_ns is not None:
+            found.append(self.search.makespan_ns)
+        return min(found, default=None)
+
+    def _met(self) -> bool:
+        """Whether nothing is left to be found out: the bound meets the schedule."""
+        makespan = self._makespan_ns()
+        return makespan is not None and self.bound.meets(makespan)
+
+    def _late(self) -> bool:
+        return time.monotonic() >= self.deadline
+
+    def _schedule(self) -> Schedule | None:
+        found = None if self.search is None else self.search.schedule(self.name)
+        if found is not None and (self.best is None or found.makespan_ns < self.best.makespan_ns):
+            return found
+        return None if self.best is None else replace(self.best, method=self.name)
+
+    def __str__(self) -> str:
+        makespan = self._makespan_ns()
+        made = "no schedule yet" if makespan is None else format_time(makespan)
+        return f"{made}, bound {format_time(self.bound.lower_bound_ns)} ({self.bound.bound_by})"
+
+
+class _PartsRun(FlowRun):
+    """The same where tensors are in parts."""
+
+    name = "flow-parts"

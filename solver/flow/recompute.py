@@ -1,0 +1,464 @@
+"""FLOW with recomputation: what runs again in an interval beside what is copied in it.
+
+As in `flow`, memory is accounted for at both instants of some checkpoints, which are first runs here, and
+every choice of them bounds the problem from below. In the intervals between checkpoints tasks may run again.
+Of each version of a block, at each instant: how much of it is there to be read (`valid`), whether it takes
+memory (`present`), how much of it is out on the host. In an interval it becomes valid as far as it is
+prefetched, or wholly by a run of its producer. What is absent is out, or is made again before it is used
+next. Left out are that copies are not interrupted, memory between instants (and so while tasks run again),
+and how often a task runs again within an interval, if it does.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...heuristics.choices import by_speed
+from ...heuristics.gaps import Gap, Guide, gaps_of
+from ...heuristics.recomputation.reruns import Plan, Run, stages_of, unrolled, useful
+from ...instances.instance import Instance
+from ...instances.memory import footprint
+from ...validate.bounds.arguments import fitting, least_times
+from ...validate.bounds.reruns import RerunKey, rerun_intervals
+from ..bounds import Bound
+from ..linear.facade import solve_linear
+from ..linear.model import LinearOptions, LinearResult, ModelBuilder
+from ..scaling import copies_ns, size_unit, slowest_ns, time_unit
+from .model import Integrality, PricedModel, proven_by, tasks_of
+
+
+@dataclass(frozen=True, slots=True)
+class VersionColumns:
+    """Columns of a version of a block by instant or interval; out of their range there are none.
+
+    Attributes
+    ----------
+    first
+        The first instant after it is written.
+    present, valid
+        From that instant on: whether it takes memory, and how much of it can be read.
+    out
+        By interval: how much of it is on the host when the interval ends.
+    """
+
+    first: int
+    present: tuple[int, ...]
+    valid: tuple[int, ...]
+    out: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputeModel(PricedModel):
+    """FLOW with recomputation as a linear model.
+
+    Attributes
+    ----------
+    again
+        Per task and interval, whether it runs again in it.
+    versions
+        Per block and number of its version.
+    block_rows
+        Per row, the block of whose version it is, or -1.
+    """
+
+    again: dict[Run, int]
+    versions: dict[tuple[int, int], VersionColumns]
+    block_rows: NDArray[np.int64]
+
+
+def recompute_bound(
+    instance: Instance,
+    checkpoints: Sequence[int],
+    *,
+    integrality: Integrality = "none",
+    solver: str = "highs",
+    **options: Unpack[LinearOptions],
+) -> Bound | None:
+    """Bound the makespan by FLOW with recomputation on some checkpoints; options are those of `solve_linear`.
+
+    Returns
+    -------
+    Bound or None
+        None when the solver gives no bound (a limit).
+    """
+    model = recompute_model(instance, checkpoints, integrality)
+    result = solve_linear(model.linear, solver=solver, **options)
+    return proven_with_reruns(instance, result, model, integrality, solver)
+
+
+def proven_with_reruns(
+    instance: Instance, result: LinearResult, model: RecomputeModel, integrality: Integrality, solver: str
+) -> Bound | None:
+    """Turn what a solver has proven into a bound in nanoseconds, as `flow.proven` does."""
+    models = {"none": "lp", "algorithms": "partial", "all": "milp"}
+    name = f"flow-recompute-{models[integrality]}-{solver}"
+    reruns = {} if result.duals is None else _rerun_prices(instance, model, result.duals)
+    return proven_by(instance, result, model, name, name, reruns)
+
+
+def _rerun_prices(
+    instance: Instance, model: RecomputeModel, duals: NDArray[np.float64]
+) -> dict[RerunKey, float]:
+    """What second runs are paid for a byte that they write, and pay for one that they read; nanoseconds."""
+    linear = model.linear
+    runs = dict(zip(model.again.values(), model.again, strict=True))
+    prices: dict[RerunKey, float] = defaultdict(float)
+    own = np.isin(linear.columns, list(runs)) & (model.block_rows[linear.rows] >= 0)
+    for row, column, value in zip(linear.rows[own], linear.columns[own], linear.values[own], strict=True):
+        d = int(model.block_rows[row])
+        worth = float(duals[row] * abs(value)) * model.nanoseconds / instance.blocks[d].bytes
+        prices[*runs[int(column)], d] += max(worth, 0.0)
+    return prices
+
+
+def recompute_model(
+    instance: Instance, checkpoints: Sequence[int], integrality: Integrality
+) -> RecomputeModel:
+    """Build FLOW with recomputation on some checkpoints.
+
+    Raises
+    ------
+    ValueError
+        When a checkpoint is no task.
+    """
+    return _Model(instance, tuple(tasks_of(instance, checkpoints)), integrality).build()
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version of a block: who writes it (-1: it is there from the start), and who updates it next."""
+
+    block: int
+    number: int
+    writer: int
+    until: int | None
+
+
+@dataclass(slots=True)
+class _Model:
+    instance: Instance
+    checkpoints: tuple[int, ...]
+    integrality: Integrality
+    builder: ModelBuilder = field(default_factory=ModelBuilder, init=False)
+    choices: dict[int, dict[int, int]] = field(default_factory=dict, init=False)
+    again: dict[Run, int] = field(default_factory=dict, init=False)
+    versions: dict[tuple[int, int], VersionColumns] = field(default_factory=dict, init=False)
+    ns: float = field(init=False)
+    size: float = field(init=False)
+    memory: NDArray[np.int64] = field(init=False)
+    out: NDArray[np.int64] = field(init=False)
+    back: NDArray[np.int64] = field(init=False)
+
+    def build(self) -> RecomputeModel:
+        instance, builder, count = self.instance, self.builder, len(self.checkpoints)
+        total = len(instance.tasks)
+        least = least_times(instance)
+        before = [0, *accumulate(least)]
+        slowest = slowest_ns(fitting(instance, k) for k in self.checkpoints)
+        self.ns = time_unit(before[-1], copies_ns(instance.blocks) + slowest)
+        sizes = (
+            block.bytes
+            for block, uses in zip(instance.blocks, instance.uses, strict=True)
+            if uses or block.finally_ == "device"
+        )
+        workspaces = (a.workspace_bytes for k in self.checkpoints for a in fitting(instance, k))
+        self.size = size_unit(instance.pool_bytes, (*sizes, *workspaces))
+
+        # intervals: the first runs that are skipped between checkpoints, and all second runs
+        starts = [0, *(k + 1 for k in self.checkpoints)]
+        ends = [*self.checkpoints, total]
+        lengths = np.zeros(2 * count + 1)
+        lengths[0::2] = [
+            (before[end] - before[start]) / self.ns for start, end in zip(starts, ends, strict=True)
+        ]
+        delta = builder.columns(2 * count + 1, lower=lengths, cost=1.0)
+        work = builder.rows(2 * count + 1, lower=lengths)
+        builder.entries(work, delta, 1.0)
+        whole = self.integrality != "none"
+        for k, j in sorted(self._possible()):
+            self.again[k, j] = int(builder.columns(1, upper=1.0, integer=whole)[0])
+            builder.entries(work[j], self.again[k, j], -least[k] / self.ns)
+
+        # memory at both instants of each checkpoint, and the choice of its algorithm
+        fixed = np.array(
+            [instance.pool_bytes - footprint(instance, k) for k in self.checkpoints], dtype=float
+        )
+        self.memory = builder.rows(2 * count, upper=np.repeat(fixed, 2) / self.size)
+        for i, k in enumerate(self.checkpoints):
+            algorithms = fitting(instance, k)
+            choice = builder.columns(len(algorithms), upper=1.0, integer=self.integrality != "none")
+            indices = map(instance.tasks[k].algorithms.index, algorithms)
+            self.choices[k] = dict(zip(indices, choice.tolist(), strict=True))
+            builder.entries(builder.rows(1, lower=1.0, upper=1.0), choice, 1.0)
+            builder.entries(work[2 * i + 1], choice, [-a.duration_ns / self.ns for a in algorithms])
+            for instant in (2 * i, 2 * i + 1):
+                scratch = [a.workspace_bytes / self.size for a in algorithms]
+                builder.entries(self.memory[instant], choice, scratch)
+
+        # engines: what is moved in an interval fits its length
+        self.out = builder.rows(2 * count + 1, upper=0.0)
+        single = instance.engines == "single"
+        self.back = self.out if single else builder.rows(2 * count + 1, upper=0.0)
+        for rows in (self.out,) if single else (self.out, self.back):
+            builder.entries(rows, delta, -1.0)
+        readers = self._readers()
+        owners = [np.full(builder.row_count, -1)]
+        for version in _versions(instance):
+            before_it = builder.row_count
+            self._add(version, readers[version.block, version.number])
+            owners.append(np.full(builder.row_count - before_it, version.block))
+        return RecomputeModel(
+            linear=builder.build(),
+            nanoseconds=self.ns,
+            bytes=self.size,
+            checkpoints=self.checkpoints,
+            choices=self.choices,
+            memory_rows=self.memory,
+            engine_rows=(self.out,) if single else (self.out, self.back),
+            again=self.again,
+            versions=self.versions,
+            block_rows=np.concatenate(owners),
+        )
+
+    def _possible(self) -> set[Run]:
+        """Tasks that may run again, with the intervals in which they may, and in which it can be of use."""
+        last = _last_uses(self.instance)
+        return {
+            (k, j)
+            for k, intervals in rerun_intervals(self.instance, self.checkpoints).items()
+            for j in intervals
+            if last[k] > k and j <= _before(self.checkpoints, last[k])
+        }
+
+    def _readers(self) -> dict[tuple[int, int], set[Run]]:
+        """Per version of a block, the second runs that read it."""
+        readers: dict[tuple[int, int], set[Run]] = defaultdict(set)
+        for k, j in self.again:
+            for d in self.instance.tasks[k].inputs:
+                readers[d, bisect_left(self.instance.writers[d], k)].add((k, j))
+        return readers
+
+    def _add(self, version: _Version, readers: set[Run]) -> None:
+        """Columns and rows of a version of a block."""
+        instance, builder, d = self.instance, self.builder, version.block
+        block, count = instance.blocks[d], len(self.checkpoints)
+        bytes_ = block.bytes / self.size
+        first = 0 if version.writer < 0 else 2 * bisect_left(self.checkpoints, version.writer)
+        if version.writer >= 0 and _at(self.checkpoints, version.writer) != first:
+            first += 2  # it is among the blocks of that checkpoint
+        begin = bisect_right(instance.uses[d], version.writer)
+        end = None if version.until is None else bisect_right(instance.uses[d], version.until)
+        uses = instance.uses[d][begin:end]
+        last_version = version.until is None
+        wanted = {_at(self.checkpoints, k) for k in uses}
+        if last_version and block.finally_ == "device":
+            wanted.add(2 * count)
+        leaves = last_version and block.finally_ == "host" and version.writer >= 0
+        horizon = max([*wanted, *(j for _, j in readers)], default=-1)
+        instants = range(first, max(horizon, first))
+        touched = {i for k in uses for i in self._instants(k)}
+
+        # what is valid takes memory; at checkpoints that touch the block, it is valid
+        there = np.array([float(i in touched) for i in instants])
+        whole = self.integrality == "all"
+        present = builder.columns(len(instants), lower=there, upper=1.0, integer=whole)
+        valid = builder.columns(len(instants), lower=there, upper=1.0)
+        builder.entries(rows := builder.rows(len(instants), lower=0.0), present, 1.0)
+        builder.entries(rows, valid, -1.0)
+        for i, column in zip(instants, present.tolist(), strict=True):
+            if i not in touched:
+                builder.entries(self.memory[i], column, bytes_)
+
+        # copies: out once, and back as often as it pays
+        held = version.writer < 0  # the host has it
+        out: dict[int, int] = {}
+        end = 2 * count if leaves else horizon
+        if not held and block.offload_ns is not None and first <= end:
+            span = range(first, end + 1)
+            lower = np.array([float(leaves and j == end) for j in span])
+            columns = builder.columns(len(span), lower=lower, upper=1.0)
+            out = dict(zip(span, columns.tolist(), strict=True))
+            builder.entries(rows := builder.rows(len(columns) - 1, lower=0.0), columns[1:], 1.0)
+            builder.entries(rows, columns[:-1], -1.0)
+            rate = block.offload_ns / self.ns
+            builder.entries(self.out[first : end + 1], columns, rate)
+            builder.entries(self.out[first + 1 : end + 1], columns[:-1], -rate)
+        back: dict[int, int] = {}
+        if block.prefetch_ns is not None and (held or out):
+            begin = first if version.writer < 0 else first + 1
+            span = range(begin, horizon + 1)
+            columns = builder.columns(len(span), upper=1.0)
+            back = dict(zip(span, columns.tolist(), strict=True))
+            builder.entries(self.back[begin : horizon + 1], columns, block.prefetch_ns / self.ns)
+            if not held:
+                builder.entries(rows := builder.rows(len(span), lower=0.0), [out[j] for j in span], 1.0)
+                builder.entries(rows, columns, -1.0)
+
+        maker = version.writer if version.number == 1 and d in self._outputs(version.writer) else -1
+
+        def arrives(row: NDArray[np.int64], j: int) -> None:
+            """What makes it valid in an interval: what was so before, is prefetched, or is made again."""
+            terms = [valid[j - 1 - first]] if 0 <= j - 1 - first < len(instants) else []
+            terms += [column for column in (back.get(j), self.again.get((maker, j))) if column is not None]
+            if terms:
+                builder.entries(row, terms, 1.0)
+
+        arrived = 0 if version.writer < 0 else first
+        fresh = version.writer >= 0 or block.initially == "device"  # valid at the first instant without more
+        for i in instants:
+            if i > first or not fresh:
+                row = builder.rows(1, lower=0.0)
+                arrives(row, i)
+                builder.entries(row, valid[i - first], -1.0)
+        for j in sorted(wanted):
+            if j > arrived or not fresh:
+                arrives(builder.rows(1, lower=1.0), j)
+        for k, j in sorted(readers):
+            if j > arrived or not fresh:
+                row = builder.rows(1, lower=0.0)
+                arrives(row, j)
+                builder.entries(row, self.again[k, j], -1.0)
+
+        # what is absent is out, or is made again before it is used next
+        if not held:
+            following = sorted({*wanted, *([2 * count] if leaves else [])})
+            for i in instants:
+                until = next((j for j in following if j > i), None)
+                if until is None or i in touched:
+                    continue
+                row = builder.rows(1, lower=1.0)
+                made = [self.again[maker, j] for j in range(i + 1, until + 1) if (maker, j) in self.again]
+                terms = [present[i - first], *([out[i]] if i in out else []), *made]
+                builder.entries(row, terms, 1.0)
+        self.versions[d, version.number] = VersionColumns(
+            first, tuple(present.tolist()), tuple(valid.tolist()), out
+        )
+
+    def _outputs(self, k: int) -> tuple[int, ...]:
+        return self.instance.tasks[k].outputs
+
+    def _instants(self, k: int) -> tuple[int, ...]:
+        """Both instants of a task that is a checkpoint."""
+        j = _at(self.checkpoints, k)
+        return (j - 1, j) if j % 2 else ()
+
+
+def _versions(instance: Instance) -> Iterator[_Version]:
+    """Versions of blocks: what is there from the start, then what each writer leaves."""
+    for d, block in enumerate(instance.blocks):
+        writers = instance.writers[d]
+        there = block.initially != "absent"
+        for number in range(0 if there else 1, len(writers) + 1):
+            until = writers[number] if number < len(writers) else None
+            yield _Version(d, number, writers[number - 1] if number else -1, until)
+
+
+def _last_uses(instance: Instance) -> list[int]:
+    """Per task, the last stage in which it can be of use to run it again; -1: none."""
+    needed = [
+        len(instance.tasks) if block.finally_ == "device" else max(uses, default=-1)
+        for block, uses in zip(instance.blocks, instance.uses, strict=True)
+    ]
+    last = [-1] * len(instance.tasks)
+    for k in reversed(range(len(instance.tasks))):
+        task = instance.tasks[k]
+        if task.recomputable:
+            last[k] = max((needed[d] for d in task.outputs), default=-1)
+            for d in task.inputs:
+                needed[d] = max(needed[d], last[k])
+    return last
+
+
+# --- what a solution decides ----------------------------------------------------------------------------
+
+
+def decided(instance: Instance, model: RecomputeModel, values: NDArray[np.float64]) -> tuple[Plan, Guide]:
+    """Read a solution: what runs again, by half or more, and a guide to the transfers beside it."""
+    plan = useful(instance, _plan(instance, model, values))
+    again = unrolled(instance, plan)
+    algorithms = [by_speed(task)[0] for task in again.instance.tasks]
+    for i, (k, t) in enumerate(again.runs):
+        if k == t and k in model.choices:
+            columns = model.choices[k]
+            algorithms[i] = max(columns, key=lambda a: float(values[columns[a]]))
+    leaves: dict[Gap, int] = {}
+    returns: dict[Gap, int] = {}
+    for (copy, after), until in gaps_of(again.instance).items():
+        since = again.runs[after] if after >= 0 else None
+        upto = again.runs[until] if until < len(again.runs) else None
+        columns_of = model.versions.get(
+            (again.copies[copy][0], _number(instance, again.copies[copy][0], since))
+        )
+        if columns_of is None:
+            continue
+        first, last = _instants(model.checkpoints, since, upto)
+        absent = [
+            i
+            for i, column in enumerate(columns_of.present, columns_of.first)
+            if first <= i <= last and values[column] < 0.5
+        ]
+        if absent:
+            out = [j for j, column in columns_of.out.items() if values[column] > 0.999]
+            leaves[copy, after] = min(out, default=absent[0])
+            returns[copy, after] = absent[-1]
+    return plan, Guide(
+        sorted(returns, key=lambda gap: returns[gap]), sorted(leaves, key=lambda gap: leaves[gap]), algorithms
+    )
+
+
+def _plan(instance: Instance, model: RecomputeModel, values: NDArray[np.float64]) -> Plan:
+    """What runs again, as late in its interval as what reads it allows."""
+    allowed = stages_of(instance)
+    plan: set[Run] = set()
+    for k, j in sorted(model.again, reverse=True):
+        if values[model.again[k, j]] < 0.5:
+            continue
+        stages = [
+            t
+            for t, stage in enumerate(allowed)
+            if k in stage and k != t and _before(model.checkpoints, t) == j
+        ]
+        made = set(instance.tasks[k].outputs)
+        reading = [t for t in stages if t < len(instance.tasks) and made & set(instance.tasks[t].inputs)]
+        reading += [t for other, t in plan if t in stages and made & set(instance.tasks[other].inputs)]
+        plan.add((k, min(reading, default=stages[-1])))
+    return frozenset(plan)
+
+
+def _number(instance: Instance, d: int, since: Run | None) -> int:
+    """Number of the version of a block that is there after a run."""
+    if since is None:
+        return 0
+    k, t = since
+    return (bisect_right if k == t else bisect_left)(instance.writers[d], t)
+
+
+def _before(checkpoints: Sequence[int], t: int) -> int:
+    """The interval of the second runs of stage t, which come before the first run of task t."""
+    return 2 * bisect_left(checkpoints, t)
+
+
+def _at(checkpoints: Sequence[int], k: int) -> int:
+    """The interval in which task k runs for the first time."""
+    i = bisect_left(checkpoints, k)
+    return 2 * i + (i < len(checkpoints) and checkpoints[i] == k)
+
+
+def _instants(checkpoints: Sequence[int], since: Run | None, until: Run | None) -> tuple[int, int]:
+    """First and last instant after one run and before another; None: the start, the end."""
+    first, last = 0, 2 * len(checkpoints) - 1
+    if since is not None:
+        j = _at(checkpoints, since[1]) if since[0] == since[1] else _before(checkpoints, since[1])
+        first = j + j % 2
+    if until is not None:
+        j = _at(checkpoints, until[1]) if until[0] == until[1] else _before(checkpoints, until[1])
+        last = j - 1 - j % 2
+    return first, last

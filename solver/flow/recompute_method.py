@@ -1,0 +1,95 @@
+"""The method ``flow-recompute``: as ``flow``, with recomputation beside transfers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...heuristics.loading import kernels, loads
+from ...heuristics.methods import Answer, Limits, Refusal, register
+from ...heuristics.recomputation.reruns import staying
+from ...heuristics.recomputation.rules import planned
+from ...heuristics.search.method import RULES as SEARCH_RULES
+from ...instances.instance import Instance
+from ..bounds import Bound
+from ..linear.model import LinearModel, LinearResult
+from ..linear.worker import begin_solver, load_solver
+from ..packing.pack import load_packing
+from .method import RULES, FlowRun
+from .recompute import RecomputeModel, decided, proven_with_reruns, recompute_model
+from .stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...heuristics.recomputation.search import RerunSearch
+
+
+_TRANSFERS = "transfers"
+"""The rule to leave out for recomputation alone."""
+
+
+@register(
+    "flow-recompute",
+    "as flow, with recomputation beside transfers: forward tasks may run again",
+    "this project",
+    shown="named",
+    transform=planned,
+    rules=(*RULES, *SEARCH_RULES, _TRANSFERS),
+)
+@loads(begin_solver, kernels, load_solver, load_packing)
+def flow_recompute(instance: Instance, limits: Limits) -> Answer:
+    """Solve FLOW with recomputation on more and more checkpoints, and search for schedules meanwhile.
+
+    It ends as `flow` does. Where no task may run again, it is `flow` with another model. Without transfers
+    it copies only what must be copied, and proves nothing beyond the compute time.
+    """
+    if _TRANSFERS in limits.without:
+        return _Alone(staying(instance), limits).answer()
+    return _Run(instance, limits).answer()
+
+
+class _Run(FlowRun):
+    """One call of the method."""
+
+    name = "flow-recompute"
+    rounds = 1
+    reruns: RerunSearch | None = None
+    rules = ("modnn", "memonger-rule", "superneurons-rule", "knapsack-rule")
+
+    def _new_search(self) -> RerunSearch | None:
+        from ...heuristics.recomputation.search import RerunSearch  # with it comes Numba
+
+        limits = self.limits
+        rules = limits.without & set(SEARCH_RULES)
+        try:
+            self.reruns = RerunSearch(self.instance, limits.memory, limits.seed, rules)
+        except Refusal as refusal:
+            self.reason = str(refusal)
+        return self.reruns
+
+    def _new_windows(self) -> None:
+        return None  # they rest on runs that are not repeated
+
+    def _model(
+        self, checkpoints: list[int], stage: Stage
+    ) -> tuple[LinearModel, Callable[[LinearResult], None]]:
+        model = recompute_model(self.modelled, checkpoints, stage.integrality)
+        return model.linear, lambda result: self._decide(stage, model, result)
+
+    def _decide(self, stage: Stage, model: RecomputeModel, result: LinearResult) -> None:
+        """Take what the solver has proven, and lead the search by what its solution decides."""
+        found = proven_with_reruns(self.modelled, result, model, stage.integrality, self.limits.solver)
+        if found is not None:
+            self._prove(found)
+        if result.values is not None and stage.integrality == self.whole and self.reruns is not None:
+            self.reruns.offer_plan(*decided(self.modelled, model, result.values))
+
+    def _prove(self, found: Bound) -> None:
+        self.bound = self.bound.raised(found)
+
+
+class _Alone(_Run):
+    """One call of the method without transfers: what it proves of them is not said of the instance."""
+
+    def _prove(self, found: Bound) -> None:
+        """Leave the bound as it is."""

@@ -1,0 +1,144 @@
+"""Windows: the least time of stretches of tasks, each by itself, as rows for FLOW on all of them.
+
+Checkpoints are few where tasks are many, and between them FLOW sees neither memory nor evictions. But what
+holds a deep network up is local: a layer waits for room, and the next one waits for the same. FLOW with every
+task of a stretch as a checkpoint, and with all copies before and after it for nothing, bounds the time that
+the stretch takes in every schedule; stretches of repeated layers have the same model, which is solved once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from itertools import accumulate
+
+from ...instances.instance import Instance
+from ...instances.memory import fastest, live_ranges
+from ...validate.bounds.arguments import least_times
+from ..linear.model import LinearModel, LinearResult
+from ..scaling import proven_ns
+from .model import Integrality, Window, fixed_blocks, window_model
+
+_SHARE, _SHARE_OF_ENDS = 0.25, 0.5
+"""Of the time for all windows of a length, what one may take, so that a hard one leaves time to the others.
+The second is for where there are two."""
+
+
+class Windows:
+    """What is known of the stretches of an instance.
+
+    Parameters
+    ----------
+    instance
+        Without recomputable tasks.
+    integrality
+        What is whole in the models.
+
+    Attributes
+    ----------
+    known
+        Stretches that take longer than the least times of their tasks.
+    """
+
+    def __init__(self, instance: Instance, integrality: Integrality) -> None:
+        self.known: list[Window] = []
+        self._instance, self._integrality = instance, integrality
+        self._before = [0, *accumulate(least_times(instance))]
+        self._bounds: dict[bytes, float] = {}  # in the units of each model
+        self._live = live_ranges(instance)
+        self._scratch = [algorithm.workspace_bytes for algorithm in fastest(instance)]
+        self._fixed = fixed_blocks(instance)
+
+    def prove(
+        self,
+        length: int,
+        seconds: float,
+        solve: Callable[[LinearModel, float], LinearResult | None],
+        *,
+        ends: bool = False,
+    ) -> None:
+        """Cut the tasks into stretches, and bound the time of each in which not all that it uses fits.
+
+        The last tasks are a stretch, too, whose engine of prefetches is also bounded in how long it is idle:
+        what they use has to come back, and nothing else is left to come.
+
+        Parameters
+        ----------
+        length
+            Tasks of a stretch.
+        seconds
+            Time for all of them. What is not proven by then stays unknown.
+        solve
+            Solves a model within some seconds; returns None to end early.
+        ends
+            Whether only the last and the first tasks are stretches, and their time is all that is bounded.
+        """
+        deadline = time.monotonic() + seconds
+        share = _SHARE_OF_ENDS if ends else _SHARE
+
+        def least(first: int, until: int, *, idle: bool) -> int | None:
+            """Least time of a stretch, 0 while nothing is known of it; None to end early."""
+            model = window_model(self._instance, first, until, self._integrality, self._before, idle=idle)
+            key = _digest(model.linear)
+            left = deadline - time.monotonic()
+            if key not in self._bounds and left > 0:
+                result = solve(model.linear, min(left, share * seconds))
+                if result is None:
+                    return None
+                self._bounds[key] = result.bound
+            bound = self._bounds.get(key, -math.inf)
+            columns = len(model.linear.cost)
+            return proven_ns(bound, columns, model.nanoseconds) if math.isfinite(bound) else 0
+
+        total = len(self._instance.tasks)
+        last = max(total - length, 0)
+        tail = (last, total, False)
+        if ends:
+            stretches = [tail, (0, min(length, total), False)]
+        else:
+            firsts = range(0, total, length)
+            cut = [(first, min(first + length, total), False) for first in firsts]
+            stretches = [(last, total, True), tail, *cut]
+        for first, until, idle in stretches:
+            if self._fits(max(first - 1, 0), until):
+                continue
+            least_ns = least(first, until, idle=idle)
+            if least_ns is None:
+                return
+            plain = 0 if idle else self._before[until] - self._before[first]
+            window = Window(first, until, least_ns, idle)
+            if least_ns > plain and window not in self.known:
+                self.known.append(window)
+
+    def _fits(self, first: int, until: int) -> bool:
+        """Whether the fastest algorithms fit beside what a stretch uses and what cannot leave.
+
+        All else leaves before it and comes back after it, at no cost to the stretch.
+        """
+        instance = self._instance
+        kept = self._fixed.union(*(instance.tasks[k].blocks for k in range(first, until)))
+        change = [0] * (until - first + 1)
+        for d in kept:
+            live = self._live[d]
+            if live.start < until and live.stop > first:
+                change[max(live.start, first) - first] += instance.blocks[d].bytes
+                change[min(live.stop, until) - first] -= instance.blocks[d].bytes
+        scratch = self._scratch[first:until]
+        return all(
+            live + size <= instance.pool_bytes
+            for live, size in zip(accumulate(change[:-1]), scratch, strict=True)
+        )
+
+
+def _digest(model: LinearModel) -> bytes:
+    """Of all that a solver is given: models with the same have the same bound, in their own units."""
+    arrays = (
+        model.cost, model.lower, model.upper, model.integer, model.rows, model.columns, model.values,
+        model.row_lower, model.row_upper,
+    )  # fmt: skip
+    seen = hashlib.sha256()
+    for array in arrays:
+        seen.update(len(array).to_bytes(8) + array.tobytes())
+    return seen.digest()

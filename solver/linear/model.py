@@ -1,0 +1,177 @@
+"""Linear and integer programs: columns, rows, and what a solver says of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+MATH_OPT_SOLVERS = ("highs", "scip", "glop", "pdlp")
+"""Solvers that come with OR-Tools."""
+
+
+GAP = 5e-7
+"""Relative gap at which a solver may call a solution with whole columns optimal."""
+
+
+SMALL = 1e-9
+"""Entries up to this are nothing to HiGHS and SCIP."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearModel:
+    """Minimise cost x subject to row_lower <= A x <= row_upper and lower <= x <= upper.
+
+    Solvers have absolute tolerances: columns, rows and costs should be of the order of one or more.
+
+    Attributes
+    ----------
+    cost, lower, upper
+        Per column, float.
+    integer
+        Per column, whether it must be whole.
+    rows, columns, values
+        Entries of A, each position at most once.
+    row_lower, row_upper
+        Per row, float; infinite where a side is open.
+    """
+
+    cost: NDArray[np.float64]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    integer: NDArray[np.bool_]
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    values: NDArray[np.float64]
+    row_lower: NDArray[np.float64]
+    row_upper: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class LinearResult:
+    """What a solver said.
+
+    Attributes
+    ----------
+    status
+        ``optimal``, ``feasible``, ``infeasible``, ``unknown`` (a limit with no solution) or ``error``.
+    objective, values
+        The best solution; None without one.
+    bound
+        Lower bound on the objective; minus infinity without one.
+    detail
+        The solver's own words.
+    duals
+        Per row, its dual value: what a unit more on its active side adds to the objective. None where the
+        model has whole columns or the solver tells none.
+    """
+
+    status: str
+    objective: float | None
+    values: NDArray[np.float64] | None
+    bound: float
+    detail: str
+    duals: NDArray[np.float64] | None = None
+
+
+class LinearOptions(TypedDict, total=False):
+    """How to solve a model.
+
+    Attributes
+    ----------
+    time_limit
+        Seconds; None, the default: until done.
+    workers
+        Threads, where the solver takes them; 1 by default (OR-Tools' HiGHS and GLOP run as they like).
+    seed
+        Of the solver's random decisions, where it takes one; 0 by default.
+    log
+        Whether the solver's log goes to standard error.
+    hint
+        Per column, the value in a solution to start from, NaN where nothing is known. HiGHS, SCIP and CBC
+        take it, for models with whole columns.
+    """
+
+    time_limit: float | None
+    workers: int
+    seed: int
+    log: bool
+    hint: NDArray[np.float64] | None
+
+
+class ModelBuilder:
+    """Collects columns and rows as arrays."""
+
+    def __init__(self) -> None:
+        self._columns: list[tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], bool]] = []
+        self._count = 0
+        self._entries: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]] = []
+        self._bounds: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
+        self._rows = 0
+
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
+        return self._rows
+
+    def columns(
+        self,
+        count: int,
+        *,
+        lower: ArrayLike = 0.0,
+        upper: ArrayLike = np.inf,
+        cost: ArrayLike = 0.0,
+        integer: bool = False,
+    ) -> NDArray[np.int64]:
+        """Add columns and return their indices."""
+        first, self._count = self._count, self._count + count
+        self._columns.append((_spread(cost, count), _spread(lower, count), _spread(upper, count), integer))
+        return np.arange(first, self._count)
+
+    def rows(self, count: int, *, lower: ArrayLike = -np.inf, upper: ArrayLike = np.inf) -> NDArray[np.int64]:
+        """Add rows without entries and return their indices."""
+        first, self._rows = self._rows, self._rows + count
+        self._bounds.append((_spread(lower, count), _spread(upper, count)))
+        return np.arange(first, self._rows)
+
+    def entries(self, rows: ArrayLike, columns: ArrayLike, values: ArrayLike) -> None:
+        """Add entries to rows; entries at the same position add up."""
+        where = np.atleast_1d(np.asarray(rows, dtype=np.int64))
+        what = np.atleast_1d(np.asarray(columns, dtype=np.int64))
+        count = max(len(where), len(what))
+        self._entries.append((_spread_int(where, count), _spread_int(what, count), _spread(values, count)))
+
+    def build(self) -> LinearModel:
+        """Return the model."""
+        rows, columns, values = (
+            np.concatenate([entry[i] for entry in self._entries]) if self._entries else np.zeros(0)
+            for i in range(3)
+        )
+        where, inverse = np.unique(rows * self._count + columns, return_inverse=True)
+        sums = np.bincount(inverse, weights=values, minlength=len(where))
+        return LinearModel(
+            cost=np.concatenate([column[0] for column in self._columns]),
+            lower=np.concatenate([column[1] for column in self._columns]),
+            upper=np.concatenate([column[2] for column in self._columns]),
+            integer=np.concatenate([np.full(len(column[0]), column[3]) for column in self._columns]),
+            rows=(where // self._count).astype(np.int64),
+            columns=(where % self._count).astype(np.int64),
+            values=np.asarray(sums, dtype=np.float64),
+            row_lower=np.concatenate([bound[0] for bound in self._bounds]),
+            row_upper=np.concatenate([bound[1] for bound in self._bounds]),
+        )
+
+
+def takes_whole_columns(solver: str) -> bool:
+    """Whether a solver takes columns that must be whole."""
+    return solver not in ("glop", "pdlp")
+
+
+def _spread(value: ArrayLike, count: int) -> NDArray[np.float64]:
+    return np.array(np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)))
+
+
+def _spread_int(value: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    return np.array(np.broadcast_to(value, (count,)))

@@ -1,0 +1,386 @@
+"""Dynamic storage allocation: addresses for buffers whose lifetimes are fixed, as low as possible.
+
+First fit in a few orders, then for each group of buffers that time connects the search of `PackingSearch` at
+the height that is aimed at, then OR-Tools' CP-SAT (two-dimensional packing, with the live bytes as a
+cumulative resource). What is known to be needed, and what was found, are told apart all the way.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate
+from math import gcd
+
+import numpy as np
+
+from ...heuristics.clock import LEAST, left
+from ...heuristics.methods import Limits
+from ...instances.buffers import Buffer
+from ...instances.errors import PebblerError
+from ...instances.units import ceil_to, format_size
+from ...validate.packing import check_packing
+from ..cp_sat.interrupts import load_cp_sat, solve_interruptibly
+from ..result import Status
+from .search import Answer, Integers, PackingSearch, load_search
+
+_log = logging.getLogger(__name__)
+
+_LARGEST_SEARCH = 2_000
+"""Buffers of a group above which the search, whose memory grows with their square, is left out."""
+
+_STEPS_OF_A_TURN = 20_000_000
+_TURNS = 1_500
+"""Steps of a search in one turn, about 15 ms on one core, and turns after which it makes way for CP-SAT."""
+
+_FEW_TURNS = 20
+_FEW_BUFFERS = 150
+_LITTLE = 1.0
+"""Where little effort is asked for: turns; buffers of a group above which CP-SAT, whose presolve alone takes
+long then, is left out; and its limit, in what it calls deterministic seconds."""
+
+_LARGEST_COEFFICIENT = 2**31
+"""CP-SAT is not given sizes from here on, after division by what they share (google/or-tools #5293)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackResult:
+    """A packing, and what is known about the least height.
+
+    Attributes
+    ----------
+    status
+        ``optimal``: no packing is lower; ``feasible``; ``infeasible``: none fits, which is proven;
+        ``unknown``: none that fits was found.
+    height, offsets
+        End of the highest buffer, and an offset for each buffer, in bytes; None without a packing that fits.
+    capacity
+        The limit that was asked for.
+    lower_bound
+        Proven: no packing is lower.
+    interrupted
+        Whether Ctrl-C ended the work early.
+    """
+
+    status: Status
+    height: int | None
+    capacity: int | None
+    lower_bound: int
+    offsets: tuple[int, ...] | None
+    interrupted: bool = False
+
+    def as_dict(self) -> dict[str, object]:
+        """The figures of ``pack --json``."""
+        return {name: getattr(self, name) for name in ("status", "height", "capacity", "lower_bound")}
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, str]] = [("status", self.status)]
+        figures = (("height", self.height), ("capacity", self.capacity), ("lower bound", self.lower_bound))
+        rows += [(name, f"{size} ({format_size(size)})") for name, size in figures if size is not None]
+        return "\n".join(f"{name:<16} {value}" for name, value in rows)
+
+
+def pack(
+    buffers: Sequence[Buffer],
+    *,
+    capacity: int | None = None,
+    time_limit: float | None = None,
+    workers: int = 1,
+    seed: int = 0,
+    little: bool = False,
+) -> PackResult:
+    """Find offsets such that buffers that live at the same time do not overlap.
+
+    Parameters
+    ----------
+    buffers
+        What to place.
+    capacity
+        Bytes; the first packing that fits is the answer. None: the lowest packing.
+    time_limit
+        Seconds, from when the search is loaded; None: until done. First fit gets one second at least. Without
+        a limit that strikes and with one worker the answer is always the same.
+    workers, seed
+        Threads and random decisions of CP-SAT.
+    little
+        Whether to give up after a little, fixed effort: the same answer for the same buffers with one worker.
+
+    Raises
+    ------
+    PebblerError
+        When there are no buffers, or their sizes are too large for exact arithmetic.
+    AssertionError
+        When the packing found does not hold: a defect.
+    """
+    if not buffers:
+        raise PebblerError("there are no buffers to pack; write one a line after the line of column names")
+    unit = reduce(gcd, [b.size for b in buffers] + [b.alignment for b in buffers if b.alignment > 1])
+    if len(buffers) * sum(b.size + b.alignment for b in buffers) // unit >= 2**62:
+        raise PebblerError("the buffers are too large to add up in 64 bits; write sizes in a larger unit")
+    load_search()
+    work = _Work(
+        None if capacity is None else capacity // unit,
+        None if time_limit is None else time.monotonic() + time_limit,
+        workers,
+        seed,
+        little,
+    )
+    groups = [(members, _Group(buffers, members, unit)) for members in _connected(buffers)]
+    work.lower = max(group.lower for _, group in groups)
+    first_until = math.inf if time_limit is None else time.monotonic() + max(time_limit, LEAST)
+    interrupted = False
+    try:
+        for _, group in groups:
+            group.offsets = _first_fit(group, first_until)
+            if group.offsets is None:
+                break
+        else:
+            height = max(group.height() for _, group in groups)
+            _log.info("first fit: height %d, live %d", height * unit, work.lower * unit)
+            for _, group in sorted(groups, key=lambda pair: -pair[1].lower):
+                if work.open(group):
+                    work.solve(group)
+    except KeyboardInterrupt:
+        interrupted = True
+    if any(group.offsets is None for _, group in groups):
+        return PackResult(Status.UNKNOWN, None, capacity, work.lower * unit, None, interrupted)
+    offsets = [0] * len(buffers)
+    for members, group in groups:
+        for i, offset in zip(members, group.placed(), strict=True):
+            offsets[i] = int(offset) * unit
+    height = max(offset + buffer.size for offset, buffer in zip(offsets, buffers, strict=True))
+    lower = work.lower * unit
+    if capacity is not None and height > capacity:
+        status = Status.INFEASIBLE if lower > capacity else Status.UNKNOWN
+        return PackResult(status, None, capacity, lower, None, interrupted)
+    reasons = check_packing(buffers, offsets, capacity)
+    if reasons or height < lower:
+        raise AssertionError("; ".join(reasons[:5]) or f"height {height} is under the bound {lower}")
+    status = Status.OPTIMAL if height == lower else Status.FEASIBLE
+    return PackResult(status, height, capacity, lower, tuple(offsets), interrupted)
+
+
+def load_packing(limits: Limits) -> None:
+    """Load the search and CP-SAT for a method that packs."""
+    load_search()
+    load_cp_sat(limits)
+
+
+def places(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int) -> Sequence[int] | None:
+    """Find an offset for each of the given pieces with a little, fixed effort.
+
+    Parameters
+    ----------
+    lifetimes
+        Bytes, begin and end of each piece; bytes are multiples of the alignment.
+    capacity, alignment
+        Bytes of the pool; offsets are multiples of the alignment.
+
+    Returns
+    -------
+    sequence of int or None
+        The same for the same pieces; None where that effort, or the time that is left, found no places.
+    """
+    if not lifetimes:
+        return []
+    buffers = [
+        Buffer(str(i), begin, end, ceil_to(size, alignment)) for i, (size, begin, end) in enumerate(lifetimes)
+    ]
+    seconds = left()
+    result = pack(
+        buffers,
+        capacity=capacity // alignment * alignment,
+        time_limit=None if math.isinf(seconds) else seconds,
+        little=True,
+    )
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return result.offsets
+
+
+def _connected(buffers: Sequence[Buffer]) -> list[list[int]]:
+    """Indices of the buffers, in groups such that buffers of different groups never live together."""
+    order = sorted(range(len(buffers)), key=lambda i: (buffers[i].lower, i))
+    ends = accumulate((buffers[i].upper for i in order), max)
+    groups = [[order[0]]]
+    for i, end in zip(order[1:], ends, strict=False):
+        if buffers[i].lower >= end:
+            groups.append([])
+        groups[-1].append(i)
+    return groups
+
+
+class _Group:
+    """Buffers that time connects, as arrays in a common unit; a section is a largest set living at once."""
+
+    def __init__(self, buffers: Sequence[Buffer], members: Sequence[int], unit: int) -> None:
+        mine = [buffers[i] for i in members]
+        events = sorted([(b.upper, False) for b in mine] + [(b.lower, True) for b in mine])
+        instants = [
+            now
+            for (now, begins), (_, begins_next) in zip(events, [*events[1:], (0, False)], strict=True)
+            if begins and not begins_next
+        ]
+        self.first = np.array([bisect_left(instants, b.lower) for b in mine], np.int64)
+        self.last = np.array([bisect_left(instants, b.upper) for b in mine], np.int64)
+        self.size = np.array([b.size // unit for b in mine], np.int64)
+        self.alignment = np.array([max(b.alignment // unit, 1) for b in mine], np.int64)
+        self.live = np.zeros(len(instants), np.int64)
+        for begin, end, size in zip(self.first, self.last, self.size, strict=True):
+            self.live[begin:end] += size
+        self.lower = int(self.live.max())
+        self.offsets: Integers | None = None
+        total = [int(self.live[a:b].max()) for a, b in zip(self.first, self.last, strict=True)]
+        width = [b.upper - b.lower for b in mine]
+        area = [b.size * (b.upper - b.lower) for b in mine]
+        keys = ((width, area, total), (total, area, width), (total, width, area))
+        self.orders = [
+            np.array(sorted(range(len(mine)), key=lambda i: [-figures[i] for figures in key])) for key in keys
+        ]
+
+    def placed(self) -> Integers:
+        assert self.offsets is not None
+        return self.offsets
+
+    def height(self) -> int:
+        return int((self.placed() + self.size).max())
+
+
+def _first_fit(group: _Group, until: float = math.inf) -> Integers | None:
+    """Place buffers one by one, as low as they go, in each of a few orders, and keep the lowest packing.
+
+    None where there was no time for one order; other orders are left out where there is none for them.
+    """
+    best: Integers | None = None
+    orders = [*group.orders, np.argsort(-group.size, kind="stable"), np.argsort(group.first, kind="stable")]
+    for order in orders:
+        offsets = _first_fit_in(group, order, until)
+        if offsets is None:
+            break
+        if best is None or (offsets + group.size).max() < (best + group.size).max():
+            best = offsets
+    return best
+
+
+def _first_fit_in(group: _Group, order: Integers, until: float) -> Integers | None:
+    offsets = np.full(len(order), -1, np.int64)
+    for i in order:
+        if time.monotonic() > until:
+            return None
+        beside = (offsets >= 0) & (group.first < group.last[i]) & (group.first[i] < group.last)
+        bottoms, tops = offsets[beside], (offsets + group.size)[beside]
+        rising = np.argsort(bottoms, kind="stable")
+        starts = np.concatenate(([0], np.maximum.accumulate(tops[rising])))
+        starts = -(-starts // group.alignment[i]) * group.alignment[i]
+        fits = starts[:-1] + group.size[i] <= bottoms[rising]
+        offsets[i] = starts[np.argmax(fits)] if fits.any() else starts[-1]
+    return offsets
+
+
+class _Work:
+    """What is aimed at, what is proven, and the time that is left; heights in the common unit."""
+
+    def __init__(
+        self, capacity: int | None, deadline: float | None, workers: int, seed: int, little: bool
+    ) -> None:
+        self.capacity = capacity
+        self.deadline = deadline
+        self.workers = workers
+        self.seed = seed
+        self.little = little
+        self.lower = 0
+
+    def target(self) -> int:
+        return self.lower if self.capacity is None else self.capacity
+
+    def left(self) -> float | None:
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+    def open(self, group: _Group) -> bool:
+        """Whether a lower packing of the group is wanted, possible, and there is time to look for one."""
+        out_of_reach = self.capacity is not None and self.lower > self.capacity
+        left = self.left()
+        return group.height() > self.target() and not out_of_reach and (left is None or left > 0)
+
+    def solve(self, group: _Group) -> None:
+        if len(group.size) <= _LARGEST_SEARCH:
+            self._search(group)
+        largest = max(group.height(), int(group.alignment.max()))
+        if self.little and len(group.size) > _FEW_BUFFERS:
+            return
+        if self.open(group) and largest < _LARGEST_COEFFICIENT:
+            self._cp_sat(group)
+
+    def _search(self, group: _Group) -> None:
+        """Look for a packing at the target, or prove that there is none."""
+        target, left = self.target(), self.left()
+        until = None if left is None else time.monotonic() + left / 2
+        searches = [
+            PackingSearch(
+                group.first[order], group.last[order], group.size[order], group.alignment[order], target
+            )
+            for order in group.orders
+        ]
+        nodes = max(_STEPS_OF_A_TURN // int(len(group.size) + (group.last - group.first).sum()), 1)
+        for turn in range(_FEW_TURNS if self.little else _TURNS):
+            which = turn % len(searches)
+            answer = searches[which].run(nodes)
+            if answer == Answer.FOUND:
+                offsets = np.empty_like(searches[which].offsets)
+                offsets[group.orders[which]] = searches[which].offsets
+                group.offsets = offsets
+            if answer == Answer.IMPOSSIBLE:
+                self.lower = max(self.lower, target + 1)
+            if answer != Answer.OPEN:
+                _log.info("search at %d of %d: %s", target, group.height(), answer.name.lower())
+                return
+            if until is not None and time.monotonic() > until:
+                return
+
+    def _cp_sat(self, group: _Group) -> None:
+        """Let CP-SAT look for lower packings and raise the bound."""
+        from ortools.sat.python import cp_model
+
+        model = cp_model.CpModel()
+        bound = group.height() - 1 if self.capacity is None else self.capacity
+        height = model.new_int_var(self.target(), bound, "height")
+        places, lifetimes, extents = [], [], []
+        for i, size in enumerate(group.size.tolist()):
+            step = int(group.alignment[i])
+            place = model.new_int_var(0, (bound - size) // step, f"place{i}")
+            places.append(place * step)
+            lifetimes.append(
+                model.new_fixed_size_interval_var(
+                    int(group.first[i]), int(group.last[i] - group.first[i]), f"life{i}"
+                )
+            )
+            extents.append(model.new_fixed_size_interval_var(place * step, size, f"extent{i}"))
+            model.add(place * step + size <= height)
+            model.add_hint(place, min(int(group.placed()[i]), bound - size) // step)
+        model.add_no_overlap_2d(lifetimes, extents)
+        model.add_cumulative(lifetimes, group.size.tolist(), height)
+        if self.capacity is None:
+            model.minimize(height)
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = self.workers
+        solver.parameters.random_seed = self.seed
+        if self.little:
+            solver.parameters.max_deterministic_time = _LITTLE
+        left = self.left()
+        if left is not None:
+            solver.parameters.max_time_in_seconds = max(left, 0.01)
+        status, interrupted = solve_interruptibly(solver, model)
+        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            group.offsets = np.array([solver.value(place) for place in places], np.int64)
+        if status == cp_model.INFEASIBLE:
+            self.lower = max(self.lower, bound + 1)
+        elif self.capacity is None and status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN):
+            self.lower = max(self.lower, int(solver.best_objective_bound))
+        _log.info("CP-SAT: %s, height %d", solver.status_name(status), group.height())
+        if interrupted:
+            raise KeyboardInterrupt

@@ -1,0 +1,230 @@
+"""A depth-first search for addresses under a given height, after MiniMalloc (Moffitt, ASPLOS 2023).
+
+Every packing can be pushed down until each buffer rests on another or on the ground, so that it is enough to
+place buffers by rising offset, each as low as it goes (canonical solutions). A partial packing is given up
+when at some section of time the bytes still to come no longer fit above the lowest place where any of them
+can begin (section inference), or when the next buffer would leave room under it for one that is still to
+come (dominance). Where no buffer to come crosses a section's border, both sides are searched apart.
+
+`advance` is compiled by Numba when it is first used. It stops after a number of nodes and goes on later from
+where it was, so that time limits, Ctrl-C and several searches in turn need nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...instances.compiling import telling_of_compiling
+
+Integers = NDArray[np.int64]
+
+_FAR = 1 << 62
+_LOW, _HIGH, _AFTER_OFFSET, _AFTER_RANK, _OFFSET, _CHOICE, _MARK = range(7)
+"""Columns of a frame: its window of sections; the offset and rank that its choice must not come before; its
+choice so far; how many buffers were placed when it began."""
+
+
+class Answer(IntEnum):
+    """What a search has found out."""
+
+    OPEN = 0
+    FOUND = 1
+    IMPOSSIBLE = 2
+
+
+class PackingSearch:
+    """A search that can be stopped and continued.
+
+    Parameters
+    ----------
+    first, last
+        Per buffer, the sections [first, last) of time that it lives in.
+    size, alignment
+        Per buffer; any unit, the same as `height`.
+    height
+        What no buffer may reach beyond.
+
+    Of buffers that could begin at the same offset, and of those that rise as high, the search prefers the
+    one that comes first in the arrays.
+    """
+
+    def __init__(
+        self, first: Integers, last: Integers, size: Integers, alignment: Integers, height: int
+    ) -> None:
+        count, sections = len(size), int(last.max())
+        self.offsets = np.zeros(count, np.int64)
+        self._problem = (first, last, size, alignment, height)
+        self._chosen = np.zeros(count, np.bool_)
+        self._trail = np.zeros(count, np.int64)
+        self._frames = np.zeros((count + 1, 7), np.int64)
+        self._ranks = np.zeros((count + 1, count), np.int64)
+        self._lowest = np.zeros((count + 1, count), np.int64)
+        self._tops = np.zeros((count + 1, sections), np.int64)
+        self._to_come = np.zeros((count + 1, sections), np.int64)
+        for begin, end, bytes_ in zip(first, last, size, strict=True):
+            self._to_come[0, begin:end] += bytes_
+        self._position, self._placed, self._split = 0, 0, True
+        self.answer = Answer.IMPOSSIBLE if (self._to_come[0] > height).any() else Answer.OPEN
+
+    def run(self, nodes: int) -> Answer:
+        """Search on for a number of nodes; `offsets` holds the packing when the answer is ``FOUND``."""
+        if self.answer == Answer.OPEN:
+            answer, self._position, self._placed, self._split = _compiled()(
+                *self._problem,
+                self._position,
+                self._placed,
+                self._split,
+                self._frames,
+                self._chosen,
+                self.offsets,
+                self._trail,
+                self._ranks,
+                self._lowest,
+                self._tops,
+                self._to_come,
+                nodes,
+            )
+            self.answer = Answer(answer)
+        return self.answer
+
+
+@cache
+def load_search() -> None:
+    """Compile the search, or load it from the cache: no time limit pays for that."""
+    one = np.ones(1, np.int64)
+    with telling_of_compiling():
+        PackingSearch(np.zeros(1, np.int64), one, one, one, 1).run(1)
+
+
+@cache
+def _compiled() -> Callable[..., tuple[int, int, int, bool]]:
+    from numba import njit
+
+    compiled: Callable[..., tuple[int, int, int, bool]] = njit(cache=True)(advance)
+    return compiled
+
+
+def advance(
+    first: Integers,
+    last: Integers,
+    size: Integers,
+    alignment: Integers,
+    height: int,
+    position: int,
+    placed: int,
+    split: bool,
+    frames: Integers,
+    chosen: NDArray[np.bool_],
+    offsets: Integers,
+    trail: Integers,
+    ranks: Integers,
+    lowest: Integers,
+    tops: Integers,
+    to_come: Integers,
+    nodes: int,
+) -> tuple[int, int, int, bool]:
+    """Search on from a state, which the arrays hold and keep.
+
+    The frame at each position chooses one buffer of its window. Row p of `ranks`, `lowest` (least offset of
+    each buffer), `tops` (height reached in each section) and `to_come` (bytes not placed in each section)
+    is what the frame at position p finds.
+
+    Returns
+    -------
+    tuple
+        The answer as a number, position, how many are placed, and whether the next step opens a frame.
+    """
+    count, sections = len(size), tops.shape[1]
+    floor = np.empty(sections, np.int64)
+    crossed = np.empty(sections, np.bool_)
+    while nodes > 0:
+        if split:
+            begin, end = 0, sections
+            if position > 0:
+                begin, end = frames[position - 1, _LOW], frames[position - 1, _HIGH]
+            crossed[begin:end] = False
+            low = sections
+            for i in range(count):
+                if not chosen[i] and begin <= first[i] and last[i] <= end:
+                    low = min(low, first[i])
+                    crossed[first[i] : last[i] - 1] = True
+            if low == sections:
+                if position == 0:
+                    return 1, position, placed, split
+                position -= 1
+                continue
+            high = low
+            while crossed[high]:
+                high += 1
+            high += 1
+            frame = frames[position]
+            if position > 0 and low == begin and high == end:
+                frame[_AFTER_OFFSET] = frames[position - 1, _OFFSET]
+                frame[_AFTER_RANK] = ranks[position - 1, frames[position - 1, _CHOICE]]
+                ranks[position] = ranks[position - 1]
+            else:
+                frame[_AFTER_OFFSET], frame[_AFTER_RANK] = 0, -_FAR
+                for i in range(count):
+                    if not chosen[i] and low <= first[i] and last[i] <= high:
+                        ranks[position, i] = i - count * to_come[position, first[i] : last[i]].max()
+            frame[_LOW], frame[_HIGH], frame[_MARK] = low, high, placed
+            frame[_OFFSET], frame[_CHOICE] = -1, -1
+            split = False
+
+        frame, rank, least = frames[position], ranks[position], lowest[position]
+        low, high = frame[_LOW], frame[_HIGH]
+        while placed > frame[_MARK]:
+            placed -= 1
+            chosen[trail[placed]] = False
+        offset, after = frame[_AFTER_OFFSET], frame[_AFTER_RANK]
+        if frame[_CHOICE] >= 0:
+            offset, after = frame[_OFFSET], rank[frame[_CHOICE]]
+        choice, lowest_offset, lowest_top = -1, _FAR, _FAR
+        for i in range(count):
+            if not chosen[i] and low <= first[i] and last[i] <= high:
+                lowest_top = min(lowest_top, least[i] + size[i])
+                if least[i] < offset or (least[i] == offset and rank[i] <= after):
+                    continue
+                if least[i] < lowest_offset or (least[i] == lowest_offset and rank[i] < rank[choice]):
+                    choice, lowest_offset = i, least[i]
+        if choice < 0 or lowest_offset >= lowest_top:
+            if position == 0:
+                return 2, position, placed, split
+            position -= 1
+            continue
+
+        nodes -= 1
+        frame[_OFFSET], frame[_CHOICE] = lowest_offset, choice
+        top = lowest_offset + size[choice]
+        begin, end = first[choice], last[choice]
+        next_least, next_tops, next_to_come = lowest[position + 1], tops[position + 1], to_come[position + 1]
+        next_tops[low:high] = tops[position, low:high]
+        next_to_come[low:high] = to_come[position, low:high]
+        next_tops[begin:end] = top
+        next_to_come[begin:end] -= size[choice]
+        chosen[choice], offsets[choice], trail[placed] = True, lowest_offset, choice
+        placed += 1
+        floor[low:high] = _FAR
+        for i in range(count):
+            if not chosen[i] and low <= first[i] and last[i] <= high:
+                at = least[i]
+                if first[i] < end and begin < last[i] and at < top:
+                    at = -(-top // alignment[i]) * alignment[i]
+                next_least[i] = at
+                at = max(at, lowest_offset)
+                for s in range(first[i], last[i]):
+                    floor[s] = min(floor[s], at)
+        fits = True
+        for s in range(low, high):
+            if next_to_come[s] > 0 and max(floor[s], next_tops[s]) + next_to_come[s] > height:
+                fits = False
+                break
+        if fits:
+            position += 1
+            split = True
+    return 0, position, placed, split

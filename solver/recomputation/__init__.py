@@ -1,0 +1,1 @@
+"""Recomputation by proof: Checkmate's program, pebbling, POET's program."""

@@ -1,0 +1,114 @@
+"""What a method has come to on an instance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from html import escape
+
+from ..instances.units import format_size, format_time
+from ..validate.bounds.certificate import Certificate
+from ..validate.schedule import Schedule
+from .bounds import Bound
+
+
+class Status(StrEnum):
+    """What is known about the answer."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+    ERROR = "error"
+
+    @property
+    def words(self) -> str:
+        """How texts for people say it."""
+        return {
+            Status.INFEASIBLE: "impossible",
+            Status.UNKNOWN: "no schedule",
+            Status.ERROR: "failed",
+        }.get(self, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A checked answer with its figures; all but `schedule` are those of ``solve --json``.
+
+    Attributes
+    ----------
+    status, stopped_by
+        What is known, and why the method ended (the reason of a refusal).
+    makespan_ns, peak_bytes, average_bytes, offloaded_bytes, prefetched_bytes, pinned_bytes
+        Figures of the schedule, for one round; None without one.
+    lower_bound_ns, bound_by, certified
+        The best bound known, who proved it, and whether in exact arithmetic; else it is a solver's word.
+    certified_lower_bound_ns
+        What is proven in exact arithmetic.
+    optimality_gap
+        (makespan - lower bound) / lower bound.
+    solve_seconds
+        Wall time of the method alone.
+    failure
+        What a method with status ``error`` raised, or what it broke of its contract.
+    """
+
+    status: Status
+    stopped_by: str
+    makespan_ns: int | None
+    lower_bound_ns: int
+    optimality_gap: float | None
+    bound_by: str
+    certified: bool
+    certified_lower_bound_ns: int
+    peak_bytes: int | None
+    average_bytes: int | None
+    offloaded_bytes: int | None
+    prefetched_bytes: int | None
+    pinned_bytes: int | None
+    memory_model: str
+    method: str
+    solve_seconds: float
+    seed: int
+    schedule: Schedule | None
+    certificate: Certificate | None
+    failure: Exception | None = None
+
+    @property
+    def bound(self) -> Bound:
+        """The best bound known, with its certificate."""
+        return Bound(self.lower_bound_ns, self.bound_by, self.certified, self.certificate)
+
+    def as_dict(self) -> dict[str, object]:
+        """The figures by name, without the schedule, the certificate and the failure."""
+        left_out = ("schedule", "certificate", "failure")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<16} {value}" for name, value in self._rows())
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in self._rows())
+        return f"<table>{rows}</table>"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        word = "certified" if self.certified else "the solver's word"
+        bound = f"{format_time(self.lower_bound_ns)} ({self.bound_by}, {word})"
+        ended = self.stopped_by
+        if self.status is Status.OPTIMAL:
+            proof = "proven in exact arithmetic" if self.certified else f"by the word of {self.bound_by}"
+            ended += f"; {proof}"
+        rows = [("method", self.method), ("status", f"{self.status.words} ({ended})")]
+        if self.makespan_ns is not None and self.optimality_gap is not None:
+            rows.append(("makespan", format_time(self.makespan_ns)))
+            rows.append(("lower bound", bound))
+            if not self.certified and self.certified_lower_bound_ns:
+                rows.append(("certified bound", format_time(self.certified_lower_bound_ns)))
+            rows.append(("gap", f"{self.optimality_gap:.2%}"))
+            rows.append(("peak memory", format_size(self.peak_bytes or 0)))
+            rows.append(("offloaded", format_size(self.offloaded_bytes or 0)))
+            rows.append(("prefetched", format_size(self.prefetched_bytes or 0)))
+        else:
+            rows.append(("lower bound", bound))
+        rows += [("memory model", self.memory_model), ("solve time", f"{self.solve_seconds:.3f} s")]
+        return rows

@@ -1,0 +1,1 @@
+"""How many streams a layer wants: GLP4NN's integer program."""

@@ -1,0 +1,294 @@
+"""What commands share: the parser, options that several of them have, what they refuse and how they print."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..instances.errors import PebblerError
+from ..instances.units import LARGEST, LARGEST_SEED, MOST_THREADS, parse_time
+
+if TYPE_CHECKING:
+    from ..instances.instance import Instance
+    from ..instances.networks.taskgraph import Graph
+    from ..instances.workload import Workload
+
+WORKLOAD_OPTIONS = ("batch", "sub_batch", "device", "profile", "graph", "engines", "weights_as_blocks")
+"""Options that say what an instance file is made from."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaint is one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what is wrong as a `PebblerError`."""
+        raise PebblerError(f"{message}; see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse what is not among choices; of commands, say which one is close."""
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            close = difflib.get_close_matches(str(value), action.choices, n=2)
+            hint = (
+                f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(action.choices)}"
+            )
+            raise PebblerError(f"there is no command '{value}'; {hint}")
+        super()._check_value(action, value)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write help; argparse itself passes over a write that fails."""
+        print(message, end="", file=file)
+
+
+def add_command(
+    commands: argparse._SubParsersAction[Parser],
+    name: str,
+    call: Callable[[argparse.Namespace], int],
+    summary: str,
+    example: str,
+) -> argparse.ArgumentParser:
+    """Add a command, with the options that all have; `call` returns the exit status."""
+    command = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=f"example: {example}",
+        allow_abbrev=False,
+    )
+    command.set_defaults(command=call, name_of_command=name)
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    command.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="progress in lines that stay, even without a terminal",
+    )
+    return command
+
+
+def add_file(command: argparse.ArgumentParser) -> None:
+    """Add the argument ``FILE``, an instance."""
+    command.add_argument("file", metavar="FILE", help="an instance file")
+
+
+def add_output(command: argparse.ArgumentParser, what: str) -> None:
+    """Add ``-o``, where to write."""
+    command.add_argument("-o", "--output", required=True, type=Path, metavar=what, help="where to write")
+
+
+def add_workload(command: argparse.ArgumentParser, *, auto: bool = False) -> None:
+    """Add the options that `workload_and_budget` reads."""
+    command.add_argument(
+        "--torch",
+        metavar="MODULE:FUNCTION",
+        help="a torch model instead: a function from a batch size to (module, step, inputs)",
+    )
+    command.add_argument("--onnx", metavar="FILE", help="an ONNX model instead")
+    command.add_argument("--batch", type=positive, metavar="N", help="images; default: the network's own")
+    command.add_argument(
+        "--sub-batch",
+        type=positive_or_auto if auto else positive,
+        metavar="auto|N" if auto else "N",
+        help="images of a round; default: the batch" + ("; auto: each method's choice" if auto else ""),
+    )
+    command.add_argument(
+        "--device", metavar="NAME", help="see pebbler devices, or a file of your own (.toml); default: k40"
+    )
+    command.add_argument(
+        "--profile", metavar="FILE", help="measured times in place of a device and its cost model"
+    )
+    command.add_argument("--budget", metavar="SIZE", help="default: the device's memory")
+    command.add_argument("--graph", choices=("executable", "paper"), help="default: executable")
+    command.add_argument("--engines", choices=("duplex", "single"), help="copy streams; default: duplex")
+    command.add_argument(
+        "--weights-as-blocks",
+        action="store_true",
+        default=None,
+        help="weights and their gradients are blocks, not resident",
+    )
+
+
+def add_transforms(command: argparse.ArgumentParser) -> None:
+    """Add the options that transform an instance."""
+    command.add_argument(
+        "--inputs-on-clock", action="store_true", help="the input is on the host at first and must be copied"
+    )
+    command.add_argument(
+        "--link", metavar="NAME", help="pcie3, pcie4, pcie5, nvlink or the bytes of a second: 25GB"
+    )
+    command.add_argument("--recompute", action="store_true", help="forward tasks may run again")
+    command.add_argument("--mask", action="store_true", help="Layrub's ReLU: signs instead of outputs")
+    command.add_argument(
+        "--streams",
+        choices=("also", "only"),
+        help="convolutions sample by sample on several streams: beside the others, or only so",
+    )
+    command.add_argument(
+        "--parts",
+        metavar="auto|SIZE",
+        help="tensors in parts: of at most SIZE, 2MiB or more; auto: as flow-parts cuts them for the budget",
+    )
+
+
+def add_limits(command: argparse.ArgumentParser, limited: str) -> None:
+    """Add a method's limits and the memory model; `limited` says what the time limit limits."""
+    command.add_argument("--time-limit", type=seconds, metavar="T", help=f"{limited}; default: none")
+    command.add_argument("--seed", type=seed_number, default=0, metavar="N", help="default: 0")
+    add_workers(command)
+    add_memory(command, "memory model")
+
+
+def add_memory(command: argparse.ArgumentParser, told: str) -> None:
+    """Add ``--memory``, with what it means."""
+    command.add_argument(
+        "--memory", choices=("contiguous", "paged"), default="contiguous", help=f"{told}; default: contiguous"
+    )
+
+
+def add_workers(command: argparse.ArgumentParser) -> None:
+    """Add ``--workers``."""
+    command.add_argument("--workers", type=threads, default=1, metavar="N", help="threads; default: 1")
+
+
+def add_solver(command: argparse.ArgumentParser) -> None:
+    """Add the options of the solver of linear models."""
+    command.add_argument(
+        "--solver", default="highs", metavar="NAME", help="of linear models: highs (default), scip, cbc, ..."
+    )
+    command.add_argument("--log", action="store_true", help="write the solver's log to standard error")
+
+
+def name_list(text: str) -> tuple[str, ...]:
+    """Read names with commas between them."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def seconds(text: str) -> float:
+    """Read a time."""
+    try:
+        return parse_time(text)
+    except PebblerError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def positive(text: str) -> int:
+    """Read a whole number from 1 on."""
+    return _whole(text, 1, LARGEST)
+
+
+def seed_number(text: str) -> int:
+    """Read a seed: every solver takes it."""
+    return _whole(text, 0, LARGEST_SEED)
+
+
+def threads(text: str) -> int:
+    """Read a number of threads."""
+    return _whole(text, 1, MOST_THREADS)
+
+
+def _whole(text: str, least: int, most: int) -> int:
+    number = int(text) if text.isdecimal() and len(text) <= 20 else -1
+    if not least <= number <= most:
+        end = "on" if most == LARGEST else f"to {most}"
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from {least} {end}")
+    return number
+
+
+def positive_or_auto(text: str) -> int | str:
+    """Read a whole number from 1 on, or ``auto``."""
+    return text if text == "auto" else positive(text)
+
+
+# --- what options mean -------------------------------------------------------------------------------
+
+
+def workload_and_budget(arguments: argparse.Namespace, network: str | None) -> tuple[Workload, int | str]:
+    """Return the workload and the budget that the options describe; without a network, of a user's model."""
+    from ..instances.devices.device import find_device
+    from ..instances.networks.zoo import find_network
+    from ..instances.profile import read_profile
+    from ..instances.workload import Workload
+
+    if arguments.profile is None:
+        profile = None
+        device = arguments.device or "k40"
+        graph: Graph = arguments.graph or "executable"
+        memory = find_device(device).memory_bytes
+    else:
+        refuse_options(arguments, arguments.profile, ("device", "graph"))
+        profile = read_profile(arguments.profile)
+        device, graph, memory = profile.machine.device, profile.graph, profile.machine.memory_bytes
+    settings: dict[str, Any] = {
+        "device": device,
+        "graph": graph,
+        "engines": arguments.engines or "duplex",
+        "weights_as_blocks": bool(arguments.weights_as_blocks),
+        "profile": profile,
+    }
+    if network is None:
+        workload = _imported(arguments, settings)
+    else:
+        workload = Workload(network, arguments.batch or find_network(network).batch, **settings)
+    return workload, memory if arguments.budget is None else arguments.budget
+
+
+def _imported(arguments: argparse.Namespace, settings: dict[str, Any]) -> Workload:
+    """Return the workload of a user's torch or ONNX model."""
+    from ..instances.importers.onnx_workload import NetworkWorkload, read_model
+    from ..instances.importers.torch_workload import TorchWorkload, find_step
+
+    name = arguments.onnx if arguments.torch is None else arguments.torch
+    if arguments.batch is None:
+        raise PebblerError(f"{name} has no batch size of its own; give one as --batch N")
+    if arguments.torch is not None:
+        return TorchWorkload(name, arguments.batch, make_step=find_step(name), **settings)
+    return NetworkWorkload(Path(name).stem, arguments.batch, own=read_model(name), **settings)
+
+
+def require_one(arguments: argparse.Namespace, what: str, *names: str, example: str) -> None:
+    """Refuse anything but exactly one of these arguments."""
+    given = sum(getattr(arguments, name) is not None for name in names)
+    if given != 1:
+        known = {"network": "NETWORK", "network_or_file": "NETWORK|FILE", "foreign": "--from FILE"}
+        choices = [known.get(name, f"--{name}") for name in names]
+        told = f"{what} is made from one thing; give {', '.join(choices[:-1])} or {choices[-1]}"
+        raise PebblerError(told if given else f"{told}, such as {example}; pebbler networks lists them")
+
+
+def refuse_options(arguments: argparse.Namespace, source: str, names: Sequence[str]) -> None:
+    """Refuse options that something else settles."""
+    for name in names:
+        if getattr(arguments, name) is not None:
+            option = "--" + name.replace("_", "-")
+            raise PebblerError(f"{source} settles {option}; leave the option out")
+
+
+def require_one_gpu(instance: Instance, command: str) -> None:
+    """Refuse an instance with several GPUs."""
+    if instance.gpus > 1:
+        raise PebblerError(
+            f"{instance.name} has {instance.gpus} GPUs, and {command} takes an instance of one"
+        )
+
+
+def require_place(path: Path) -> None:
+    """Refuse a file that cannot be written, before the work begins and not after it."""
+    if path.is_dir() or not Path(os.path.realpath(path)).parent.is_dir():
+        raise PebblerError(f"{path} cannot be written: it is a folder or lies in none that exists")
+
+
+def require_folder(path: Path) -> None:
+    """Refuse a folder that cannot be made, before the work begins and not after it."""
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    if not existing.is_dir():
+        raise PebblerError(f"{path} cannot be a folder: {existing} is a file")
+
+
+def print_json(value: object) -> None:
+    """Print one JSON object."""
+    from msgspec import json
+
+    print(json.format(json.encode(value), indent=2).decode())

@@ -1,0 +1,112 @@
+"""``pebbler run``: execute a schedule, and set what happens beside what was predicted."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..validate.execution.backends import BACKENDS
+from .options import (
+    Parser,
+    add_command,
+    add_file,
+    positive,
+    print_json,
+    require_one_gpu,
+    require_place,
+    seed_number,
+)
+
+
+def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the command."""
+    command = add_command(
+        commands,
+        "run",
+        _run,
+        "execute a schedule; predicted against measured, numbers against a run without budget",
+        "pebbler run lenet.instance.json lenet.schedule.json --backend cpu",
+    )
+    add_file(command)
+    command.add_argument("schedule", metavar="SCHEDULE", help="a schedule file")
+    command.add_argument("--backend", required=True, choices=BACKENDS, help="where to run it")
+    command.add_argument(
+        "--repeat", type=positive, default=3, metavar="N", help="timed executions; default: 3"
+    )
+    command.add_argument(
+        "--seed", type=seed_number, default=0, metavar="N", help="of weights, images and labels; default: 0"
+    )
+    command.add_argument(
+        "--no-reference",
+        action="store_true",
+        help="do without the run without a budget, and the memory that it takes",
+    )
+    command.add_argument(
+        "--graph", action="store_true", help="with --backend cuda: launch every round as one CUDA graph"
+    )
+    command.add_argument("--operations", action="store_true", help="list every operation of a round")
+    command.add_argument(
+        "--picture", type=Path, metavar="PNG", help="draw predicted and measured streams, one above the other"
+    )
+    command.add_argument("--trace", type=Path, metavar="TRACE", help="write both timelines for Perfetto")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from msgspec import json
+
+    from ..benchmark.report import trial as trial_report
+    from ..instances.files import read_summed_instance, write_atomically
+    from ..validate.check import check
+    from ..validate.execution.backends import find_backend
+    from ..validate.execution.trial import attempt
+    from ..validate.schedule import read_schedule
+
+    if arguments.graph:
+        _require_graph(arguments)
+    instance, checksum = read_summed_instance(arguments.file)
+    require_one_gpu(instance, "run")
+    schedule = read_schedule(arguments.schedule, instance)
+    for place in (arguments.picture, arguments.trace):
+        if place is not None:
+            require_place(place)
+    report = check(instance, schedule, instance_sha256=checksum)
+    if not report.valid:
+        if arguments.json:
+            print_json(report)
+        else:
+            print("\n".join(("the schedule is invalid, so it is not run:", *report.reasons)))
+        return 1
+    trial = attempt(
+        instance,
+        schedule,
+        find_backend(arguments.backend),
+        repeat=arguments.repeat,
+        reference=not arguments.no_reference,
+        seed=arguments.seed,
+        graph=arguments.graph,
+    )
+    if arguments.picture is not None:
+        write_atomically(arguments.picture, trial_report.picture(trial))
+    if arguments.trace is not None:
+        write_atomically(arguments.trace, json.encode(trial_report.trial_trace(trial)))
+    if arguments.json:
+        print_json(trial_report.as_dict(trial, operations=arguments.operations))
+    else:
+        if arguments.operations:
+            print(trial_report.operations_table(trial) + "\n")
+        print(trial_report.told(trial))
+    return 0 if trial.right else 1
+
+
+def _require_graph(arguments: argparse.Namespace) -> None:
+    """Refuse what goes with no graph, before anything is read."""
+    from ..instances.errors import PebblerError
+
+    if arguments.backend != "cuda":
+        raise PebblerError(f"--graph is for --backend cuda; the backend {arguments.backend} has no graphs")
+    for option in ("operations", "picture", "trace"):
+        if getattr(arguments, option):
+            raise PebblerError(
+                f"--{option} needs a time for each operation, and a graph has one for all; "
+                f"give --graph or --{option}"
+            )

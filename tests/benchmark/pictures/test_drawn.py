@@ -1,0 +1,76 @@
+"""Pictures that another process draws: the same ones, whatever becomes of that process, and none is left."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pebbler.benchmark.comparison.compare import compare
+from pebbler.benchmark.output.machine import made_here
+from pebbler.benchmark.pictures import drawn as pictures_module
+from pebbler.benchmark.pictures.drawn import Picture, drawer, drawn, timeline
+from pebbler.instances.workload import Workload
+
+from ...solver.processes import children
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures_module, "usable_cores", lambda: 2)
+
+
+def evaluated(*expressions: str) -> list[Picture]:
+    """As pictures, expressions: any process can evaluate those."""
+    return [Picture(Path(str(i)), eval, (expression,)) for i, expression in enumerate(expressions)]
+
+
+def test_another_process_draws_the_same() -> None:
+    methods = ["vdnn-all-m", "vdnn-conv-m", "vdnn-dyn", "modnn"]
+    rows = compare(Workload("lenet", 10, "k40").instance("90%"), methods).rows
+    pictures = [
+        Picture(Path(row.method), timeline, (row.instances[0], row.schedules[0], made_here())) for row in rows
+    ]
+    with drawer(5) as other:
+        assert other is not None
+        other.result(60)
+        assert dict(drawn(pictures, other)) == dict(drawn(pictures, None))
+
+
+def test_it_begins_with_the_first_and_this_one_with_the_last() -> None:
+    with drawer(5) as other:
+        assert other is not None
+        other.result(60)
+        (helper,) = children()
+        found = dict(drawn(evaluated("__import__('os').getpid()", "__import__('os').getpid() * -1"), other))
+    assert found == {Path("0"): helper, Path("1"): -os.getpid()}
+
+
+def test_while_it_loads_all_is_drawn_here() -> None:
+    with drawer(5) as other:
+        found = dict(drawn(evaluated(*["__import__('os').getpid()"] * 3), other))
+    assert set(found.values()) == {os.getpid()}
+
+
+def test_what_it_has_not_drawn_when_it_ends_is_drawn_here() -> None:
+    code = f"b'here' if __import__('os').getpid() == {os.getpid()} else __import__('os')._exit(3)"
+    with drawer(5) as other:
+        assert other is not None
+        other.result(60)
+        found = dict(drawn(evaluated(code, "b'here'", code), other))
+    assert list(found.values()) == [b"here"] * 3
+
+
+def test_it_ends_with_the_block_whatever_it_is_at() -> None:
+    with drawer(5):
+        assert len(children()) == 1
+    assert children() == []
+
+
+def test_few_pictures_and_one_core_need_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    with drawer(4) as other:
+        assert other is None
+    monkeypatch.setattr(pictures_module, "usable_cores", lambda: 1)
+    with drawer(100) as other:
+        assert other is None

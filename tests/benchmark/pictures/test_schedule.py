@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import BytesIO
+
+import msgspec
+import numpy as np
+import pytest
+from matplotlib import rc_context
+from matplotlib.colors import to_rgb
+from matplotlib.image import imread
+
+from pebbler.benchmark.comparison.compare import compare
+from pebbler.benchmark.comparison.frontier import Frontier
+from pebbler.benchmark.pictures.frontier import frontier_picture
+from pebbler.benchmark.pictures.schedule import overview, timeline
+from pebbler.benchmark.pictures.streams import Panel, draw_times
+from pebbler.heuristics.methods import Limits, Method
+from pebbler.heuristics.program.builder import ProgramBuilder
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.validate.schedule import Schedule
+
+Toys = Callable[..., None]
+FORWARD, BACKWARD, STALL = "#56B4E9", "#0072B2", "#D55E00"
+OFFLOAD, PREFETCH, RESIDENT, WORKSPACE = "#E69F00", "#009E73", "#999999", "#CC79A7"
+MADE = "2026-01-02: a machine"
+LEGEND = 1200
+"""More pixels of a colour than its entry in a legend has."""
+
+
+def pixels(png: bytes, colour: str) -> int:
+    """How many pixels of a picture have a colour."""
+    picture = imread(BytesIO(png))[..., :3]
+    return int((np.abs(picture - np.array(to_rgb(colour))) < 0.004).all(axis=-1).sum())
+
+
+def schedule_by(method: Method, instance: Instance) -> Schedule:
+    schedule = method(instance, Limits()).schedule
+    assert schedule is not None
+    return schedule
+
+
+def test_a_timeline_shows_what_each_stream_does(tight: Instance, swap: Method) -> None:
+    picture = timeline(tight, schedule_by(swap, tight), MADE)
+    for colour in (FORWARD, BACKWARD, STALL, OFFLOAD, PREFETCH, RESIDENT):
+        assert pixels(picture, colour) > LEGEND, colour
+
+
+def test_a_timeline_without_copies_shows_none(chain: Instance, keep: Method) -> None:
+    picture = timeline(chain, schedule_by(keep, chain), MADE)
+    assert pixels(picture, FORWARD) > LEGEND
+    assert pixels(picture, OFFLOAD) == pixels(picture, PREFETCH) == 0
+    assert pixels(picture, STALL) < LEGEND
+    assert pixels(picture, WORKSPACE) < LEGEND
+
+
+def test_a_timeline_shows_workspaces(chain: Instance) -> None:
+    builder = ProgramBuilder(chain)
+    for k in range(len(chain.tasks)):
+        builder.run(k, 1)
+        builder.release_dead(k)
+    assert pixels(timeline(chain, builder.finish("fast"), MADE), WORKSPACE) > LEGEND
+
+
+@pytest.mark.parametrize("budget", [5 * 2**20, 2**40], ids=["at the peak", "a terabyte"])
+def test_a_timeline_scales_with_the_memory_in_use(chain: Instance, keep: Method, budget: int) -> None:
+    instance = msgspec.structs.replace(chain, budget_bytes=budget)
+    picture = timeline(instance, schedule_by(keep, instance), MADE)
+    assert pixels(picture, RESIDENT) > 50_000
+
+
+def test_a_single_engine_has_one_row_of_copies(tight: Instance, swap: Method) -> None:
+    duplex = timeline(tight, schedule_by(swap, tight), MADE)
+    single = msgspec.structs.replace(tight, engines="single")
+    joint = timeline(single, schedule_by(swap, single), MADE)
+    assert pixels(joint, FORWARD) > pixels(duplex, FORWARD)
+
+
+def test_thousands_of_operations_stay_visible() -> None:
+    count = 4000
+    instance = Instance(
+        name="long",
+        engines="duplex",
+        budget_bytes=10**9,
+        resident_bytes=10**6,
+        blocks=tuple(Block(name=f"Y{k}", bytes=4096, offload_ns=800, prefetch_ns=800) for k in range(count)),
+        tasks=tuple(
+            Task(
+                name=f"FP({k})",
+                inputs=(k - 1,) if k else (),
+                outputs=(k,),
+                algorithms=(Algorithm(name="only", duration_ns=1000, workspace_bytes=0),),
+            )
+            for k in range(count)
+        ),
+    )
+    builder = ProgramBuilder(instance)
+    for k in range(count):
+        builder.run(k, 0)
+        if k:
+            builder.offload(k - 1)
+            builder.release(k - 1)
+    picture = timeline(instance, builder.finish("long"), MADE)
+    assert pixels(picture, FORWARD) > 100_000
+    assert pixels(picture, OFFLOAD) > 1000
+
+
+def test_pictures_say_when_and_where(tight: Instance, toys: Toys, keep: Method, swap: Method) -> None:
+    toys(keep=keep, swap=swap)
+    comparison = compare(tight)
+    panel = Panel("conv1", {"conv1": {1: 1.0, 2: 1.5}}, {"conv1": 2})
+    asked = Frontier(
+        instance="tight",
+        instance_sha256="",
+        method="swap",
+        memory_model="contiguous",
+        seed=0,
+        time_limit=None,
+        ideal_ns=1,
+        least_budget_bytes=1,
+        peak_bytes=2,
+    )
+    for draw in (
+        lambda made: timeline(tight, comparison.rows[1].schedules[0], made),
+        lambda made: overview(comparison, made),
+        lambda made: draw_times([[panel]], "corrected", made),
+        lambda made: frontier_picture([msgspec.structs.replace(asked, made=(made,))]),
+    ):
+        assert draw(MADE) != draw("2026-01-03: another machine")
+
+
+def test_pictures_are_the_same_bytes_whatever_the_settings(
+    tight: Instance, toys: Toys, keep: Method, swap: Method
+) -> None:
+    toys(keep=keep, swap=swap)
+    comparison = compare(tight)
+    schedule = comparison.rows[1].schedules[0]
+    before = timeline(tight, schedule, MADE), overview(comparison, MADE)
+    with rc_context({"lines.linewidth": 5, "axes.facecolor": "red", "font.size": 20}):
+        assert (timeline(tight, schedule, MADE), overview(comparison, MADE)) == before
+    assert all(picture.startswith(b"\x89PNG") for picture in before)
+
+
+def test_an_overview_splits_time_into_compute_and_stall(
+    tight: Instance, chain: Instance, toys: Toys, keep: Method, swap: Method
+) -> None:
+    toys(keep=keep, swap=swap)
+    stalling, steady = overview(compare(tight, ["swap"]), MADE), overview(compare(chain, ["keep"]), MADE)
+    assert pixels(stalling, STALL) > LEGEND > pixels(steady, STALL)
+    assert pixels(stalling, FORWARD) > LEGEND
+
+
+def test_an_overview_without_any_schedule_is_a_picture_of_reasons(
+    tight: Instance, toys: Toys, keep: Method
+) -> None:
+    toys(keep=keep)
+    assert pixels(overview(compare(tight), MADE), FORWARD) < LEGEND

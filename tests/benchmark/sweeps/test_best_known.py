@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pebbler.benchmark.sweeps.best_known import Record, Registry, admit, best_known, main
+from pebbler.instances.errors import PebblerError
+from pebbler.instances.files import encode
+from pebbler.instances.instance import Instance
+from pebbler.instances.suites.suite import find_suite, list_suites, members
+from pebbler.solver.bounds import Bound, best_bound
+from pebbler.solver.solve import solve
+from pebbler.validate.check import check
+from pebbler.validate.schedule import Schedule
+
+EMPTY = Registry(suite="tiny")
+
+
+@pytest.fixture(scope="module")
+def instance() -> Instance:
+    """One on which moDNN is not optimal."""
+    return next(m for m in members(find_suite("tiny")) if m.name == "residual-slack-s0").build()
+
+
+@pytest.fixture(scope="module")
+def best(instance: Instance) -> Schedule:
+    schedule = solve(instance, "brute-force").schedule
+    assert schedule is not None
+    return schedule
+
+
+@pytest.fixture(scope="module")
+def worse(instance: Instance, best: Schedule) -> Schedule:
+    schedule = solve(instance, "modnn").schedule
+    assert schedule is not None
+    assert schedule.makespan_ns > best.makespan_ns
+    return schedule
+
+
+def only(registry: Registry) -> Record:
+    (record,) = registry.records
+    return record
+
+
+# --- what is shipped ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suite", list_suites())
+def test_every_shipped_record_is_of_its_instance_and_passes_the_checker(suite: str) -> None:
+    records = {(r.instance, r.memory_model): r for r in best_known(suite).records}
+    assert len(records) == len(best_known(suite).records)
+    for member in members(find_suite(suite)) if records else ():
+        for memory in ("contiguous", "paged"):
+            record = records.pop((member.name, memory), None)  # type: ignore[call-overload]
+            if record is None:
+                continue
+            instance = member.build()
+            assert record.instance_sha256 == sha256(encode(instance)).hexdigest()
+            assert best_bound(instance).lower_bound_ns <= record.lower_bound_ns
+            if record.schedule is not None:
+                assert check(instance, record.schedule).valid
+                assert record.schedule.memory_model == record.memory_model
+                assert record.schedule.makespan_ns == record.makespan_ns >= record.lower_bound_ns
+    assert not records
+
+
+def test_tiny_has_the_optimum_of_every_instance() -> None:
+    found = {record.instance: record for record in best_known("tiny").records}
+    assert set(found) == {member.name for member in members(find_suite("tiny"))}
+    assert all(record.optimal for record in found.values())
+
+
+@pytest.mark.parametrize(
+    "name", ["chain2-s1", "chain3-single-s1", "residual-workspaces-s1", "chain2-recompute-s0"]
+)
+def test_the_shipped_optima_are_those_of_an_exhaustive_search(name: str) -> None:
+    instance = next(member for member in members(find_suite("tiny")) if member.name == name).build()
+    record = next(record for record in best_known("tiny").records if record.instance == name)
+    assert solve(instance, "brute-force").makespan_ns == record.makespan_ns
+
+
+def test_no_method_beats_an_optimum() -> None:
+    found = {record.instance: record.lower_bound_ns for record in best_known("tiny").records}
+    met = 0
+    for member in members(find_suite("tiny")):
+        for method in ("modnn", "vdnn-all-m", "vdnn-dyn"):
+            makespan = solve(member.build(), method).makespan_ns
+            assert makespan is None or makespan >= found[member.name]
+            met += makespan == found[member.name]
+    assert met
+
+
+def test_a_suite_without_records_has_none() -> None:
+    assert best_known("scaling") == Registry(suite="scaling")
+    with pytest.raises(PebblerError, match="there is no suite"):
+        best_known("none")
+
+
+# --- what enters --------------------------------------------------------------------------------------
+
+
+def test_schedules_only_improve(instance: Instance, best: Schedule, worse: Schedule) -> None:
+    first = admit(EMPTY, instance, schedule=worse)
+    assert only(first).makespan_ns == worse.makespan_ns
+    second = admit(first, instance, schedule=best)
+    assert (only(second).makespan_ns, only(second).schedule) == (best.makespan_ns, best)
+    assert admit(second, instance, schedule=worse) == second
+
+
+def test_bounds_only_improve(instance: Instance, best: Schedule) -> None:
+    low, high = Bound(3, "compute", True), Bound(best.makespan_ns, "brute-force", False)
+    registry = admit(EMPTY, instance, bound=low)
+    assert (only(registry).lower_bound_ns, only(registry).makespan_ns) == (3, None)
+    registry = admit(admit(registry, instance, bound=high), instance, bound=low)
+    record = only(registry)
+    assert (record.lower_bound_ns, record.bound_by, record.certified) == (
+        best.makespan_ns,
+        "brute-force",
+        False,
+    )
+    assert not record.optimal
+    assert only(admit(registry, instance, schedule=best)).optimal
+
+
+def test_memory_models_have_records_of_their_own(instance: Instance, best: Schedule) -> None:
+    registry = admit(
+        admit(EMPTY, instance, schedule=best), instance, memory="paged", bound=Bound(5, "x", True)
+    )
+    assert [(r.memory_model, r.makespan_ns) for r in registry.records] == [
+        ("contiguous", best.makespan_ns),
+        ("paged", None),
+    ]
+
+
+def test_an_invalid_schedule_never_enters(instance: Instance, best: Schedule) -> None:
+    with pytest.raises(PebblerError, match=r"not valid: .*makespan"):
+        admit(EMPTY, instance, schedule=msgspec.structs.replace(best, makespan_ns=best.makespan_ns - 1))
+    with pytest.raises(PebblerError, match=r"not valid: .*residence"):
+        admit(EMPTY, instance, schedule=msgspec.structs.replace(best, residences=best.residences[:-1]))
+    with pytest.raises(PebblerError, match="memory model is contiguous, not paged"):
+        admit(EMPTY, instance, memory="paged", schedule=best)
+
+
+def test_a_schedule_for_another_file_never_enters(instance: Instance, best: Schedule) -> None:
+    other = msgspec.structs.replace(best, instance_sha256="0" * 64)
+    with pytest.raises(PebblerError, match="not the checksum"):
+        admit(EMPTY, instance, schedule=other)
+
+
+def test_a_contradiction_is_refused_either_way(instance: Instance, best: Schedule) -> None:
+    wrong = Bound(best.makespan_ns + 1, "wishful", True)
+    for known, new in (({"bound": wrong}, {"schedule": best}), ({"schedule": best}, {"bound": wrong})):
+        registry = admit(EMPTY, instance, **known)  # type: ignore[arg-type]
+        with pytest.raises(PebblerError, match="contradicts the wishful bound"):
+            admit(registry, instance, **new)  # type: ignore[arg-type]
+
+
+def test_a_word_above_a_schedule_falls_either_way(
+    instance: Instance, best: Schedule, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate = best_bound(instance).certificate
+    wrong = Bound(best.makespan_ns + 1, "wishful", False, certificate)
+    for known, new in (({"bound": wrong}, {"schedule": best}), ({"schedule": best}, {"bound": wrong})):
+        registry = admit(EMPTY, instance, **known)  # type: ignore[arg-type]
+        caplog.clear()
+        record = only(admit(registry, instance, **new))  # type: ignore[arg-type]
+        assert (record.makespan_ns, record.certified) == (best.makespan_ns, True)
+        assert record.lower_bound_ns == best_bound(instance).lower_bound_ns
+        assert f"is under the wishful bound {best.makespan_ns + 1}" in caplog.text
+
+
+def test_a_contradiction_keeps_both_files(tmp_path: Path, instance: Instance, best: Schedule) -> None:
+    wrong = Bound(best.makespan_ns + 1, "wishful", True, best_bound(instance).certificate)
+    registry = admit(EMPTY, instance, bound=wrong)
+    (tmp_path / "tiny.json").write_bytes(encode(registry))
+    file = tmp_path / "s.schedule.json"
+    file.write_bytes(encode(best))
+    with pytest.raises(PebblerError, match=r"contradicts the wishful bound .* both are kept as"):
+        main(["tiny", "--folder", str(tmp_path), "--admit", str(file)])
+    assert (tmp_path / "tiny.json").read_bytes() == encode(registry)
+    kept = sorted(path.name for path in tmp_path.glob("*.contradiction.*"))
+    assert kept == [
+        f"{instance.name}.contradiction.{what}.json" for what in ("bound", "instance", "schedule")
+    ]
+
+
+def test_what_was_known_of_an_instance_that_has_changed_is_forgotten(
+    instance: Instance, best: Schedule
+) -> None:
+    registry = admit(EMPTY, instance, schedule=best)
+    changed = msgspec.structs.replace(instance, budget_bytes=instance.budget_bytes + 512)
+    assert only(admit(registry, changed)).makespan_ns is None
+
+
+# --- the command --------------------------------------------------------------------------------------
+
+
+def test_solving_fills_the_registry_and_a_second_time_finds_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = [m for m in members(find_suite("tiny")) if m.name in ("chain2-s0", "residual-slack-s1")]
+    monkeypatch.setattr("pebbler.benchmark.sweeps.best_known.members", lambda _: iter(few))
+    arguments = [
+        "tiny",
+        "--folder",
+        str(tmp_path),
+        "--methods",
+        "modnn,brute-force",
+        "--time-limit",
+        "60s",
+    ]
+    main(arguments)
+    first = (tmp_path / "tiny.json").read_bytes()
+    assert [record["instance"] for record in json.loads(first)["records"]] == sorted(m.name for m in few)
+    assert all(record.optimal for record in msgspec.json.decode(first, type=Registry).records)
+    assert "brute-force" in capsys.readouterr().err
+    main(arguments)
+    assert (tmp_path / "tiny.json").read_bytes() == first
+    assert capsys.readouterr().err == ""
+
+
+def test_a_schedule_from_elsewhere_enters(tmp_path: Path, instance: Instance, best: Schedule) -> None:
+    file = tmp_path / "s.schedule.json"
+    file.write_bytes(encode(best))
+    main(["tiny", "--folder", str(tmp_path), "--admit", str(file)])
+    registry = msgspec.json.decode((tmp_path / "tiny.json").read_bytes(), type=Registry)
+    assert registry == admit(EMPTY, instance, schedule=best)
+    file.write_bytes(encode(msgspec.structs.replace(best, instance="another")))
+    with pytest.raises(PebblerError, match="which is not in suite 'tiny'"):
+        main(["tiny", "--folder", str(tmp_path), "--admit", str(file)])
+
+
+def test_a_registry_with_a_key_twice_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The one that is shipped, and the one of a folder."""
+    (tmp_path / "best_known").mkdir()
+    data = '{"format": "pebbler/best-known/1", "suite": "tiny", "suite": "tiny"}'
+    (tmp_path / "best_known" / "tiny.json").write_text(data)
+    monkeypatch.setattr("pebbler.benchmark.sweeps.best_known.resources.files", lambda _: tmp_path)
+    with pytest.raises(PebblerError, match="'suite' is there twice"):
+        best_known("tiny")
+    with pytest.raises(PebblerError, match="'suite' is there twice"):
+        main(["tiny", "--folder", str(tmp_path / "best_known")])

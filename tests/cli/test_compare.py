@@ -1,0 +1,115 @@
+"""What ``compare`` prints for people: it fits, explains itself and says what to do next."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pebbler.cli.compare import in_lines
+from pebbler.cli.main import main
+from pebbler.heuristics.methods import Method
+from pebbler.instances.files import read_instance
+
+Toys = Callable[..., None]
+
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+@pytest.mark.parametrize("width", [60, 100, 200])
+def test_the_text_fits_the_line_with_every_figure(
+    width: int,
+    file: Path,
+    toys: Toys,
+    keep: Method,
+    swap: Method,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    toys(keep=keep, swap=swap)
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(["compare", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= width
+    for figure in ("10.500 ms", "110.00%", "4.00 MiB", "0.00 GB"):
+        assert re.search(rf"(^|\s){re.escape(figure)}(\s|$)", printed), figure
+    assert "no place for block 'D'" in " ".join(printed.split())
+    assert "\x1b" not in printed
+
+
+def test_what_comes_next_are_true_commands(
+    file: Path, toys: Toys, keep: Method, swap: Method, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toys(keep=keep, swap=swap, flow=swap)
+    assert main(["compare", str(file), "--out", "the out folder"]) == 0
+    _, _, told = capsys.readouterr().out.partition("\nnext:\n")
+    commands = [shlex.split(line) for line in told.replace(" \\\n", " ").splitlines()]
+    assert [command[:2] for command in commands] == [
+        ["pebbler", "check"],
+        ["pebbler", "trace"],
+        ["pebbler", "solve"],
+    ]
+    for _, *arguments in commands:
+        assert main(arguments) == 0, arguments
+    assert Path("the out folder/chain-b4.swap.trace.json").exists()
+    assert Path("the out folder/chain-b4.better.schedule.json").exists()
+
+
+def test_without_a_schedule_nothing_comes_next(
+    file: Path, toys: Toys, keep: Method, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toys(keep=keep)
+    assert main(["compare", str(file)]) == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith("no schedule:  keep: no place for block 'D'")
+    assert "next:" not in printed
+
+
+@pytest.mark.parametrize("width", range(1, 90))
+def test_a_command_in_lines_is_the_same_command(width: int) -> None:
+    words = ["pebbler", "solve", "a b.json", "--method", "flow", "-o", "it's.json"]
+    lines = in_lines(words, width)
+    echoed = subprocess.run(
+        ["bash", "-c", f"printf '%s\\n' {lines}"], capture_output=True, text=True, check=True
+    )
+    assert echoed.stdout.splitlines() == words
+    if width >= 40:
+        assert max(map(len, lines.splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "give a command, such as pebbler compare vgg16"),
+        (["compar", "vgg16"], "there is no command 'compar'; did you mean compare"),
+        (["zzz"], "there is no command 'zzz'; there are compare, instance, "),
+        (["compare", "resnet"], "or did you mean resnet18, resnet34, resnet50"),
+        (["compare", "VGG16"], "there is no network 'VGG16'; close names: vgg16"),
+        (["compare", "vgg16", "--device", "rtx4090"], "'rtx4090' is not a known device; try K40, "),
+        (["instance", "lenet", "--link", "25G", "-o", "i.json"], "the bytes of a second as 25GB"),
+        (["compare"], "such as pebbler compare vgg16 --batch 256 --device k40 --budget 12GiB"),
+        (["frontier", "--method", "flow", "-o", "f"], "such as pebbler frontier vgg16"),
+        (["instance", "-o", "i.json"], "such as pebbler instance vgg16"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_is_near(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert told in line
+
+
+@pytest.mark.parametrize("written", ["12G", "12gib", "12GiB", "12 GiB"])
+def test_sizes_and_times_are_read_as_people_write_them(written: str, toys: Toys, keep: Method) -> None:
+    toys(keep=keep)
+    assert main(["compare", "lenet", "--budget", written, "--time-limit", "5m"]) == 0
+    (file,) = Path("pebbler-out").glob("*.instance.json")
+    assert read_instance(file).budget_bytes == 12 * 2**30

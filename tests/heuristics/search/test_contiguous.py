@@ -1,0 +1,98 @@
+"""A search with addresses beside one without: what has places takes as long, what has none leads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pebbler.heuristics.gaps import Gap
+from pebbler.heuristics.methods import Limits, find_method
+from pebbler.heuristics.parts import with_parts
+from pebbler.heuristics.search import contiguous as contiguous_search
+from pebbler.heuristics.search.contiguous import ContiguousSearch, new_search
+from pebbler.heuristics.search.problem import gap_keys
+from pebbler.heuristics.search.search import LocalSearch
+from pebbler.instances.instance import Instance
+from pebbler.instances.workload import Workload
+from pebbler.solver.packing.pack import places
+from pebbler.validate.check import check
+from pebbler.validate.schedule import Schedule
+
+_PROBLEMS = (("vgg16", "1.05xMmin"), ("vgg16", "75%"), ("resnet34", "75%"), ("resnet34", "50%"))
+
+
+def nowhere(_lifetimes: Sequence[tuple[int, int, int]], _capacity: int, _alignment: int) -> None:
+    """Find no places."""
+
+
+def ruled(instance: Instance) -> Schedule:
+    schedule = find_method("modnn").call(instance, Limits()).schedule
+    assert schedule is not None
+    return schedule
+
+
+def evicted(search: LocalSearch) -> set[Gap]:
+    """What leaves where the search is."""
+    keys, gone = gap_keys(search._problem), search._search.current.evicted
+    return {key for key, out in zip(keys, gone, strict=True) if out}
+
+
+def test_a_program_whose_pieces_have_places_takes_as_long_as_without_addresses() -> None:
+    """Or nearly: a place may be free later than the bytes are, so that a prefetch comes a task later."""
+    found = equal = 0
+    for network, budget in _PROBLEMS:
+        instance = Workload(network, 64, "v100").instance(budget)
+        for seed in range(4):
+            search = ContiguousSearch(instance, seed, (), places)
+            relaxed = search._relaxed
+            relaxed.offer(ruled(instance))
+            relaxed.run(work=200_000)
+            if not search._place_best():
+                continue
+            found += 1
+            assert relaxed.cost <= search.cost <= 1.01 * relaxed.cost
+            equal += search.cost == relaxed.cost
+            schedule = search.schedule("x")
+            assert schedule is not None
+            assert check(instance, schedule).reasons == ()
+            assert schedule.makespan_ns <= search.cost
+    assert found >= 4
+    assert equal >= found // 2
+
+
+def test_what_has_no_places_leads_the_search_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contiguous_search, "_GLANCES", 2)
+    instance = Workload("resnet34", 64, "k40").instance("1.05xMmin")
+    search, plain = ContiguousSearch(instance, 0, (), nowhere), LocalSearch(instance, "contiguous")
+    for one in (search, plain):
+        one.offer(ruled(instance))
+    search.lead()
+    relaxed = search._relaxed
+    relaxed.offer(relaxed.guide())  # it goes on from its best
+    assert evicted(search) == evicted(relaxed) != evicted(plain)
+
+
+def test_whoever_runs_it_again_gets_the_same() -> None:
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    made = []
+    for _ in range(2):
+        search = ContiguousSearch(instance, 3, (), places)
+        search.offer(ruled(instance))
+        search.lead(bound_ns=10**9)  # met at once, so just the first places
+        for _ in range(12):
+            search.run()
+        made.append(search.schedule("x"))
+    assert made[0] is not None
+    assert made[0] == made[1]
+    assert check(instance, made[0]).reasons == ()
+
+
+def test_it_is_for_contiguous_memory_and_can_be_left_out() -> None:
+    instance = Workload("vgg16", 64, "k40").instance("75%")
+    assert isinstance(new_search(instance, "contiguous", 0, (), nowhere), ContiguousSearch)
+    for memory, without in (("paged", ()), ("divisible", ()), ("contiguous", ("relaxed-start",))):
+        search = new_search(instance, memory, 0, without, nowhere)  # type: ignore[arg-type]
+        assert type(search) is LocalSearch
+    parts = with_parts(Workload("vgg16", 64, "k40").instance("1.05xMmin"))
+    assert type(new_search(parts, "contiguous", 0, (), nowhere)) is LocalSearch

@@ -1,0 +1,98 @@
+"""Caffe's kernels: their configurations, their durations, and the layers of Table 5."""
+
+from __future__ import annotations
+
+import pytest
+
+from pebbler.instances.devices.caffe import TABLE_5, buffer_bytes, caffe_kernels, find_layer
+from pebbler.instances.devices.device import Device, find_device, list_devices
+from pebbler.instances.errors import PebblerError
+from pebbler.instances.networks.zoo import find_network
+
+
+@pytest.fixture
+def k40() -> Device:
+    return find_device("K40")
+
+
+def grids(device: Device, name: str, which: str) -> dict[str, int]:
+    layer = caffe_kernels(device, find_layer(name).conv, which)  # type: ignore[arg-type]
+    return {kernel.name: kernel.blocks * kernel.invocations for kernel in layer.kernels}
+
+
+def test_caffenet_conv1_has_the_configurations_of_the_worked_example(k40: Device) -> None:
+    """GLP4NN, section 3.1: im2col has a grid of 18 and 33 registers a thread."""
+    layer = caffe_kernels(k40, find_layer("caffenet/conv1").conv, "forward")
+    told = [(k.name, k.blocks, k.threads, k.shared_bytes, k.registers) for k in layer.kernels]
+    assert told == [("im2col", 18, 512, 0, 33), ("sgemm", 48, 256, 8448, 70), ("gemmk1", 72, 256, 0, 30)]
+
+
+def test_a_1x1_convolution_is_not_lowered(k40: Device) -> None:
+    conv = find_layer("googlenet/conv_2").conv
+    assert list(grids(k40, "googlenet/conv_2", "forward")) == ["sgemm", "gemmk1"]
+    assert buffer_bytes(conv) == 0
+
+
+def test_backward_is_the_weights_gradient_and_then_the_inputs(k40: Device) -> None:
+    found = grids(k40, "caffenet/conv3", "backward")
+    assert list(found) == ["gemv", "im2col", "sgemm_dw", "sgemm_dx", "col2im"]
+    assert found["col2im"] == -(-256 * 13 * 13 // 512)
+    assert found["sgemm_dw"] == 3 * (256 * 9 // 64)
+    assert found["sgemm_dx"] == 256 * 9 // 128 * 3
+
+
+def test_every_group_has_a_product_of_its_own(k40: Device) -> None:
+    grouped = caffe_kernels(k40, find_layer("caffenet:grouped=1/conv2").conv, "forward")
+    assert {kernel.name: kernel.invocations for kernel in grouped.kernels} == {
+        "im2col": 1,
+        "sgemm": 2,
+        "gemmk1": 1,
+    }
+
+
+def test_the_layers_of_the_table_are_those_of_the_networks() -> None:
+    """CaffeNet without groups, CIFAR10 and both Siamese branches; GoogLeNet's rows name no layer."""
+    names = {"caffenet": "caffenet:grouped=0", "cifar10": "cifar10_quick", "siamese": "siamese"}
+    assert len(TABLE_5) == 18
+    for layer in TABLE_5:
+        network, _, name = layer.name.partition("/")
+        if network in names:
+            described = find_network(names[network])
+            assert (described[name].shape, described.batch) == (
+                (layer.conv.out_channels, layer.conv.out_height, layer.conv.out_width),
+                layer.conv.batch,
+            )
+            assert find_layer(f"{names[network]}/{name}").conv == layer.conv
+
+
+def test_the_buffer_is_the_lowered_sample() -> None:
+    assert find_layer("caffenet/conv1").buffer_bytes == 4 * 3 * 11 * 11 * 55 * 55
+
+
+@pytest.mark.parametrize("device", list_devices(), ids=lambda device: device.name)
+def test_durations_are_no_less_than_the_work_of_the_device(device: Device) -> None:
+    for layer in TABLE_5:
+        for which in ("forward", "backward"):
+            for kernel in caffe_kernels(device, layer.conv, which).kernels:  # type: ignore[arg-type]
+                assert kernel.work_ns is not None
+                assert kernel.duration_ns >= kernel.work_ns * (kernel.blocks / device.multiprocessors) - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("conv1", "write network/layer, such as caffenet/conv1"),
+        ("cifar10/conv9", "there is no layer 'cifar10/conv9'; try conv1, conv2, conv3"),
+        ("vgg16/conv1", "no convolution 'conv1'; try conv"),
+        ("googlenet/conv_7", "no convolution 'conv_7'; try conv_6"),
+        ("vgg17/conv1_1", "there is no network 'vgg17'"),
+    ],
+)
+def test_a_layer_that_is_not_there_is_refused_with_close_ones(name: str, said: str) -> None:
+    with pytest.raises(PebblerError, match=said):
+        find_layer(name)
+
+
+def test_the_batch_can_be_another_one() -> None:
+    assert find_layer("caffenet/conv1", 8).conv.batch == 8
+    assert find_layer("vgg16/conv1_1").conv.batch == 256

@@ -1,0 +1,152 @@
+from importlib import resources
+
+import pytest
+
+from pebbler.instances.devices.device import Device, find_device, list_devices, read_device
+from pebbler.instances.errors import PebblerError
+
+FIGURES = {
+    "year",
+    "multiprocessors",
+    "peak_flops",
+    "convolution_efficiency",
+    "gemm_efficiency",
+    "bandwidth",
+    "bandwidth_efficiency",
+    "memory_bytes",
+    "offload_bandwidth",
+    "prefetch_bandwidth",
+    "launch_ns",
+}
+
+
+@pytest.fixture
+def k40_file(tmp_path):
+    """The packaged text of the K40, in a file of its own, and a function that rewrites it."""
+    text = resources.files("pebbler.instances.devices").joinpath("devices.toml").read_text(encoding="utf-8")
+    text = text[: text.index("[TitanX]")]
+    path = tmp_path / "mine.toml"
+
+    def write(old="", new=""):
+        assert old in text
+        path.write_text(text.replace(old, new, 1), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_packaged_devices_are_those_of_the_papers_and_newer_ones():
+    assert [(device.name, device.year, round(device.memory_bytes / 2**30)) for device in list_devices()] == [
+        ("K40", 2013, 12),
+        ("TitanX", 2015, 12),
+        ("TitanZ", 2014, 6),
+        ("P100", 2016, 12),
+        ("TitanXp", 2017, 12),
+        ("V100", 2017, 16),
+        ("A100", 2020, 40),
+        ("H200", 2024, 131),
+    ]
+
+
+def test_peaks_are_cores_times_two_times_a_clock():
+    """Cores of a multiprocessor and a clock in MHz, from the product pages."""
+    cores = {"K40": (192, 745), "TitanX": (128, 1075), "TitanZ": (192, 705), "TitanXp": (128, 1582)}
+    for name, (width, clock) in cores.items():
+        device = find_device(name)
+        assert device.peak_flops == pytest.approx(device.multiprocessors * width * 2e6 * clock, rel=1e-3)
+
+
+@pytest.mark.parametrize("device", list_devices(), ids=lambda device: device.name)
+def test_every_figure_has_a_source(device):
+    assert {key for key, _ in device.sources} == FIGURES
+    assert all(len(source) > 10 for _, source in device.sources)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("K40", "K40"),
+        ("k40m", "K40"),
+        ("K40c", "K40"),
+        ("titan x", "TitanX"),
+        ("Titan X (Maxwell)", "TitanX"),
+        ("v100", "V100"),
+        ("titan-z", "TitanZ"),
+        ("Titan Xp", "TitanXp"),
+        ("h200", "H200"),
+    ],
+)
+def test_find_by_name_and_alias(name, found):
+    assert find_device(name).name == found
+
+
+def test_unknown_device_names_the_close_ones():
+    with pytest.raises(PebblerError, match=r"'K44' is not a known device; try K40"):
+        find_device("K44")
+    with pytest.raises(PebblerError, match="try K40, TitanX, TitanZ"):
+        find_device("?")
+
+
+def test_copies_take_bytes_over_bandwidth_to_the_nearest_nanosecond():
+    k40 = find_device("K40")
+    assert k40.copy_ns(12_000_000_000, "offload") == 1_000_000_000
+    assert k40.copy_ns(100, "prefetch") == 8
+    assert k40.copy_ns(1, "offload") == 1
+    # Both a read and a write: 2 x 1.08e9 bytes at 288e9 x 0.75 bytes a second.
+    assert k40.move_ns(1_080_000_000) == 10_000_000
+
+
+def test_directions_have_their_own_bandwidth(k40_file):
+    device = read_device(
+        k40_file("[K40.prefetch_bandwidth]\nvalue = 12_", "[K40.prefetch_bandwidth]\nvalue = 6_")
+    )
+    assert device.copy_ns(6_000_000, "offload") == 500_000
+    assert device.copy_ns(6_000_000, "prefetch") == 1_000_000
+
+
+def test_own_file_equals_the_packaged_device(k40_file):
+    device = read_device(k40_file())
+    assert find_device(str(k40_file())) == device
+    assert isinstance(device, Device)
+    assert device == find_device("K40")
+    assert hash(device) == hash(find_device("K40"))
+
+
+def test_devices_are_frozen():
+    with pytest.raises(AttributeError):
+        find_device("K40").memory_bytes = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[K40.year]", "[K40.birth]", r"\[K40\]: unknown key 'birth'"),
+        ('source = "NVIDIA Tesla K40 GPU Active', '#"', r"\[K40.year\]: key 'source' is missing"),
+        ("value = 2013", "value = 2013\nunit = 1", r"\[K40.year\]: unknown key 'unit'"),
+        ("value = 2013", "value = 2013.5", r"'year' is 2013.5; write a whole number above 0"),
+        ("value = 2013", "value = true", r"'year' is True; write a whole number above 0"),
+        ("value = 0.55", "value = 1.5", r"'convolution_efficiency' is 1.5; a share of the peak is at most 1"),
+        ("value = 288_000_000_000", "value = 0", r"'bandwidth' is 0; write a number above 0"),
+        ("value = 288_000_000_000", "value = inf", r"'bandwidth' is inf; write a number above 0"),
+        ("value = 288_000_000_000", "value = nan", r"'bandwidth' is nan; write a number above 0"),
+        ('aliases = ["K40c", "K40m", "Tesla K40"]', "", r"key 'aliases' is missing"),
+        ('aliases = ["K40c", "K40m", "Tesla K40"]', "aliases = [1]", r"'aliases' is \[1\]; write a list"),
+        ('title = "NVIDIA Tesla K40"', "title = 1", r"'title' is 1; write a string"),
+        ("value = 2013", "value = ", r"mine.toml is not TOML"),
+    ],
+)
+def test_bad_files_are_refused_by_key(k40_file, old, new, message):
+    with pytest.raises(PebblerError, match=message):
+        read_device(k40_file(old, new))
+
+
+def test_a_file_has_one_device(tmp_path):
+    path = tmp_path / "none.toml"
+    path.write_text("", encoding="utf-8")
+    with pytest.raises(PebblerError, match="it has 0 devices"):
+        read_device(path)
+    path.write_text("K40 = 3", encoding="utf-8")
+    with pytest.raises(PebblerError, match=r"\[K40\]: it is 3; write a table"):
+        read_device(path)
+    with pytest.raises(PebblerError, match="cannot be read"):
+        read_device(tmp_path / "missing.toml")

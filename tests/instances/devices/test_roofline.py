@@ -1,0 +1,316 @@
+import dataclasses
+from itertools import pairwise
+
+import pytest
+
+from pebbler.instances.devices.device import find_device, list_devices
+from pebbler.instances.devices.roofline import (
+    Convolution,
+    convolution_algorithms,
+    dense_algorithms,
+    memory_bound_algorithms,
+    product_algorithms,
+)
+
+PASSES = ("FP", "BP1", "BP2")
+K40 = find_device("K40")
+TITAN_X = find_device("Titan X")
+
+
+def square(batch, channels, filters, size, kernel, stride=1, pad=0, groups=1):
+    out = (size + 2 * pad - kernel) // stride + 1
+    return Convolution(batch, channels, filters, size, size, out, out, kernel, kernel, stride, pad, groups)
+
+
+def vgg(batch, groups=(2, 2, 3, 3, 3)):
+    layers, channels, size = [], 3, 224
+    for filters, count in zip((64, 128, 256, 512, 512), groups, strict=True):
+        for _ in range(count):
+            layers.append(square(batch, channels, filters, size, 3, pad=1))
+            channels = filters
+        size //= 2
+    return layers
+
+
+def alexnet(batch):
+    return [
+        square(batch, 3, 64, 224, 11, stride=4, pad=2),
+        square(batch, 64, 192, 27, 5, pad=2),
+        square(batch, 192, 384, 13, 3, pad=1),
+        square(batch, 384, 256, 13, 3, pad=1),
+        square(batch, 256, 256, 13, 3, pad=1),
+    ]
+
+
+SHAPES = {
+    "vgg conv1_1": square(64, 3, 64, 224, 3, pad=1),
+    "vgg conv1_2": square(64, 64, 64, 224, 3, pad=1),
+    "vgg conv4_2": square(64, 512, 512, 28, 3, pad=1),
+    "alexnet conv1": square(128, 3, 64, 224, 11, stride=4, pad=2),
+    "alexnet conv2": square(128, 64, 192, 27, 5, pad=2),
+    "grouped": square(128, 96, 256, 27, 5, pad=2, groups=2),
+    "depthwise": square(32, 128, 128, 28, 3, pad=1, groups=128),
+    "resnet stem": square(32, 3, 64, 224, 7, stride=2, pad=3),
+    "1x1": square(32, 256, 64, 56, 1),
+    "1x1 stride 2": square(32, 256, 512, 56, 1, stride=2),
+    "3x3 stride 2": square(32, 128, 128, 56, 3, stride=2, pad=1),
+    "fully convolutional fc6": square(32, 512, 4096, 7, 7),
+    "inception 5x5": square(128, 16, 32, 28, 5, pad=2),
+    "tall": Convolution(8, 16, 16, 40, 10, 40, 8, 1, 3, 1, 0),
+}
+
+
+def options(conv, which="FP", device=K40):
+    return {item.name: item for item in convolution_algorithms(device, conv, which)}
+
+
+def passes(layers):
+    """Every convolution task of a network: the first layer has no gradient of its input."""
+    for position, layer in enumerate(layers):
+        for which in PASSES:
+            if position or which != "BP1":
+                yield layer, which
+
+
+def duration(device, layers, pick):
+    return sum(
+        pick(convolution_algorithms(device, layer, which)).duration_ns for layer, which in passes(layers)
+    )
+
+
+def baseline(algorithms):
+    return algorithms[0]
+
+
+def fastest(algorithms):
+    return algorithms[-1]
+
+
+# --- rules that hold for every layer -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", list_devices(), ids=lambda device: device.name)
+@pytest.mark.parametrize("which", PASSES)
+@pytest.mark.parametrize("conv", SHAPES.values(), ids=SHAPES.keys())
+def test_more_workspace_is_faster_and_the_first_needs_none(device, which, conv):
+    algorithms = convolution_algorithms(device, conv, which)
+    assert algorithms[0].workspace_bytes == 0
+    for less, more in pairwise(algorithms):
+        assert less.workspace_bytes < more.workspace_bytes
+        assert more.duration_ns < 0.999 * less.duration_ns
+    assert all(isinstance(item.duration_ns, int) and item.duration_ns >= 1 for item in algorithms)
+    assert all(isinstance(item.workspace_bytes, int) for item in algorithms)
+    assert len({item.name for item in algorithms}) == len(algorithms)
+
+
+@pytest.mark.parametrize("which", PASSES)
+@pytest.mark.parametrize("conv", SHAPES.values(), ids=SHAPES.keys())
+def test_a_bigger_batch_is_not_faster(which, conv):
+    batches = [1, 2, 3, 5, 8, 13, 31, 32, 33, 64, 127, 128, 256]
+    layers = [dataclasses.replace(conv, batch=batch) for batch in batches]
+    found = [convolution_algorithms(K40, layer, which) for layer in layers]
+    for pick in (baseline, fastest):
+        durations = [pick(algorithms).duration_ns for algorithms in found]
+        assert durations == sorted(durations)
+
+
+@pytest.mark.parametrize("which", PASSES)
+@pytest.mark.parametrize("conv", SHAPES.values(), ids=SHAPES.keys())
+def test_splitting_a_batch_does_not_save_time(which, conv):
+    whole = fastest(convolution_algorithms(K40, conv, which)).duration_ns
+    half = dataclasses.replace(conv, batch=conv.batch // 2)
+    assert 2 * fastest(convolution_algorithms(K40, half, which)).duration_ns >= whole
+
+
+def test_small_problems_use_the_device_less():
+    whole, single = (duration(K40, vgg(batch), fastest) for batch in (256, 1))
+    assert 1.2 < single / (whole / 256) < 3
+
+
+def test_equal_layers_cost_one_evaluation():
+    conv = square(7, 48, 80, 19, 3, pad=1)
+    first = convolution_algorithms(K40, conv, "FP", 16)
+    assert convolution_algorithms(K40, square(7, 48, 80, 19, 3, pad=1), "FP", 16) is first
+
+
+# --- one kernel, by hand ------------------------------------------------------------------------------
+
+
+def test_implicit_gemm_by_hand():
+    # 2 x 256 images x 64 x 64 channels x 9 taps x 224 x 224 positions = 947.0 GFLOP.
+    flops = 2 * 256 * 64 * 64 * 9 * 224 * 224
+    tiles = 256 * 224 * 224 * 64 / 64**2
+    utilisation = tiles / (tiles + 15 * 4 / 2)
+    seconds = flops / (4.29e12 * 0.55 * utilisation) + 10e-6
+    found = options(square(256, 64, 64, 224, 3, pad=1))["implicit-gemm"]
+    assert found.duration_ns == pytest.approx(seconds * 1e9, abs=1)
+    assert found.duration_ns == pytest.approx(401.4e6, rel=1e-3)
+
+
+def test_memory_bound_kernels():
+    (only,) = memory_bound_algorithms(K40, 216_000_000)
+    assert (only.duration_ns, only.workspace_bytes) == (1_000_000 + 10_000, 0)
+    assert memory_bound_algorithms(K40, 0)[0].duration_ns == 10_000
+
+
+def test_dense_layers_by_hand():
+    # VGG-16's fc6 with one image reads its weights: 25088 x 4096 x 4 bytes at 216 GB/s.
+    (only,) = dense_algorithms(K40, 1, 25088, 4096, "BP2")
+    moved = 4 * (25088 * 4096 + 25088 + 4096)
+    assert only.workspace_bytes == 0
+    assert only.duration_ns == pytest.approx(moved / 216e9 * 1e9 + 10_000, abs=1)
+    # With 256 images it computes: 2 x 256 x 25088 x 4096 operations at 70 % of 4.29 TFLOPS.
+    for which in PASSES:
+        (only,) = dense_algorithms(K40, 256, 25088, 4096, which)
+        compute = 2 * 256 * 25088 * 4096 / (4.29e12 * 0.70) * 1e9
+        assert compute < only.duration_ns < 1.2 * compute
+
+
+def test_products_of_two_layers_by_hand():
+    # 96 heads of 1024 x 1024 scores from 64 values each: 12.9 GFLOP at 70 % of 4.29 TFLOPS, 24576 tiles.
+    scores = 96 * 1024 * 1024
+    (only,) = product_algorithms(K40, scores * 64, scores, 10)
+    utilisation = 24576 / (24576 + 15 * 4 / 2)
+    assert only.workspace_bytes == 0
+    assert only.duration_ns == pytest.approx(
+        2 * scores * 64 / (4.29e12 * 0.70 * utilisation) * 1e9 + 1e4, abs=1
+    )
+    (moved,) = product_algorithms(K40, 1, 64 * 64, 216_000_000)
+    assert moved.duration_ns == 1_000_000 + 10_000
+
+
+@pytest.mark.parametrize("which", PASSES)
+def test_extra_traffic_is_a_kernel_of_its_own(which):
+    conv = SHAPES["vgg conv1_2"]
+    plain, extra = (convolution_algorithms(K40, conv, which, size) for size in (0, 216_000))
+    for before, after in zip(plain, extra, strict=True):
+        assert after.duration_ns - before.duration_ns == pytest.approx(1_000 + 10_000, abs=1)
+        assert after.workspace_bytes == before.workspace_bytes
+    before, after = (dense_algorithms(K40, 8, 32, 32, which, size)[0].duration_ns for size in (0, 216_000))
+    assert after - before == pytest.approx(1_000 + 10_000, abs=1)
+
+
+# --- workspaces, by hand ------------------------------------------------------------------------------
+
+
+def test_index_tables():
+    # One 4-byte offset per output position (27 x 27) and per filter tap (64 x 5 x 5).
+    assert options(SHAPES["alexnet conv2"])["implicit-precomp-gemm"].workspace_bytes == 4 * (729 + 1600)
+    assert options(SHAPES["grouped"])["implicit-precomp-gemm"].workspace_bytes == 4 * (729 + 48 * 25)
+
+
+def test_explicit_gemm_stores_the_lowered_matrix():
+    # fc6 of the fully convolutional VGG: 512 channels x 7 x 7 taps x 1 position, 4 bytes, 32 images.
+    assert options(SHAPES["fully convolutional fc6"], device=TITAN_X)["gemm"].workspace_bytes == (
+        4 * 512 * 49 * 32
+    )
+
+
+def test_fft_stores_half_spectra_of_power_of_two_planes():
+    # 27 + 2 x 2 = 31, padded to 32: 32 x 17 complex values of 8 bytes a plane;
+    # 48 x 128 filter planes, and 48 + 128 planes an image.
+    plane = 32 * 17 * 8
+    for batch in (32, 256):
+        conv = square(batch, 48, 128, 27, 5, pad=2)
+        for which in PASSES:
+            fft = options(conv, which)["fft"]
+            assert fft.workspace_bytes == plane * (48 * 128 + batch * (48 + 128))
+
+
+def test_winograd_stores_six_by_six_tiles():
+    # 28 x 28 outputs in tiles of 4 x 4: 49 tiles a channel, 36 values of 4 bytes each.
+    conv = square(8, 64, 64, 28, 3, pad=1)
+    assert options(conv)["winograd-nonfused"].workspace_bytes == 4 * 36 * (64 * 64 + 8 * 49 * 128)
+
+
+def test_large_workspaces_are_chunked():
+    # conv1_2 of VGG-16 with 256 images: a spectrum takes 256 x 129 x 8 bytes, a plane 224 x 224 x 4: the
+    # spectra of the batch take 1.32 times the maps, so it goes in two halves; 64 x 64 filters stay whole.
+    plane = 256 * 129 * 8
+    fft = options(square(256, 64, 64, 224, 3, pad=1), device=K40)["fft"]
+    assert fft.workspace_bytes == plane * (64 * 64 + 128 * (64 + 64))
+    # Tiles of Winograd take 2.25 times the maps: three chunks of 22 images at most.
+    conv = square(64, 128, 128, 112, 3, pad=1)
+    winograd = options(conv)["winograd-nonfused"]
+    assert winograd.workspace_bytes == 4 * 36 * (128 * 128 + 22 * 28 * 28 * 256)
+
+
+# --- which algorithms apply ---------------------------------------------------------------------------
+
+
+def test_names_are_those_of_cudnn():
+    conv = SHAPES["alexnet conv2"]
+    assert list(options(conv, "FP"))[:2] == ["implicit-gemm", "implicit-precomp-gemm"]
+    assert list(options(conv, "BP1"))[:2] == ["algo-0", "algo-1"]
+    assert list(options(conv, "BP2"))[:2] == ["algo-0", "algo-3"]
+
+
+@pytest.mark.parametrize("which", PASSES)
+@pytest.mark.parametrize(
+    "shape", ["alexnet conv1", "resnet stem", "1x1", "1x1 stride 2", "3x3 stride 2", "vgg conv1_1"]
+)
+def test_no_transform_for_strides_nor_where_it_does_not_pay(which, shape):
+    assert not {"fft", "fft-tiling", "winograd-nonfused"} & set(options(SHAPES[shape], which))
+
+
+@pytest.mark.parametrize("which", PASSES)
+def test_winograd_is_for_square_filters_of_three_and_five(which):
+    assert "winograd-nonfused" in options(square(64, 128, 128, 28, 3, pad=1), which)
+    assert "winograd-nonfused" in options(SHAPES["alexnet conv2"], which)
+    assert "winograd-nonfused" not in options(square(64, 128, 128, 14, 7, pad=3), which)
+    assert "winograd-nonfused" not in options(SHAPES["tall"], which)
+
+
+@pytest.mark.parametrize("which", PASSES)
+def test_fft_needs_a_padded_plane_of_at_most_256(which):
+    assert "fft" in options(square(256, 64, 64, 250, 7, pad=3), which)
+    large = options(square(256, 64, 64, 251, 7, pad=3), which)
+    assert "fft" not in large
+    assert "fft-tiling" in large
+
+
+def test_explicit_gemm_is_forward_only_and_lowers_something():
+    fc6 = SHAPES["fully convolutional fc6"]
+    assert "gemm" in options(fc6, "FP", TITAN_X)
+    assert "gemm" not in options(fc6, "BP1", TITAN_X)
+    assert "gemm" not in options(fc6, "BP2", TITAN_X)
+    assert "gemm" not in options(SHAPES["1x1"], "FP", TITAN_X)
+
+
+@pytest.mark.parametrize("which", PASSES)
+def test_there_is_a_choice_to_make(which):
+    for layer in vgg(256)[1:]:
+        assert len(options(layer, which)) >= 3
+    assert len(options(SHAPES["alexnet conv2"], which)) >= 3
+
+
+# --- anchors: printed figures that calibrated the model (docs/costs.md) -------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layers", "without_gib", "printed_gb", "tolerance"),
+    [
+        (vgg(256), 21.69, 28.0, 0.05),
+        (vgg(128), 11.36, 15.0, 0.05),
+        (vgg(32), 3.61, 4.9, 0.15),
+        (alexnet(128), 0.99, 1.1, 0.08),
+    ],
+    ids=["VGG-16 (256)", "VGG-16 (128)", "VGG-16 (32)", "AlexNet (128)"],
+)
+def test_largest_workspace_is_near_what_vdnn_prints(layers, without_gib, printed_gb, tolerance):
+    largest = max(
+        fastest(convolution_algorithms(TITAN_X, layer, which)).workspace_bytes
+        for layer, which in passes(layers)
+    )
+    assert without_gib + largest / 2**30 == pytest.approx(printed_gb, rel=tolerance)
+
+
+def test_the_fastest_algorithms_are_about_twice_as_fast_as_implicit_gemm():
+    # vDNN: 55-58 % of the performance is lost on average, 65 % at most, that is 2.2-2.4 and 2.9 times.
+    for layers in (vgg(256), vgg(128), vgg(64), alexnet(128)):
+        assert 1.9 < duration(TITAN_X, layers, baseline) / duration(TITAN_X, layers, fastest) < 2.9
+
+
+def test_the_k40_takes_about_ten_and_five_seconds_for_vgg16():
+    assert duration(K40, vgg(256), baseline) == pytest.approx(10.1e9, rel=0.02)
+    assert duration(K40, vgg(256), fastest) == pytest.approx(5.17e9, rel=0.2)

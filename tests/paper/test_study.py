@@ -1,0 +1,169 @@
+"""The study: a quick one end to end; the committed one is of its data; the text finds its numbers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from inventory import inventory, rows, tally
+from pages import Pages
+from pebbler.benchmark.sweeps.config import jobs
+from pebbler.benchmark.sweeps.results import read_latest
+from study import SWEEPS, facts, findings, main, plan
+from text import inventory_table, results, write_page
+
+
+@pytest.fixture(scope="module")
+def root(pytestconfig: pytest.Config) -> Path:
+    return pytestconfig.rootpath
+
+
+@pytest.fixture(scope="module")
+def pages(root: Path) -> Pages:
+    return Pages(root / "docs")
+
+
+@pytest.fixture(scope="module")
+def quick(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a quick study."""
+    folder = tmp_path_factory.mktemp("study")
+    places = ["--folder", str(root / "paper"), "--docs", str(root / "docs")]
+    main([*places, "--quick", str(folder), "--jobs", "2"])
+    return folder
+
+
+def test_quick_study_makes_all_that_the_committed_one_has(quick: Path, root: Path) -> None:
+    committed = {path.name for path in (root / "paper" / "generated").iterdir()}
+    made = {path.name for path in (quick / "generated").iterdir()}
+    assert committed == made
+    for name in made:
+        assert (quick / "generated" / name).stat().st_size > 100
+    assert (quick / "generated" / "gaps.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_quick_study_solves_every_kind_of_problem(quick: Path) -> None:
+    for name in SWEEPS:
+        runs = read_latest(quick / "data" / f"{name}.sqlite")
+        assert len(runs) > 3
+        assert not [run for run in runs if run.found.status == "error"]
+        assert any(run.found.iteration_ns is not None for run in runs)
+
+
+def test_quick_study_has_nothing_left_to_do(quick: Path, root: Path) -> None:
+    before = {path: path.read_bytes() for path in quick.rglob("*") if path.is_file()}
+    main(["--folder", str(root / "paper"), "--docs", str(root / "docs"), "--quick", str(quick)])
+    assert {path: path.read_bytes() for path in quick.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--folder", "nowhere"], "gaps.toml cannot be read"),
+        (["--jobs", "0"], "give 1 or more"),
+        (["--no-runs", "--quick", "empty"], "gaps.sqlite cannot be read"),
+        (
+            ["--no-runs", "--docs", "nowhere", "--quick", "QUICK"],
+            "nowhere/data/recomputation.sqlite cannot be read",
+        ),
+    ],
+)
+def test_wrong_use_is_told_in_a_sentence(
+    arguments: list[str],
+    message: str,
+    quick: Path,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "paper").symlink_to(root / "paper")
+    with pytest.raises(SystemExit, match="2"):
+        main([str(quick) if word == "QUICK" else word for word in arguments])
+    assert message in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} <= {"paper"}
+
+
+def test_committed_numbers_and_page_are_of_the_committed_data(
+    root: Path, pages: Pages, tmp_path: Path
+) -> None:
+    found = findings(plan(root / "paper"), root / "docs")
+    table = rows(pages)
+    told = facts(pages, found, tally(table))
+    generated = root / "paper" / "generated"
+    assert (generated / "results.tex").read_text("utf-8") == results(told)
+    assert (generated / "inventory.tex").read_text("utf-8") == inventory_table(table)
+    page = tmp_path / "study.md"
+    page.write_bytes((root / "docs" / "study.md").read_bytes())
+    write_page(page, found, table)
+    assert page.read_bytes() == (root / "docs" / "study.md").read_bytes()
+
+
+def test_committed_runs_are_of_the_committed_gaps(root: Path) -> None:
+    what = plan(root / "paper")
+    wanted = {job.about.problem_sha256 for job in jobs(what.configs["gaps"], what.folder)}
+    assert {run.about.problem_sha256 for run in read_latest(what.data("gaps"))} == wanted
+
+
+def test_text_asks_only_for_numbers_that_are_there(root: Path) -> None:
+    asked = set(re.findall(r"\\result\{([^}]*)\}", (root / "paper" / "pebbler.tex").read_text("utf-8")))
+    there = set(re.findall(r"result:([^#]*?)\\endcsname\{", _text(root, "results")))
+    assert len(asked) > 40
+    assert asked <= there
+
+
+def test_text_cites_what_the_bibliography_has(root: Path) -> None:
+    cited = re.findall(
+        r"\\cite(?:\[[^]]*\])?\{([^}]*)\}", (root / "paper" / "pebbler.tex").read_text("utf-8")
+    )
+    keys = re.findall(r"^@\w+\{([^,]*),", (root / "paper" / "pebbler.bib").read_text("utf-8"), re.MULTILINE)
+    assert {key for some in cited for key in some.split(",")} == set(keys)
+
+
+def _text(root: Path, name: str) -> str:
+    return (root / "paper" / "generated" / f"{name}.tex").read_text("utf-8")
+
+
+@pytest.mark.skipif(shutil.which("latexmk") is None, reason="needs TeX with latexmk")
+def test_text_builds(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(
+        root / "paper", tmp_path / "paper", ignore=shutil.ignore_patterns("instances", "data", "build")
+    )
+    done = subprocess.run(
+        ["latexmk", "-pdf", "-interaction=nonstopmode", "-cd", "-outdir=build", "paper/pebbler.tex"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    log = (tmp_path / "paper" / "build" / "pebbler.log").read_text("latin-1")
+    assert "undefined" not in log
+
+
+# --- the inventory ----------------------------------------------------------------------------------------
+
+DEMANDED = {
+    "moDNN (TPDS)": [f"Fig. {n}" for n in range(9, 20)],
+    "moDNN (DATE)": [f"Fig. {n}" for n in range(6, 10)],
+    "vDNN": [f"Fig. {n}" for n in (1, 4, 5, 6, 11, 12, 13, 14, 15)],
+    "Layrub": [*(f"Fig. {n}" for n in range(9, 16)), *(f"Table {n}" for n in (1, 5, 6, 7, 8))],
+    "GLP4NN": [*(f"Fig. {n}" for n in (2, 3, 4, 7, 8, 9, 10, 11)), "Table 6"],
+}
+
+
+def test_inventory_has_every_exhibit_once(pages: Pages) -> None:
+    table = rows(pages)
+    assert sorted((paper, exhibit) for paper, exhibit, *_ in table) == sorted(
+        (paper, exhibit) for paper, exhibits in DEMANDED.items() for exhibit in exhibits
+    )
+
+
+def test_what_is_not_reproduced_has_a_reason() -> None:
+    for entry in inventory():
+        if entry.verdict in ("left out", "missed", "in part"):
+            assert entry.remark, entry.exhibit

@@ -1,0 +1,219 @@
+"""FLOW with recomputation: its bounds against exhaustive search, its solutions, and the method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import pytest
+
+from chain import page_sized
+from pebbler.heuristics.methods import Limits
+from pebbler.heuristics.recomputation.reruns import plan_of, stages_of, unrolled, useful
+from pebbler.heuristics.recomputation.search import RerunSearch
+from pebbler.instances.files import encode
+from pebbler.instances.instance import Instance
+from pebbler.instances.suites.tiny import plain, recomputing, twisted, without_parts
+from pebbler.instances.transforms import with_link, with_recomputation
+from pebbler.instances.workload import Workload
+from pebbler.solver.bounds import best_bound, compute_bound
+from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.solver.flow.model import Integrality, flow_bound
+from pebbler.solver.flow.recompute import decided, recompute_bound, recompute_model
+from pebbler.solver.flow.recompute_method import flow_recompute
+from pebbler.solver.flow.stages import refine_bound
+from pebbler.solver.linear.facade import solve_linear
+from pebbler.solver.solve import solve
+from pebbler.validate.bounds.certificate import check_certificate
+from pebbler.validate.check import check
+from pebbler.validate.execution.cpu.backend import CpuBackend
+from pebbler.validate.execution.trial import attempt
+from recomputation import in_parts_too
+
+from ...samples import chunks
+
+STATES = 5_000
+"""Of exhaustive search; where they are not enough, the instance is left out."""
+
+
+def optimum(instance: Instance) -> int | None:
+    """Makespan in divisible memory; None where there is no schedule."""
+    found = brute_force(instance, "divisible", most_states=STATES)
+    return None if found is None else found.makespan_ns
+
+
+@pytest.mark.parametrize("first", chunks(range(0, 45, 15)))
+def test_every_choice_of_checkpoints_bounds_from_below(first: int) -> None:
+    """Whatever is whole; with all checkpoints, the whole model mostly meets the optimum."""
+    solved = met = 0
+    whole: Integrality
+    for seed in range(first, first + 15):
+        instance = recomputing(seed, parts=seed % 3 == 0)
+        try:
+            best = optimum(instance)
+        except TimeoutError:
+            continue
+        tasks = len(instance.tasks)
+        for checkpoints in (range(tasks), range(0, tasks, 2), range(1, tasks, 3), [tasks // 2], []):
+            for whole in ("none", "algorithms", "all"):
+                bound = recompute_bound(instance, checkpoints, integrality=whole)
+                if best is None:
+                    continue
+                assert bound is not None
+                assert bound.certified == (whole == "none")
+                assert bound.lower_bound_ns <= best
+                if len(checkpoints) == tasks and whole == "all":
+                    solved += 1
+                    met += bound.lower_bound_ns == best
+    assert solved >= 8
+    assert met >= 0.8 * solved
+
+
+def test_where_nothing_runs_again_it_proves_what_flow_does_or_more() -> None:
+    """More: FLOW leaves out what is loaded before the first task."""
+    compared = 0
+    for seed in range(20):
+        instance = without_parts((plain, twisted)[seed % 2](seed))
+        try:
+            best = optimum(instance)
+        except TimeoutError:
+            continue
+        everything = range(len(instance.tasks))
+        known = flow_bound(instance, everything, integrality="all")
+        bound = recompute_bound(instance, everything, integrality="all")
+        if best is None or known is None:
+            continue
+        assert bound is not None
+        assert known.lower_bound_ns <= bound.lower_bound_ns <= best
+        compared += 1
+    assert compared >= 10
+
+
+def test_a_second_run_beats_copies_that_take_long() -> None:
+    """The bound knows that it may, and is under the one for the instance in which nothing runs again."""
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    again = with_recomputation(instance)
+    few = range(0, len(instance.tasks), 6)
+    with_it, without = recompute_bound(again, few), recompute_bound(instance, few)
+    assert with_it is not None
+    assert without is not None
+    assert with_it.lower_bound_ns < 0.9 * without.lower_bound_ns
+
+
+def test_a_solution_decides_what_runs_again_and_what_is_copied() -> None:
+    """What it reads can be unrolled, and its gaps and algorithms are those of that instance."""
+    plans = 0
+    for seed in range(30):
+        instance = recomputing(seed)
+        every = range(len(instance.tasks))
+        for checkpoints in (every, every[::2]):
+            model = recompute_model(instance, checkpoints, "all")
+            values = solve_linear(model.linear).values
+            if values is None:
+                continue
+            plan, guide = decided(instance, model, values)
+            allowed = stages_of(instance)
+            assert all(k in allowed[t] for k, t in plan)
+            assert useful(instance, plan) == plan
+            again = unrolled(instance, plan)
+            assert len(guide.algorithms) == len(again.runs)
+            assert set(guide.leaving) == set(guide.returning)
+            plans += bool(plan)
+    assert plans >= 4
+
+
+@pytest.mark.parametrize(
+    ("instances", "memory"),
+    [
+        (map(recomputing, range(15)), "contiguous"),
+        pytest.param(map(recomputing, range(15, 30)), "contiguous", marks=pytest.mark.slow),
+        (map(page_sized, in_parts_too(15)), "paged"),
+    ],
+    ids=["first", "more", "in parts"],
+)
+def test_the_method_is_between_its_bound_and_exhaustive_search(
+    instances: Iterable[Instance], memory: Literal["contiguous", "paged"]
+) -> None:
+    solved = met = 0
+    for instance in instances:
+        try:
+            best = optimum(instance)
+        except TimeoutError:
+            continue
+        answer = flow_recompute(instance, Limits(time_limit=1.0, memory=memory))
+        if best is None:
+            assert answer.schedule is None
+            continue
+        assert answer.lower_bound_ns is not None
+        assert answer.lower_bound_ns <= best
+        if answer.schedule is not None:
+            assert check(instance, answer.schedule).reasons == ()
+            assert answer.schedule.makespan_ns >= best
+            solved += 1
+            met += answer.schedule.makespan_ns == best
+    assert solved >= 9
+    assert met >= 0.9 * solved
+
+
+def test_vgg16_is_faster_with_second_runs_than_any_schedule_without() -> None:
+    """Its schedule is under the certified bound of the instance in which every task runs once."""
+    instance = Workload("vgg16", 64, "v100").instance("1.1xMmin")
+    again = with_recomputation(instance)
+    search = RerunSearch(again, "paged")
+    search.run(work=1_500_000)
+    schedule = search.schedule("search")
+    assert schedule is not None
+    assert check(again, schedule).reasons == ()
+    alone, bound = best_bound(instance), recompute_bound(again, range(0, len(instance.tasks), 6))
+    assert bound is not None
+    assert alone.certified
+    assert bound.lower_bound_ns <= schedule.makespan_ns < alone.lower_bound_ns
+
+
+def test_without_transfers_only_what_must_be_is_copied_and_nothing_is_claimed() -> None:
+    """The bound of recomputation alone does not hold for the instance; copies that it asks for are made."""
+    found = 0
+    for instance in map(recomputing, range(16)):
+        result = solve(instance, "flow-recompute", time_limit=1, without=("transfers",))
+        if result.schedule is None:
+            continue
+        found += 1
+        assert result.lower_bound_ns == compute_bound(instance).lower_bound_ns
+        for operation in result.schedule.operations:
+            if operation.block is not None and operation.kind != "move":
+                block = instance.blocks[operation.block]
+                assert block.finally_ == "host" if operation.kind == "offload" else block.initially == "host"
+    assert found >= 4
+
+
+def test_the_bound_of_the_command_covers_recomputation() -> None:
+    instance = with_recomputation(Workload("vgg16", 64, "v100").instance("1.05xMmin"))
+    bound = refine_bound(instance, 3.0)
+    assert bound.bound_by.startswith("flow-recompute-")
+    assert bound.certificate is not None
+    assert bound.certificate.argument == "prices"
+    assert compute_bound(instance).lower_bound_ns < bound.certified_ns <= bound.lower_bound_ns
+    assert check_certificate(instance, bound.certificate).valid
+
+
+def test_the_same_seed_gives_the_same_bytes() -> None:
+    instance = recomputing(4)
+    assert encode(solve(instance, "flow-recompute").schedule) == encode(
+        solve(instance, "flow-recompute").schedule
+    )
+
+
+def test_second_runs_and_copies_compute_the_same_bits() -> None:
+    """On the CPU, a schedule that has both gives the gradients of a run without a budget."""
+    instance = with_link(Workload("resnet56:depth=8", 2, "V100").instance("1.3xMmin"), "3GB")
+    instance = with_recomputation(instance)
+    search = RerunSearch(instance, "contiguous")
+    search.run(work=200_000)
+    schedule = search.schedule("search")
+    assert schedule is not None
+    assert plan_of(schedule)
+    assert any(operation.kind == "offload" for operation in schedule.operations)
+    assert check(instance, schedule).reasons == ()
+    trial = attempt(instance, schedule, CpuBackend, repeat=1)
+    assert trial.identical
+    assert trial.max_abs_error == 0

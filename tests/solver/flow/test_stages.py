@@ -1,0 +1,196 @@
+"""Bounds that rise with the time that they are given."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from msgspec import UNSET
+
+from pebbler.cli.main import main
+from pebbler.heuristics.methods import Limits, find_method
+from pebbler.heuristics.parts import with_parts
+from pebbler.instances.files import write_instance
+from pebbler.instances.suites.tiny import plain, scaled, tiny_instance
+from pebbler.instances.transforms import in_parts, with_recomputation
+from pebbler.instances.units import PAGE_BYTES
+from pebbler.instances.workload import Workload
+from pebbler.solver.bounds import Bound, best_bound, compute_bound
+from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.solver.flow.stages import Stage, Thresholds, Tiling, finest_integrality, refine_bound, stages
+from pebbler.validate.bounds.certificate import check_certificate
+
+from ...samples import chunks
+
+
+def test_bounds_only_rise_and_stay_under_schedules() -> None:
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    seen: list[Bound] = []
+    best = refine_bound(instance, 10.0, on_better=seen.append)
+    values = [bound.lower_bound_ns for bound in seen]
+    assert values == sorted(set(values))
+    assert best == seen[-1]
+    assert seen[0] == best_bound(instance)
+    assert best.bound_by == "flow-milp-highs+unbroken+windows"
+    assert not best.certified
+    assert best.certificate is not None
+    assert best.certificate.bound_by == "flow-lp-highs"
+    assert seen[0].lower_bound_ns < best.certified_ns < best.lower_bound_ns
+    assert best.lower_bound_ns > 1.01 * seen[0].lower_bound_ns
+    schedule = find_method("modnn").call(instance, Limits()).schedule
+    assert schedule is not None
+    assert best.lower_bound_ns <= schedule.makespan_ns
+
+
+def test_a_bound_that_meets_a_schedule_is_refined_no_further() -> None:
+    instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
+    seen: list[Bound] = []
+    least = best_bound(instance).lower_bound_ns
+    began = time.monotonic()
+    best = refine_bound(instance, 60.0, shortest_ns=least + 1, on_better=seen.append)
+    assert time.monotonic() - began < 30.0
+    assert len(seen) == 1
+    assert best.lower_bound_ns == least
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_refined_bounds_of_tiny_instances(seed: int) -> None:
+    instance = tiny_instance(seed)
+    schedule = brute_force(instance, "divisible")
+    refined = refine_bound(instance, 5.0)
+    assert refined.lower_bound_ns >= best_bound(instance).lower_bound_ns
+    if schedule is not None:
+        assert refined.lower_bound_ns <= schedule.makespan_ns
+    assert compute_bound(instance).lower_bound_ns <= refined.certified_ns <= refined.lower_bound_ns
+
+
+def test_in_paged_memory_bounds_count_whole_pages() -> None:
+    """Blocks of 7/10 of a page and its multiples: pages make the optimum longer, and the bound follows."""
+    higher = tight = certified = 0
+    for seed in range(60):
+        tiny = tiny_instance(seed)
+        if in_parts(tiny):
+            continue
+        instance = scaled(tiny, size=7 * PAGE_BYTES // (10 * tiny.alignment_bytes))
+        bound = refine_bound(instance, 5.0, memory="paged")
+        plain = refine_bound(instance, 5.0)
+        assert bound.lower_bound_ns >= best_bound(instance, memory="paged").lower_bound_ns
+        assert bound.certificate is not None
+        assert check_certificate(instance, bound.certificate).valid
+        if bound.certificate.page_bytes is UNSET:
+            assert not bound.bound_by.endswith("+pages") or not bound.certified
+        else:
+            assert bound.certificate.bound_by.endswith("+pages")
+            certified += 1
+        schedule = brute_force(instance, "paged")
+        if schedule is None:
+            continue
+        assert bound.lower_bound_ns <= schedule.makespan_ns, seed
+        higher += bound.lower_bound_ns > plain.lower_bound_ns
+        tight += bound.lower_bound_ns == schedule.makespan_ns
+    assert higher >= 10
+    assert tight >= 10
+    assert certified >= 10
+
+
+def test_no_time_leaves_the_exact_bounds() -> None:
+    instance = Workload("resnet34", 64, "k40").instance("50%")
+    assert refine_bound(instance, 0.0) == best_bound(instance)
+
+
+def test_the_command_line_says_who_proved_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "vgg.instance.json"
+    write_instance(Workload("vgg16", 64, "v100").instance("1.05xMmin"), path)
+    assert main(["bound", str(path), "--time-limit", "2s", "--json"]) == 0
+    refined = json.loads(capsys.readouterr().out)
+    assert main(["bound", str(path), "--json"]) == 0
+    exact = json.loads(capsys.readouterr().out)
+    assert refined["lower_bound_ns"] > exact["lower_bound_ns"]
+    assert (refined["certified"], exact["certified"]) == (False, True)
+    assert refined["bound_by"].startswith("flow-")
+    assert exact["lower_bound_ns"] < refined["certified_lower_bound_ns"] < refined["lower_bound_ns"]
+
+
+def named(stage: Stage | Tiling) -> tuple[int, str]:
+    if isinstance(stage, Tiling):
+        return stage.length, "ends" if stage.ends else "windows"
+    return stage.count, f"{stage.integrality}+windows" if stage.windowed else stage.integrality
+
+
+def test_stages_go_from_coarse_to_fine_and_end_in_time() -> None:
+    whole = list(islice(stages(300, time.monotonic() + 1000), 40))
+    assert list(map(named, whole)) == [
+        (12, "windows"),
+        (24, "windows"),
+        *((count, "none") for count in (32, 32, 32, 32, 48, 48, 48, 48)),
+        (36, "algorithms+windows"),
+        (96, "ends"),
+        (144, "ends"),
+        (36, "algorithms+windows"),
+        *((count, "all+windows") for count in (16, 22, 30, 40, 54, 72, 96, 128, 171, 228)),
+        (48, "windows"),
+        *((count, "none") for count in (72, 108, 162, 243, 300)),
+        (300, "none+windows"),
+        (48, "algorithms+windows"),
+        (300, "all+windows"),
+    ]
+    leading = [stage.count for stage in whole if isinstance(stage, Stage) and stage.leads]
+    assert leading == [32, 32, 32, 32, 48, 48, 48, 48]
+    assert all(0 < stage.time_limit <= 1000 for stage in whole)
+    assert whole[-1].time_limit > 900
+    assert list(map(named, stages(40, time.monotonic() + 1000))) == [
+        (12, "windows"),
+        *((count, how) for count in (16, 19, 23, 27, 32, 38, 40) for how in ("none", "all+windows")),
+    ]
+    assert list(map(named, stages(10, time.monotonic() + 1000))) == [(10, "none"), (10, "all+windows")]
+    linear = list(stages(40, time.monotonic() + 1000, "none"))
+    assert list(map(named, linear)) == [(count, "none") for count in (*[16] * 4, *[24] * 4, *[36] * 4, 40)]
+    once = list(stages(40, time.monotonic() + 1000, "none", rounds=1))
+    assert list(map(named, once)) == [(16, "none"), (24, "none"), (36, "none"), (40, "none")]
+    assert not any(stage.unbroken for stage in (*whole, *linear) if isinstance(stage, Stage))
+    few = [stage for stage in stages(40, time.monotonic() + 1000) if isinstance(stage, Stage)]
+    assert all(stage.unbroken == (stage.integrality == "all") for stage in few)
+    assert all(stage.leads == (stage.integrality == "all") for stage in few)
+    assert list(stages(300, time.monotonic())) == []
+    shorter = map(named, stages(200, time.monotonic() + 1000))
+    assert [length for length, what in shorter if what == "ends"] == [96]
+    in_parts = islice(stages(300, time.monotonic() + 1000, "algorithms"), 40)
+    assert not any(what == "ends" for _, what in map(named, in_parts))
+
+
+def test_what_is_whole_depends_on_parts_and_on_second_runs_of_many_tasks() -> None:
+    few, many = (Workload(*net, "v100").instance("75%") for net in (("alexnet", 64), ("resnet50", 8)))
+    assert [finest_integrality(one, "highs") for one in (few, many)] == ["all", "all"]
+    assert finest_integrality(with_parts(few), "highs") == "algorithms"
+    again = [finest_integrality(with_recomputation(one), "highs") for one in (few, many)]
+    assert again == ["all", "none"]
+    assert finest_integrality(few, "glop") == "none"
+
+
+def test_models_of_parts_grow_faster_for_they_take_less_time() -> None:
+    assert list(map(named, stages(40, time.monotonic() + 1000, "algorithms"))) == [
+        (12, "windows"),
+        *((count, how) for count in (16, 32, 40) for how in ("none", "algorithms+windows")),
+    ]
+
+
+@pytest.mark.parametrize("first", chunks(range(0, 40, 10)))
+def test_every_model_of_large_programs_on_tiny_ones_is_a_bound(first: int) -> None:
+    """Windows of one task and more, those of the ends, merged versions, whole algorithms, all copies long."""
+    tiny = Thresholds(first=2, large=3, window=1, ends=(2, 3), finding=(2, 3), choosing=2, long=0.0)
+    told: set[str] = set()
+    for seed in range(first, first + 10):
+        instance = plain(seed)
+        schedule = brute_force(instance, "divisible")
+        if schedule is None:
+            continue
+        for thresholds in (tiny, replace(tiny, large=100), replace(tiny, huge=3, first_linear=2)):
+            bounds: list[Bound] = []
+            refine_bound(instance, 5.0, thresholds=thresholds, on_better=bounds.append)
+            assert bounds[-1].lower_bound_ns <= schedule.makespan_ns, (seed, thresholds)
+            told |= {bound.bound_by for bound in bounds}
+    assert {"flow-milp-highs+unbroken+windows", "flow-partial-highs+windows"} <= told

@@ -1,0 +1,1 @@
+"""Lower bounds in exact arithmetic: certificates and the arguments behind them."""

@@ -1,0 +1,1 @@
+"""The CPU backend: streams as threads, real kernels on one array."""

@@ -1,0 +1,131 @@
+"""Memory of the CPU backend: anonymous mappings, pages of a memfd mapped anywhere, arrays by address."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....instances.errors import PebblerError
+from ..device import DeviceError
+
+_PROT_NONE, _PROT_READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
+_MAP_FIXED = 0x10
+_MAP_NOW = getattr(mmap, "MAP_POPULATE", 0)
+"""Look all of the system's smaller pages up when mapping, not one by one when a kernel first touches them."""
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def array_at(address: int, shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
+    """Return the array that lies at an address."""
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype).reshape(shape)
+
+
+def available_bytes() -> int:
+    """Memory that this process may still take: of the machine, or of its control group if that is less."""
+    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
+    free = os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            free = int(line.split()[1]) * 1024
+    limit, used = (_lines(f"/sys/fs/cgroup/memory.{word}") for word in ("max", "current"))
+    if limit and used and limit[0].isdecimal():
+        free = min(free, int(limit[0]) - int(used[0]))
+    return free
+
+
+class Memory:
+    """Everything that a backend has taken, until `close`."""
+
+    def __init__(self) -> None:
+        self._pieces: list[mmap.mmap] = []
+        self._reserved: list[tuple[int, int]] = []
+        self._pages: int | None = None
+        self._page_bytes = 0
+        self._page_count = 0
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.mmap.restype = ctypes.c_void_p
+        self._libc.mmap.argtypes = (
+            ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
+        )  # fmt: skip
+        self._libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+    def allocate(self, size: int) -> int:
+        """Take zeroed memory; its address is a multiple of the machine's page."""
+        require_memory(size)
+        try:
+            piece = mmap.mmap(-1, max(size, 1))
+        except (OSError, OverflowError) as error:
+            raise DeviceError(f"{size} bytes of memory cannot be had: {error}") from None
+        self._pieces.append(piece)
+        return ctypes.addressof(ctypes.c_char.from_buffer(piece))
+
+    def allocate_pages(self, count: int, page_bytes: int) -> None:
+        """Take pages without addresses: a file in memory."""
+        if self._pages is not None:
+            raise PebblerError("pages have been allocated before; one pool of them is all there is")
+        if not hasattr(os, "memfd_create") or page_bytes % mmap.PAGESIZE:
+            raise DeviceError(f"pages of {page_bytes} bytes cannot be mapped here; use contiguous memory")
+        require_memory(count * page_bytes)
+        self._pages = os.memfd_create("pebbler")
+        os.ftruncate(self._pages, count * page_bytes)
+        self._page_bytes, self._page_count = page_bytes, count
+
+    def reserve(self, size: int) -> int:
+        """Take addresses at which nothing may be read or written."""
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        address = self._mmap(None, size, _PROT_NONE, private, -1, 0)
+        self._reserved.append((address, size))
+        return address
+
+    def map(self, address: int, pages: Sequence[int]) -> None:
+        """Map pages one after the other; neighbours in the file take one call."""
+        assert self._pages is not None
+        size = self._page_bytes
+        breaks = [0, *(i for i, (a, b) in enumerate(pairwise(pages), 1) if b != a + 1), len(pages)]
+        for begin, end in pairwise(breaks):
+            if pages[end - 1] >= self._page_count:
+                raise PebblerError(f"page {pages[end - 1]} is not among the {self._page_count} of the pool")
+            flags = mmap.MAP_SHARED | _MAP_FIXED | _MAP_NOW
+            length, offset = (end - begin) * size, pages[begin] * size
+            self._mmap(address + begin * size, length, _PROT_READ_WRITE, flags, self._pages, offset)
+
+    def close(self) -> None:
+        """Give everything back."""
+        for address, size in self._reserved:
+            self._libc.munmap(address, size)
+        self._reserved.clear()
+        self._pieces.clear()
+        if self._pages is not None:
+            os.close(self._pages)
+            self._pages = None
+
+    def _mmap(
+        self, address: int | None, size: int, protection: int, flags: int, file: int, offset: int
+    ) -> int:
+        found = self._libc.mmap(address, size, protection, flags, file, offset)
+        if found == _FAILED or found is None:
+            raise DeviceError(f"{size} bytes cannot be mapped: {os.strerror(ctypes.get_errno())}")
+        return int(found)
+
+
+def require_memory(size: int) -> None:
+    """Refuse to take more memory than there is, which the system would answer by ending the process."""
+    free = available_bytes()
+    if size > free:
+        raise DeviceError(
+            f"{size} bytes of memory are needed and {free} are available; take a smaller budget or sub-batch"
+        )
+
+
+def _lines(path: str) -> list[str]:
+    file = Path(path)
+    return file.read_text(encoding="ascii").splitlines() if file.exists() else []

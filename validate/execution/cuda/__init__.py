@@ -1,0 +1,1 @@
+"""The CUDA backend: PyCUDA, cuDNN, cuBLAS and kernels of our own."""

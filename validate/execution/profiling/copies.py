@@ -1,0 +1,154 @@
+"""Times of copies: alone, in both directions at once, and beside a kernel, which they slow down in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ....instances.errors import PebblerError
+from ....instances.instance import Instance
+from ....instances.profile import CopyTimes
+from ..device import Backend, DeviceError, Stream
+from ..kernel import Kernel, resident
+from ..rebuild import Rebuilt
+from ..streams import works
+from .beside import Work, alone_ns, beside_ns
+
+SMALLEST_COPY = 4096
+"""Bytes of the smallest copy that is measured; sizes rise by a factor of 4 to that of the largest block."""
+
+_MULTIPLYING = ("conv", "deconv", "fc", "linear")
+"""Kinds of layers whose tasks keep a GPU busy."""
+
+_DRAWN = 4 * 2**20
+"""Bytes of random numbers that operands repeat."""
+
+
+class Copies:
+    """Copies of up to so many bytes in each direction, each with buffers and a stream of its own.
+
+    Raises
+    ------
+    DeviceError
+        When the device has not the memory.
+    """
+
+    def __init__(self, device: Backend, largest: int) -> None:
+        self._sizes = [SMALLEST_COPY]
+        while self._sizes[-1] < largest:
+            self._sizes.append(min(4 * self._sizes[-1], largest))
+        self.largest = self._sizes[-1]
+        place, other = device.allocate(self.largest), device.allocate(self.largest)
+        home, source = device.allocate_host(self.largest), device.allocate_host(self.largest)
+        self.compute = device.stream("compute")
+        self._ways: dict[str, tuple[Stream, int, int]] = {
+            "offload": (device.stream("d2h"), home, place),
+            "prefetch": (device.stream("h2d"), other, source),
+            "move": (self.compute, other, place),
+        }
+
+    def work(self, way: str, size: int) -> Work:
+        """Return a copy: ``offload``, ``prefetch`` or ``move``."""
+        stream, target, source = self._ways[way]
+        return Work(way, stream, partial(stream.copy, target, source, size))
+
+    def times(self, repeat: int) -> Iterator[CopyTimes]:
+        """Measure copies of every size, alone and in both directions at once."""
+        for size in self._sizes:
+            offload, prefetch, move = (self.work(way, size) for way in self._ways)
+            yield CopyTimes(
+                bytes=size,
+                offload_ns=alone_ns(offload, repeat),
+                prefetch_ns=alone_ns(prefetch, repeat),
+                move_ns=alone_ns(move, repeat),
+                offload_beside_prefetch_ns=beside_ns(offload, [prefetch], repeat),
+                prefetch_beside_offload_ns=beside_ns(prefetch, [offload], repeat),
+            )
+
+    def beside(self, kernel: Work, repeat: int) -> dict[str, Any]:
+        """Measure the largest copies and a kernel beside each other; None for what cannot be."""
+        offload, prefetch = (self.work(way, self.largest) for way in ("offload", "prefetch"))
+        return {
+            "bytes": self.largest,
+            "kernel": kernel.name,
+            "offload_ns": {
+                "alone": alone_ns(offload, repeat),
+                "beside_kernel": beside_ns(offload, [kernel], repeat),
+                "beside_kernel_and_prefetch": beside_ns(offload, [kernel, prefetch], repeat),
+            },
+            "prefetch_ns": {
+                "alone": alone_ns(prefetch, repeat),
+                "beside_kernel": beside_ns(prefetch, [kernel], repeat),
+                "beside_kernel_and_offload": beside_ns(prefetch, [kernel, offload], repeat),
+            },
+            "kernel_ns": {
+                "alone": alone_ns(kernel, repeat),
+                "beside_offload": beside_ns(kernel, [offload], repeat),
+                "beside_prefetch": beside_ns(kernel, [prefetch], repeat),
+                "beside_offload_and_prefetch": beside_ns(kernel, [offload, prefetch], repeat),
+            },
+        }
+
+
+def longest_kernel(device: Backend, stream: Stream, instance: Instance, rebuilt: Rebuilt) -> Work | None:
+    """Return the convolution or product that takes longest by the instance, as work on random numbers.
+
+    It is run with its first algorithm, by rising workspace, that the device launches; None where it launches
+    none.
+
+    Raises
+    ------
+    DeviceError
+        When the device has not the memory, or does nothing more after a launch that failed.
+    """
+    pairs = zip(instance.tasks, rebuilt.kernels, strict=True)
+    _, kernel = max(
+        ((task.algorithms[0].duration_ns, kernel) for task, kernel in pairs if _multiplies(kernel)),
+        key=lambda pair: pair[0],
+    )
+    sizes = {block.name: block.bytes for block in rebuilt.graph.blocks}
+    sizes |= dict(resident(rebuilt.graph.network, rebuilt.batch))
+    addresses = {word: _drawn(device, sizes[name]) for word, name in kernel.operands.items()}
+    for name, size in sorted(device.algorithms(kernel), key=lambda one: one[1]):
+        ask = _launched(device, stream, replace(kernel, algorithm=name, workspace_bytes=size), addresses)
+        if ask is not None:
+            return Work(f"{kernel.task} with {name}", stream, ask)
+    return None
+
+
+def _multiplies(kernel: Kernel) -> bool:
+    return kernel.layer.kind in _MULTIPLYING and kernel.role not in ("relu", "copy")
+
+
+def _drawn(device: Backend, size: int) -> int:
+    """Take memory full of normally distributed numbers, which repeat."""
+    place = device.allocate(size)
+    drawn = np.random.default_rng(0).standard_normal(_DRAWN // 4, dtype=np.float32).view(np.uint8)
+    for begin in range(0, size, _DRAWN):
+        device.write(place + begin, drawn[: size - begin])
+    return place
+
+
+def _launched(
+    device: Backend, stream: Stream, kernel: Kernel, addresses: Mapping[str, int]
+) -> Callable[[], None] | None:
+    """Launch a kernel for the first time; return what launches it again, None where the device refuses."""
+    try:
+        launch = device.prepare(kernel)
+    except PebblerError:
+        return None
+    if kernel.workspace_bytes:
+        addresses = {**addresses, "workspace": device.allocate(kernel.workspace_bytes)}
+    ask = partial(stream.launch, launch, addresses, 0)
+    try:
+        ask()
+        stream.record().synchronize()
+    except DeviceError:
+        if works(stream):
+            return None
+        raise
+    return ask

@@ -1,0 +1,91 @@
+"""What the host costs a program: the time of a launch, and of mapping pages."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+from ....instances.errors import PebblerError
+from ....instances.origin import LaunchTimes, MappingTimes
+from ....instances.units import PAGE_BYTES
+from ..device import Backend, DeviceError, Stream
+from ..streams import HELD, hold
+
+_COUNTS = (HELD // 2, HELD)
+"""Launches of a shorter and of a longer queue."""
+
+_MAPPED = 16
+"""Pages of the larger of the two mappings that are measured."""
+
+_log = logging.getLogger(__name__)
+
+
+def launch_times(device: Backend, repeat: int) -> LaunchTimes:
+    """Measure launches that do next to nothing: on a stream, and on a device with graphs also in a graph."""
+    stream = device.stream("compute")
+    launch = device.nothing()
+    hosts: list[int] = []
+
+    def queue(count: int) -> None:
+        for _ in range(count):
+            stream.launch(launch, {}, 0)
+
+    def queue_timed(count: int) -> None:
+        begin = time.perf_counter_ns()
+        queue(count)
+        hosts.append((time.perf_counter_ns() - begin) // count)
+
+    gap_ns = _gap_ns(stream, queue_timed, repeat)
+    host_ns = statistics.median_low(hosts[len(_COUNTS) :])
+    try:
+        graphs = {
+            count: device.capture([stream], [("a chain of kernels", partial(queue, count))])
+            for count in _COUNTS
+        }
+    except PebblerError as error:
+        _log.info("the gap between kernels in a graph stays unknown: %s", error)
+        return LaunchTimes(host_ns=host_ns, gap_ns=gap_ns)
+    graph_gap_ns = _gap_ns(stream, lambda count: graphs[count].launch(), repeat)
+    return LaunchTimes(host_ns=host_ns, gap_ns=gap_ns, graph_gap_ns=graph_gap_ns)
+
+
+def _gap_ns(stream: Stream, ask: Callable[[int], None], repeat: int) -> int:
+    """Time of the device from one launch to the next, all of them queued before it begins with the first.
+
+    It is that of many launches less that of half as many, by the launches between. So nothing counts that
+    comes once, such as the launch of a graph; nor does the first time, for what is loaded then.
+    """
+    spans: dict[int, list[int]] = {count: [] for count in _COUNTS}
+    for number in range(repeat + 1):
+        for count, found in spans.items():
+            start = hold([stream], count)
+            ask(count)
+            end = stream.record()
+            end.synchronize()
+            if number:
+                found.append(end.since_ns(start))
+    short, long = (statistics.median_low(found) for found in spans.values())
+    return max(0, long - short) // (_COUNTS[1] - _COUNTS[0])
+
+
+def mapping_times(device: Backend, repeat: int) -> MappingTimes | None:
+    """Measure the host's time to map one page and many, each time others than before."""
+    try:
+        device.allocate_pages(2 * _MAPPED, PAGE_BYTES)
+        address = device.reserve(_MAPPED * PAGE_BYTES)
+    except DeviceError as error:
+        _log.warning("the cost of mapping pages stays unknown: %s", error)
+        return None
+    middle = {}
+    for count in (1, _MAPPED):
+        times = []
+        for index in range(2 * (repeat + _MAPPED)):  # the first two use the pages for the first time
+            begin = time.perf_counter_ns()
+            device.map(address, range(index % 2 * _MAPPED, index % 2 * _MAPPED + count))
+            times.append(time.perf_counter_ns() - begin)
+        middle[count] = statistics.median_low(times[2:])
+    page_ns = max(0, middle[_MAPPED] - middle[1]) // (_MAPPED - 1)
+    return MappingTimes(call_ns=max(0, middle[1] - page_ns), page_ns=page_ns)

@@ -1,0 +1,1 @@
+"""Schedules for several GPUs: the bus, the program, the simulator and the checker."""

@@ -1,0 +1,151 @@
+"""What a program on several GPUs is made of: streams, the bus that a copy takes, and each GPU's own part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Literal
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from ...instances.gpus.cluster import Cluster, Gradient
+from ...instances.instance import Instance
+from ..schedule import Operation, Schedule, Stream
+
+Track = tuple[str, int]
+"""A stream, with the GPU that it is of; of ``cpu`` the node, of what all do together 0."""
+
+Bus = tuple[int, str]
+"""A node, and the direction of copies on its bus: ``d2h``, ``h2d``, or ``both``."""
+
+OUT = ("offload", "send")
+BACK = ("prefetch", "return")
+
+
+def cluster_of(instance: Instance) -> Cluster:
+    """Return the cluster of an instance that has one."""
+    assert instance.cluster is not UNSET
+    return instance.cluster
+
+
+def one_gpu(instance: Instance) -> Instance:
+    """Return the instance of a single GPU of the cluster, without gradients."""
+    return replace(instance, cluster=UNSET)
+
+
+def track_of(cluster: Cluster, operation: Operation) -> Track:
+    """Return the stream on which an operation comes after others."""
+    if operation.stream == "cpu":
+        return "cpu", operation.gpu // cluster.node_gpus
+    if operation.stream in ("network", "nvlink"):
+        return operation.stream, 0
+    return operation.stream, operation.gpu
+
+
+def bus_of(instance: Instance, operation: Operation) -> Bus | None:
+    """Return the bus that an operation's copy takes; None for what is no copy to or from the host."""
+    if operation.kind not in (*OUT, *BACK):
+        return None
+    direction = "both" if instance.engines == "single" else "d2h" if operation.kind in OUT else "h2d"
+    return operation.gpu // cluster_of(instance).node_gpus, direction
+
+
+def bus_load(instance: Instance, operation: Operation) -> Fraction:
+    """Return how many bytes a copy puts on its bus."""
+    if operation.gradient is not None:
+        size = gradient_of(instance, operation).bytes
+    else:
+        assert operation.block is not None
+        size = instance.blocks[operation.block].bytes
+    return cluster_of(instance).load(size, alone_ns(instance, operation))
+
+
+def gradient_of(instance: Instance, operation: Operation) -> Gradient:
+    """Return the gradient that an operation passes on."""
+    assert operation.gradient is not None
+    return cluster_of(instance).gradients[operation.gradient]
+
+
+def alone_ns(instance: Instance, operation: Operation) -> int:
+    """Duration of an operation with the bus to itself; a copy that is not possible counts as 0."""
+    if operation.task is not None and operation.algorithm is not None:
+        return instance.tasks[operation.task].algorithms[operation.algorithm].duration_ns
+    if operation.block is not None:
+        block = instance.blocks[operation.block]
+        times = {"offload": block.offload_ns, "prefetch": block.prefetch_ns, "move": block.move_ns}
+        return times[operation.kind] or 0
+    cluster, gradient = cluster_of(instance), gradient_of(instance, operation)
+    if operation.kind in ("send", "return"):
+        return gradient.offload_ns if operation.kind == "send" else gradient.prefetch_ns
+    of_kind: Mapping[str, Literal["accumulate_ns", "exchange_ns", "reduce_ns"]] = {
+        "accumulate": "accumulate_ns",
+        "exchange": "exchange_ns",
+        "reduce": "reduce_ns",
+    }
+    duration: int = getattr(cluster, of_kind[operation.kind])(gradient)
+    return duration
+
+
+def part_of(schedule: Schedule, gpu: int, *streams: Stream) -> Schedule:
+    """Return what one GPU does of a schedule, and all of some streams, to be shown; no program of its own."""
+    return replace(
+        schedule,
+        operations=tuple(
+            replace(operation, gpu=0, after=())
+            for operation in schedule.operations
+            if operation.gpu == gpu or operation.stream in streams
+        ),
+        residences=tuple(replace(stay, gpu=0) for stay in schedule.residences if stay.gpu == gpu),
+    )
+
+
+def clocks(cluster: Cluster, operations: Sequence[Operation]) -> list[dict[Track, int]]:
+    """Per operation and track, the last position that has ended when it ends (its own on its own track).
+
+    Operations of a track form a chain, so these few numbers answer every question of order, whatever the
+    durations.
+    """
+    position = {operation.id: p for p, operation in enumerate(operations)}
+    known: list[dict[Track, int]] = []
+    last: dict[Track, int] = {}
+    for p, operation in enumerate(operations):
+        track = track_of(cluster, operation)
+        clock: dict[Track, int] = {}
+        for q in (*(position[i] for i in operation.after), *([last[track]] if track in last else ())):
+            for other, latest in known[q].items():
+                if latest > clock.get(other, -1):
+                    clock[other] = latest
+        clock[track] = last[track] = p
+        known.append(clock)
+    return known
+
+
+def gpu_programs(
+    instance: Instance, schedule: Schedule, known: Sequence[Mapping[Track, int]]
+) -> list[Schedule]:
+    """Return each GPU's part of a program as a schedule of `one_gpu`, with the times of the whole.
+
+    An operation waits for all those of the same GPU that the whole program lets end before it, those that
+    others pass on included; `known` are the clocks of the whole. Gradients are left out: they live in
+    resident memory.
+    """
+    tracks = [track_of(cluster_of(instance), operation) for operation in schedule.operations]
+    programs = []
+    for gpu in range(instance.gpus):
+        operations = []
+        latest: dict[int, int] = {}  # position on a track: id of the last operation kept at or before it
+        recent: dict[Track, int] = {}
+        for p, operation in enumerate(schedule.operations):
+            if operation.gpu == gpu and operation.gradient is None:
+                others = (q for track, q in known[p].items() if track != tracks[p])
+                after = tuple(sorted(latest[q] for q in others if q in latest))
+                operations.append(replace(operation, gpu=0, after=after))
+                recent[tracks[p]] = operation.id
+            if tracks[p] in recent:
+                latest[p] = recent[tracks[p]]
+        residences = tuple(replace(stay, gpu=0) for stay in schedule.residences if stay.gpu == gpu)
+        programs.append(
+            replace(schedule, operations=tuple(operations), residences=residences, instance_sha256=None)
+        )
+    return programs

@@ -1,0 +1,1 @@
+"""Kernels side by side on several streams, simulated."""
