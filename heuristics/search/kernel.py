@@ -17,8 +17,12 @@ live blocks exceed the pool. It is taken when the program becomes no longer than
 moves ago.
 
 Importing this module imports Numba. What it compiles is cached beside it, for as long as this file is as it
-is: all that calls each other is here. Nothing is allocated in compiled code, so that Numba need not count
-references to arrays, which would take most of the time. What a simulation works in is in `State`.
+is. It is long because that is all Numba looks at: what calls each other, and the constants that it is
+compiled with, would go on being run as they were after a change in another file.
+
+Nothing is allocated in compiled code, so that Numba need not count references to arrays, which would take
+most of the time. What a simulation works in is in `State`. The steps of `simulate`, marked `_step`, are
+compiled as if they were written where they are called: as calls, each would pass on every array of `State`.
 """
 
 from __future__ import annotations
@@ -45,6 +49,11 @@ def _compiled(function: _F) -> _F:
     private = function.__name__.startswith("_")
     options: Any = {"cache": True, "_nrt": False, "no_cpython_wrapper": private, "no_cfunc_wrapper": True}
     return cast(_F, njit(**options)(function))
+
+
+def _step(function: _F) -> _F:
+    """Write a step into the function that calls it, when that is compiled: a step costs no call."""
+    return cast(_F, njit(inline="always")(function))
 
 
 _kinds: Any = np.arange(6)
@@ -98,6 +107,9 @@ FIXED, ALGORITHMS, TASK_KIND, INPUTS, UPDATES, OUTPUTS, DEAD, STARTING, WRITTEN 
 DURATION, WORKSPACE = range(2)
 BLOCK, AFTER, UNTIL, VERSION, FORCED, NEXT_PART, PART_BEFORE, FIRST_PART, GAP_KIND, COST, LIGHT = range(11)
 WRITER, DUE_ANYHOW, LEAVES_NEXT, LEAVES_FIRST = range(1, 5)
+
+# places in `State.ahead`
+OFFLOAD_TURN, PREFETCH_TURN, ROOM_FROM, OFFLOADS_NS, PREFETCHES_NS, LAST_USE = range(6)
 
 
 class Problem(NamedTuple):
@@ -371,6 +383,10 @@ class State(NamedTuple):
         The steps: kind; task or block; algorithm, or the gap of a prefetch; address.
     clock
         When compute, offloads and prefetches are free; steps logged.
+    ahead
+        What is still to come: the turns of the next offload and prefetch; the task from which on the block of
+        that prefetch has room until its use, -1: not known; how long all offloads and prefetches take that
+        are still to come; the last task that something comes back for.
     address, resident, extent, arrival, used, released
         Per block: where it lies, whether it is there, the bytes that are there of it, or of the tensor whose
         first part it is; from when on it is there, is no longer used, and has been released.
@@ -394,6 +410,7 @@ class State(NamedTuple):
     clearing: _Clearing
     log: Integers
     clock: Integers
+    ahead: Integers
     address: Integers
     resident: Integers
     extent: Integers
@@ -437,7 +454,7 @@ def state_for(problem: Problem) -> State:
             *room(blocks, blocks, ranges + 2, ranges + 2),
         ),
         np.zeros((3 * (tasks + blocks + gaps), 4), np.int64),
-        *room(4, *[blocks] * 9, *[gaps] * 3, *[versions] * 4, tasks, tasks, tasks + 1, tasks + 2),
+        *room(4, 6, *[blocks] * 9, *[gaps] * 3, *[versions] * 4, tasks, tasks, tasks + 1, tasks + 2),
         *room(*[tasks // _CHUNK + 1] * 2, *[max(gaps, versions)] * 2),
     )
 
@@ -743,22 +760,6 @@ def _release(problem: Problem, state: State, d: int) -> None:
 
 
 @_compiled
-def _prefetch(problem: Problem, state: State, g: int, side: int, ready: int) -> bool:
-    d = problem.gaps[g, BLOCK]
-    time = _put(problem, state, d, side, ready, _ANYHOW)
-    if time == NEVER:
-        return False
-    start = max(max(state.clock[2], time), state.released[d])
-    end = start + problem.blocks[d, PREFETCH_NS]
-    state.clock[2] = end
-    if problem.single:
-        state.clock[1] = end
-    state.arrival[d], state.used[d] = end, end
-    _record(state, PREFETCH, d, g, state.address[d])
-    return True
-
-
-@_compiled
 def _tell_copies(problem: Problem, decisions: Decisions, state: State) -> None:
     """Work out `gone` and `needed`: which gaps are to begin with an eviction, and what is to be offloaded."""
     gone, needed = state.gone, state.needed
@@ -868,6 +869,369 @@ def _least_rest(problem: Problem, algorithm: Integers, rest: Integers) -> None:
         rest[k] = rest[k + 1] + least
 
 
+@_step
+def _choose_algorithms(problem: Problem, decisions: Decisions, state: State) -> bool:
+    """Choose what each task runs, and add its workspace to `busy`; whether all have something that fits."""
+    for k in range(problem.length):
+        a = fitting(problem, k, decisions.algorithm[k], problem.capacity - state.busy[k])
+        if a < 0:
+            return False
+        state.algorithm[k] = a
+        state.busy[k] += problem.algorithms[problem.tasks[k, ALGORITHMS] + a, WORKSPACE]
+    return True
+
+
+@_step
+def _list_copies(problem: Problem, state: State) -> None:
+    """Work out what must be offloaded and prefetched, and how long both take: nothing has been copied yet."""
+    ahead, gone, needed = state.ahead, state.gone, state.needed
+    _fill(ahead, _NOTHING)
+    ahead[ROOM_FROM] = -1
+    for v in range(len(needed)):
+        needed[v], state.copied[v], state.written[v] = problem.versions[v, DUE_ANYHOW], 0, 0
+    for g in range(len(gone)):
+        state.loaded[g] = 0
+        if gone[g]:
+            ahead[PREFETCHES_NS] += problem.blocks[problem.gaps[g, BLOCK], PREFETCH_NS]
+            ahead[LAST_USE] = max(ahead[LAST_USE], problem.gaps[g, UNTIL])
+            if problem.gaps[g, VERSION] >= 0:
+                needed[problem.gaps[g, VERSION]] = 1
+    for v in range(len(needed)):
+        if needed[v]:
+            ahead[OFFLOADS_NS] += problem.blocks[problem.versions[v, BLOCK], OFFLOAD_NS]
+
+
+@_step
+def _tell_peaks(problem: Problem, state: State) -> None:
+    """Work out the most bytes that are taken in each chunk of tasks."""
+    _fill(state.peak, _NOTHING)
+    _fill(state.extra, _NOTHING)
+    for k in range(problem.length):
+        state.peak[k // _CHUNK] = max(state.peak[k // _CHUNK], state.busy[k])
+
+
+@_step
+def _begin(problem: Problem, state: State) -> None:
+    """Begin at time 0 with an empty log and an empty pool; some blocks are absent from the start."""
+    pool = state.pool
+    pool.ends[0] = pool.ends[1] = 0
+    _free(pool, problem.contiguous, _NOTHING, problem.capacity, _NOTHING)
+    _fill(state.clock, _NOTHING)
+    for d in range(len(problem.blocks)):
+        state.address[d] = state.resident[d] = state.extent[d] = 0
+        state.arrival[d] = state.used[d] = state.released[d] = state.copying[d] = 0
+        state.absent[d] = state.leaving[d] = -1
+    for i in range(problem.tasks[0, STARTING], problem.tasks[1, STARTING]):
+        g = problem.lists[i]
+        if state.gone[g]:
+            state.absent[problem.gaps[g, BLOCK]] = g
+
+
+@_step
+def _place_initial(problem: Problem, decisions: Decisions, state: State) -> bool:
+    """Place the blocks that start on the device; whether all have a place."""
+    for d in problem.initial:
+        if state.absent[d] < 0:
+            if _put(problem, state, d, decisions.side[d], _NOTHING, _NOTHING) == NEVER:
+                return False
+            _record(state, PLACE, d, _NOTHING, state.address[d])
+    return True
+
+
+@_step
+def _absent_input(problem: Problem, state: State, k: int) -> int:
+    """Return the gap of an input of a task that is not there and must come now; -1: none."""
+    for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
+        if not state.resident[problem.lists[i]]:
+            return state.absent[problem.lists[i]]
+    return -1
+
+
+@_step
+def _next_prefetch(decisions: Decisions, state: State) -> int:
+    """Return the gap whose prefetch has the next turn; -1: all have come."""
+    turn = state.ahead[PREFETCH_TURN]
+    while turn < len(decisions.prefetches):
+        g = decisions.prefetches[turn]
+        if state.gone[g] and not state.loaded[g]:
+            break
+        turn += 1
+        state.ahead[ROOM_FROM] = -1
+    state.ahead[PREFETCH_TURN] = turn
+    return decisions.prefetches[turn] if turn < len(decisions.prefetches) else -1
+
+
+@_step
+def _ready_at(problem: Problem, state: State, k: int) -> int:
+    """Time from which on compute is free, what task k reads is there and what it updates is not copied."""
+    ready = state.clock[0]
+    for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
+        ready = max(ready, state.arrival[problem.lists[i]])
+    for i in range(problem.tasks[k, UPDATES], problem.tasks[k + 1, UPDATES]):
+        ready = max(ready, state.copying[problem.lists[i]])
+    return ready
+
+
+@_compiled
+def _start_of(problem: Problem, decisions: Decisions, state: State, k: int) -> int:
+    """When task k would start if it came next."""
+    start = _ready_at(problem, state, k)
+    scratch = problem.algorithms[problem.tasks[k, ALGORITHMS] + state.algorithm[k], WORKSPACE]
+    if not problem.contiguous:
+        size = scratch
+        for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
+            size += problem.blocks[problem.lists[i], BYTES]
+        if size:
+            _, time = _find(state.pool, problem.contiguous, size, _NOTHING, _NOTHING)
+            start = max(start, time)
+        return start
+    for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
+        d = problem.lists[i]
+        if problem.blocks[d, LEAD] != d:
+            continue
+        _, time = _find(state.pool, problem.contiguous, problem.blocks[d, SPAN], decisions.side[d], start)
+        if time != NEVER:
+            start = max(start, time)
+    if scratch:
+        side = decisions.side[len(problem.blocks) + len(problem.gaps) + k]
+        _, time = _find(state.pool, problem.contiguous, scratch, side, start)
+        if time != NEVER:
+            start = max(start, time)
+    return start
+
+
+@_step
+def _may_come(problem: Problem, decisions: Decisions, state: State, k: int, g: int) -> bool:
+    """Whether the prefetch that has the next turn goes before task k.
+
+    Its block must have room at every task until its use, it is not held, and it can start no later than
+    the task.
+    """
+    d = problem.gaps[g, BLOCK]
+    if state.ahead[ROOM_FROM] < 0:
+        limit = problem.capacity - problem.blocks[d, BYTES]
+        over = _last_over(state.busy, state.peak, state.extra, k, problem.gaps[g, UNTIL], limit)
+        state.ahead[ROOM_FROM] = over + 1
+    if state.ahead[ROOM_FROM] > k or decisions.hold[g] > k:
+        return False
+    start = _start_of(problem, decisions, state, k)
+    free_at = max(state.clock[2], state.released[d])
+    _, time = _spot(problem, state, d, decisions.side[len(problem.blocks) + g], free_at)
+    return time != NEVER and max(free_at, time) <= start
+
+
+@_compiled
+def _prefetch(problem: Problem, decisions: Decisions, state: State, k: int, g: int) -> bool:
+    """Issue the prefetch of a gap before task k; whether its block has a place."""
+    d = problem.gaps[g, BLOCK]
+    side, ready = decisions.side[len(problem.blocks) + g], max(state.clock[2], state.released[d])
+    time = _put(problem, state, d, side, ready, _ANYHOW)
+    if time == NEVER:
+        return False
+    start = max(max(state.clock[2], time), state.released[d])
+    end = start + problem.blocks[d, PREFETCH_NS]
+    state.clock[2] = end
+    if problem.single:
+        state.clock[1] = end
+    state.arrival[d], state.used[d] = end, end
+    _record(state, PREFETCH, d, g, state.address[d])
+    _raise(state.busy, state.peak, state.extra, k, problem.gaps[g, UNTIL], problem.blocks[d, BYTES])
+    state.absent[d], state.loaded[g] = -1, 1
+    state.ahead[PREFETCHES_NS] -= problem.blocks[d, PREFETCH_NS]
+    state.ahead[ROOM_FROM] = -1
+    return True
+
+
+@_step
+def _prefetch_before(problem: Problem, decisions: Decisions, state: State, k: int) -> bool:
+    """Issue the prefetches that come before task k, or after the last; whether they have room.
+
+    What the task needs comes whatever its turn is, all else in turn for as long as it may.
+    """
+    while True:
+        g = _absent_input(problem, state, k) if k < problem.length else -1
+        if g < 0:
+            g = _next_prefetch(decisions, state)
+            if g < 0 or state.absent[problem.gaps[g, BLOCK]] != g:
+                return True
+            if k < problem.length and not _may_come(problem, decisions, state, k, g):
+                return True
+        if not _prefetch(problem, decisions, state, k, g):
+            return False
+
+
+@_step
+def _place_outputs(
+    problem: Problem, decisions: Decisions, state: State, k: int, ready: int
+) -> tuple[int, int]:
+    """Place what task k writes; when it was ready for the last of them, and when all places are free.
+
+    The second is `NEVER` if one has no place. Moves may take compute in between.
+    """
+    start = ready
+    for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
+        d = problem.lists[i]
+        ready = max(ready, state.clock[0])
+        time = _put(problem, state, d, decisions.side[d], ready, _ANYHOW)
+        if time == NEVER:
+            return ready, NEVER
+        start = max(start, time)
+        state.used[d], state.arrival[d] = 0, NEVER
+    return ready, start
+
+
+@_step
+def _place_workspace(
+    problem: Problem, decisions: Decisions, state: State, k: int, ready: int, start: int
+) -> tuple[int, int, int]:
+    """Place the workspace of task k: its algorithm, the address, and when the task can start for that.
+
+    Where it would have to wait, it is cleared a place by moves, if they take less time than to wait or to run
+    the fastest algorithm whose workspace has a place. Where it has none, that one runs; -1: not even that.
+    The address is -1 for no workspace.
+    """
+    pool, a, first = state.pool, state.algorithm[k], problem.tasks[k, ALGORITHMS]
+    scratch = problem.algorithms[first + a, WORKSPACE]
+    if not scratch:
+        return a, -1, start
+    side = decisions.side[len(problem.blocks) + len(problem.gaps) + k]
+    at, time = _find(pool, problem.contiguous, scratch, side, ready)
+    start = max(start, state.clock[0])
+    if time > start and problem.moves and not _planned(side, at):
+        most = time if time == NEVER else time - start
+        b = fitting(problem, k, a, _largest(pool))
+        if b >= 0:  # which may take less time than moves
+            durations = problem.algorithms[first:, DURATION]
+            most = min(most, durations[b] - durations[a])
+        cleared = _clear(problem, state, scratch, -1, most)
+        if cleared >= 0:
+            at, time = cleared, _free_at(pool, cleared, scratch, _NOTHING)
+    if time == NEVER:
+        a = fitting(problem, k, a, _largest(pool))
+        if a < 0:
+            return -1, -1, NEVER
+        scratch = problem.algorithms[first + a, WORKSPACE]
+        if not scratch:
+            return a, -1, start
+        at, time = _find(pool, problem.contiguous, scratch, side, ready)
+    _take(pool, problem.contiguous, at, scratch)
+    return a, at, max(start, time)
+
+
+@_step
+def _occupy(problem: Problem, state: State, k: int, a: int, at: int, start: int) -> None:
+    """Log a run that starts at a time, and what it takes until its end: compute, blocks, its workspace."""
+    row = problem.tasks[k, ALGORITHMS] + a
+    end = start + problem.algorithms[row, DURATION]
+    state.clock[0] = end
+    _record(state, RUN, k, a, at)
+    for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
+        d = problem.lists[i]
+        state.used[d] = max(state.used[d], end)
+    for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
+        d = problem.lists[i]
+        state.used[d] = end
+        state.arrival[d] = end
+        _record(state, PLACE, d, _NOTHING, state.address[d])
+    if at >= 0:
+        _free(state.pool, problem.contiguous, at, problem.algorithms[row, WORKSPACE], end)
+    for i in range(problem.tasks[k, WRITTEN], problem.tasks[k + 1, WRITTEN]):
+        state.written[problem.lists[i]] = end
+
+
+@_step
+def _run(problem: Problem, decisions: Decisions, state: State, stalls: Integers, k: int) -> bool:
+    """Issue the run of a task; whether what it writes and its workspace have places."""
+    ready, start = _place_outputs(problem, decisions, state, k, _ready_at(problem, state, k))
+    if start == NEVER:
+        return False
+    a, at, start = _place_workspace(problem, decisions, state, k, ready, start)
+    if a < 0:
+        return False
+    start = max(start, _ready_at(problem, state, k))  # something was moved, perhaps
+    stalls[k] = start - state.clock[0]
+    _occupy(problem, state, k, a, at, start)
+    return True
+
+
+@_step
+def _offload(problem: Problem, decisions: Decisions, state: State, k: int) -> None:
+    """Issue the offloads whose turn has come after task k: up to the first of what is not written yet.
+
+    Blocks that only waited for that leave.
+    """
+    turn, versions, gaps = state.ahead[OFFLOAD_TURN], len(problem.versions), len(problem.gaps)
+    while turn < versions:
+        v = decisions.offloads[turn]
+        if state.needed[v]:
+            if problem.versions[v, WRITER] > k:
+                break
+            d = problem.versions[v, BLOCK]
+            begin = max(max(state.clock[1], state.written[v]), state.arrival[d])
+            done = begin + problem.blocks[d, OFFLOAD_NS]
+            state.ahead[OFFLOADS_NS] -= problem.blocks[d, OFFLOAD_NS]
+            state.clock[1] = done
+            if problem.single:
+                state.clock[2] = done
+            state.used[d] = max(state.used[d], done)
+            state.copying[d] = done
+            state.copied[v] = 1
+            _record(state, OFFLOAD, d, _NOTHING, _NOTHING)
+            if state.leaving[d] >= 0:
+                if state.leaving[d] < gaps:
+                    state.absent[d] = state.leaving[d]
+                state.leaving[d] = -1
+                _release(problem, state, d)
+        turn += 1
+    state.ahead[OFFLOAD_TURN] = turn
+
+
+@_step
+def _let_leave(problem: Problem, state: State, k: int) -> None:
+    """Release what is evicted after task k and what nobody uses later; what must be copied first, then."""
+    for i in range(problem.tasks[k + 1, STARTING], problem.tasks[k + 2, STARTING]):
+        g = problem.lists[i]
+        if state.gone[g]:
+            d, v = problem.gaps[g, BLOCK], problem.gaps[g, VERSION]
+            if v < 0 or state.copied[v]:
+                state.absent[d] = g
+                _release(problem, state, d)
+            else:
+                state.leaving[d] = g
+    for i in range(problem.tasks[k, DEAD], problem.tasks[k + 1, DEAD]):
+        d = problem.lists[i]
+        v = problem.blocks[d, DUE]
+        if v >= 0 and not state.copied[v]:
+            state.leaving[d] = len(problem.gaps)
+        else:
+            _release(problem, state, d)
+
+
+@_step
+def _least_end(problem: Problem, state: State, k: int) -> int:
+    """Return the least makespan of a program that goes on like this after task k.
+
+    What is still to be run and copied takes its time, and what comes back last is used after that.
+    """
+    ahead, clock, rest = state.ahead, state.clock, state.rest
+    least = max(clock[0] + rest[k + 1], clock[1] + ahead[OFFLOADS_NS])
+    if ahead[PREFETCHES_NS]:
+        then = ahead[OFFLOADS_NS] if problem.single else rest[ahead[LAST_USE]]
+        least = max(least, clock[2] + ahead[PREFETCHES_NS] + then)
+    return least
+
+
+@_step
+def _is_complete(decisions: Decisions, state: State) -> bool:
+    """Whether all has been copied, and the log has room for all steps."""
+    if state.ahead[PREFETCH_TURN] < len(decisions.prefetches):
+        return False
+    for turn in range(state.ahead[OFFLOAD_TURN], len(decisions.offloads)):
+        if state.needed[decisions.offloads[turn]]:
+            return False
+    return state.clock[3] <= len(state.log)
+
+
 @_compiled
 def simulate(
     problem: Problem, decisions: Decisions, state: State, stalls: Integers, allowed: int
@@ -892,256 +1256,33 @@ def simulate(
         A makespan from `IMPOSSIBLE` on says that memory, or room in the log, ran out: the steps are those
         until then.
     """
-    tasks, blocks = problem.length, len(problem.blocks)
-    gaps, versions = len(problem.gaps), len(problem.versions)
-    pool, gone, busy, needed = state.pool, state.gone, state.busy, state.needed
-    algorithm, rest, peak, extra = state.algorithm, state.rest, state.peak, state.extra
-    copied, written, loaded = state.copied, state.written, state.loaded
-    copying, absent, leaving = state.copying, state.absent, state.leaving
+    tasks, pool, clock = problem.length, state.pool, state.clock
     _load(problem, decisions, state)
-    for k in range(tasks):
-        a = fitting(problem, k, decisions.algorithm[k], problem.capacity - busy[k])
-        if a < 0:
-            return IMPOSSIBLE + tasks, 0
-        algorithm[k] = a
-        busy[k] += problem.algorithms[problem.tasks[k, ALGORITHMS] + a, WORKSPACE]
-    for v in range(versions):
-        needed[v], copied[v], written[v] = problem.versions[v, DUE_ANYHOW], 0, 0
-    coming, last_use = _NOTHING, _NOTHING
-    for g in range(gaps):
-        loaded[g] = 0
-        if gone[g]:
-            coming += problem.blocks[problem.gaps[g, BLOCK], PREFETCH_NS]
-            last_use = max(last_use, problem.gaps[g, UNTIL])
-            if problem.gaps[g, VERSION] >= 0:
-                needed[problem.gaps[g, VERSION]] = 1
-    leaving_ns = _NOTHING
-    for v in range(versions):
-        if needed[v]:
-            leaving_ns += problem.blocks[problem.versions[v, BLOCK], OFFLOAD_NS]
-    _least_rest(problem, algorithm, rest)
-    _fill(peak, _NOTHING)
-    _fill(extra, _NOTHING)
-    for k in range(tasks):
-        peak[k // _CHUNK] = max(peak[k // _CHUNK], busy[k])
-    pool.ends[0] = pool.ends[1] = 0
-    _free(pool, problem.contiguous, _NOTHING, problem.capacity, _NOTHING)
-    _fill(state.clock, _NOTHING)
-    for d in range(blocks):
-        state.address[d] = state.resident[d] = state.extent[d] = 0
-        state.arrival[d] = state.used[d] = state.released[d] = copying[d] = 0
-        absent[d] = leaving[d] = -1
-    turn, head, possible = 0, 0, -1
-
-    for i in range(problem.tasks[0, STARTING], problem.tasks[1, STARTING]):
-        g = problem.lists[i]
-        if gone[g]:
-            absent[problem.gaps[g, BLOCK]] = g
-    for d in problem.initial:
-        if absent[d] < 0:
-            if _put(problem, state, d, decisions.side[d], _NOTHING, _NOTHING) == NEVER:
-                return IMPOSSIBLE + tasks, 0
-            _record(state, PLACE, d, _NOTHING, state.address[d])
-
+    if not _choose_algorithms(problem, decisions, state):
+        return IMPOSSIBLE + tasks, 0
+    _list_copies(problem, state)
+    _least_rest(problem, state.algorithm, state.rest)
+    _tell_peaks(problem, state)
+    _begin(problem, state)
+    if not _place_initial(problem, decisions, state):
+        return IMPOSSIBLE + tasks, 0
     for k in range(tasks + 1):
-        # prefetches that come before task k
-        start_of_run = -1
-        while True:
-            forced = -1
-            if k < tasks:
-                for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
-                    if not state.resident[problem.lists[i]]:
-                        forced = absent[problem.lists[i]]
-                        break
-            while head < gaps and (
-                not gone[decisions.prefetches[head]] or loaded[decisions.prefetches[head]]
-            ):
-                head += 1
-                possible = -1
-            if forced < 0:
-                if head == gaps:
-                    break
-                g = decisions.prefetches[head]
-                d = problem.gaps[g, BLOCK]
-                if absent[d] != g:
-                    if k == tasks:
-                        return IMPOSSIBLE, 0
-                    break
-                if k < tasks:
-                    if possible < 0:
-                        limit = problem.capacity - problem.blocks[d, BYTES]
-                        possible = _last_over(busy, peak, extra, k, problem.gaps[g, UNTIL], limit) + 1
-                    if possible > k or decisions.hold[g] > k:
-                        break
-                    if start_of_run < 0:
-                        start_of_run = _start_of(problem, decisions, state, k, algorithm[k], copying)
-                    free_at = max(state.clock[2], state.released[d])
-                    _, time = _spot(problem, state, d, decisions.side[blocks + g], free_at)
-                    if time == NEVER or max(free_at, time) > start_of_run:
-                        break
-                forced = g
-            g = forced
-            d = problem.gaps[g, BLOCK]
-            free_at = max(state.clock[2], state.released[d])
-            if not _prefetch(problem, state, g, decisions.side[blocks + g], free_at):
-                return IMPOSSIBLE + tasks - k, state.clock[3]
-            _raise(busy, peak, extra, k, problem.gaps[g, UNTIL], problem.blocks[d, BYTES])
-            coming -= problem.blocks[d, PREFETCH_NS]
-            loaded[g] = 1
-            absent[d] = -1
-            possible = -1
-            start_of_run = -1
+        if not _prefetch_before(problem, decisions, state, k):
+            return IMPOSSIBLE + tasks - k, clock[3]
         if k == tasks:
             break
-
-        # the run, its places and times
-        ready = state.clock[0]
-        for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
-            ready = max(ready, state.arrival[problem.lists[i]])
-        for i in range(problem.tasks[k, UPDATES], problem.tasks[k + 1, UPDATES]):
-            ready = max(ready, copying[problem.lists[i]])
-        start = ready
-        for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
-            d = problem.lists[i]
-            ready = max(ready, state.clock[0])
-            time = _put(problem, state, d, decisions.side[d], ready, _ANYHOW)
-            if time == NEVER:
-                return IMPOSSIBLE + tasks - k, state.clock[3]
-            start = max(start, time)
-            state.used[d], state.arrival[d] = 0, NEVER
-        a = algorithm[k]
-        first = problem.tasks[k, ALGORITHMS]
-        scratch, scratch_at = problem.algorithms[first + a, WORKSPACE], -1
-        if scratch:
-            side = decisions.side[blocks + gaps + k]
-            at, time = _find(pool, problem.contiguous, scratch, side, ready)
-            start = max(start, state.clock[0])
-            if time > start and problem.moves and not _planned(side, at):
-                most = time if time == NEVER else time - start
-                b = fitting(problem, k, a, _largest(pool))
-                if b >= 0:  # which may take less time than moves
-                    durations = problem.algorithms[first:, DURATION]
-                    most = min(most, durations[b] - durations[a])
-                cleared = _clear(problem, state, scratch, -1, most)
-                if cleared >= 0:
-                    at, time = cleared, _free_at(pool, cleared, scratch, _NOTHING)
-            if time == NEVER:
-                a = fitting(problem, k, a, _largest(pool))
-                if a < 0:
-                    return IMPOSSIBLE + tasks - k, state.clock[3]
-                scratch = problem.algorithms[first + a, WORKSPACE]
-                if scratch:
-                    at, time = _find(pool, problem.contiguous, scratch, side, ready)
-            if scratch:
-                _take(pool, problem.contiguous, at, scratch)
-                start, scratch_at = max(start, time), at
-        for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
-            start = max(start, state.arrival[problem.lists[i]])  # moved, perhaps
-        start = max(start, state.clock[0])
-        end = start + problem.algorithms[first + a, DURATION]
-        stalls[k] = start - state.clock[0]
-        state.clock[0] = end
-        _record(state, RUN, k, a, scratch_at)
-        for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
-            d = problem.lists[i]
-            state.used[d] = max(state.used[d], end)
-        for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
-            d = problem.lists[i]
-            state.used[d] = end
-            state.arrival[d] = end
-            _record(state, PLACE, d, _NOTHING, state.address[d])
-        if scratch:
-            _free(pool, problem.contiguous, scratch_at, scratch, end)
-        for i in range(problem.tasks[k, WRITTEN], problem.tasks[k + 1, WRITTEN]):
-            written[problem.lists[i]] = end
-
-        # offloads whose turn has come
-        while turn < versions:
-            v = decisions.offloads[turn]
-            if needed[v]:
-                if problem.versions[v, WRITER] > k:
-                    break
-                d = problem.versions[v, BLOCK]
-                begin = max(max(state.clock[1], written[v]), state.arrival[d])
-                done = begin + problem.blocks[d, OFFLOAD_NS]
-                leaving_ns -= problem.blocks[d, OFFLOAD_NS]
-                state.clock[1] = done
-                if problem.single:
-                    state.clock[2] = done
-                state.used[d] = max(state.used[d], done)
-                copying[d] = done
-                copied[v] = 1
-                _record(state, OFFLOAD, d, _NOTHING, _NOTHING)
-                if leaving[d] >= 0:
-                    if leaving[d] < gaps:
-                        absent[d] = leaving[d]
-                    leaving[d] = -1
-                    _release(problem, state, d)
-            turn += 1
-        for i in range(problem.tasks[k + 1, STARTING], problem.tasks[k + 2, STARTING]):
-            g = problem.lists[i]
-            if gone[g]:
-                d, v = problem.gaps[g, BLOCK], problem.gaps[g, VERSION]
-                if v < 0 or copied[v]:
-                    absent[d] = g
-                    _release(problem, state, d)
-                else:
-                    leaving[d] = g
-        for i in range(problem.tasks[k, DEAD], problem.tasks[k + 1, DEAD]):
-            d = problem.lists[i]
-            v = problem.blocks[d, DUE]
-            if v >= 0 and not copied[v]:
-                leaving[d] = gaps
-            else:
-                _release(problem, state, d)
-        ends = max(state.clock[0] + rest[k + 1], state.clock[1] + leaving_ns)
-        if coming:
-            ends = max(ends, state.clock[2] + coming + (leaving_ns if problem.single else rest[last_use]))
-        if ends > allowed:
-            return ends, state.clock[3]
-        now = state.clock[0] if pool.ends[1] - pool.ends[0] > _MANY else min(state.clock[0], state.clock[2])
+        if not _run(problem, decisions, state, stalls, k):
+            return IMPOSSIBLE + tasks - k, clock[3]
+        _offload(problem, decisions, state, k)
+        _let_leave(problem, state, k)
+        least = _least_end(problem, state, k)
+        if least > allowed:
+            return least, clock[3]
+        now = clock[0] if pool.ends[1] - pool.ends[0] > _MANY else min(clock[0], clock[2])
         _settle(pool, problem.contiguous, now)
-    if turn < versions:
-        for i in range(turn, versions):
-            if needed[decisions.offloads[i]]:
-                return IMPOSSIBLE, 0
-    if state.clock[3] > len(state.log):
+    if not _is_complete(decisions, state):
         return IMPOSSIBLE, 0
-    return max(state.clock[0], max(state.clock[1], state.clock[2])), state.clock[3]
-
-
-@_compiled
-def _start_of(
-    problem: Problem, decisions: Decisions, state: State, k: int, algorithm: int, copying: Integers
-) -> int:
-    """When task k would start if it came next."""
-    start = state.clock[0]
-    for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
-        start = max(start, state.arrival[problem.lists[i]])
-    for i in range(problem.tasks[k, UPDATES], problem.tasks[k + 1, UPDATES]):
-        start = max(start, copying[problem.lists[i]])
-    scratch = problem.algorithms[problem.tasks[k, ALGORITHMS] + algorithm, WORKSPACE]
-    if not problem.contiguous:
-        size = scratch
-        for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
-            size += problem.blocks[problem.lists[i], BYTES]
-        if size:
-            _, time = _find(state.pool, problem.contiguous, size, _NOTHING, _NOTHING)
-            start = max(start, time)
-        return start
-    for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
-        d = problem.lists[i]
-        if problem.blocks[d, LEAD] != d:
-            continue
-        _, time = _find(state.pool, problem.contiguous, problem.blocks[d, SPAN], decisions.side[d], start)
-        if time != NEVER:
-            start = max(start, time)
-    if scratch:
-        side = decisions.side[len(problem.blocks) + len(problem.gaps) + k]
-        _, time = _find(state.pool, problem.contiguous, scratch, side, start)
-        if time != NEVER:
-            start = max(start, time)
-    return start
+    return max(clock[0], max(clock[1], clock[2])), clock[3]
 
 
 class Search(NamedTuple):
