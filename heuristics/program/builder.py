@@ -7,10 +7,8 @@ reused) and keeps the simulated time. A method is then its decisions only.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,21 +16,15 @@ from numpy.typing import NDArray
 
 from ...instances.errors import PebblerError
 from ...instances.instance import Instance, Task
-from ...instances.memory import require_parts_at_pages
 from ...instances.units import PAGE_BYTES, ceil_to, format_size
 from ...validate.measures import highest_byte, memory_curve
-from ...validate.schedule import Kind, MemoryModel, Operation, Residence, Schedule, Stream, unit_bytes
+from ...validate.schedule import Kind, MemoryModel, Schedule, Stream
 from ..clock import look
 from ..methods import Refusal
 from .pool import Fit, PagePool, Pool, Range
-
-_NOT_THERE = -1
-"""In place of an acquiring operation: the residence came to nothing."""
-
-_SKETCHED = {
-    stream: Operation(id=0, stream=stream, kind="run", start_ns=0, end_ns=0) for stream in get_args(Stream)
-}
-"""In place of operations of which only the stream matters."""
+from .room import Place, Room
+from .stay import Stay
+from .timeline import Timeline
 
 
 class OutOfMemoryError(Exception):
@@ -53,42 +45,6 @@ class OutOfMemoryError(Exception):
             f"no place for {what} ({format_size(size)}): {format_size(pool.free_bytes)} free, "
             f"largest hole {format_size(pool.largest_hole)}"
         )
-
-
-@dataclass(slots=True, eq=False)
-class _Stay:
-    """A residence under construction.
-
-    `span` is the tensor in whose room it lies; `placed` and `gone` count placements and releases up to its
-    own; `users` holds the last operation of each stream that touched it.
-    """
-
-    block: int | None
-    workspace_of: int | None
-    ranges: tuple[Range, ...]
-    bytes: int
-    acquired_by: int | None
-    span: str | None
-    placed: int
-    gone: int | None = None
-    users: dict[Stream, int] = field(default_factory=dict)
-    released_after: tuple[int, ...] = ()
-
-
-@dataclass(slots=True)
-class _Place:
-    """Where a block lies, and the tensor in whose span, if it is placed with the tensor's other parts."""
-
-    ranges: tuple[Range, ...]
-    span: str | None = None
-
-
-@dataclass(slots=True)
-class _Span:
-    """Room that the parts of one tensor share: reserved while any of them is resident."""
-
-    ranges: tuple[Range, ...]
-    resident: int = 0
 
 
 class ProgramBuilder:
@@ -141,26 +97,15 @@ class ProgramBuilder:
         look()
         self.instance = instance
         self.memory: MemoryModel = memory
-        self._unit = unit_bytes(instance, memory)
-        if memory == "paged":
-            require_parts_at_pages(instance, PAGE_BYTES)
-        self.pool: Pool | PagePool
-        if memory == "contiguous":
-            self.pool = Pool(instance.pool_bytes, self._unit, fit)
-        else:
-            self.pool = PagePool(instance.pool_bytes, self._unit)
-        self._virtual = max(instance.pool_bytes, 0)
-        self.starts: list[int] = []
-        self.ends: list[int] = []
+        self._timeline = Timeline()
+        self.starts, self.ends = self._timeline.starts, self._timeline.ends
+        self._room = self._new_room(fit, plan)
+        self.pool = self._room.pool
         self._one_copy_queue = one_copy_queue
-        self._plan = iter(plan)
         self._events = 0
         self._last_copy: int | None = None
-        self._operations: list[Operation] = []
-        self._clocks: list[dict[Stream, int]] = []
-        self._last: dict[Stream, int] = {}
-        self._stays: list[_Stay] = []
-        self._open: dict[int, _Stay] = {}
+        self._stays: list[Stay] = []
+        self._open: dict[int, Stay] = {}
         self._previous: dict[int, tuple[int, ...]] = {}
         self._written_by: dict[int, int] = {}
         self.offload_ns = np.array([block.offload_ns or 0 for block in instance.blocks], dtype=np.int64)
@@ -173,10 +118,7 @@ class ProgramBuilder:
         self._offloaded_by: dict[int, int] = {}
         self._address = np.full(len(instance.blocks), -1, dtype=np.int64)
         self._rounded = np.zeros(len(instance.blocks), dtype=np.int64)
-        self._hazards = _Hazards()
-        self._spans: dict[str, _Span] = {}
-        self._span_bytes = _span_bytes(instance)
-        self._claims: dict[int, _Place] = {}
+        self._claims: dict[int, Place] = {}
         self._scratch_claim: tuple[Range, ...] = ()
         self._has_run = [False] * len(instance.tasks)
         self._aligned = [ceil_to(block.bytes, instance.alignment_bytes) for block in instance.blocks]
@@ -184,7 +126,7 @@ class ProgramBuilder:
         initially = [d for d, block in enumerate(instance.blocks) if block.initially == "device"]
         wanted = dict.fromkeys(initially) if start is None else start
         for d in sorted(initially, key=lambda d: (*instance.uses[d][:1], d)):
-            if d in wanted and (place := self._place_block(d, wanted[d])) is not None:
+            if d in wanted and (place := self._room.place_block(d, wanted[d])) is not None:
                 self._open_stay(d, place, None)
 
     # --- where things are -------------------------------------------------------------------------
@@ -247,12 +189,12 @@ class ProgramBuilder:
 
     def copy_queue_end(self) -> int:
         """Time from which on another offload can start."""
-        last = self._last_copy if self._one_copy_queue else self._last.get(self._copy_stream("d2h"))
+        last = self._last_copy if self._one_copy_queue else self._timeline.last.get(self._copy_stream("d2h"))
         return 0 if last is None else self.ends[last]
 
     def missing_bytes(self, size: int) -> int:
         """How many bytes more must be free before `size` bytes have room, wherever the holes are."""
-        return ceil_to(size, self._unit) - self.pool.free_bytes
+        return ceil_to(size, self._room.unit) - self.pool.free_bytes
 
     def has_room(self, size: int) -> bool:
         """Whether `size` bytes could be placed without evicting anything."""
@@ -277,15 +219,15 @@ class ProgramBuilder:
     def expected_start(self, task: int) -> int:
         """Time at which a task whose inputs are resident and whose claims are made would start."""
         what = self.instance.tasks[task]
-        waits = self._hazards.over(self._scratch_claim)
+        waits = self._room.hazards.over(self._scratch_claim)
         for d in (*what.inputs, *what.updates):
             waits |= self._arrival(d, what.name)
         for d in what.updates:
             waits |= set(self._open[d].users.values())
         for d in what.outputs:
             if d in self._claims:
-                waits |= self._hazards.over(self._claims[d].ranges)
-        last = self._last.get("compute")
+                waits |= self._room.hazards.over(self._claims[d].ranges)
+        last = self._timeline.last.get("compute")
         return max([0 if last is None else self.ends[last], *(self.ends[i] for i in waits)])
 
     # --- claims -----------------------------------------------------------------------------------
@@ -298,7 +240,7 @@ class ProgramBuilder:
         OutOfMemoryError
             When there is no place.
         """
-        place = self._place_block(block)
+        place = self._room.place_block(block)
         if place is None:
             info = self.instance.blocks[block]
             raise OutOfMemoryError(f"block '{info.name}'", info.bytes, self.pool)
@@ -312,7 +254,7 @@ class ProgramBuilder:
         OutOfMemoryError
             When there is no place.
         """
-        place = self._take(size, None)
+        place = self._room.take(size, None)
         if place is None:
             raise OutOfMemoryError("a workspace", size, self.pool)
         self._scratch_claim = place
@@ -320,8 +262,8 @@ class ProgramBuilder:
     def drop_claims(self) -> None:
         """Give claimed room back."""
         for place in self._claims.values():
-            self._unplace(place)
-        self._give_back(self._scratch_claim)
+            self._room.unplace(place)
+        self._room.give_back(self._scratch_claim)
         self._claims, self._scratch_claim = {}, ()
 
     # --- operations -------------------------------------------------------------------------------
@@ -370,10 +312,10 @@ class ProgramBuilder:
         for d in (*what.updates, *(() if self._has_run[task] else what.outputs)):
             self._on_host[d] = False
         if workspace:
-            stay = _Stay(None, i, scratch, workspace, i, None, self._count(), self._count())
+            stay = Stay(None, i, scratch, workspace, i, None, self._count(), self._count())
             stay.released_after = (i,)
             self._stays.append(stay)
-            self._give_back(scratch, (i,))
+            self._room.give_back(scratch, (i,))
         self._has_run[task] = True
         return i
 
@@ -394,7 +336,7 @@ class ProgramBuilder:
         if block in self._written_by:
             waits.add(self._written_by[block])
         i = self._issue(self._copy_stream("d2h"), "offload", info.offload_ns, waits, block=block)
-        self._open[block].users[self._operations[i].stream] = i
+        self._open[block].users[self._timeline.operations[i].stream] = i
         self._on_host[block] = True
         self._offloaded_by[block] = i
         return i
@@ -417,10 +359,10 @@ class ProgramBuilder:
         if block in self._open or not self._on_host[block]:
             why = "is on the device already" if block in self._open else "has no valid copy on the host"
             raise PebblerError(f"block '{info.name}' cannot be prefetched: it {why}")
-        place = self._place_block(block, at)
+        place = self._room.place_block(block, at)
         if place is None:
             raise OutOfMemoryError(f"block '{info.name}'", info.bytes, self.pool)
-        waits = set(after) | self._hazards.over(place.ranges) | set(self._previous.get(block, ()))
+        waits = set(after) | self._room.hazards.over(place.ranges) | set(self._previous.get(block, ()))
         if block in self._offloaded_by:
             waits.add(self._offloaded_by[block])
         i = self._issue(self._copy_stream("h2d"), "prefetch", info.prefetch_ns, waits, block=block)
@@ -452,14 +394,14 @@ class ProgramBuilder:
             raise PebblerError(f"block '{info.name}' cannot be moved: its move_ns is null, or it is a part")
         waits = set(after) | self._arrival(block, "a move")
         waits |= {i for stream, i in self._open[block].users.items() if stream != "compute"}
-        ranges = self._take(info.bytes, at)
+        ranges = self._room.take(info.bytes, at)
         if ranges is None:
             raise OutOfMemoryError(f"a move of block '{info.name}'", info.bytes, self.pool)
-        waits |= self._hazards.over(ranges)
+        waits |= self._room.hazards.over(ranges)
         i = self._issue("compute", "move", info.move_ns, waits, block=block)
         placed = self._count()
         self._close_stay(block, (i,))
-        self._open_stay(block, _Place(ranges), i, placed)
+        self._open_stay(block, Place(ranges), i, placed)
         self._written_by[block] = i
         return i
 
@@ -469,7 +411,7 @@ class ProgramBuilder:
         ops = {*stay.users.values(), *after}
         if not ops and stay.acquired_by is not None:
             ops = {stay.acquired_by}
-        self._close_stay(block, tuple(sorted(self._latest(ops))))
+        self._close_stay(block, tuple(sorted(self._timeline.latest(ops))))
 
     def release_dead(self, task: int, keep: Container[int] = ()) -> None:
         """Release the blocks that no later task uses, after copying those that must end on the host.
@@ -515,14 +457,14 @@ class ProgramBuilder:
             When a block that must end on the device has no place.
         """
         self.settle()
-        residences = tuple(self._residence(stay) for stay in self._stays if stay.acquired_by != _NOT_THERE)
+        residences = tuple(stay.residence(self.memory) for stay in self._stays if stay.used)
         schedule = Schedule(
             format="pebbler/schedule/1",
             instance=self.instance.name,
             method=method,
             memory_model=self.memory,
             page_bytes=PAGE_BYTES if self.memory == "paged" else None,
-            operations=tuple(self._operations),
+            operations=tuple(self._timeline.operations),
             residences=residences,
             makespan_ns=self.makespan_ns,
             peak_bytes=self.instance.resident_bytes,
@@ -535,6 +477,9 @@ class ProgramBuilder:
         return msgspec.structs.replace(schedule, peak_bytes=peak)
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _new_room(self, fit: Fit, plan: Sequence[int]) -> Room:
+        return Room(self.instance, self.memory, fit, plan, self.ends)
 
     def _count(self) -> int:
         self._events += 1
@@ -561,11 +506,11 @@ class ProgramBuilder:
             waits |= {i for stream, i in self._open[d].users.items() if stream != "compute"}
         return waits
 
-    def _place_waits(self, places: Iterable[tuple[int, _Place]], scratch: tuple[Range, ...]) -> set[int]:
+    def _place_waits(self, places: Iterable[tuple[int, Place]], scratch: tuple[Range, ...]) -> set[int]:
         """What a run waits for because of where its outputs and its workspace lie."""
-        waits = self._hazards.over(scratch)
+        waits = self._room.hazards.over(scratch)
         for d, place in places:
-            waits |= self._hazards.over(place.ranges) | set(self._previous.get(d, ()))
+            waits |= self._room.hazards.over(place.ranges) | set(self._previous.get(d, ()))
         return waits
 
     def _issue(
@@ -579,60 +524,23 @@ class ProgramBuilder:
         algorithm: int | None = None,
         block: int | None = None,
     ) -> int:
-        """Append an operation with the waits that are not implied by others."""
+        """Append an operation; a copy comes after the one before it where all have one queue."""
         look()
-        i = len(self._operations)
         if kind in ("offload", "prefetch"):
             if self._one_copy_queue and self._last_copy is not None:
                 waits.add(self._last_copy)
-            self._last_copy = i
-        previous = self._last.get(stream)
-        clock: dict[Stream, int] = {} if previous is None else dict(self._clocks[previous])
-        start = 0 if previous is None else self.ends[previous]
-        after = []
-        for j in sorted(waits, reverse=True):
-            other = self._operations[j].stream
-            if j > clock.get(other, -1):
-                after.append(j)
-                for name, latest in self._clocks[j].items():
-                    clock[name] = max(clock.get(name, -1), latest)
-            start = max(start, self.ends[j])
-        clock[stream] = i
-        self._clocks.append(clock)
-        self._last[stream] = i
-        self.starts.append(start)
-        self.ends.append(start + duration)
-        self._operations.append(
-            Operation(
-                id=i,
-                stream=stream,
-                kind=kind,
-                task=task,
-                algorithm=algorithm,
-                block=block,
-                after=tuple(sorted(after)),
-                start_ns=start,
-                end_ns=start + duration,
-            )
+            self._last_copy = len(self.ends)
+        return self._timeline.issue(
+            stream, kind, duration, waits, task=task, algorithm=algorithm, block=block
         )
-        return i
-
-    def _latest(self, ops: Iterable[int]) -> list[int]:
-        """Those of `ops` that no other of them comes after."""
-        kept: list[int] = []
-        for i in sorted(ops, reverse=True):
-            stream = self._operations[i].stream
-            if not any(self._clocks[j].get(stream, -1) >= i for j in kept):
-                kept.append(i)
-        return kept
 
     def _open_stay(
-        self, block: int, place: _Place, acquired_by: int | None, placed: int | None = None
+        self, block: int, place: Place, acquired_by: int | None, placed: int | None = None
     ) -> None:
         size = self.instance.blocks[block].bytes
-        stay = _Stay(block, None, place.ranges, size, acquired_by, place.span, placed or self._count())
+        stay = Stay(block, None, place.ranges, size, acquired_by, place.span, placed or self._count())
         if acquired_by is not None:
-            stay.users[self._operations[acquired_by].stream] = acquired_by
+            stay.users[self._timeline.operations[acquired_by].stream] = acquired_by
         self._stays.append(stay)
         self._open[block] = stay
         self.free_bytes -= self._aligned[block]
@@ -644,68 +552,8 @@ class ProgramBuilder:
         self._address[block] = -1
         stay.gone = self._count()
         stay.released_after = self._previous[block] = released_after
-        if not released_after:
-            stay.acquired_by = _NOT_THERE  # initially on the device, but never used
-        if stay.span is None:
-            self._give_back(stay.ranges, released_after)
-        else:
-            self._hazards.mark(stay.ranges, released_after)
-            self._unplace(_Place(stay.ranges, stay.span))
-
-    def _take(self, size: int, at: int | None) -> tuple[Range, ...] | None:
-        """Take a range of the pool: at an offset, as planned, or wherever there is room."""
-        if isinstance(self.pool, PagePool):
-            return self.pool.allocate(size)
-        at = next(self._plan, None) if at is None else at
-        if at is not None:
-            size = min(ceil_to(size, self._unit), max(self.instance.pool_bytes - at, size))
-            return ((at, size),) if self.pool.allocate_at(at, size) else None
-        found = self.pool.allocate(size)
-        return None if found is None else (found,)
-
-    def _give_back(self, ranges: tuple[Range, ...], ops: Iterable[int] | None = None) -> None:
-        """Release ranges that `ops` were the last to use; None: nobody since they were taken."""
-        if isinstance(self.pool, Pool):
-            if ops is not None:
-                self._hazards.mark(ranges, tuple(ops))
-            self.pool.release(ranges)
-            return
-        if ops is not None:
-            if self.memory == "divisible" and ranges:
-                # bytes without addresses: what was gathered from many pieces goes on as one
-                ranges = ((self._virtual, sum(size for _, size in ranges)),)
-                self._virtual += ranges[0][1]
-            self._hazards.mark(ranges, tuple(ops))
-        for one in ranges:
-            last = self._hazards.over((one,))
-            self.pool.release((one,), max((self.ends[i] for i in last), default=0))
-
-    def _place_block(self, block: int, at: int | None = None) -> _Place | None:
-        """Take room for a block; a part of a tensor goes to its place in the tensor's span."""
-        info = self.instance.blocks[block]
-        if info.tensor is None or info.begin is None or at is not None or self.memory != "contiguous":
-            ranges = self._take(info.bytes, at)
-            return None if ranges is None else _Place(ranges)
-        span = self._spans.get(info.tensor)
-        if span is None:
-            ranges = self._take(self._span_bytes[info.tensor], None)
-            if ranges is None:
-                return None
-            span = self._spans[info.tensor] = _Span(ranges)
-        span.resident += 1
-        offset = span.ranges[0][0] + info.begin
-        return _Place(((offset, info.bytes),), info.tensor)
-
-    def _unplace(self, place: _Place) -> None:
-        """Give room back to the pool; a tensor's span when its last part has gone."""
-        if place.span is None:
-            self._give_back(place.ranges)
-            return
-        span = self._spans[place.span]
-        span.resident -= 1
-        if not span.resident:
-            self._give_back(span.ranges)
-            del self._spans[place.span]
+        stay.used = bool(released_after)  # or initially on the device for nothing
+        self._room.leave(Place(stay.ranges, stay.span), released_after)
 
     def _place_all(
         self,
@@ -714,12 +562,12 @@ class ProgramBuilder:
         name: str,
         at: Mapping[int, int],
         workspace_at: int | None,
-    ) -> tuple[list[tuple[int, _Place]], tuple[Range, ...]]:
+    ) -> tuple[list[tuple[int, Place]], tuple[Range, ...]]:
         """Place a run's outputs and workspace, all or nothing; the larger ones first."""
-        places: list[tuple[int, _Place]] = []
+        places: list[tuple[int, Place]] = []
         failure: OutOfMemoryError | None = None
         for d in sorted(outputs, key=lambda d: (-self.instance.blocks[d].bytes, d)):
-            place = self._claims.get(d) or self._place_block(d, at.get(d))
+            place = self._claims.get(d) or self._room.place_block(d, at.get(d))
             if place is None:
                 block = self.instance.blocks[d]
                 failure = OutOfMemoryError(f"block '{block.name}'", block.bytes, self.pool)
@@ -727,141 +575,13 @@ class ProgramBuilder:
             places.append((d, place))
         scratch = self._scratch_claim
         if failure is None and workspace and not scratch:
-            scratch = self._take(workspace, workspace_at) or ()
+            scratch = self._room.take(workspace, workspace_at) or ()
             if not scratch:
                 failure = OutOfMemoryError(f"the workspace of task '{name}'", workspace, self.pool)
         if failure is not None:
             for d, place in places:
                 if d not in self._claims:
-                    self._unplace(place)
+                    self._room.unplace(place)
             raise failure
         self._claims, self._scratch_claim = {}, ()
         return places, scratch
-
-    def _residence(self, stay: _Stay) -> Residence:
-        offset = stay.ranges[0][0] if self.memory == "contiguous" else None
-        return Residence(
-            block=stay.block,
-            workspace_of=stay.workspace_of,
-            offset=offset,
-            extents=stay.ranges if self.memory == "paged" else None,
-            bytes=stay.bytes,
-            acquired_by=stay.acquired_by,
-            released_after=stay.released_after,
-        )
-
-
-class Sketch(ProgramBuilder):
-    """A program of which only the memory matters: bytes without addresses, and no times.
-
-    It tells lifetimes, placements and the peak in less time than a whole program, and cannot be finished.
-
-    Attributes
-    ----------
-    peak_bytes
-        Most bytes of blocks and workspaces so far.
-    """
-
-    def __init__(self, instance: Instance) -> None:
-        self.peak_bytes = 0
-        super().__init__(instance, memory="divisible")
-
-    def release(self, block: int, after: Iterable[int] = ()) -> None:  # noqa: ARG002
-        """Give a resident block's room back."""
-        self._close_stay(block, ())
-
-    def finish(self, method: str, meta: dict[str, Any] | None = None) -> Schedule:  # noqa: ARG002
-        """Refuse: there is no schedule.
-
-        Raises
-        ------
-        PebblerError
-            Always.
-        """
-        raise PebblerError(f"{method}: a sketch has no schedule; issue the program on a ProgramBuilder")
-
-    def _data_waits(self, what: Task, after: Iterable[int]) -> set[int]:  # noqa: ARG002
-        return set()
-
-    def _place_waits(self, places: Iterable[tuple[int, _Place]], scratch: tuple[Range, ...]) -> set[int]:  # noqa: ARG002
-        return set()
-
-    def _issue(
-        self,
-        stream: Stream,
-        kind: Kind,  # noqa: ARG002
-        duration: int,  # noqa: ARG002
-        waits: set[int],  # noqa: ARG002
-        *,
-        task: int | None = None,  # noqa: ARG002
-        algorithm: int | None = None,  # noqa: ARG002
-        block: int | None = None,  # noqa: ARG002
-    ) -> int:
-        look()
-        self._operations.append(_SKETCHED[stream])
-        self.starts.append(0)
-        self.ends.append(0)
-        return len(self.ends) - 1
-
-    def _take(self, size: int, at: int | None) -> tuple[Range, ...] | None:  # noqa: ARG002
-        assert isinstance(self.pool, PagePool)
-        if size > self.pool.free_bytes:
-            return None
-        self.pool.free_bytes -= size
-        self.peak_bytes = max(self.peak_bytes, self.instance.pool_bytes - self.pool.free_bytes)
-        return ((0, size),)
-
-    def _give_back(self, ranges: tuple[Range, ...], ops: Iterable[int] | None = None) -> None:  # noqa: ARG002
-        assert isinstance(self.pool, PagePool)
-        self.pool.free_bytes += sum(size for _, size in ranges)
-
-
-class _Hazards:
-    """Which operations must have ended before a range of the pool may be written again."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = [0]
-        self._ops: list[tuple[int, ...]] = [()]
-
-    def over(self, ranges: tuple[Range, ...]) -> set[int]:
-        """Operations that released anything in these ranges last."""
-        found: set[int] = set()
-        for start, size in ranges:
-            i = bisect_right(self._starts, start) - 1
-            while i < len(self._starts) and self._starts[i] < start + size:
-                found.update(self._ops[i])
-                i += 1
-        return found
-
-    def pieces(self, one: Range) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-        """Cut a range into pieces that were released last by the same operations."""
-        start, end = one[0], sum(one)
-        i = bisect_right(self._starts, start) - 1
-        while start < end:
-            following = self._starts[i + 1] if i + 1 < len(self._starts) else end
-            yield start, min(following, end) - start, self._ops[i]
-            start, i = following, i + 1
-
-    def mark(self, ranges: tuple[Range, ...], ops: tuple[int, ...]) -> None:
-        """Let these operations be the last to have released the ranges."""
-        for start, size in ranges:
-            first = bisect_right(self._starts, start) - 1
-            last = bisect_right(self._starts, start + size) - 1
-            starts, kept = [start], [ops]
-            if self._starts[first] < start:
-                starts.insert(0, self._starts[first])
-                kept.insert(0, self._ops[first])
-            starts.append(start + size)
-            kept.append(self._ops[last])
-            self._starts[first : last + 1] = starts
-            self._ops[first : last + 1] = kept
-
-
-def _span_bytes(instance: Instance) -> dict[str, int]:
-    """Bytes of each tensor that is cut into parts, up to the end of its last part."""
-    spans: dict[str, int] = {}
-    for block in instance.blocks:
-        if block.tensor is not None and block.begin is not None:
-            end = block.begin + ceil_to(block.bytes, instance.alignment_bytes)
-            spans[block.tensor] = max(spans.get(block.tensor, 0), end)
-    return spans

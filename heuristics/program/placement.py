@@ -16,7 +16,8 @@ from ...instances.units import ceil_to
 from ...validate.schedule import MemoryModel, Schedule
 from ..clock import look
 from ..methods import Refusal
-from .builder import OutOfMemoryError, ProgramBuilder, Sketch
+from .builder import OutOfMemoryError, ProgramBuilder
+from .sketch import Sketch
 
 Issue = Callable[[ProgramBuilder], None]
 

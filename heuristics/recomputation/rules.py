@@ -21,8 +21,8 @@ from ..clock import OutOfTime, limited, look
 from ..methods import Answer, Limits, Refusal, register
 from ..papers.layers import units
 from ..papers.layrub import CAFFE_WORKSPACE
-from ..program.builder import Sketch
 from ..program.placement import Issue, build
+from ..program.sketch import Sketch
 from .plan import (
     Policy,
     Recomputation,

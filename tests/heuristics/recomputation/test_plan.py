@@ -8,7 +8,8 @@ import pytest
 
 from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.heuristics.papers.layers import units
-from pebbler.heuristics.program.builder import ProgramBuilder, Sketch
+from pebbler.heuristics.program.builder import ProgramBuilder
+from pebbler.heuristics.program.sketch import Sketch
 from pebbler.heuristics.recomputation.plan import Policy, Recomputation, restorable, turn, used_later
 from pebbler.heuristics.recomputation.rules import EXPENSIVE, planned
 from pebbler.instances.instance import Algorithm, Block, Instance, Task

@@ -1,0 +1,80 @@
+"""The operations of a program under construction: each with the waits that it needs, and its times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...validate.schedule import Kind, Operation, Stream
+
+
+class Timeline:
+    """Operations issued to streams, in their order.
+
+    Attributes
+    ----------
+    operations, starts, ends
+        What has been issued, and its simulated times, by id.
+    last
+        The latest operation of every stream.
+    """
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.last: dict[Stream, int] = {}
+        self._clocks: list[dict[Stream, int]] = []
+        """Per operation, the latest of every stream that has ended when it ends."""
+
+    def issue(
+        self,
+        stream: Stream,
+        kind: Kind,
+        duration: int,
+        waits: Iterable[int],
+        *,
+        task: int | None = None,
+        algorithm: int | None = None,
+        block: int | None = None,
+    ) -> int:
+        """Append an operation with those of its waits that are not implied by others; its id."""
+        i = len(self.operations)
+        previous = self.last.get(stream)
+        clock: dict[Stream, int] = {} if previous is None else dict(self._clocks[previous])
+        start = 0 if previous is None else self.ends[previous]
+        after = []
+        for j in sorted(waits, reverse=True):
+            other = self.operations[j].stream
+            if j > clock.get(other, -1):
+                after.append(j)
+                for name, latest in self._clocks[j].items():
+                    clock[name] = max(clock.get(name, -1), latest)
+            start = max(start, self.ends[j])
+        clock[stream] = i
+        self._clocks.append(clock)
+        self.last[stream] = i
+        self.starts.append(start)
+        self.ends.append(start + duration)
+        self.operations.append(
+            Operation(
+                id=i,
+                stream=stream,
+                kind=kind,
+                task=task,
+                algorithm=algorithm,
+                block=block,
+                after=tuple(sorted(after)),
+                start_ns=start,
+                end_ns=start + duration,
+            )
+        )
+        return i
+
+    def latest(self, ops: Iterable[int]) -> list[int]:
+        """Those of `ops` that no other of them comes after."""
+        kept: list[int] = []
+        for i in sorted(ops, reverse=True):
+            stream = self.operations[i].stream
+            if not any(self._clocks[j].get(stream, -1) >= i for j in kept):
+                kept.append(i)
+        return kept
