@@ -1,56 +1,24 @@
-"""From an instance to the arrays of local search, and from its decisions back to a schedule."""
+"""From an instance to the arrays of local search."""
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from itertools import chain, product
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...instances.instance import Instance
-from ...instances.memory import fastest, least_budget
-from ...validate.schedule import MemoryModel, Schedule, unit_bytes
+from ...instances.memory import least_budget
+from ...validate.schedule import MemoryModel, unit_bytes
 from ..clock import look
-from ..gaps import Gap, Guide
 from ..parts import chains, require_alike, tensors_of
-from ..program.builder import ProgramBuilder
 from .kernel import (
-    AFTER,
     ALGORITHMS,
-    BLOCK,
-    BYTES,
-    COST,
-    EARLY_HIGH,
-    FIRST_PART,
     FIXED,
-    FORCED,
-    LEAVES_FIRST,
-    LEAVES_NEXT,
-    LIGHT,
-    LOW,
-    MOVE,
-    NEVER,
-    NEXT_PART,
-    OFFLOAD,
-    OFFLOAD_NS,
-    PART_BEFORE,
-    PLACE,
-    PREFETCH,
-    PREFETCH_NS,
-    RELEASE,
-    RUN,
     TASK_KIND,
-    UNTIL,
-    VERSION,
-    WORKSPACE,
-    WRITER,
-    Decisions,
     Problem,
-    arrange,
 )
 
 Integers = NDArray[np.int64]
@@ -58,12 +26,6 @@ Integers = NDArray[np.int64]
 
 _SHARE = 500
 """The smallest blocks may take this part of the pool for themselves."""
-
-_LIGHT = 1 / 16
-"""Of what bytes cost on average, what they cost at most where a block leaves anyhow."""
-
-_COSTS = ((math.inf, 0.0), (0.1, 0.0), (0.01, 0.0), (0.01, 0.02), (0.01, 0.05))
-"""How closely what bytes cost may be told apart, and in which first share of the tasks they cost nothing."""
 
 
 def problem_of(
@@ -220,74 +182,6 @@ def problem_of(
     )
 
 
-def with_light(instance: Instance, problem: Problem) -> Problem:
-    """Return a problem that tells which gaps are light: their blocks leave wherever that is possible.
-
-    Their bytes cost next to nothing, as those of a block of some KiB that takes a whole page, and they last
-    as long as the copies that theirs come upon on the engines, on average. One by one such blocks make no
-    program shorter, so that a search that may keep them does not find out what all of them together buy.
-    Parts of a tensor are none.
-    """
-    gaps = problem.gaps.copy()
-    rate = _rates(problem, by_tensor=False)
-    before = np.cumsum([0, *(algorithm.duration_ns for algorithm in fastest(instance))])
-    stay = before[gaps[:, UNTIL]] - before[gaps[:, AFTER] + 1]
-    copies = np.maximum(problem.blocks[:, [OFFLOAD_NS, PREFETCH_NS]], 0).astype(np.float64)
-    met = ((copies**2).sum(axis=0) / np.maximum(copies.sum(axis=0), 1)).sum()
-    alone = (gaps[:, NEXT_PART] < 0) & (gaps[:, PART_BEFORE] < 0)
-    gaps[:, LIGHT] = alone & (rate <= _LIGHT) & (stay >= met)
-    return problem._replace(gaps=gaps)
-
-
-def costings(problem: Problem) -> Iterator[Problem]:
-    """Yield a problem with each way to tell costs apart, none of them twice: first with none at all."""
-    seen = set()
-    for (width, free), by_tensor in product(_COSTS, (False, True) if problem.parts else (False,)):
-        costed = _with_costs(problem, width, free, by_tensor=by_tensor)
-        told = costed.gaps[:, COST].tobytes()
-        if told not in seen:
-            seen.add(told)
-            yield costed
-
-
-def _with_costs(problem: Problem, width: float, free: float, *, by_tensor: bool) -> Problem:
-    """Return a problem whose gaps have classes of what a byte costs that leaves: the time of its copies.
-
-    Bytes are those that a block takes in memory: in whole pages, a small one takes many for the time of its
-    copies. What the host has a copy of need not be offloaded.
-
-    Parameters
-    ----------
-    problem
-        Any.
-    width
-        Of a class, in logarithms.
-    free
-        What is written in this first share of the tasks costs least: its copies may hide behind compute.
-    by_tensor
-        Whether all parts of a tensor cost what they cost together; else the last one, which may take a page
-        for a few bytes, is cheap.
-    """
-    gaps = problem.gaps.copy()
-    rates = np.maximum(_rates(problem, by_tensor=by_tensor), 1e-6)
-    gaps[:, COST] = np.rint(np.log(rates) / width).astype(np.int64)
-    gaps[gaps[:, AFTER] + 1 < free * problem.length, COST] = -NEVER
-    return problem._replace(gaps=gaps)
-
-
-def _rates(problem: Problem, *, by_tensor: bool) -> NDArray[np.float64]:
-    """Per gap, the time of its copies for a byte in memory, beside the mean of all."""
-    blocks = problem.blocks[problem.gaps[:, BLOCK]]
-    out = np.where(problem.gaps[:, VERSION] >= 0, blocks[:, OFFLOAD_NS], 0)
-    times, sizes = out + blocks[:, PREFETCH_NS], np.maximum(blocks[:, BYTES], 1)
-    if by_tensor:
-        first = problem.gaps[:, FIRST_PART]
-        times, sizes = np.bincount(first, times)[first], np.bincount(first, sizes)[first]
-    mean = max(times.sum() / max(sizes.sum(), 1), 1e-9)
-    rates: NDArray[np.float64] = times / sizes / mean
-    return rates
-
-
 def _kinds(described: Iterable[Hashable]) -> list[int]:
     """Number things by what describes them: the same number for those that are alike."""
     number: dict[Hashable, int] = {}
@@ -425,208 +319,6 @@ def _chains(
         return found
 
     return chained(gaps, 1)[:, [1, 2, 0]], chained(versions, -1)[:, [1, 0]]
-
-
-def decisions_of(instance: Instance, problem: Problem, guide: Guide) -> Decisions:
-    """Complete decisions: copies in the order of a guide, others in that of their writers and uses.
-
-    Blocks that leave, and workspaces, go high in contiguous memory, those that stay go low.
-    """
-    keys = gap_keys(problem)
-    index = {gap: g for g, gap in enumerate(keys)}
-    back = [index[gap] for gap in guide.returning if gap in index]
-    out = [v for gap in guide.leaving if gap in index and (v := int(problem.gaps[index[gap], VERSION])) >= 0]
-    evicted, hold = np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys), dtype=np.int64)
-    evicted[back] = 1
-    for gap, task in zip(guide.returning, guide.holds, strict=False):
-        if gap in index:
-            hold[index[gap]] = task
-    _evict_suffixes(problem, evicted)
-    decisions = Decisions(
-        evicted=evicted,
-        offloads=_ordered(problem.versions[:, WRITER], problem.versions[:, BLOCK], out),
-        prefetches=_ordered(problem.gaps[:, UNTIL], problem.gaps[:, BLOCK], back),
-        hold=hold,
-        algorithm=np.array(guide.algorithms, dtype=np.int64),
-        side=np.zeros(len(instance.blocks) + len(keys) + len(instance.tasks), dtype=np.int64),
-    )
-    _arrange(problem, decisions)
-    choose_sides(problem, decisions)
-    return decisions
-
-
-def _evict_suffixes(problem: Problem, evicted: Integers) -> None:
-    """Of each tensor in each gap, let as many of the last parts leave as parts are evicted."""
-    following, first = problem.gaps[:, NEXT_PART], problem.gaps[:, FIRST_PART]
-    count = np.bincount(first, evicted, minlength=len(evicted)).astype(np.int64)
-    length = np.bincount(first, minlength=len(evicted))
-    for g in np.unique(first[length[first] > 1]):
-        stays = int(length[g] - count[g])
-        while g >= 0:
-            evicted[g] = stays <= 0
-            stays, g = stays - 1, following[g]
-
-
-def _arrange(problem: Problem, decisions: Decisions) -> None:
-    """Let the parts of a tensor leave the last one first, and come back in their order."""
-    for order, first, following in (
-        (decisions.offloads, problem.versions[:, LEAVES_FIRST], problem.versions[:, LEAVES_NEXT]),
-        (decisions.prefetches, problem.gaps[:, FIRST_PART], problem.gaps[:, NEXT_PART]),
-    ):
-        arrange(order, first, following, np.empty_like(order))
-
-
-def _ordered(rank: Integers, block: Integers, first: Sequence[int]) -> Integers:
-    """Copies by rank and block, but some of them in a given order: none of them after one of greater rank."""
-    rank, turn = rank.copy(), np.full(len(rank), len(rank))
-    least = NEVER
-    for position, i in reversed(list(enumerate(dict.fromkeys(first)))):
-        least = min(least, int(rank[i]))
-        rank[i], turn[i] = least, position
-    return np.lexsort((block, turn, rank))
-
-
-def gap_keys(problem: Problem) -> list[Gap]:
-    """Every gap of the arrays by its block and the task before it."""
-    return list(zip(problem.gaps[:, BLOCK].tolist(), problem.gaps[:, AFTER].tolist(), strict=True))
-
-
-def choose_sides(problem: Problem, decisions: Decisions) -> None:
-    """Let blocks that stay between uses go low, all others high."""
-    blocks, gaps = len(problem.blocks), len(problem.gaps)
-    assert len(decisions.side) == blocks + gaps + problem.length
-    order = np.lexsort((problem.gaps[:, AFTER], problem.gaps[:, BLOCK]))
-    block = problem.gaps[order, BLOCK]
-    comes = (decisions.evicted[order] != 0) | (problem.gaps[order, FORCED] != 0)
-    # where a block is placed last before each gap: by a gap of its own, or at first
-    latest = np.maximum.accumulate(np.where(comes, np.arange(gaps), -1))
-    own = latest >= 0
-    own[own] = block[latest[own]] == block[own]
-    place = np.where(own, blocks + order[latest], block)
-    decisions.side[:] = EARLY_HIGH
-    decisions.side[place[~comes]] = LOW
-
-
-def decisions_from(instance: Instance, problem: Problem, schedule: Schedule) -> Decisions:
-    """What a schedule decided: its evictions, algorithms and the order of its copies.
-
-    Its addresses and its recomputations are not taken over.
-    """
-    keys = set(gap_keys(problem))
-    uses = instance.uses
-    algorithms = [0] * len(instance.tasks)
-    ran = -1
-    evicted: dict[Gap, None] = {}
-    offloads: dict[int, None] = {}
-    versions = {
-        (int(d), int(w)): v
-        for v, (d, w) in enumerate(zip(problem.versions[:, BLOCK], problem.versions[:, WRITER], strict=True))
-    }
-    for operation in schedule.operations:
-        if operation.kind == "run" and operation.task is not None and operation.algorithm is not None:
-            algorithms[operation.task] = operation.algorithm
-            ran = max(ran, operation.task)
-        elif operation.kind == "offload" and operation.block is not None:
-            d = operation.block
-            if written := bisect_right(instance.writers[d], ran):
-                offloads[versions[d, instance.writers[d][written - 1]]] = None
-        elif operation.kind == "prefetch" and operation.block is not None:
-            d = operation.block
-            used = bisect_right(uses[d], ran)
-            after = uses[d][used - 1] if used else -1
-            if (d, after) in keys:
-                evicted[d, after] = None
-    decisions = decisions_of(instance, problem, Guide(list(evicted), [], algorithms))
-    decisions.offloads[:] = _ordered(problem.versions[:, WRITER], problem.versions[:, BLOCK], list(offloads))
-    _arrange(problem, decisions)
-    return decisions
-
-
-def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: Integers) -> ProgramBuilder:
-    """Issue the steps that the kernel has logged."""
-    contiguous = memory == "contiguous"
-    steps = [
-        (
-            kind,
-            what,
-            how,
-            int(problem.private[what]) if kind in (PLACE, PREFETCH) and problem.private[what] >= 0 else at,
-        )
-        for kind, what, how, at in log.tolist()
-    ]
-    count = 0
-    start: dict[int, int | None] = {}
-    while count < len(steps) and steps[count][0] == PLACE:
-        start[steps[count][1]] = steps[count][3] if contiguous else None
-        count += 1
-    builder = ProgramBuilder(instance, memory=memory, start=start)
-    while count < len(steps):
-        kind, what, how, at = steps[count]
-        count += 1
-        if kind == RUN:
-            places: dict[int, int] = {}
-            while count < len(steps) and steps[count][0] == PLACE:
-                places[steps[count][1]] = steps[count][3]
-                count += 1
-            if contiguous:
-                builder.run(what, how, at=places, workspace_at=None if at < 0 else at)
-            else:
-                builder.run(what, how)
-        elif kind == OFFLOAD:
-            builder.offload(what)
-        elif kind == PREFETCH:
-            builder.prefetch(what, at=at if contiguous else None)
-        elif kind == MOVE:
-            builder.move(what, at=at)
-        elif kind == RELEASE:
-            builder.release(what)
-    return builder
-
-
-class Lifetime(NamedTuple):
-    """A piece of the pool that a program holds for a while: a stay of a block, or a workspace.
-
-    Attributes
-    ----------
-    side
-        The number in `Decisions.side` of what decides its place.
-    bytes
-        As the search counts them.
-    begin_ns, end_ns
-        From when on, and until when.
-    """
-
-    side: int
-    bytes: int
-    begin_ns: int
-    end_ns: int
-
-
-def lifetimes_of(instance: Instance, problem: Problem, log: Integers) -> list[Lifetime]:
-    """What the steps that the kernel has logged put into the pool, and when; without addresses."""
-    schedule = program_of(instance, problem, "divisible", log).finish("lifetimes")
-    operations = {operation.id: operation for operation in schedule.operations}
-    blocks, gaps = len(problem.blocks), len(problem.gaps)
-    prefetches = [operation.id for operation in schedule.operations if operation.kind == "prefetch"]
-    gap_of = dict(zip(prefetches, log[log[:, 0] == PREFETCH, 2].tolist(), strict=True))
-    found = []
-    for residence in schedule.residences:
-        if residence.workspace_of is not None:
-            run = operations[residence.workspace_of]
-            assert run.task is not None
-            row = problem.tasks[run.task, ALGORITHMS] + run.algorithm
-            side, size = blocks + gaps + run.task, int(problem.algorithms[row, WORKSPACE])
-        else:
-            assert residence.block is not None
-            came = residence.acquired_by
-            side = residence.block if came not in gap_of else blocks + gap_of[came]
-            size = int(problem.blocks[residence.block, BYTES])
-        begin = 0 if residence.acquired_by is None else operations[residence.acquired_by].start_ns
-        ends = [operations[i].end_ns for i in residence.released_after]
-        end = max(ends, default=schedule.makespan_ns)
-        if size and end > begin:
-            found.append(Lifetime(side, size, begin, end))
-    return found
 
 
 def _table(*columns: NDArray[Any]) -> Integers:

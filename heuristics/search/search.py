@@ -18,6 +18,8 @@ from ..choices import by_speed
 from ..clock import left, look
 from ..gaps import Guide, require_copies
 from ..methods import Refusal
+from .costs import costings, with_light
+from .decisions import choose_sides, decisions_from, decisions_of, gap_keys
 from .kernel import (
     ANY,
     IMPOSSIBLE,
@@ -33,18 +35,8 @@ from .kernel import (
     simulate,
     state_for,
 )
-from .problem import (
-    Lifetime,
-    choose_sides,
-    costings,
-    decisions_from,
-    decisions_of,
-    gap_keys,
-    lifetimes_of,
-    problem_of,
-    program_of,
-    with_light,
-)
+from .problem import problem_of
+from .program import Lifetime, lifetimes_of, program_of
 
 _Descents = tuple[tuple[int, ...], int]
 

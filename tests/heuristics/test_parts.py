@@ -12,9 +12,11 @@ from pebbler.heuristics.gaps import Guide, gaps_of
 from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.heuristics.papers.modnn import modnn, modnn_parts
 from pebbler.heuristics.parts import chains, require_alike, tensors_of, with_parts
+from pebbler.heuristics.search.decisions import decisions_of, gap_keys
 from pebbler.heuristics.search.kernel import ANY, HIGH, IMPOSSIBLE, LOW, arrange, simulate, state_for
 from pebbler.heuristics.search.method import furthest_parts
-from pebbler.heuristics.search.problem import decisions_of, gap_keys, problem_of, program_of
+from pebbler.heuristics.search.problem import problem_of
+from pebbler.heuristics.search.program import program_of
 from pebbler.heuristics.search.search import LocalSearch
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import unlimited_peak, with_budget

@@ -17,7 +17,9 @@ from pebbler.instances.files import encode
 from pebbler.instances.instance import Instance
 from pebbler.validate.check import check
 from pebbler.validate.measures import highest_byte, memory_curve
-from pebbler.validate.replay import Fault, Machine, draw_durations
+from pebbler.validate.replay.durations import draw_durations
+from pebbler.validate.replay.fault import Fault
+from pebbler.validate.replay.machine import Machine
 from pebbler.validate.schedule import Schedule, require_indices
 from pebbler.validate.simulate import simulate
 

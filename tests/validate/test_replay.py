@@ -8,7 +8,8 @@ import pytest
 
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.units import PAGE_BYTES
-from pebbler.validate.replay import Machine, draw_durations, own_durations, replay
+from pebbler.validate.replay.durations import draw_durations, own_durations
+from pebbler.validate.replay.machine import Machine, replay
 from pebbler.validate.schedule import MemoryModel, Operation, Residence, Schedule
 
 

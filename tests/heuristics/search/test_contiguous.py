@@ -11,7 +11,7 @@ from pebbler.heuristics.methods import Limits, find_method
 from pebbler.heuristics.parts import with_parts
 from pebbler.heuristics.search import contiguous as contiguous_search
 from pebbler.heuristics.search.contiguous import ContiguousSearch, new_search
-from pebbler.heuristics.search.problem import gap_keys
+from pebbler.heuristics.search.decisions import gap_keys
 from pebbler.heuristics.search.search import LocalSearch
 from pebbler.instances.instance import Instance
 from pebbler.instances.workload import Workload

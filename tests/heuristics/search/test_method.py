@@ -11,6 +11,7 @@ from pebbler.heuristics.choices import by_speed, fastest_within
 from pebbler.heuristics.gaps import Guide, gaps_of
 from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.heuristics.parts import with_parts
+from pebbler.heuristics.search.decisions import decisions_from, decisions_of, gap_keys
 from pebbler.heuristics.search.kernel import (
     AFTER,
     ANY,
@@ -25,13 +26,8 @@ from pebbler.heuristics.search.kernel import (
     simulate,
     state_for,
 )
-from pebbler.heuristics.search.problem import (
-    decisions_from,
-    decisions_of,
-    gap_keys,
-    problem_of,
-    program_of,
-)
+from pebbler.heuristics.search.problem import problem_of
+from pebbler.heuristics.search.program import program_of
 from pebbler.heuristics.search.search import LocalSearch
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import encode

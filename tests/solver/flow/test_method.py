@@ -8,7 +8,8 @@ import pytest
 
 from pebbler.heuristics.gaps import Gap, gaps_of
 from pebbler.heuristics.methods import Limits, Refusal
-from pebbler.heuristics.search.problem import decisions_of, gap_keys, problem_of
+from pebbler.heuristics.search.decisions import decisions_of, gap_keys
+from pebbler.heuristics.search.problem import problem_of
 from pebbler.instances.files import encode
 from pebbler.instances.suites.tiny import tiny_instance
 from pebbler.instances.workload import Workload

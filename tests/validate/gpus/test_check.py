@@ -15,7 +15,7 @@ from pebbler.validate.check import check
 from pebbler.validate.gpus.check import check_cluster, check_schedule
 from pebbler.validate.gpus.program import clocks, cluster_of, gpu_programs, one_gpu
 from pebbler.validate.gpus.simulate import simulate_cluster
-from pebbler.validate.replay import replay
+from pebbler.validate.replay.machine import replay
 from pebbler.validate.schedule import GRADIENT_KINDS, Kind, Operation, Schedule, Stream
 
 from ..cluster_programs import random_cluster_case

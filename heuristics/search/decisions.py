@@ -1,0 +1,148 @@
+"""Decisions of local search from a guide or a schedule, all that these leave open filled in."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...instances.instance import Instance
+from ...validate.schedule import Schedule
+from ..gaps import Gap, Guide
+from .kernel import (
+    AFTER,
+    BLOCK,
+    EARLY_HIGH,
+    FIRST_PART,
+    FORCED,
+    LEAVES_FIRST,
+    LEAVES_NEXT,
+    LOW,
+    NEVER,
+    NEXT_PART,
+    UNTIL,
+    VERSION,
+    WRITER,
+    Decisions,
+    Problem,
+    arrange,
+)
+
+Integers = NDArray[np.int64]
+
+
+def decisions_of(instance: Instance, problem: Problem, guide: Guide) -> Decisions:
+    """Complete decisions: copies in the order of a guide, others in that of their writers and uses.
+
+    Blocks that leave, and workspaces, go high in contiguous memory, those that stay go low.
+    """
+    keys = gap_keys(problem)
+    index = {gap: g for g, gap in enumerate(keys)}
+    back = [index[gap] for gap in guide.returning if gap in index]
+    out = [v for gap in guide.leaving if gap in index and (v := int(problem.gaps[index[gap], VERSION])) >= 0]
+    evicted, hold = np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys), dtype=np.int64)
+    evicted[back] = 1
+    for gap, task in zip(guide.returning, guide.holds, strict=False):
+        if gap in index:
+            hold[index[gap]] = task
+    _evict_suffixes(problem, evicted)
+    decisions = Decisions(
+        evicted=evicted,
+        offloads=_ordered(problem.versions[:, WRITER], problem.versions[:, BLOCK], out),
+        prefetches=_ordered(problem.gaps[:, UNTIL], problem.gaps[:, BLOCK], back),
+        hold=hold,
+        algorithm=np.array(guide.algorithms, dtype=np.int64),
+        side=np.zeros(len(instance.blocks) + len(keys) + len(instance.tasks), dtype=np.int64),
+    )
+    _arrange(problem, decisions)
+    choose_sides(problem, decisions)
+    return decisions
+
+
+def _evict_suffixes(problem: Problem, evicted: Integers) -> None:
+    """Of each tensor in each gap, let as many of the last parts leave as parts are evicted."""
+    following, first = problem.gaps[:, NEXT_PART], problem.gaps[:, FIRST_PART]
+    count = np.bincount(first, evicted, minlength=len(evicted)).astype(np.int64)
+    length = np.bincount(first, minlength=len(evicted))
+    for g in np.unique(first[length[first] > 1]):
+        stays = int(length[g] - count[g])
+        while g >= 0:
+            evicted[g] = stays <= 0
+            stays, g = stays - 1, following[g]
+
+
+def _arrange(problem: Problem, decisions: Decisions) -> None:
+    """Let the parts of a tensor leave the last one first, and come back in their order."""
+    for order, first, following in (
+        (decisions.offloads, problem.versions[:, LEAVES_FIRST], problem.versions[:, LEAVES_NEXT]),
+        (decisions.prefetches, problem.gaps[:, FIRST_PART], problem.gaps[:, NEXT_PART]),
+    ):
+        arrange(order, first, following, np.empty_like(order))
+
+
+def _ordered(rank: Integers, block: Integers, first: Sequence[int]) -> Integers:
+    """Copies by rank and block, but some of them in a given order: none of them after one of greater rank."""
+    rank, turn = rank.copy(), np.full(len(rank), len(rank))
+    least = NEVER
+    for position, i in reversed(list(enumerate(dict.fromkeys(first)))):
+        least = min(least, int(rank[i]))
+        rank[i], turn[i] = least, position
+    return np.lexsort((block, turn, rank))
+
+
+def gap_keys(problem: Problem) -> list[Gap]:
+    """Every gap of the arrays by its block and the task before it."""
+    return list(zip(problem.gaps[:, BLOCK].tolist(), problem.gaps[:, AFTER].tolist(), strict=True))
+
+
+def choose_sides(problem: Problem, decisions: Decisions) -> None:
+    """Let blocks that stay between uses go low, all others high."""
+    blocks, gaps = len(problem.blocks), len(problem.gaps)
+    assert len(decisions.side) == blocks + gaps + problem.length
+    order = np.lexsort((problem.gaps[:, AFTER], problem.gaps[:, BLOCK]))
+    block = problem.gaps[order, BLOCK]
+    comes = (decisions.evicted[order] != 0) | (problem.gaps[order, FORCED] != 0)
+    # where a block is placed last before each gap: by a gap of its own, or at first
+    latest = np.maximum.accumulate(np.where(comes, np.arange(gaps), -1))
+    own = latest >= 0
+    own[own] = block[latest[own]] == block[own]
+    place = np.where(own, blocks + order[latest], block)
+    decisions.side[:] = EARLY_HIGH
+    decisions.side[place[~comes]] = LOW
+
+
+def decisions_from(instance: Instance, problem: Problem, schedule: Schedule) -> Decisions:
+    """What a schedule decided: its evictions, algorithms and the order of its copies.
+
+    Its addresses and its recomputations are not taken over.
+    """
+    keys = set(gap_keys(problem))
+    uses = instance.uses
+    algorithms = [0] * len(instance.tasks)
+    ran = -1
+    evicted: dict[Gap, None] = {}
+    offloads: dict[int, None] = {}
+    versions = {
+        (int(d), int(w)): v
+        for v, (d, w) in enumerate(zip(problem.versions[:, BLOCK], problem.versions[:, WRITER], strict=True))
+    }
+    for operation in schedule.operations:
+        if operation.kind == "run" and operation.task is not None and operation.algorithm is not None:
+            algorithms[operation.task] = operation.algorithm
+            ran = max(ran, operation.task)
+        elif operation.kind == "offload" and operation.block is not None:
+            d = operation.block
+            if written := bisect_right(instance.writers[d], ran):
+                offloads[versions[d, instance.writers[d][written - 1]]] = None
+        elif operation.kind == "prefetch" and operation.block is not None:
+            d = operation.block
+            used = bisect_right(uses[d], ran)
+            after = uses[d][used - 1] if used else -1
+            if (d, after) in keys:
+                evicted[d, after] = None
+    decisions = decisions_of(instance, problem, Guide(list(evicted), [], algorithms))
+    decisions.offloads[:] = _ordered(problem.versions[:, WRITER], problem.versions[:, BLOCK], list(offloads))
+    _arrange(problem, decisions)
+    return decisions

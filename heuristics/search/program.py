@@ -1,0 +1,113 @@
+"""From the steps that a simulation has logged to a program, and to what lies in its pool when."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...instances.instance import Instance
+from ...validate.schedule import MemoryModel
+from ..program.builder import ProgramBuilder
+from .kernel import (
+    ALGORITHMS,
+    BYTES,
+    MOVE,
+    OFFLOAD,
+    PLACE,
+    PREFETCH,
+    RELEASE,
+    RUN,
+    WORKSPACE,
+    Problem,
+)
+
+Integers = NDArray[np.int64]
+
+
+def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: Integers) -> ProgramBuilder:
+    """Issue the steps that the kernel has logged."""
+    contiguous = memory == "contiguous"
+    steps = [
+        (
+            kind,
+            what,
+            how,
+            int(problem.private[what]) if kind in (PLACE, PREFETCH) and problem.private[what] >= 0 else at,
+        )
+        for kind, what, how, at in log.tolist()
+    ]
+    count = 0
+    start: dict[int, int | None] = {}
+    while count < len(steps) and steps[count][0] == PLACE:
+        start[steps[count][1]] = steps[count][3] if contiguous else None
+        count += 1
+    builder = ProgramBuilder(instance, memory=memory, start=start)
+    while count < len(steps):
+        kind, what, how, at = steps[count]
+        count += 1
+        if kind == RUN:
+            places: dict[int, int] = {}
+            while count < len(steps) and steps[count][0] == PLACE:
+                places[steps[count][1]] = steps[count][3]
+                count += 1
+            if contiguous:
+                builder.run(what, how, at=places, workspace_at=None if at < 0 else at)
+            else:
+                builder.run(what, how)
+        elif kind == OFFLOAD:
+            builder.offload(what)
+        elif kind == PREFETCH:
+            builder.prefetch(what, at=at if contiguous else None)
+        elif kind == MOVE:
+            builder.move(what, at=at)
+        elif kind == RELEASE:
+            builder.release(what)
+    return builder
+
+
+class Lifetime(NamedTuple):
+    """A piece of the pool that a program holds for a while: a stay of a block, or a workspace.
+
+    Attributes
+    ----------
+    side
+        The number in `Decisions.side` of what decides its place.
+    bytes
+        As the search counts them.
+    begin_ns, end_ns
+        From when on, and until when.
+    """
+
+    side: int
+    bytes: int
+    begin_ns: int
+    end_ns: int
+
+
+def lifetimes_of(instance: Instance, problem: Problem, log: Integers) -> list[Lifetime]:
+    """What the steps that the kernel has logged put into the pool, and when; without addresses."""
+    schedule = program_of(instance, problem, "divisible", log).finish("lifetimes")
+    operations = {operation.id: operation for operation in schedule.operations}
+    blocks, gaps = len(problem.blocks), len(problem.gaps)
+    prefetches = [operation.id for operation in schedule.operations if operation.kind == "prefetch"]
+    gap_of = dict(zip(prefetches, log[log[:, 0] == PREFETCH, 2].tolist(), strict=True))
+    found = []
+    for residence in schedule.residences:
+        if residence.workspace_of is not None:
+            run = operations[residence.workspace_of]
+            assert run.task is not None
+            row = problem.tasks[run.task, ALGORITHMS] + run.algorithm
+            side, size = blocks + gaps + run.task, int(problem.algorithms[row, WORKSPACE])
+        else:
+            assert residence.block is not None
+            came = residence.acquired_by
+            side = residence.block if came not in gap_of else blocks + gap_of[came]
+            size = int(problem.blocks[residence.block, BYTES])
+        begin = 0 if residence.acquired_by is None else operations[residence.acquired_by].start_ns
+        ends = [operations[i].end_ns for i in residence.released_after]
+        end = max(ends, default=schedule.makespan_ns)
+        if size and end > begin:
+            found.append(Lifetime(side, size, begin, end))
+    return found

@@ -1,0 +1,126 @@
+"""Rules of the format that a program breaks at every speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ..schedule import Residence
+from .binding import Binding
+from .durations import copy_ns, number
+from .fault import Fault
+
+
+def broken_rules(bound: Binding) -> Iterator[Fault]:
+    """Yield what is wrong with tasks, operations and residences."""
+    yield from _look_at_tasks(bound)
+    yield from _look_at_operations(bound)
+    yield from _look_at_residences(bound)
+
+
+def _look_at_tasks(bound: Binding) -> Iterator[Fault]:
+    """Every task has run, first runs in order; re-runs only where allowed, and not after an update."""
+    done: set[int] = set()
+    for i, operation in enumerate(bound.schedule.operations):
+        if operation.kind != "run":
+            continue
+        k = number(operation.task)
+        task = bound.instance.tasks[k]
+        if k not in done:
+            if k != len(done):
+                yield Fault("rule", f"{bound.name(i)} is out of order")
+        elif not task.recomputable:
+            yield Fault("rule", f"{bound.name(i)} runs again, and is not recomputable")
+        elif any(w in done for d in task.outputs for w in bound.instance.writers[d] if w != k):
+            yield Fault("rule", f"{bound.name(i)} runs again after an update of what it wrote")
+        done.add(k)
+    for k, task in enumerate(bound.instance.tasks):
+        if k not in done:
+            yield Fault("data", f"task '{task.name}' never runs")
+
+
+def _look_at_operations(bound: Binding) -> Iterator[Fault]:
+    """Streams are those of the kind and of the engines; a null time forbids a copy."""
+    single = bound.instance.engines == "single"
+    streams = {
+        "run": "compute",
+        "move": "compute",
+        "offload": "copy" if single else "d2h",
+        "prefetch": "copy" if single else "h2d",
+    }
+    if bound.schedule.instance != bound.instance.name:
+        yield Fault("rule", f"the schedule is for '{bound.schedule.instance}'")
+    for i, operation in enumerate(bound.schedule.operations):
+        if operation.stream != streams[operation.kind]:
+            yield Fault("rule", f"{bound.name(i)} is on stream {operation.stream}")
+        if operation.kind != "run" and copy_ns(bound.instance, operation) is None:
+            yield Fault("rule", f"{bound.name(i)}: the block never moves that way")
+
+
+def _look_at_residences(bound: Binding) -> Iterator[Fault]:
+    """Sizes, alignment, the pool, and who may acquire and release what."""
+    instance, schedule = bound.instance, bound.schedule
+    if instance.pool_bytes < 0:
+        yield Fault("data", "resident bytes are above the budget")
+    if schedule.page_bytes is not None:
+        for block in instance.blocks:
+            if block.begin is not None and block.begin % schedule.page_bytes:
+                yield Fault("rule", f"part '{block.name}' does not begin on a page")
+    for r, residence in enumerate(schedule.residences):
+        where = f"residences[{r}]"
+        if residence.bytes != bound.needed(residence):
+            yield Fault("rule", f"{where} has {residence.bytes} bytes for {bound.needed(residence)}")
+        if residence.offset is not None:
+            if residence.offset % instance.alignment_bytes:
+                yield Fault("rule", f"{where} is not aligned")
+            if residence.offset + residence.bytes > instance.pool_bytes:
+                yield Fault("data", f"{where} lies outside the pool")
+        if residence.extents is not None:
+            yield from _look_at_extents(bound, where, residence)
+        if residence.block is None:
+            yield from _look_at_workspace(bound, where, residence)
+        else:
+            yield from _look_at_acquirer(bound, where, r, residence.block)
+    for i, acquired in enumerate(bound.acquires):
+        blocks = [schedule.residences[r].block for r in acquired]
+        if len(set(blocks)) != len(blocks):
+            yield Fault("rule", f"{bound.name(i)} acquires two residences of one thing")
+
+
+def _look_at_extents(bound: Binding, where: str, residence: Residence) -> Iterator[Fault]:
+    page = number(bound.schedule.page_bytes)
+    extents = residence.extents or ()
+    if any(edge % page for extent in extents for edge in extent):
+        yield Fault("rule", f"{where} is not of whole pages")
+    if sum(size for _, size in extents) != -(-residence.bytes // page) * page:
+        yield Fault("rule", f"{where} has too many or too few pages")
+    if max((address + size for address, size in extents), default=0) > bound.instance.pool_bytes:
+        yield Fault("data", f"{where} lies outside the pool")
+    edges = sorted((address, address + size) for address, size in extents)
+    if any(end > begin for (_, end), (begin, _) in pairwise(edges)):
+        yield Fault("rule", f"{where} has a page twice")
+
+
+def _look_at_workspace(bound: Binding, where: str, residence: Residence) -> Iterator[Fault]:
+    run = residence.workspace_of
+    operation = bound.schedule.operations[bound.index[number(run)]]
+    if operation.kind != "run" or not bound.needed(residence):
+        yield Fault("rule", f"{where} is a workspace of nothing that needs one")
+    if residence.acquired_by != run or residence.released_after != (run,):
+        yield Fault("rule", f"{where} is not held for its run and no longer")
+
+
+def _look_at_acquirer(bound: Binding, where: str, r: int, block: int) -> Iterator[Fault]:
+    i = bound.acquirer[r]
+    if i is None:
+        if bound.instance.blocks[block].initially != "device":
+            yield Fault("rule", f"{where} is there from the start, and its block is not")
+        return
+    operation = bound.schedule.operations[i]
+    writes = (
+        block in bound.instance.tasks[number(operation.task)].outputs
+        if operation.kind == "run"
+        else operation.kind != "offload" and operation.block == block
+    )
+    if not writes:
+        yield Fault("rule", f"{where} is acquired by {bound.name(i)}, which does not write it")
