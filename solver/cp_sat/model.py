@@ -144,7 +144,9 @@ def _solver(limits: Limits, seconds: float) -> cp_model.CpSolver:
 
 
 class _Model:
-    """The model: one method a family of rules.
+    """The model: one method a family of rules, each with the number that it has in docs/cp-sat.md.
+
+    `rows` has by family which of the constraints are its own.
 
     Times are in units of `clock`, sizes in `unit` bytes, both rounded down and the pool with them: floors add
     up to no more than the floor of the sum, so that every schedule satisfies the model (docs/cp-sat.md has
@@ -189,15 +191,21 @@ class _Model:
         self.ends: list[cp_model.IntVar] = []
         self.offloaded: dict[tuple[int, int], tuple[cp_model.IntVar, cp_model.IntVar]] = {}
         self.evicted: dict[Gap, tuple[cp_model.IntVar, cp_model.IntVar]] = {}
-        self.tasks_run_in_order()
-        self.a_version_is_offloaded_at_most_once()
-        self.blocks_leave_and_return_between_uses()
-        self.an_offload_serves_an_eviction_or_the_end()
-        self.blocks_go_after_their_last_use()
-        self.engines_copy_one_block_at_a_time()
-        self.memory_is_limited()
-        self.memory_is_limited_while_a_task_runs()
-        self.minimise_the_makespan()
+        self.rows: dict[str, range] = {}
+        for rule in (
+            self.tasks_run_in_order,
+            self.a_version_is_offloaded_at_most_once,
+            self.blocks_leave_and_return_between_uses,
+            self.an_offload_serves_an_eviction_or_the_end,
+            self.blocks_go_after_their_last_use,
+            self.engines_copy_one_block_at_a_time,
+            self.memory_is_limited,
+            self.memory_is_limited_while_a_task_runs,
+            self.minimise_the_makespan,
+        ):
+            first = len(self.cp.proto.constraints)
+            rule()
+            self.rows[rule.__name__] = range(first, len(self.cp.proto.constraints))
         self.loading = _LOADING * (time.monotonic() - began)
         self.require_time(self.loading)
 
@@ -220,13 +228,16 @@ class _Model:
         when: cp_model.LiteralT,
         size: int,
     ) -> None:
-        """Take memory from start to a later end if the literal holds."""
+        """(3): Memory is taken from a start to a later end if the literal holds."""
         self.require_time()
         length = self.cp.new_int_var(1, self.horizon + 1, f"length of {name}")
         self.stays.append((self.cp.new_optional_interval_var(start, length, end, when, name), size))
 
     def copy(self, name: str, engine: str, nanoseconds: int) -> tuple[cp_model.IntVar, cp_model.IntVar, int]:
-        """Return whether and when a copy on an engine starts, and how long it takes."""
+        """(2): A copy that happens ends before the end of all.
+
+        Return whether it happens on an engine, when it starts and how long it takes.
+        """
         happens, start = self.cp.new_bool_var(name), self.time(f"start of {name}")
         length = self.clock.duration(nanoseconds)
         engine = "copy" if self.instance.engines == "single" else engine
@@ -237,7 +248,7 @@ class _Model:
     # --- rules ------------------------------------------------------------------------------------
 
     def tasks_run_in_order(self) -> None:
-        """Each task runs with one of the algorithms that fit, after the task before it."""
+        """(1): Each task runs with one of the algorithms that fit, after the task before it."""
         for k, task in enumerate(self.instance.tasks):
             start, end = self.time(f"start of task {k}"), self.time(f"end of task {k}")
             chosen = {}
@@ -259,7 +270,7 @@ class _Model:
         self.cp.add(self.ends[-1] <= self.end)
 
     def a_version_is_offloaded_at_most_once(self) -> None:
-        """An offload starts when its version has been written; what must end on the host is offloaded."""
+        """(4): An offload starts once its version is written; what must end on the host is offloaded."""
         for d, (block, writers) in enumerate(zip(self.instance.blocks, self.instance.writers, strict=True)):
             if block.offload_ns is not None:
                 for version, writer in enumerate(writers, 1):
@@ -275,7 +286,7 @@ class _Model:
                 self.cp.add_bool_or([False if last is None else last[0]])
 
     def blocks_leave_and_return_between_uses(self) -> None:
-        """In each gap, a block is kept, or released once it has a host copy and prefetched before its use."""
+        """(5): In each gap, a block is kept, or goes once the host has it and comes back before its use."""
         for gap in self.gaps:
             block = self.instance.blocks[gap.block]
             name = f"gap of block {gap.block} before task {gap.until}"
@@ -310,7 +321,7 @@ class _Model:
             self.stay(f"departure in {name}", since, away, evicted, size)
 
     def an_offload_serves_an_eviction_or_the_end(self) -> None:
-        """What is offloaded is evicted in a gap of that version, unless it must end on the host."""
+        """(6): What is offloaded is evicted in a gap of that version, unless it must end on the host."""
         served: dict[tuple[int, int], list[cp_model.IntVar]] = defaultdict(list)
         for gap, (evicted, _) in self.evicted.items():
             served[gap.block, gap.version].append(evicted)
@@ -320,7 +331,7 @@ class _Model:
                 self.cp.add_bool_or([*served[d, version], ~happens])
 
     def blocks_go_after_their_last_use(self) -> None:
-        """A block that need not end on the device goes when its last use and its last offload have ended."""
+        """(7): A block that need not end on the device goes after its last use and its last offload."""
         for d, (block, uses) in enumerate(zip(self.instance.blocks, self.instance.uses, strict=True)):
             if not uses or block.finally_ == "device":
                 continue
@@ -333,17 +344,17 @@ class _Model:
             self.stay(f"end of block {d}", self.starts[uses[-1]], gone, True, self.sizes[d])
 
     def engines_copy_one_block_at_a_time(self) -> None:
-        """Copies on one engine do not overlap and are not interrupted."""
+        """(8): Copies on one engine do not overlap and are not interrupted."""
         for intervals in self.copies.values():
             self.cp.add_no_overlap(intervals)
 
     def memory_is_limited(self) -> None:
-        """At every instant, what stays in memory fits the pool."""
+        """(9): At every instant, what stays in memory fits the pool."""
         intervals = [interval for interval, _ in self.stays]
         self.cp.add_cumulative(intervals, [size for _, size in self.stays], self.capacity)
 
     def memory_is_limited_while_a_task_runs(self) -> None:
-        """What is kept across a task fits beside it: implied, but linear in the decisions."""
+        """(10): What is kept across a task fits beside it: implied, but linear in the decisions."""
         from ortools.sat.python import cp_model
 
         begins: dict[int, list[Gap]] = defaultdict(list)
@@ -367,7 +378,7 @@ class _Model:
             self.cp.add(cp_model.LinearExpr.weighted_sum(literals, sizes) <= self.capacity - kept)
 
     def minimise_the_makespan(self) -> None:
-        """The makespan is the end rounded down to ticks."""
+        """(11): The makespan is the end rounded down to ticks."""
         self.ticks = self.cp.new_int_var(0, self.horizon // self.clock.scale, "makespan")
         self.cp.add(self.end <= self.ticks * self.clock.scale + (self.clock.scale - 1))
         self.cp.minimize(self.ticks)

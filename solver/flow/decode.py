@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from ...heuristics.choices import by_speed
 from ...heuristics.gaps import Gap, Guide
 from ...instances.instance import Instance
-from .model import FlowModel, GapColumns
+from .families import GapColumns
+from .model import FlowModel
 
 _LEAST = 0.05
 """Share of a block from which on it leaves where evictions are not whole."""

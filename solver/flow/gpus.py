@@ -68,7 +68,7 @@ def cluster_flow_model(instance: Instance, checkpoints: Sequence[int], integrali
     extension.pass_gradients()
     if integrality == "none":
         extension.share_bus()
-    return replace(model, linear=extension.linear())
+    return replace(model, linear=extension.linear(), rows=model.rows.and_then(extension.families))
 
 
 def _on_bus_alone(instance: Instance) -> Instance:
@@ -110,6 +110,7 @@ class _Extension:
     columns: int = field(init=False)
     entries: list[tuple[int, int, float]] = field(default_factory=list)
     bounds: list[tuple[float, float]] = field(default_factory=list)
+    families: list[str] = field(default_factory=list)
     heads: list[int] = field(init=False)
     gradients: dict[int, list[Gradient]] = field(init=False)
 
@@ -126,11 +127,14 @@ class _Extension:
         """Their number."""
         return len(self.model.engine_rows[0])
 
-    def row(self, entries: Sequence[tuple[int, float]], lower: float, upper: float = np.inf) -> None:
-        """Add a row of columns with their values."""
+    def row(
+        self, family: str, entries: Sequence[tuple[int, float]], lower: float, upper: float = np.inf
+    ) -> None:
+        """Add a row of a family, of columns with their values."""
         row = len(self.model.linear.row_lower) + len(self.bounds)
         self.entries += ((row, column, value) for column, value in entries)
         self.bounds.append((lower, upper))
+        self.families.append(family)
 
     def from_interval(self, task: int) -> int:
         """First interval in which something can happen after a task has ended."""
@@ -147,8 +151,7 @@ class _Extension:
         for task, together in reversed(self.gradients.items()):
             later += together
             first = self.from_interval(task)
-            rest = own_passing_ns(self.cluster, later) / self.model.nanoseconds
-            self.row([(j, 1.0) for j in range(first, self.intervals)], rest)
+            self._leave_time_for_the_way(first, own_passing_ns(self.cluster, later))
             if self.cluster.joins_on_host:
                 self._move(out, first, sum(gradient.offload_ns for gradient in together))
         last_uses: dict[int, int] = {}
@@ -158,22 +161,28 @@ class _Extension:
         for task, time in last_uses.items():
             self._move(back, self.from_interval(task), time)
 
+    def _leave_time_for_the_way(self, first: int, rest: int) -> None:
+        """(27): From the interval on in which a task can have ended, its and later gradients have to pass."""
+        row = [(j, 1.0) for j in range(first, self.intervals)]
+        self.row("way", row, rest / self.model.nanoseconds)
+
     def _move(self, engine: NDArray[np.int64], first: int, time: int) -> None:
-        """Add a copy of some time on an engine, in any intervals from the first on."""
+        """(28): A gradient or its weights move on an engine, in any intervals from the first on.
+
+        What moves in an interval is in the row of the engine, (5) or (6).
+        """
         count = self.intervals - first
         added = [(self.columns + j, 1.0) for j in range(count)]
         self.entries += ((int(engine[first + j]), column, value) for j, (column, value) in enumerate(added))
         self.columns += count
-        self.row(added, time / self.model.nanoseconds)
+        self.row("gradients", added, time / self.model.nanoseconds)
 
     # --- the bus ----------------------------------------------------------------------------------
 
     def share_bus(self) -> None:
         """Add what all GPUs of a node move, before and after some instants, to what the bus can pass."""
-        model = self.model
         rows, columns, values = self._entries()
-        whole = [(j, -1.0) for j in range(self.intervals)]
-        directions = zip(model.engine_rows, self._slowest_links(), strict=True)
+        directions = zip(self.model.engine_rows, self._slowest_links(), strict=True)
         chosen = np.unique(np.linspace(0, self.intervals - 1, _INSTANTS).astype(int)).tolist()
         for engine, slowest in directions:
             load = float(slowest * SECOND * self.cluster.node_gpus / self.cluster.bus_bytes_per_second)
@@ -187,8 +196,17 @@ class _Extension:
                 for part, spare in ((at <= j, self._least_after(j)), (at > j, self._least_before(j))):
                     mine = moves & part
                     moved = np.bincount(columns[mine], weights=values[mine], minlength=self.columns)
-                    found = [(int(c), load * float(moved[c])) for c in np.flatnonzero(moved)]
-                    self.row([*found, *whole], -np.inf, -spare / model.nanoseconds)
+                    self._pass_the_bus(moved, load, spare)
+
+    def _pass_the_bus(self, moved: NDArray[np.float64], load: float, spare: int) -> None:
+        """(29): What all GPUs move on one side of an instant passes the bus beside the tasks of the other.
+
+        `moved` is by column what a GPU's engine needs for it, `load` the time of the bus for one of the
+        engine's, and `spare` the least time on the other side, nanoseconds.
+        """
+        found = [(int(c), load * float(moved[c])) for c in np.flatnonzero(moved)]
+        whole = [(j, -1.0) for j in range(self.intervals)]
+        self.row("bus", [*found, *whole], -np.inf, -spare / self.model.nanoseconds)
 
     def _slowest_links(self) -> list[Fraction]:
         """Per engine, the fewest bytes of a nanosecond's copying."""

@@ -6,7 +6,7 @@ Of each version of a block, at each instant: how much of it is there to be read 
 memory (`present`), how much of it is out on the host. In an interval it becomes valid as far as it is
 prefetched, or wholly by a run of its producer. What is absent is out, or is made again before it is used
 next. Left out are that copies are not interrupted, memory between instants (and so while tasks run again),
-and how often a task runs again within an interval, if it does.
+and how often a task runs again within an interval, if it does. Numbers are those of docs/flow.md.
 """
 
 from __future__ import annotations
@@ -32,6 +32,14 @@ from ..bounds import Bound
 from ..linear.facade import solve_linear
 from ..linear.model import LinearOptions, LinearResult, ModelBuilder
 from ..scaling import copies_ns, size_unit, slowest_ns, time_unit
+from .families import (
+    engine_of_offloads,
+    engine_of_prefetches,
+    lengths,
+    memory,
+    one_algorithm,
+    stays_out,
+)
 from .model import Integrality, PricedModel, proven_by, tasks_of
 
 
@@ -144,6 +152,8 @@ class _Version:
 
 @dataclass(slots=True)
 class _Model:
+    """The model while it is built: `memory`, `out` and `back` are rows, all others columns."""
+
     instance: Instance
     checkpoints: tuple[int, ...]
     integrality: Integrality
@@ -169,46 +179,41 @@ class _Model:
             for block, uses in zip(instance.blocks, instance.uses, strict=True)
             if uses or block.finally_ == "device"
         )
-        workspaces = (a.workspace_bytes for k in self.checkpoints for a in fitting(instance, k))
-        self.size = size_unit(instance.pool_bytes, (*sizes, *workspaces))
+        scratch = (a.workspace_bytes for k in self.checkpoints for a in fitting(instance, k))
+        self.size = size_unit(instance.pool_bytes, (*sizes, *scratch))
 
         # intervals: the first runs that are skipped between checkpoints, and all second runs
         starts = [0, *(k + 1 for k in self.checkpoints)]
         ends = [*self.checkpoints, total]
-        lengths = np.zeros(2 * count + 1)
-        lengths[0::2] = [
+        shortest = np.zeros(2 * count + 1)
+        shortest[0::2] = [
             (before[end] - before[start]) / self.ns for start, end in zip(starts, ends, strict=True)
         ]
-        delta = builder.columns(2 * count + 1, lower=lengths, cost=1.0)
-        work = builder.rows(2 * count + 1, lower=lengths)
-        builder.entries(work, delta, 1.0)
+        delta = lengths(builder, shortest, 1.0)
         whole = self.integrality != "none"
         for k, j in sorted(self._possible()):
             self.again[k, j] = int(builder.columns(1, upper=1.0, integer=whole)[0])
-            builder.entries(work[j], self.again[k, j], -least[k] / self.ns)
+        fits = [fitting(instance, k) for k in self.checkpoints]
+        choices = [builder.columns(len(algorithms), upper=1.0, integer=whole) for algorithms in fits]
+        for k, algorithms, choice in zip(self.checkpoints, fits, choices, strict=True):
+            indices = map(instance.tasks[k].algorithms.index, algorithms)
+            self.choices[k] = dict(zip(indices, choice.tolist(), strict=True))
+        times = [[a.duration_ns / self.ns for a in algorithms] for algorithms in fits]
+        self._intervals_hold_their_work(delta, shortest, [time / self.ns for time in least], choices, times)
 
         # memory at both instants of each checkpoint, and the choice of its algorithm
         fixed = np.array(
             [instance.pool_bytes - footprint(instance, k) for k in self.checkpoints], dtype=float
         )
-        self.memory = builder.rows(2 * count, upper=np.repeat(fixed, 2) / self.size)
-        for i, k in enumerate(self.checkpoints):
-            algorithms = fitting(instance, k)
-            choice = builder.columns(len(algorithms), upper=1.0, integer=self.integrality != "none")
-            indices = map(instance.tasks[k].algorithms.index, algorithms)
-            self.choices[k] = dict(zip(indices, choice.tolist(), strict=True))
-            builder.entries(builder.rows(1, lower=1.0, upper=1.0), choice, 1.0)
-            builder.entries(work[2 * i + 1], choice, [-a.duration_ns / self.ns for a in algorithms])
-            for instant in (2 * i, 2 * i + 1):
-                scratch = [a.workspace_bytes / self.size for a in algorithms]
-                builder.entries(self.memory[instant], choice, scratch)
+        workspaces = [[a.workspace_bytes / self.size for a in algorithms] for algorithms in fits]
+        self.memory = memory(builder, np.repeat(fixed, 2) / self.size, choices, workspaces)
+        for choice in choices:
+            one_algorithm(builder, choice)
 
         # engines: what is moved in an interval fits its length
-        self.out = builder.rows(2 * count + 1, upper=0.0)
+        self.out = engine_of_offloads(builder, delta, -np.inf)
         single = instance.engines == "single"
-        self.back = self.out if single else builder.rows(2 * count + 1, upper=0.0)
-        for rows in (self.out,) if single else (self.out, self.back):
-            builder.entries(rows, delta, -1.0)
+        self.back = self.out if single else engine_of_prefetches(builder, delta, -np.inf)
         readers = self._readers()
         owners = [np.full(builder.row_count, -1)]
         for version in _versions(instance):
@@ -217,6 +222,7 @@ class _Model:
             owners.append(np.full(builder.row_count - before_it, version.block))
         return RecomputeModel(
             linear=builder.build(),
+            rows=builder.families,
             nanoseconds=self.ns,
             bytes=self.size,
             checkpoints=self.checkpoints,
@@ -271,8 +277,7 @@ class _Model:
         whole = self.integrality == "all"
         present = builder.columns(len(instants), lower=there, upper=1.0, integer=whole)
         valid = builder.columns(len(instants), lower=there, upper=1.0)
-        builder.entries(rows := builder.rows(len(instants), lower=0.0), present, 1.0)
-        builder.entries(rows, valid, -1.0)
+        self._valid_is_present(present, valid)
         for i, column in zip(instants, present.tolist(), strict=True):
             if i not in touched:
                 builder.entries(self.memory[i], column, bytes_)
@@ -286,8 +291,7 @@ class _Model:
             lower = np.array([float(leaves and j == end) for j in span])
             columns = builder.columns(len(span), lower=lower, upper=1.0)
             out = dict(zip(span, columns.tolist(), strict=True))
-            builder.entries(rows := builder.rows(len(columns) - 1, lower=0.0), columns[1:], 1.0)
-            builder.entries(rows, columns[:-1], -1.0)
+            stays_out(builder, columns)
             rate = block.offload_ns / self.ns
             builder.entries(self.out[first : end + 1], columns, rate)
             builder.entries(self.out[first + 1 : end + 1], columns[:-1], -rate)
@@ -299,48 +303,97 @@ class _Model:
             back = dict(zip(span, columns.tolist(), strict=True))
             builder.entries(self.back[begin : horizon + 1], columns, block.prefetch_ns / self.ns)
             if not held:
-                builder.entries(rows := builder.rows(len(span), lower=0.0), [out[j] for j in span], 1.0)
-                builder.entries(rows, columns, -1.0)
+                self._back_is_out(columns, [out[j] for j in span])
 
         maker = version.writer if version.number == 1 and d in self._outputs(version.writer) else -1
 
-        def arrives(row: NDArray[np.int64], j: int) -> None:
+        def arrives(j: int) -> list[int]:
             """What makes it valid in an interval: what was so before, is prefetched, or is made again."""
-            terms = [valid[j - 1 - first]] if 0 <= j - 1 - first < len(instants) else []
-            terms += [column for column in (back.get(j), self.again.get((maker, j))) if column is not None]
-            if terms:
-                builder.entries(row, terms, 1.0)
+            before = [valid[j - 1 - first]] if 0 <= j - 1 - first < len(instants) else []
+            added = (back.get(j), self.again.get((maker, j)))
+            return [*before, *(column for column in added if column is not None)]
 
         arrived = 0 if version.writer < 0 else first
         fresh = version.writer >= 0 or block.initially == "device"  # valid at the first instant without more
         for i in instants:
             if i > first or not fresh:
-                row = builder.rows(1, lower=0.0)
-                arrives(row, i)
-                builder.entries(row, valid[i - first], -1.0)
+                self._becomes_valid(valid[i - first], arrives(i))
         for j in sorted(wanted):
             if j > arrived or not fresh:
-                arrives(builder.rows(1, lower=1.0), j)
+                self._is_valid_where_wanted(arrives(j))
         for k, j in sorted(readers):
             if j > arrived or not fresh:
-                row = builder.rows(1, lower=0.0)
-                arrives(row, j)
-                builder.entries(row, self.again[k, j], -1.0)
+                self._is_valid_where_read_again(self.again[k, j], arrives(j))
 
-        # what is absent is out, or is made again before it is used next
         if not held:
             following = sorted({*wanted, *([2 * count] if leaves else [])})
             for i in instants:
                 until = next((j for j in following if j > i), None)
                 if until is None or i in touched:
                     continue
-                row = builder.rows(1, lower=1.0)
                 made = [self.again[maker, j] for j in range(i + 1, until + 1) if (maker, j) in self.again]
-                terms = [present[i - first], *([out[i]] if i in out else []), *made]
-                builder.entries(row, terms, 1.0)
+                self._absent_is_out_or_made(present[i - first], [*([out[i]] if i in out else []), *made])
         self.versions[d, version.number] = VersionColumns(
             first, tuple(present.tolist()), tuple(valid.tolist()), out
         )
+
+    def _intervals_hold_their_work(
+        self,
+        delta: NDArray[np.int64],
+        shortest: NDArray[np.float64],
+        least: Sequence[float],
+        choices: Sequence[NDArray[np.int64]],
+        times: Sequence[Sequence[float]],
+    ) -> None:
+        """(30): An interval takes as long as its first runs and what runs again in it.
+
+        `shortest` is the time of its first runs that are no checkpoints; `least` is by task, `choices` and
+        `times` are by checkpoint.
+        """
+        builder = self.builder
+        work = builder.rows(len(delta), lower=shortest, family="work")
+        builder.entries(work, delta, 1.0)
+        for (k, j), again in self.again.items():
+            builder.entries(work[j], again, -least[k])
+        for i, (choice, taken) in enumerate(zip(choices, times, strict=True)):
+            builder.entries(work[2 * i + 1], choice, [-time for time in taken])
+
+    def _valid_is_present(self, present: NDArray[np.int64], valid: NDArray[np.int64]) -> None:
+        """(31): What is valid is present, and takes memory."""
+        rows = self.builder.rows(len(present), lower=0.0, family="present")
+        self.builder.entries(rows, present, 1.0)
+        self.builder.entries(rows, valid, -1.0)
+
+    def _back_is_out(self, back: NDArray[np.int64], out: Sequence[int]) -> None:
+        """(32): No more comes back in an interval than is out at its end."""
+        rows = self.builder.rows(len(back), lower=0.0, family="source")
+        self.builder.entries(rows, out, 1.0)
+        self.builder.entries(rows, back, -1.0)
+
+    def _becomes_valid(self, valid: int, arrived: Sequence[int]) -> None:
+        """(33): Valid at an instant is what was so before, came back in the interval, or was made in it."""
+        row = self.builder.rows(1, lower=0.0, family="valid")
+        if arrived:
+            self.builder.entries(row, arrived, 1.0)
+        self.builder.entries(row, valid, -1.0)
+
+    def _is_valid_where_wanted(self, arrived: Sequence[int]) -> None:
+        """(34): All of it is valid in an interval with a first run that needs it, or at the end."""
+        row = self.builder.rows(1, lower=1.0, family="wanted")
+        if arrived:
+            self.builder.entries(row, arrived, 1.0)
+
+    def _is_valid_where_read_again(self, again: int, arrived: Sequence[int]) -> None:
+        """(35): A second run is no more than what it reads is valid, or becomes so in its interval."""
+        row = self.builder.rows(1, lower=0.0, family="read")
+        if arrived:
+            self.builder.entries(row, arrived, 1.0)
+        self.builder.entries(row, again, -1.0)
+
+    def _absent_is_out_or_made(self, present: int, others: Sequence[int]) -> None:
+        """(36): What is absent is out, or is made again before it is used next."""
+        row = self.builder.rows(1, lower=1.0, family="absent")
+        self.builder.entries(row, [present, *others], 1.0)
 
     def _outputs(self, k: int) -> tuple[int, ...]:
         return self.instance.tasks[k].outputs

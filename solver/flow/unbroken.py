@@ -3,7 +3,8 @@
 FLOW alone lets a short copy cut in on a long one, which then goes on. Here a long copy has begun or not, and
 is done or not, at every instant. At most one of an engine has begun and is not done at an instant. One that
 has begun at the first instant of an interval and is not done at its last takes the engine throughout, so that
-nothing else moves meanwhile. Both hold in every schedule, so that a bound stays one.
+nothing else moves meanwhile. Both hold in every schedule, so that a bound stays one. Numbers are those of
+docs/flow.md.
 """
 
 from __future__ import annotations
@@ -42,10 +43,9 @@ class UnbrokenCopies:
 
     def __init__(self, builder: ModelBuilder, intervals: int, long_ns: float) -> None:
         self._builder, self._long_ns = builder, long_ns
-        self._under_way = builder.rows(intervals, upper=1.0)
-        self._throughout = builder.columns(intervals, upper=1.0)  # whether some long copy takes an interval
-        self._by_one = builder.rows(intervals, lower=0.0, upper=0.0)
-        builder.entries(self._by_one, self._throughout, -1.0)
+        self._under_way = self._one_is_under_way(intervals)
+        self._throughout = builder.columns(intervals, upper=1.0)
+        self._by_one = self._one_takes_an_interval()
 
     def add(
         self,
@@ -73,36 +73,79 @@ class UnbrokenCopies:
             None for a copy that is not long.
         """
         builder, count = self._builder, len(instants)
-        # an offload goes on in the interval before an instant, a prefetch in the one after it
-        moved = builder.rows(count, upper=1.0)
+        moved = self._nothing_else_moves(instants, columns, comes_back=comes_back)
+        if time_ns <= self._long_ns:
+            return None
+        begun = builder.columns(count, upper=1.0, integer=True)
+        done = builder.columns(count, upper=1.0, integer=True)
+        share, rest = (-1.0, 1.0) if comes_back else (1.0, 0.0)  # copied: share x column + rest
+        self._copied_once_begun(begun, columns, share, rest)
+        self._done_once_copied(done, columns, share, rest)
+        for once in (begun, done):
+            self._stays(once)
+        builder.entries(self._under_way[instants], begun, 1.0)
+        builder.entries(self._under_way[instants], done, -1.0)
+        alone = builder.columns(count - 1, upper=1.0)
+        self._takes_the_interval(alone, begun, done)
+        builder.entries(self._by_one[instants[1:]], alone, 1.0)
+        builder.entries(moved[:-1] if comes_back else moved[1:], alone, -1.0)
+        return Progress(begun, done)
+
+    def _one_is_under_way(self, intervals: int) -> NDArray[np.int64]:
+        """(12): At an instant, at most one long copy has begun and is not done; copies add their terms."""
+        return self._builder.rows(intervals, upper=1.0, family="under way")
+
+    def _one_takes_an_interval(self) -> NDArray[np.int64]:
+        """(13): An interval is taken throughout as far as long copies take it; these add their terms."""
+        rows = self._builder.rows(len(self._throughout), lower=0.0, upper=0.0, family="throughout")
+        self._builder.entries(rows, self._throughout, -1.0)
+        return rows
+
+    def _nothing_else_moves(
+        self, instants: NDArray[np.int64], columns: NDArray[np.int64], *, comes_back: bool
+    ) -> NDArray[np.int64]:
+        """(14): What moves of a copy in an interval, and what another one takes of it, is at most one.
+
+        An offload goes on in the interval before an instant, a prefetch in the one after it. A long copy adds
+        the term of what it takes itself.
+        """
+        builder = self._builder
+        moved = builder.rows(len(instants), upper=1.0, family="moved")
         builder.entries(moved, columns, 1.0)
         if comes_back:
             builder.entries(moved[:-1], columns[1:], -1.0)
         else:
             builder.entries(moved[1:], columns[:-1], -1.0)
         builder.entries(moved, self._throughout[instants + comes_back], 1.0)
-        if time_ns <= self._long_ns:
-            return None
-        begun = builder.columns(count, upper=1.0, integer=True)
-        done = builder.columns(count, upper=1.0, integer=True)
-        share, rest = (-1.0, 1.0) if comes_back else (1.0, 0.0)  # copied: share x column + rest
-        some = builder.rows(count, lower=rest)
-        builder.entries(some, begun, 1.0)
-        builder.entries(some, columns, -share)
-        every = builder.rows(count, upper=rest)
-        builder.entries(every, done, 1.0)
-        builder.entries(every, columns, -share)
-        for once in (begun, done):
-            stays = builder.rows(count - 1, lower=0.0)
-            builder.entries(stays, once[1:], 1.0)
-            builder.entries(stays, once[:-1], -1.0)
-        builder.entries(self._under_way[instants], begun, 1.0)
-        builder.entries(self._under_way[instants], done, -1.0)
-        alone = builder.columns(count - 1, upper=1.0)
-        whole = builder.rows(count - 1, lower=0.0)
-        builder.entries(whole, alone, 1.0)
-        builder.entries(whole, begun[:-1], -1.0)
-        builder.entries(whole, done[1:], 1.0)
-        builder.entries(self._by_one[instants[1:]], alone, 1.0)
-        builder.entries(moved[:-1] if comes_back else moved[1:], alone, -1.0)
-        return Progress(begun, done)
+        return moved
+
+    def _copied_once_begun(
+        self, begun: NDArray[np.int64], columns: NDArray[np.int64], share: float, rest: float
+    ) -> None:
+        """(15): A copy of which something has been copied has begun."""
+        some = self._builder.rows(len(begun), lower=rest, family="begun")
+        self._builder.entries(some, begun, 1.0)
+        self._builder.entries(some, columns, -share)
+
+    def _done_once_copied(
+        self, done: NDArray[np.int64], columns: NDArray[np.int64], share: float, rest: float
+    ) -> None:
+        """(16): A copy that is done has been copied wholly."""
+        every = self._builder.rows(len(done), upper=rest, family="done")
+        self._builder.entries(every, done, 1.0)
+        self._builder.entries(every, columns, -share)
+
+    def _stays(self, once: NDArray[np.int64]) -> None:
+        """(17): A copy that has begun, or is done, stays so."""
+        stays = self._builder.rows(len(once) - 1, lower=0.0, family="once")
+        self._builder.entries(stays, once[1:], 1.0)
+        self._builder.entries(stays, once[:-1], -1.0)
+
+    def _takes_the_interval(
+        self, alone: NDArray[np.int64], begun: NDArray[np.int64], done: NDArray[np.int64]
+    ) -> None:
+        """(18): It takes an interval if it has begun at the first instant and is not done at the last."""
+        whole = self._builder.rows(len(alone), lower=0.0, family="alone")
+        self._builder.entries(whole, alone, 1.0)
+        self._builder.entries(whole, begun[:-1], -1.0)
+        self._builder.entries(whole, done[1:], 1.0)

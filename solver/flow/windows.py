@@ -19,7 +19,9 @@ from ...instances.memory import fastest, live_ranges
 from ...validate.bounds.arguments import least_times
 from ..linear.model import LinearModel, LinearResult
 from ..scaling import proven_ns
-from .model import Integrality, Window, fixed_blocks, window_model
+from .families import Window
+from .model import Integrality, window_model
+from .versions import fixed_blocks
 
 _SHARE, _SHARE_OF_ENDS = 0.25, 0.5
 """Of the time for all windows of a length, what one may take, so that a hard one leaves time to the others.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -101,6 +102,39 @@ class LinearOptions(TypedDict, total=False):
     hint: NDArray[np.float64] | None
 
 
+class RowFamilies(Mapping[str, NDArray[np.int64]]):
+    """The rows of a model by the name of their family, for tests and debugging: two bytes a row.
+
+    Parameters
+    ----------
+    names, counts
+        Rows in their order: so many of that name follow each other.
+    """
+
+    def __init__(self, names: Sequence[str], counts: Sequence[int]) -> None:
+        self._numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        self._family = np.repeat(np.array([self._numbers[name] for name in names], dtype=np.int16), counts)
+
+    def __getitem__(self, name: str) -> NDArray[np.int64]:
+        """Indices of the rows of a family."""
+        return np.flatnonzero(self._family == self._numbers[name])
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of families, in the order of their first rows."""
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        """How many families there are."""
+        return len(self._numbers)
+
+    def and_then(self, names: Sequence[str]) -> RowFamilies:
+        """Return these and more rows after them, of one name each."""
+        known = list(self._numbers)
+        return RowFamilies(
+            [*(known[number] for number in self._family), *names], [1] * (len(self._family) + len(names))
+        )
+
+
 class ModelBuilder:
     """Collects columns and rows as arrays."""
 
@@ -110,6 +144,12 @@ class ModelBuilder:
         self._entries: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]] = []
         self._bounds: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
         self._rows = 0
+        self._families: list[str] = []
+
+    @property
+    def families(self) -> RowFamilies:
+        """The rows so far by family."""
+        return RowFamilies(self._families, [len(lower) for lower, _ in self._bounds])
 
     @property
     def row_count(self) -> int:
@@ -130,9 +170,12 @@ class ModelBuilder:
         self._columns.append((_spread(cost, count), _spread(lower, count), _spread(upper, count), integer))
         return np.arange(first, self._count)
 
-    def rows(self, count: int, *, lower: ArrayLike = -np.inf, upper: ArrayLike = np.inf) -> NDArray[np.int64]:
-        """Add rows without entries and return their indices."""
+    def rows(
+        self, count: int, *, lower: ArrayLike = -np.inf, upper: ArrayLike = np.inf, family: str = ""
+    ) -> NDArray[np.int64]:
+        """Add rows of a family without entries and return their indices."""
         first, self._rows = self._rows, self._rows + count
+        self._families.append(family)
         self._bounds.append((_spread(lower, count), _spread(upper, count)))
         return np.arange(first, self._rows)
 

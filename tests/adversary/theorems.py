@@ -30,8 +30,9 @@ from pebbler.solver.bounds import best_bound, compute_bound, single_peak_bound
 from pebbler.solver.cp_sat.model import solve_divisible
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.exhaustive.gpus import cluster_brute_force
+from pebbler.solver.flow.families import Window
 from pebbler.solver.flow.gpus import cluster_flow_bound
-from pebbler.solver.flow.model import Integrality, Window, bound_name, flow_model, proven
+from pebbler.solver.flow.model import Integrality, bound_name, flow_model, proven
 from pebbler.solver.flow.recompute import recompute_bound
 from pebbler.solver.flow.stages import Thresholds, refine_bound
 from pebbler.solver.flow.windows import Windows

@@ -17,7 +17,8 @@ from pebbler.instances.transforms import in_pages
 from pebbler.instances.workload import Workload
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.flow.checkpoints import hot_checkpoints
-from pebbler.solver.flow.model import Window, flow_bound, window_model
+from pebbler.solver.flow.families import Window
+from pebbler.solver.flow.model import flow_bound, window_model
 from pebbler.solver.flow.windows import Windows
 from pebbler.solver.linear.facade import solve_linear
 from pebbler.solver.linear.model import LinearModel, LinearResult

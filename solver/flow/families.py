@@ -1,0 +1,398 @@
+"""The constraints of FLOW: one function a family, which docs/flow.md has as a formula under the same number.
+
+A function that states a rule begins with its number. The rows of memory and of the engines are made first;
+`add_version` and `add_single_stay` then add the columns of each version, with the rows of its own and its
+terms in those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..linear.model import ModelBuilder
+from .unbroken import UnbrokenCopies
+from .versions import Stay, Version
+
+Columns = NDArray[np.int64]
+Rows = NDArray[np.int64]
+
+
+class Window(NamedTuple):
+    """A stretch of tasks and the least time that it takes.
+
+    From the end of the task before `first`, or the start of the program, to the end of task `until - 1`; if
+    that is the last task, to the end of the program, with the copies that come after all tasks. In
+    nanoseconds. With `idle` it is of the last tasks, and only the time counts for which the engine of
+    prefetches is idle.
+    """
+
+    first: int
+    until: int
+    least_ns: int
+    idle: bool = False
+
+
+class GapColumns(NamedTuple):
+    """Columns of a gap, in the order of instants.
+
+    From instant `first` on, `absent` says which share of it is absent, and `back` which has still to come
+    back; from `ready` on, `out` which share of its version is out. `soonest` is the share that goes out in
+    the first interval in which any of it can (None: nothing ever).
+    """
+
+    first: int
+    absent: Columns
+    back: Columns
+    ready: int
+    out: Columns
+    soonest: int | None
+
+
+class Frame(NamedTuple):
+    """What all versions share.
+
+    A unit of time is `ns` nanoseconds, one of size `size` bytes. `memory` has a row an instant, `out` and
+    `back` one an interval, the same rows for a single engine.
+    """
+
+    builder: ModelBuilder
+    ns: float
+    size: float
+    memory: Rows
+    out: Rows
+    back: Rows
+
+
+# --- tasks: intervals, algorithms, memory, engines ----------------------------------------------------------
+
+
+def lengths(builder: ModelBuilder, least: NDArray[np.float64], counted: ArrayLike) -> Columns:
+    """(1): The lengths of intervals, of which those that count are added up and minimised.
+
+    An interval between checkpoints takes at least the least times of the tasks in it.
+    """
+    return builder.columns(len(least), lower=least, cost=counted)
+
+
+def one_algorithm(builder: ModelBuilder, choice: Columns) -> None:
+    """(2): A checkpoint runs with one of its algorithms; `choice` has a column for each."""
+    builder.entries(builder.rows(1, lower=1.0, upper=1.0, family="algorithm"), choice, 1.0)
+
+
+def run(builder: ModelBuilder, length: int, choice: Columns, times: Sequence[float]) -> None:
+    """(3): The interval of a checkpoint's run is at least as long as its algorithm takes."""
+    duration = builder.rows(1, lower=0.0, family="run")
+    builder.entries(duration, length, 1.0)
+    builder.entries(duration, choice, [-time for time in times])
+
+
+def memory(
+    builder: ModelBuilder,
+    room: NDArray[np.float64],
+    choices: Sequence[Columns],
+    workspaces: Sequence[Sequence[float]],
+) -> Rows:
+    """(4): At both instants of a checkpoint, its workspace fits the room beside what is present.
+
+    `room` is what is left, by instant, when everything is present; what is absent is added to it by
+    `_is_absent`. `choices` and `workspaces` are by checkpoint.
+    """
+    rows = builder.rows(len(room), upper=room, family="memory")
+    for i, (choice, sizes) in enumerate(zip(choices, workspaces, strict=True)):
+        for instant in (2 * i, 2 * i + 1):
+            builder.entries(rows[instant], choice, sizes)
+    return rows
+
+
+def _is_absent(frame: Frame, version: Version, instants: NDArray[np.int64], absent: Columns) -> None:
+    """The terms of a gap in (4)."""
+    frame.builder.entries(frame.memory[instants], absent, -(version.bytes / frame.size))
+
+
+def engine_of_offloads(builder: ModelBuilder, delta: Columns, least: float) -> Rows:
+    """(5): What goes out in an interval takes no longer than the interval.
+
+    Versions add their terms. A `least` of zero makes it as long as the interval, for (25).
+    """
+    return _engine(builder, delta, least, "out")
+
+
+def engine_of_prefetches(builder: ModelBuilder, delta: Columns, least: float) -> Rows:
+    """(6): What comes back in an interval takes no longer than the interval.
+
+    Versions and `load_first` add their terms. A single engine has the rows of (5) for both directions.
+    """
+    return _engine(builder, delta, least, "back")
+
+
+def _engine(builder: ModelBuilder, delta: Columns, least: float, family: str) -> Rows:
+    rows = builder.rows(len(delta), lower=least, upper=0.0, family=family)
+    builder.entries(rows, delta, -1.0)
+    return rows
+
+
+def load_first(builder: ModelBuilder, back: Rows, time: float) -> None:
+    """The term in (6) of what is loaded in the first interval whatever is decided, by a column that is 1."""
+    builder.entries(back[:1], builder.columns(1, lower=1.0, upper=1.0), time)
+
+
+# --- versions: what is out, what has still to come back, what is absent -------------------------------------
+
+
+def add_version(
+    frame: Frame, version: Version, whole: bool, lines: tuple[UnbrokenCopies, UnbrokenCopies] | None
+) -> list[GapColumns]:
+    """Add a version of a block: out once, back after every gap in which it was absent.
+
+    `whole` says whether what is absent is all of it or nothing; `lines` are the engines on which long copies
+    are not interrupted.
+    """
+    out, left = _add_offload(frame, version, lines)
+    gaps = version.gaps if version.prefetch_ns is not None else ()
+    return [_add_gap(frame, version, gap, whole, out, left, lines) for gap in gaps]
+
+
+def _add_offload(
+    frame: Frame, version: Version, lines: tuple[UnbrokenCopies, UnbrokenCopies] | None
+) -> tuple[Columns, Columns | None]:
+    """Which share of a version is out, and whether a long offload is done, by instant from `ready` on.
+
+    The first is empty where nothing can be out, the second None where the offload is not long.
+    """
+    nothing = np.zeros(0, dtype=np.int64)
+    if version.ready is None or version.offload_ns is None:
+        return nothing, None
+    builder, time = frame.builder, float(version.offload_ns)
+    end = len(frame.out) - 1
+    last = end if version.must_leave else max((gap.last for gap in version.gaps), default=-1)
+    instants = np.arange(version.ready, last + 1)
+    if not len(instants):
+        return nothing, None
+    lower = np.zeros(len(instants))
+    lower[-1] = float(version.must_leave)
+    q = builder.columns(len(instants), lower=lower, upper=1.0)
+    stays_out(builder, q)
+    progress = None
+    if lines is not None:
+        progress = lines[0].add(instants, q, time, comes_back=False)
+    builder.entries(frame.out[instants], q, time / frame.ns)
+    builder.entries(frame.out[instants[1:]], q[:-1], -(time / frame.ns))
+    return q, None if progress is None else progress.done
+
+
+def _add_gap(
+    frame: Frame,
+    version: Version,
+    gap: Stay,
+    whole: bool,
+    out: Columns,
+    left: Columns | None,
+    lines: tuple[UnbrokenCopies, UnbrokenCopies] | None,
+) -> GapColumns:
+    """Add a gap of a version, of which `out` is out, and `left` says whether its long offload is done."""
+    builder, time = frame.builder, float(version.prefetch_ns or 0)
+    rate = time / frame.ns
+    instants = np.arange(gap.first, gap.last + 1)
+    # columns of `out` begin at `ready` and reach beyond the gap, if there are any
+    at = instants - (version.ready or 0)
+    possible = (at >= 0) & (at < len(out)) if version.ready is not None else np.ones(len(at), dtype=bool)
+    r = builder.columns(len(instants), upper=1.0)
+    x = builder.columns(len(instants), upper=possible.astype(float), integer=whole)
+    if lines is not None:
+        coming = lines[1].add(instants, r, time, comes_back=True)
+        if coming is not None:
+            absent_until_it_returns(builder, x, coming.begun)
+    comes_back_once(builder, r)
+    absent_is_to_come_back(builder, x, r)
+    if version.ready is not None and possible.any():
+        absent_is_out(builder, x[possible], out[at[possible]])
+        if left is not None:
+            absent_once_it_has_left(builder, x[possible], left[at[possible]])
+    _is_absent(frame, version, instants, x)
+    builder.entries(frame.back[instants[1:]], r[:-1], rate)
+    builder.entries(frame.back[instants[1:]], r[1:], -rate)
+    builder.entries(frame.back[gap.last + 1], r[-1], rate)
+    if gap.must_load:
+        # what is not left at the first instant was loaded before it: 1 - r, a constant on the row
+        load = builder.columns(1, lower=1.0, upper=1.0)
+        builder.entries(frame.back[gap.first], load, rate)
+        builder.entries(frame.back[gap.first], r[0], -rate)
+    return GapColumns(gap.first, x, r, version.ready or 0, out, int(out[0]) if len(out) else None)
+
+
+def stays_out(builder: ModelBuilder, out: Columns) -> None:
+    """(7): What is out stays out: from instant to instant, the share never falls."""
+    rising = builder.rows(len(out) - 1, lower=0.0, family="rising")
+    builder.entries(rising, out[1:], 1.0)
+    builder.entries(rising, out[:-1], -1.0)
+
+
+def comes_back_once(builder: ModelBuilder, back: Columns) -> None:
+    """(8): What has still to come back never rises, and is nothing after the gap."""
+    falling = builder.rows(len(back) - 1, lower=0.0, family="falling")
+    builder.entries(falling, back[:-1], 1.0)
+    builder.entries(falling, back[1:], -1.0)
+
+
+def absent_is_to_come_back(builder: ModelBuilder, absent: Columns, back: Columns) -> None:
+    """(9): What is absent has still to come back."""
+    still = builder.rows(len(back), lower=0.0, family="still")
+    builder.entries(still, back, 1.0)
+    builder.entries(still, absent, -1.0)
+
+
+def absent_is_out(builder: ModelBuilder, absent: Columns, out: Columns) -> None:
+    """(10): What is absent is out; a version of which the host has a copy from the start has no such row."""
+    gone = builder.rows(len(absent), lower=0.0, family="gone")
+    builder.entries(gone, out, 1.0)
+    builder.entries(gone, absent, -1.0)
+
+
+def absent_until_it_returns(builder: ModelBuilder, absent: Columns, begun: Columns) -> None:
+    """(19): A block is absent only while its long prefetch has not begun."""
+    before = builder.rows(len(absent), upper=1.0, family="returns")
+    builder.entries(before, absent, 1.0)
+    builder.entries(before, begun, 1.0)
+
+
+def absent_once_it_has_left(builder: ModelBuilder, absent: Columns, done: Columns) -> None:
+    """(20): A block is absent only once its long offload is done."""
+    after = builder.rows(len(absent), upper=0.0, family="left")
+    builder.entries(after, absent, 1.0)
+    builder.entries(after, done, -1.0)
+
+
+def add_single_stay(frame: Frame, version: Version) -> list[GapColumns]:
+    """Add a version with one gap, where nothing is whole: fewer columns and rows, for the same bound.
+
+    Copies that are not used do not count, and bytes that come back in vain and are dropped again count as
+    absent meanwhile.
+    """
+    (gap,) = version.gaps
+    builder, ready = frame.builder, version.ready or 0
+    instants = np.arange(gap.first, gap.last + 1)
+    absent = builder.columns(len(instants), upper=1.0)
+    leaving = builder.columns(max(gap.last - ready + 1, 0), upper=1.0)
+    coming = builder.columns(len(instants), upper=1.0)  # in the interval after each instant
+    intervals = np.arange(ready, gap.last + 1)
+    leaves_and_returns(builder, absent, leaving, coming, np.maximum(intervals - gap.first, 0))
+    _is_absent(frame, version, instants, absent)
+    builder.entries(frame.out[intervals], leaving, float(version.offload_ns or 0) / frame.ns)
+    builder.entries(frame.back[instants + 1], coming, float(version.prefetch_ns or 0) / frame.ns)
+    soonest = int(leaving[0]) if len(leaving) else None
+    return [GapColumns(gap.first, absent, absent, gap.first, absent, soonest)]
+
+
+def leaves_and_returns(
+    builder: ModelBuilder, absent: Columns, leaving: Columns, coming: Columns, leaves_in: NDArray[np.int64]
+) -> None:
+    """(11): What is absent rises by what goes out in an interval, and falls by what comes back.
+
+    There is a row for the interval before each instant of the gap and one for the interval after it;
+    `leaves_in` has for each column of `leaving` its row, which is the first for all that goes out before.
+    """
+    balance = builder.rows(len(absent) + 1, lower=0.0, upper=0.0, family="balance")
+    builder.entries(balance[:-1], absent, 1.0)
+    builder.entries(balance[1:], absent, -1.0)
+    builder.entries(balance[1:], coming, 1.0)
+    builder.entries(balance[leaves_in], leaving, -1.0)
+
+
+# --- windows ------------------------------------------------------------------------------------------------
+
+
+def add_windows(
+    builder: ModelBuilder,
+    windows: Sequence[Window],
+    positions: NDArray[np.int64],
+    delta: Columns,
+    before: NDArray[np.float64],
+    ns: float,
+) -> None:
+    """Add columns for the ends of tasks, which the intervals and the windows keep apart; `before` in units.
+
+    The last of them is the end of the program: of a window of the last tasks, and of the last interval.
+    """
+    total = len(before) - 1
+    marks = {0, total, *(positions + 1).tolist(), *(end for window in windows for end in window[:2])}
+    ends = np.array(sorted(marks), dtype=np.int64)
+    at = builder.columns(len(ends))
+    column = dict(zip(ends.tolist(), at.tolist(), strict=True))
+    ends_are_apart(builder, at, np.diff(before[ends]))
+    reached = 0
+    for i, k in enumerate(positions.tolist()):
+        passed = delta[2 * i : 2 * i + (3 if k + 1 == total else 2)]
+        intervals_reach_ends(builder, column[reached], column[k + 1], passed)
+        last = int(ends[np.searchsorted(ends, k, "right") - 1])
+        runs_begin_after_ends(builder, column[last], column[k + 1], passed[1:], before[k] - before[last])
+        reached = k + 1
+    if reached < total:
+        intervals_reach_ends(builder, column[reached], column[total], delta[-1:])
+    windows_take_their_time(
+        builder,
+        [column[window.first] for window in windows],
+        [column[window.until] for window in windows],
+        [window.least_ns / ns for window in windows],
+    )
+
+
+def ends_are_apart(builder: ModelBuilder, ends: Columns, least: NDArray[np.float64]) -> None:
+    """(21): Consecutive ends of tasks are at least as far apart as the least times between them."""
+    apart = builder.rows(len(ends) - 1, lower=least, family="apart")
+    builder.entries(apart, ends[1:], 1.0)
+    builder.entries(apart, ends[:-1], -1.0)
+
+
+def intervals_reach_ends(builder: ModelBuilder, since: int, end: int, passed: Columns) -> None:
+    """(22): From the end of one checkpoint to that of the next, the intervals between them pass."""
+    interval = builder.rows(1, lower=0.0, upper=0.0, family="ends")
+    builder.entries(interval, [end, since], [1.0, -1.0])
+    builder.entries(interval, passed, -1.0)
+
+
+def runs_begin_after_ends(builder: ModelBuilder, since: int, end: int, run: Columns, least: float) -> None:
+    """(23): A checkpoint begins to run when the last end before it, and the least times since then, are over.
+
+    `run` are the intervals from then to the checkpoint's end.
+    """
+    row = builder.rows(1, lower=least, family="begins")
+    builder.entries(row, [end, since], [1.0, -1.0])
+    builder.entries(row, run, -1.0)
+
+
+def windows_take_their_time(
+    builder: ModelBuilder, firsts: Sequence[int], untils: Sequence[int], least: Sequence[float]
+) -> None:
+    """(24): The two ends of a window are at least as far apart as was proven of it."""
+    rows = builder.rows(len(least), lower=least, family="windows")
+    builder.entries(rows, untils, 1.0)
+    builder.entries(rows, firsts, -1.0)
+
+
+def idle_time(builder: ModelBuilder, back: Rows, counted: ArrayLike = 0.0) -> Columns:
+    """(25): An engine's interval is what it copies and what it is idle; `counted` is minimised.
+
+    The idle time is a further term of (6), which otherwise leaves it out.
+    """
+    idle = builder.columns(len(back), cost=counted)
+    builder.entries(back, idle, 1.0)
+    return idle
+
+
+def add_idle_windows(
+    builder: ModelBuilder, windows: Sequence[Window], positions: NDArray[np.int64], back: Rows, ns: float
+) -> None:
+    """Add columns for what the engine of prefetches is idle in each interval, and a row for each window."""
+    idle = idle_time(builder, back)
+    for window in windows:
+        begin = 2 * int(np.searchsorted(positions, window.first))
+        idle_windows_take_their_time(builder, idle[begin:], window.least_ns / ns)
+
+
+def idle_windows_take_their_time(builder: ModelBuilder, idle: Columns, least: float) -> None:
+    """(26): From the last checkpoint before a window on, the engine is idle as long as was proven of it."""
+    builder.entries(builder.rows(1, lower=least, family="idle"), idle, 1.0)

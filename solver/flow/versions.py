@@ -1,0 +1,179 @@
+"""Versions of blocks as FLOW sees them on some checkpoints: when they can be out, where they may be absent.
+
+A version begins with a write or an update of its block, or with the program. Its gaps are the stays between
+two uses that have an instant inside. Without whole evictions, versions that the checkpoints cannot tell apart
+are added up to one.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...heuristics.gaps import Gap
+from ...instances.instance import Instance
+
+_FASTEST = -40
+"""Of the paces that are told apart: bytes take a fortieth of the time or less."""
+
+
+class Stay(NamedTuple):
+    """A stay between clusters of uses, by the instants (first to last) at which its block may be absent.
+
+    `must_load` marks a block that starts on the host only.
+    """
+
+    first: int
+    last: int
+    must_load: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a block, or of several that the checkpoints cannot tell apart.
+
+    `ready` is the first instant at which bytes of it can be out, None where the host has a copy from the
+    start; `must_leave` that the host must end up with it; a copy time of None that it never moves that way.
+    `names` says for each gap which blocks' gaps it stands for.
+    """
+
+    bytes: int
+    offload_ns: Fraction | None
+    prefetch_ns: Fraction | None
+    ready: int | None
+    gaps: tuple[Stay, ...]
+    must_leave: bool
+    names: tuple[tuple[Gap, ...], ...]
+
+    @property
+    def stays_once(self) -> bool:
+        """Whether it is offloaded and prefetched around one gap, if at all."""
+        copied = self.ready is not None and self.offload_ns is not None and self.prefetch_ns is not None
+        return copied and not self.must_leave and len(self.gaps) == 1 and not self.gaps[0].must_load
+
+
+def fixed_blocks(instance: Instance) -> set[int]:
+    """Blocks that cannot both leave the device and come back."""
+    return {
+        d for d, block in enumerate(instance.blocks) if block.offload_ns is None or block.prefetch_ns is None
+    }
+
+
+def versions_of(instance: Instance, positions: NDArray[np.int64], blocks: Sequence[int]) -> list[Version]:
+    """Versions that can leave the device, or must, with the gaps that have an instant inside."""
+    versions = []
+    for d in blocks:
+        block, writers = instance.blocks[d], instance.writers[d]
+        gaps: dict[int, list[Stay]] = defaultdict(list)
+        names: dict[int, list[tuple[Gap, ...]]] = defaultdict(list)
+        for after, first, last in _stays(instance, d, positions):
+            must_load = after == -1 and block.initially == "host"
+            gaps[bisect_right(writers, after)].append(Stay(first, last, must_load))
+            names[bisect_right(writers, after)].append(((d, after),))
+        final = len(writers) if block.finally_ == "host" else 0
+        for written in sorted({*gaps, *([final] if final else [])}):
+            versions.append(
+                Version(
+                    block.bytes,
+                    None if block.offload_ns is None else Fraction(block.offload_ns),
+                    None if block.prefetch_ns is None else Fraction(block.prefetch_ns),
+                    _ready(writers[written - 1], positions) if written else None,
+                    tuple(gaps[written]),
+                    must_leave=final > 0 and written == final,
+                    names=tuple(names[written]),
+                )
+            )
+    return versions
+
+
+def merged(versions: list[Version]) -> list[Version]:
+    """Make one of the versions that the checkpoints cannot tell apart, at the fastest rates among them.
+
+    Versions whose bytes take far less or more time than those of others stay apart.
+    """
+    groups: dict[tuple[object, ...], list[Version]] = defaultdict(list)
+    largest = max(versions, key=lambda v: v.bytes, default=None)
+    for v in versions:
+        assert largest is not None
+        out = _pace(v.offload_ns, v.bytes, largest.offload_ns, largest.bytes)
+        back = _pace(v.prefetch_ns, v.bytes, largest.prefetch_ns, largest.bytes)
+        groups[v.ready, v.gaps, v.must_leave, out, back].append(v)
+    return [
+        Version(
+            total,
+            _least_time([(v.offload_ns, v.bytes) for v in group], total),
+            _least_time([(v.prefetch_ns, v.bytes) for v in group], total),
+            group[0].ready,
+            group[0].gaps,
+            group[0].must_leave,
+            tuple(tuple(chain.from_iterable(same)) for same in zip(*(v.names for v in group), strict=True)),
+        )
+        for group in groups.values()
+        for total in [sum(v.bytes for v in group)]
+    ]
+
+
+def _pace(time: Fraction | None, size: int, other_time: Fraction | None, other: int) -> int | None:
+    """Steps of a tenth by which bytes take longer in a copy than in another one; None without copies."""
+    if time is None:
+        return None
+    if not time or not other_time:
+        return _FASTEST
+    return max(round(math.log(time * other / (other_time * size)) / math.log(1.1)), _FASTEST)
+
+
+def _least_time(copies: list[tuple[Fraction | None, int]], total: int) -> Fraction | None:
+    """Time of `total` bytes at the fastest rate of some copies; None where there are none."""
+    rates = [time / size for time, size in copies if time is not None]
+    return min(rates) * total if rates else None
+
+
+def _ready(writer: int, positions: NDArray[np.int64]) -> int:
+    """First instant by which bytes that a task writes can have been copied."""
+    i = int(np.searchsorted(positions, writer, "left"))
+    return 2 * i + 2 if i < len(positions) and positions[i] == writer else 2 * i
+
+
+def _stays(instance: Instance, d: int, positions: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+    """Stays of a block between uses: the task after which, and the first and last instant inside."""
+    marks = [*([-1] if instance.blocks[d].initially != "absent" else []), *instance.uses[d]]
+    marks += [len(instance.tasks)] if instance.blocks[d].finally_ == "device" else []
+    for after, until in pairwise(marks):
+        first = int(np.searchsorted(positions, after, "right"))
+        last = int(np.searchsorted(positions, until, "left")) - 1
+        if first <= last:
+            yield after, 2 * first, 2 * last + 1
+
+
+def first_loads_ns(instance: Instance, positions: NDArray[np.int64]) -> int:
+    """Time of the prefetches that come before the first checkpoint whatever is decided.
+
+    They are of blocks that are on the host only, and are used before it or by it. Without checkpoints, the
+    one interval has them all.
+    """
+    until = positions[0] if len(positions) else len(instance.tasks)
+    return sum(
+        block.prefetch_ns or 0
+        for d, block in enumerate(instance.blocks)
+        if block.initially == "host" and instance.uses[d] and instance.uses[d][0] <= until
+    )
+
+
+def staying_bytes(
+    instance: Instance, positions: NDArray[np.int64], blocks: Sequence[int]
+) -> NDArray[np.float64]:
+    """Per instant, the bytes of the blocks between uses: they take memory unless they are absent."""
+    bytes_at = np.zeros(2 * len(positions))
+    for d in blocks:
+        for _, first, last in _stays(instance, d, positions):
+            bytes_at[first : last + 1] += instance.blocks[d].bytes
+    return bytes_at
