@@ -118,7 +118,7 @@ def engine_of_offloads(builder: ModelBuilder, delta: Columns, least: float) -> R
 
     Versions add their terms. A `least` of zero makes it as long as the interval, for (25).
     """
-    return _engine(builder, delta, least, "out")
+    return _engine(builder, delta, least, family="out")
 
 
 def engine_of_prefetches(builder: ModelBuilder, delta: Columns, least: float) -> Rows:
@@ -126,10 +126,10 @@ def engine_of_prefetches(builder: ModelBuilder, delta: Columns, least: float) ->
 
     Versions and `load_first` add their terms. A single engine has the rows of (5) for both directions.
     """
-    return _engine(builder, delta, least, "back")
+    return _engine(builder, delta, least, family="back")
 
 
-def _engine(builder: ModelBuilder, delta: Columns, least: float, family: str) -> Rows:
+def _engine(builder: ModelBuilder, delta: Columns, least: float, *, family: str) -> Rows:
     rows = builder.rows(len(delta), lower=least, upper=0.0, family=family)
     builder.entries(rows, delta, -1.0)
     return rows

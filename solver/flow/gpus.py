@@ -128,7 +128,7 @@ class _Extension:
         return len(self.model.engine_rows[0])
 
     def row(
-        self, family: str, entries: Sequence[tuple[int, float]], lower: float, upper: float = np.inf
+        self, entries: Sequence[tuple[int, float]], lower: float, upper: float = np.inf, *, family: str
     ) -> None:
         """Add a row of a family, of columns with their values."""
         row = len(self.model.linear.row_lower) + len(self.bounds)
@@ -164,7 +164,7 @@ class _Extension:
     def _leave_time_for_the_way(self, first: int, rest: int) -> None:
         """(27): From the interval on in which a task can have ended, its and later gradients have to pass."""
         row = [(j, 1.0) for j in range(first, self.intervals)]
-        self.row("way", row, rest / self.model.nanoseconds)
+        self.row(row, rest / self.model.nanoseconds, family="way")
 
     def _move(self, engine: NDArray[np.int64], first: int, time: int) -> None:
         """(28): A gradient or its weights move on an engine, in any intervals from the first on.
@@ -175,7 +175,7 @@ class _Extension:
         added = [(self.columns + j, 1.0) for j in range(count)]
         self.entries += ((int(engine[first + j]), column, value) for j, (column, value) in enumerate(added))
         self.columns += count
-        self.row("gradients", added, time / self.model.nanoseconds)
+        self.row(added, time / self.model.nanoseconds, family="gradients")
 
     # --- the bus ----------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class _Extension:
                 for part, spare in ((at <= j, self._least_after(j)), (at > j, self._least_before(j))):
                     mine = moves & part
                     moved = np.bincount(columns[mine], weights=values[mine], minlength=self.columns)
-                    self._pass_the_bus(moved, load, spare)
+                    self._pass_the_bus(np.asarray(moved, dtype=np.float64), load, spare)
 
     def _pass_the_bus(self, moved: NDArray[np.float64], load: float, spare: int) -> None:
         """(29): What all GPUs move on one side of an instant passes the bus beside the tasks of the other.
@@ -206,7 +206,7 @@ class _Extension:
         """
         found = [(int(c), load * float(moved[c])) for c in np.flatnonzero(moved)]
         whole = [(j, -1.0) for j in range(self.intervals)]
-        self.row("bus", [*found, *whole], -np.inf, -spare / self.model.nanoseconds)
+        self.row([*found, *whole], -np.inf, -spare / self.model.nanoseconds, family="bus")
 
     def _slowest_links(self) -> list[Fraction]:
         """Per engine, the fewest bytes of a nanosecond's copying."""

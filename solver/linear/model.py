@@ -130,9 +130,9 @@ class RowFamilies(Mapping[str, NDArray[np.int64]]):
     def and_then(self, names: Sequence[str]) -> RowFamilies:
         """Return these and more rows after them, of one name each."""
         known = list(self._numbers)
-        return RowFamilies(
-            [*(known[number] for number in self._family), *names], [1] * (len(self._family) + len(names))
-        )
+        both = RowFamilies([*known, *names], [0] * len(known) + [1] * len(names))
+        both._family = np.concatenate([self._family, both._family])
+        return both
 
 
 class ModelBuilder:
