@@ -1,0 +1,635 @@
+"""The formulas of docs/flow.md written out once more, number by number, from the page and not from the code.
+
+Slow and plain: columns and rows are dictionaries by the page's symbols. Nothing is taken from
+`pebbler.solver.flow` but the units; the least time that gradients take to pass is the library's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from pebbler.instances.gpus.cluster import Gradient
+from pebbler.instances.instance import Algorithm, Block, Instance
+from pebbler.solver.gradient_bounds import own_passing_ns
+from pebbler.solver.linear.model import LinearModel, ModelBuilder, RowFamilies
+from pebbler.validate.gpus.program import cluster_of, one_gpu
+
+Name = tuple[Any, ...]
+Terms = dict[int, list[tuple[Name, float]]]
+"""Terms of the rows of a family, by instant or interval."""
+
+
+class Gap(NamedTuple):
+    first: int
+    last: int
+    loads: bool
+
+
+@dataclass(frozen=True)
+class Version:
+    size: float
+    offload: float | None
+    prefetch: float | None
+    ready: int | None
+    gaps: tuple[Gap, ...]
+    leaves: bool
+
+
+@dataclass
+class Rows:
+    """Columns and rows by name, in units of `ns` and `size`."""
+
+    instance: Instance
+    checkpoints: Sequence[int]
+    ns: float
+    size: float
+    columns: dict[Name, tuple[float, float, float, bool]] = field(default_factory=dict)
+    rows: list[tuple[str, dict[Name, float], float, float]] = field(default_factory=list)
+
+    def column(
+        self, name: Name, low: float = 0.0, high: float = 1.0, cost: float = 0.0, *, whole: bool = False
+    ) -> None:
+        assert name not in self.columns
+        self.columns[name] = (low, high, cost, whole)
+
+    def row(
+        self, family: str, terms: Iterable[tuple[Name, float]], low: float = -math.inf, high: float = math.inf
+    ) -> None:
+        """Terms of columns that do not exist are zero."""
+        added: dict[Name, float] = defaultdict(float)
+        for name, value in terms:
+            if name in self.columns:
+                added[name] += value
+        self.rows.append((family, added, low, high))
+
+    def linear(self) -> LinearModel:
+        builder = ModelBuilder()
+        index = {
+            name: int(builder.columns(1, lower=low, upper=high, cost=cost, integer=whole)[0])
+            for name, (low, high, cost, whole) in self.columns.items()
+        }
+        for _, terms, low, high in self.rows:
+            row = builder.rows(1, lower=low, upper=high)
+            for name, value in terms.items():
+                builder.entries(row, index[name], value)
+        return builder.build()
+
+    def patterns(self) -> dict[str, Counter[tuple[float, ...]]]:
+        """Per family, the rows by their bounds and sorted coefficients."""
+        found: dict[str, Counter[tuple[float, ...]]] = defaultdict(Counter)
+        for family, terms, low, high in self.rows:
+            values = sorted(value for value in terms.values() if abs(value) > 1e-12)
+            found[family][tuple(round(float(value), 6) + 0.0 for value in (low, high, *values))] += 1
+        return found
+
+    # --- sets and parameters ------------------------------------------------------------------------
+
+    @property
+    def m(self) -> int:
+        return len(self.checkpoints)
+
+    def algorithms(self, k: int) -> list[tuple[int, Algorithm]]:
+        task = self.instance.tasks[k]
+        room = self.instance.pool_bytes - self.footprint(k)
+        fit = [
+            (a, algorithm) for a, algorithm in enumerate(task.algorithms) if algorithm.workspace_bytes <= room
+        ]
+        return fit or list(enumerate(task.algorithms))
+
+    def footprint(self, k: int) -> int:
+        return sum(self.instance.blocks[b].bytes for b in self.instance.tasks[k].blocks)
+
+    def least(self, k: int) -> float:
+        """D_k."""
+        return sum(min(a.duration_ns for _, a in self.algorithms(other)) for other in range(k)) / self.ns
+
+    def before(self, k: int, *, with_it: bool = False) -> int:
+        """Checkpoints before a position, or up to it."""
+        return sum(c < k or (with_it and c == k) for c in self.checkpoints)
+
+    def ready(self, writer: int) -> int:
+        return 2 * self.before(writer) + 2 * (writer in self.checkpoints)
+
+    def stays(self, b: int) -> list[tuple[int, Gap]]:
+        """Stays with an instant inside, with the mark before each."""
+        block, n = self.instance.blocks[b], len(self.instance.tasks)
+        marks = [k for k, task in enumerate(self.instance.tasks) if b in task.blocks]
+        marks = [
+            *([-1] if block.initially != "absent" else []),
+            *marks,
+            *([n] if block.finally_ == "device" else []),
+        ]
+        gaps = []
+        for u, until in pairwise(marks):
+            first, last = 2 * self.before(u, with_it=True), 2 * self.before(until) - 1
+            if first <= last:
+                gaps.append((u, Gap(first, last, u == -1 and block.initially == "host")))
+        return gaps
+
+    def writers(self, b: int) -> list[int]:
+        return [k for k, task in enumerate(self.instance.tasks) if b in (*task.outputs, *task.updates)]
+
+    # --- rows that all models have ------------------------------------------------------------------
+
+    def lengths(self, counted: Sequence[float], costs: Sequence[float]) -> list[float]:
+        """(1)."""
+        edges = [-1, *self.checkpoints, len(self.instance.tasks)]
+        lengths = [0.0] * (2 * self.m + 1)
+        for i in range(self.m + 1):
+            lengths[2 * i] = counted[2 * i] * (self.least(edges[i + 1]) - self.least(edges[i] + 1))
+        for j, length in enumerate(lengths):
+            self.column(("delta", j), length, math.inf, costs[j])
+        return lengths
+
+    def choices(self, whole: bool) -> None:
+        """(2)."""
+        for i, k in enumerate(self.checkpoints):
+            for a, _ in self.algorithms(k):
+                self.column(("y", i, a), whole=whole)
+            self.row("algorithm", [(("y", i, a), 1.0) for a, _ in self.algorithms(k)], 1.0, 1.0)
+
+    def time_of(self, i: int) -> list[tuple[Name, float]]:
+        return [(("y", i, a), -run.duration_ns / self.ns) for a, run in self.algorithms(self.checkpoints[i])]
+
+    def workspace_of(self, i: int) -> list[tuple[Name, float]]:
+        return [
+            (("y", i, a), run.workspace_bytes / self.size) for a, run in self.algorithms(self.checkpoints[i])
+        ]
+
+
+def flow(
+    instance: Instance,
+    checkpoints: Sequence[int],
+    integrality: str,
+    ns: float,
+    size: float,
+    *,
+    long: float | None = None,
+    windows: Sequence[tuple[int, int, int, bool]] = (),
+    stretch: tuple[int, int] | None = None,
+    idle: bool = False,
+) -> Rows:
+    """FLOW, of (1) to (26)."""
+    model = Rows(instance, checkpoints, ns, size)
+    n, m, whole = len(instance.tasks), len(checkpoints), integrality == "all"
+    first, until = stretch or (0, n)
+    counted = [1.0] * (2 * m + 1)
+    if first > 0:
+        counted[0] = counted[1] = 0.0
+    if until < n:
+        counted[2 * m] = 0.0
+    model.lengths(counted, [0.0] * len(counted) if idle else counted)
+    model.choices(integrality != "none")
+    for i in range(m):
+        model.row("run", [(("delta", 2 * i + 1), 1.0), *model.time_of(i)], 0.0)  # (3)
+
+    blocks = set(range(len(instance.blocks)))
+    if stretch and not idle:
+        touched = {b for k in checkpoints for b in instance.tasks[k].blocks}
+        blocks = touched | {
+            b
+            for b, block in enumerate(instance.blocks)
+            if block.offload_ns is None or block.prefetch_ns is None
+        }
+    versions = _versions(model, blocks)
+    if not whole and not idle:
+        versions = _added_up(versions)
+    in_memory: Terms = defaultdict(list)
+    out: Terms = defaultdict(list)
+    back: Terms = defaultdict(list)
+    copies: list[tuple[str, Name, list[int], float]] = []
+    for v, version in enumerate(versions):
+        copied = None not in (version.ready, version.offload, version.prefetch)
+        if not whole and copied and len(version.gaps) == 1 and not version.leaves:
+            _single(model, v, version, in_memory, out, back)
+            continue
+        end = 2 * m if version.leaves else max((gap.last for gap in version.gaps), default=-1)
+        outs = range(0)
+        if version.ready is not None and version.offload is not None:
+            outs = range(version.ready, end + 1)
+        for j in outs:
+            model.column(("q", v, j), float(version.leaves and j == end))
+            rate = (version.offload or 0) / ns
+            out[j] += [(("q", v, j), rate), (("q", v, j - 1), -rate)]
+        for j in outs[1:]:
+            model.row("rising", [(("q", v, j), 1.0), (("q", v, j - 1), -1.0)], 0.0)  # (7)
+        if outs:
+            copies.append(("out", v, list(outs), version.offload or 0.0))
+        for g, gap in enumerate(version.gaps if version.prefetch is not None else ()):
+            instants = range(gap.first, gap.last + 1)
+            rate = (version.prefetch or 0) / ns
+            for t in instants:
+                model.column(("rho", v, g, t))
+                model.column(("x", v, g, t), high=float(version.ready is None or t in outs), whole=whole)
+                in_memory[t].append((("x", v, g, t), -version.size / size))
+                model.row("still", [(("rho", v, g, t), 1.0), (("x", v, g, t), -1.0)], 0.0)  # (9)
+                if version.ready is not None and t in outs:
+                    model.row("gone", [(("q", v, t), 1.0), (("x", v, g, t), -1.0)], 0.0)  # (10)
+            for t in instants[1:]:
+                model.row("falling", [(("rho", v, g, t - 1), 1.0), (("rho", v, g, t), -1.0)], 0.0)  # (8)
+            for j in range(gap.first + 1, gap.last + 2):
+                back[j] += [(("rho", v, g, j - 1), rate), (("rho", v, g, j), -rate)]
+            if gap.loads:
+                back[gap.first].append((("rho", v, g, gap.first), -rate))
+                model.column(("load", v), 1.0, 1.0)
+                back[gap.first].append((("load", v), rate))
+            copies.append(("back", (v, g), list(instants), version.prefetch or 0.0))
+
+    staying = [0] * (2 * m)
+    for b in blocks:
+        for _, gap in model.stays(b):
+            for t in range(gap.first, gap.last + 1):
+                staying[t] += instance.blocks[b].bytes
+    for t in range(2 * m):  # (4)
+        room = (instance.pool_bytes - model.footprint(checkpoints[t // 2]) - staying[t]) / size
+        model.row("memory", [*model.workspace_of(t // 2), *in_memory[t]], high=room)
+
+    if first == 0:
+        soonest = checkpoints[0] if m else n
+        load = sum(
+            (block.prefetch_ns or 0) / ns
+            for b, block in enumerate(instance.blocks)
+            if block.initially == "host" and any(b in task.blocks for task in instance.tasks[: soonest + 1])
+        )
+        if load:
+            model.column(("L",), 1.0, 1.0)
+            back[0].append((("L",), load))
+    is_idle = idle or any(window[3] for window in windows)
+    for j in range(2 * m + 1):  # (5), (6), (25)
+        least = 0.0 if idle else -math.inf
+        if is_idle:
+            model.column(("iota", j), 0.0, math.inf, counted[j] if idle else 0.0)
+            back[j].append((("iota", j), 1.0))
+        length = (("delta", j), -1.0)
+        if instance.engines == "single":
+            model.row("out", [*out[j], *back[j], length], least, 0.0)
+        else:
+            model.row("out", [*out[j], length], high=0.0)
+            model.row("back", [*back[j], length], least, 0.0)
+    if long is not None:
+        _unbroken(model, versions, copies, long)
+    _windows(model, [window[:3] for window in windows if not window[3]])
+    for begin, _, proven, _ in (window for window in windows if window[3]):  # (26)
+        intervals = range(2 * model.before(begin), 2 * m + 1)
+        model.row("idle", [(("iota", j), 1.0) for j in intervals], proven / ns)
+    return model
+
+
+def _versions(model: Rows, blocks: Iterable[int]) -> list[Version]:
+    versions = []
+    for b in sorted(blocks):
+        block, writers = model.instance.blocks[b], model.writers(b)
+        gaps: dict[int, list[Gap]] = defaultdict(list)
+        for u, gap in model.stays(b):
+            gaps[sum(writer <= u for writer in writers)].append(gap)
+        final = len(writers) if block.finally_ == "host" else 0
+        for number in sorted({*gaps, *([final] if final else [])}):
+            ready = model.ready(writers[number - 1]) if number else None
+            leaves = final > 0 and number == final
+            times = block.offload_ns, block.prefetch_ns
+            versions.append(Version(block.bytes, *times, ready, tuple(gaps[number]), leaves))
+    return versions
+
+
+def _added_up(versions: list[Version]) -> list[Version]:
+    if not versions:
+        return []
+    largest = max(versions, key=lambda version: version.size)
+
+    def pace(time: float | None, size: float, other: float | None) -> int | None:
+        if time is None:
+            return None
+        if not time or not other:
+            return -40
+        return max(round(math.log(time * largest.size / (other * size)) / math.log(1.1)), -40)
+
+    groups: dict[Hashable, list[Version]] = defaultdict(list)
+    for v in versions:
+        paces = pace(v.offload, v.size, largest.offload), pace(v.prefetch, v.size, largest.prefetch)
+        groups[v.ready, v.gaps, v.leaves, paces].append(v)
+    added = []
+    for group in groups.values():
+        one, size = group[0], sum(v.size for v in group)
+        out = None if one.offload is None else size * min((v.offload or 0) / v.size for v in group)
+        back = None if one.prefetch is None else size * min((v.prefetch or 0) / v.size for v in group)
+        added.append(Version(size, out, back, one.ready, one.gaps, one.leaves))
+    return added
+
+
+def _single(model: Rows, v: int, version: Version, in_memory: Terms, out: Terms, back: Terms) -> None:
+    """(11)."""
+    (gap,) = version.gaps
+    ready = version.ready or 0
+    for t in range(gap.first, gap.last + 1):
+        model.column(("x", v, t))
+        in_memory[t].append((("x", v, t), -version.size / model.size))
+        model.column(("h", v, t + 1))
+        back[t + 1].append((("h", v, t + 1), (version.prefetch or 0) / model.ns))
+    for j in range(ready, gap.last + 1):
+        model.column(("u", v, j))
+        out[j].append((("u", v, j), (version.offload or 0) / model.ns))
+    for j in range(gap.first, gap.last + 2):
+        leaving = range(j + 1) if j == gap.first else range(j, j + 1)
+        terms = [(("x", v, j), 1.0), (("x", v, j - 1), -1.0), (("h", v, j), 1.0)]
+        model.row("balance", [*terms, *((("u", v, other), -1.0) for other in leaving)], 0.0, 0.0)
+
+
+def _unbroken(
+    model: Rows, versions: list[Version], copies: list[tuple[str, Name, list[int], float]], share: float
+) -> None:
+    """(12) to (20)."""
+    last = 2 * model.m
+    longest = max((float(time or 0) for v in versions for time in (v.offload, v.prefetch)), default=0.0)
+    engines = [["out", "back"]] if model.instance.engines == "single" else [["out"], ["back"]]
+    for kinds in engines:
+        mine = [copy for copy in copies if copy[0] in kinds]
+        under_way: dict[int, list[tuple[Name, float]]] = defaultdict(list)
+        throughout: dict[int, list[tuple[Name, float]]] = defaultdict(list)
+        for j in range(last + 1):
+            model.column(("Z", kinds[0], j))
+        for kind, name, instants, time in mine:
+            index = name if isinstance(name, tuple) else (name,)
+            symbol = ("q" if kind == "out" else "rho", *index)
+            sign, rest = (1.0, 0.0) if kind == "out" else (-1.0, 1.0)
+            is_long = time > share * longest
+            for t in instants if is_long else ():
+                model.column(("b", kind, name, t), whole=True)
+                model.column(("f", kind, name, t), whole=True)
+                under_way[t] += [(("b", kind, name, t), 1.0), (("f", kind, name, t), -1.0)]
+                model.row("begun", [(("b", kind, name, t), 1.0), ((*symbol, t), -sign)], rest)  # (15)
+                model.row("done", [(("f", kind, name, t), 1.0), ((*symbol, t), -sign)], high=rest)  # (16)
+            for t in instants[1:] if is_long else ():
+                for once in ("b", "f"):  # (17)
+                    model.row("once", [((once, kind, name, t), 1.0), ((once, kind, name, t - 1), -1.0)], 0.0)
+                model.column(("z", kind, name, t))
+                throughout[t].append((("z", kind, name, t), 1.0))
+                begun, done = ("b", kind, name, t - 1), ("f", kind, name, t)
+                model.row("alone", [(("z", kind, name, t), 1.0), (begun, -1.0), (done, 1.0)], 0.0)  # (18)
+            for j in instants if kind == "out" else [t + 1 for t in instants]:  # (14)
+                moves = [((*symbol, j), sign), ((*symbol, j - 1), -sign)]
+                model.row(
+                    "moved", [*moves, (("Z", kinds[0], j), 1.0), (("z", kind, name, j), -1.0)], high=1.0
+                )
+        for j in range(last + 1):
+            model.row("under way", under_way[j], high=1.0)  # (12)
+            model.row("throughout", [*throughout[j], (("Z", kinds[0], j), -1.0)], 0.0, 0.0)  # (13)
+    for v, version in enumerate(versions):
+        for g, gap in enumerate(version.gaps if version.prefetch is not None else ()):
+            for t in range(gap.first, gap.last + 1):
+                absent = (("x", v, g, t), 1.0)
+                if ("b", "back", (v, g), t) in model.columns:
+                    model.row("returns", [absent, (("b", "back", (v, g), t), 1.0)], high=1.0)  # (19)
+                if ("f", "out", v, t) in model.columns:
+                    model.row("left", [absent, (("f", "out", v, t), -1.0)], high=0.0)  # (20)
+
+
+def _windows(model: Rows, windows: Sequence[tuple[int, int, int]]) -> None:
+    """(21) to (24)."""
+    if not windows:
+        return
+    n, m, checkpoints = len(model.instance.tasks), model.m, model.checkpoints
+    marks = sorted({0, n, *(c + 1 for c in checkpoints), *(end for window in windows for end in window[:2])})
+    for p in marks:
+        model.column(("E", p), high=math.inf)
+    for p, other in pairwise(marks):
+        model.row("apart", [(("E", other), 1.0), (("E", p), -1.0)], model.least(other) - model.least(p))
+    ends_last = m > 0 and checkpoints[-1] == n - 1
+    for i, c in enumerate(checkpoints):
+        after = [(("delta", 2 * m), -1.0)] if ends_last and i == m - 1 else []
+        since = checkpoints[i - 1] + 1 if i else 0
+        run = [(("delta", 2 * i + 1), -1.0), *after]
+        both = [(("E", c + 1), 1.0), (("E", since), -1.0), (("delta", 2 * i), -1.0), *run]
+        model.row("ends", both, 0.0, 0.0)
+        p = max(mark for mark in marks if mark <= c)
+        model.row("begins", [(("E", c + 1), 1.0), (("E", p), -1.0), *run], model.least(c) - model.least(p))
+    if not ends_last:
+        since = checkpoints[-1] + 1 if m else 0
+        model.row("ends", [(("E", n), 1.0), (("E", since), -1.0), (("delta", 2 * m), -1.0)], 0.0, 0.0)
+    for first, until, proven in windows:
+        model.row("windows", [(("E", until), 1.0), (("E", first), -1.0)], proven / model.ns)
+
+
+def with_second_runs(
+    instance: Instance, checkpoints: Sequence[int], integrality: str, ns: float, size: float
+) -> Rows:
+    """FLOW with second runs, of (1), (2), (4) to (7) and (30) to (36)."""
+    model = Rows(instance, checkpoints, ns, size)
+    n, m = len(instance.tasks), len(checkpoints)
+    lengths = model.lengths([1.0] * (2 * m + 1), [1.0] * (2 * m + 1))
+    model.choices(integrality != "none")
+    again = _second_runs(model)
+    for k, j in sorted(again):
+        model.column(("zeta", k, j), whole=integrality != "none")
+    for j, length in enumerate(lengths):  # (30)
+        runs = [(("zeta", k, j), model.least(k) - model.least(k + 1)) for k in range(n)]
+        run = model.time_of(j // 2) if j % 2 else []
+        model.row("work", [(("delta", j), 1.0), *runs, *run], length)
+    in_memory: Terms = defaultdict(list)
+    out: Terms = defaultdict(list)
+    back: Terms = defaultdict(list)
+    for b, block in enumerate(instance.blocks):
+        writers = model.writers(b)
+        for number in range(0 if block.initially != "absent" else 1, len(writers) + 1):
+            _version_with_second_runs(model, b, number, again, integrality == "all", in_memory, out, back)
+    for t in range(2 * m):
+        room = (instance.pool_bytes - model.footprint(checkpoints[t // 2])) / size
+        model.row("memory", [*model.workspace_of(t // 2), *in_memory[t]], high=room)
+    for j in range(2 * m + 1):
+        length = (("delta", j), -1.0)
+        if instance.engines == "single":
+            model.row("out", [*out[j], *back[j], length], high=0.0)
+        else:
+            model.row("out", [*out[j], length], high=0.0)
+            model.row("back", [*back[j], length], high=0.0)
+    return model
+
+
+def _second_runs(model: Rows) -> set[tuple[int, int]]:
+    """Y."""
+    instance, n = model.instance, len(model.instance.tasks)
+    ends = [n if block.finally_ == "device" else -1 for block in instance.blocks]
+    needed = [
+        max([end, *(k for k in range(n) if b in instance.tasks[k].blocks)]) for b, end in enumerate(ends)
+    ]
+    last_use = [-1] * n
+    for k in reversed(range(n)):
+        task = instance.tasks[k]
+        if task.recomputable:
+            last_use[k] = max((needed[b] for b in task.outputs), default=-1)
+            for b in task.inputs:
+                needed[b] = max(needed[b], last_use[k])
+    pairs = set()
+    for k, task in enumerate(instance.tasks):
+        if not task.recomputable or task.updates:
+            continue
+        writes = [w for b in task.blocks for w in model.writers(b) if w > k]
+        last = min([n if n in ends else n - 1, last_use[k], *writes])
+        if last > k:
+            pairs |= {(k, 2 * i) for i in range(model.before(k + 1), model.before(last) + 1)}
+    return pairs
+
+
+def _version_with_second_runs(
+    model: Rows,
+    b: int,
+    number: int,
+    again: set[tuple[int, int]],
+    whole: bool,
+    in_memory: Terms,
+    out: Terms,
+    back: Terms,
+) -> None:
+    instance, m, n = model.instance, model.m, len(model.instance.tasks)
+    block, writers, v = instance.blocks[b], model.writers(b), (b, number)
+    writer = writers[number - 1] if number else -1
+    following = writers[number] if number < len(writers) else n
+    is_last = number == len(writers)
+    held = number == 0
+    fresh = not held or block.initially == "device"
+    first = 0 if held else model.ready(writer)
+    uses = [k for k in range(n) if writer < k <= following and b in instance.tasks[k].blocks]
+    needs = {2 * model.before(k) + (k in model.checkpoints) for k in uses}
+    touched = {
+        t for k in uses if k in model.checkpoints for t in (2 * model.before(k), 2 * model.before(k) + 1)
+    }
+    if is_last and block.finally_ == "device":
+        needs.add(2 * m)
+    leaves = is_last and block.finally_ == "host" and not held
+    readers = {
+        (k, j) for k, j in again if b in instance.tasks[k].inputs and sum(w < k for w in writers) == number
+    }
+    horizon = max([*needs, *(j for _, j in readers)], default=-1)
+    made_by = writer if number == 1 and b in instance.tasks[writer].outputs else None
+    instants = range(first, horizon)
+    for t in instants:
+        low = float(t in touched)
+        model.column(("pi", v, t), low, whole=whole)
+        model.column(("alpha", v, t), low)
+        model.row("present", [(("pi", v, t), 1.0), (("alpha", v, t), -1.0)], 0.0)  # (31)
+        if t not in touched:
+            in_memory[t].append((("pi", v, t), block.bytes / model.size))
+    end = 2 * m if leaves else horizon
+    outs = range(first, end + 1) if not held and block.offload_ns is not None else range(0)
+    for j in outs:
+        model.column(("q", v, j), float(leaves and j == end))
+        rate = (block.offload_ns or 0) / model.ns
+        out[j] += [(("q", v, j), rate), (("q", v, j - 1), -rate)]
+    for j in outs[1:]:
+        model.row("rising", [(("q", v, j), 1.0), (("q", v, j - 1), -1.0)], 0.0)  # (7)
+    if block.prefetch_ns is not None and (held or outs):
+        for j in range(first if held else first + 1, horizon + 1):
+            model.column(("beta", v, j))
+            back[j].append((("beta", v, j), block.prefetch_ns / model.ns))
+            if not held:
+                model.row("source", [(("q", v, j), 1.0), (("beta", v, j), -1.0)], 0.0)  # (32)
+
+    def arrives(j: int) -> list[tuple[Name, float]]:
+        return [(("alpha", v, j - 1), 1.0), (("beta", v, j), 1.0), (("zeta", made_by, j), 1.0)]
+
+    for t in instants:
+        if t > first or not fresh:
+            model.row("valid", [*arrives(t), (("alpha", v, t), -1.0)], 0.0)  # (33)
+    for j in needs:
+        if j > first or not fresh:
+            model.row("wanted", arrives(j), 1.0)  # (34)
+    for k, j in readers:
+        if j > first or not fresh:
+            model.row("read", [*arrives(j), (("zeta", k, j), -1.0)], 0.0)  # (35)
+    for t in instants if not held else ():
+        later = [j for j in (*needs, *([2 * m] if leaves else [])) if j > t]
+        if t not in touched and later:
+            made = [(("zeta", made_by, j), 1.0) for j in range(t + 1, min(later) + 1)]
+            model.row("absent", [(("pi", v, t), 1.0), (("q", v, t), 1.0), *made], 1.0)  # (36)
+
+
+def several_gpus(
+    instance: Instance, checkpoints: Sequence[int], integrality: str, ns: float, size: float
+) -> Rows:
+    """FLOW for several GPUs, of (1) to (11) and (27) to (29)."""
+    alone = _on_bus_alone(instance)
+    cluster = cluster_of(alone)
+    model = flow(one_gpu(alone), checkpoints, integrality, ns, size)
+    last, total = 2 * len(checkpoints), model.least(len(instance.tasks))
+    families = ["out"] if instance.engines == "single" else ["out", "back"]
+    rows = {family: [terms for name, terms, _, _ in model.rows if name == family] for family in families}
+    gradients = cluster.gradients if cluster.gpus > 1 else ()
+    makers = sorted({gradient.produced_by for gradient in gradients})
+    ways = {k: own_passing_ns(cluster, [g for g in gradients if g.produced_by >= k]) / ns for k in makers}
+    for k in makers:  # (27)
+        model.row("way", [(("delta", j), 1.0) for j in range(model.ready(k), last + 1)], ways[k])
+    moved: dict[tuple[str, int], int] = defaultdict(int)
+    for gradient in gradients if cluster.joins_on_host else ():
+        moved["out", gradient.produced_by] += gradient.offload_ns
+        moved["back", max(gradient.produced_by, *gradient.used_by, -1)] += gradient.prefetch_ns
+    for (way, k), time in moved.items():  # (28)
+        intervals = range(model.ready(k), last + 1)
+        for j in intervals:
+            model.column(("zeta", way, k, j), high=math.inf)
+            rows[way if way in rows else "out"][j]["zeta", way, k, j] = 1.0
+        model.row("gradients", [(("zeta", way, k, j), 1.0) for j in intervals], time / ns)
+    if integrality != "none":
+        return model
+
+    def least_before(t: int) -> float:
+        return total if t == last else model.least(checkpoints[t // 2] + t % 2)
+
+    def least_after(t: int) -> float:
+        if t == last:
+            return 0.0
+        later = [model.least(k + 1) + ways[k] for k in makers if k >= checkpoints[t // 2]]
+        return max([total, *later]) - least_before(t)
+
+    rate = cluster.bus_bytes_per_second / 1e9
+    every = (*alone.blocks, *gradients)
+    out = [(one.bytes, one.offload_ns) for one in every]
+    back = [(one.bytes, one.prefetch_ns) for one in every]
+    for family, engine in rows.items():  # (29)
+        copies = out + back if len(rows) == 1 else out if family == "out" else back
+        slowest = min((min(moves / time, rate) for moves, time in copies if time), default=0.0)
+        load = cluster.node_gpus * slowest / rate
+        whole = [(("delta", j), -1.0) for j in range(last + 1)]
+        for t in np.unique(np.linspace(0, last, 24).astype(int)).tolist() if load > 1 else ():
+            for side, spare in ((engine[: t + 1], least_after(t)), (engine[t + 1 :], least_before(t))):
+                terms = [(name, load * value) for row in side for name, value in row.items()]
+                model.row("bus", [*((n, v) for n, v in terms if n[0] != "delta"), *whole], high=-spare)
+    return model
+
+
+def _on_bus_alone(instance: Instance) -> Instance:
+    """The same with copies that take no less than they do with the bus to themselves."""
+    cluster = cluster_of(instance)
+
+    def slower(one: Block | Gradient) -> dict[str, int | None]:
+        passing = -(-one.bytes * 10**9 // cluster.bus_bytes_per_second)
+        times = {"offload_ns": one.offload_ns, "prefetch_ns": one.prefetch_ns}
+        return {way: max(time, passing - 1) if time else time for way, time in times.items()}
+
+    blocks = tuple(replace(block, **slower(block)) for block in instance.blocks)
+    gradients = tuple(replace(gradient, **slower(gradient)) for gradient in cluster.gradients)
+    return replace(instance, blocks=blocks, cluster=replace(cluster, gradients=gradients))
+
+
+def patterns_of(linear: LinearModel, rows: RowFamilies) -> dict[str, Counter[tuple[float, ...]]]:
+    """What `Rows.patterns` gives, of a model of the library."""
+    found: dict[str, Counter[tuple[float, ...]]] = {}
+    entries: dict[int, list[float]] = defaultdict(list)
+    for row, value in zip(linear.rows.tolist(), linear.values.tolist(), strict=True):
+        if abs(value) > 1e-12:
+            entries[row].append(value)
+    for family in rows:
+        found[family] = Counter(
+            tuple(
+                round(float(value), 6) + 0.0
+                for value in (linear.row_lower[row], linear.row_upper[row], *sorted(entries[row]))
+            )
+            for row in rows[family].tolist()
+        )
+    return {family: count for family, count in found.items() if count}
