@@ -1,19 +1,20 @@
 """JSON Schemas of the file formats, made from the classes that read them.
 
 They are shipped as ``validate/schemas/*.schema.json``, for programs in any language;
-``python -m pebbler.validate.schemas FOLDER`` writes them anew. A schema says which keys and types there are;
+``pebbler schemas -o validate/schemas`` writes them anew. A schema says which keys and types there are;
 what it cannot say, such as that nothing is read before it exists, the readers check.
 """
 
 from __future__ import annotations
 
+import runpy
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ..instances.errors import PebblerError
 from ..instances.files import write_atomically
 from ..instances.instance import Instance
 from ..instances.profile import Profile
@@ -44,18 +45,33 @@ def json_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": components}
 
 
-def write_schemas(folder: Path) -> None:
-    """Write all schemas into a folder."""
-    for name, kind in FORMATS.items():
-        text = msgspec.json.format(msgspec.json.encode(json_schema(kind), order="sorted"), indent=2)
-        write_atomically(folder / f"{name}.schema.json", text + b"\n")
+def schema_file(name: str) -> bytes:
+    """Return the schema file of a format.
+
+    Raises
+    ------
+    PebblerError
+        When there is no such format.
+    """
+    if name not in FORMATS:
+        raise PebblerError(f"there is no schema '{name}'; there are {', '.join(FORMATS)}")
+    schema = msgspec.json.encode(json_schema(FORMATS[name]), order="sorted")
+    return msgspec.json.format(schema, indent=2) + b"\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the schemas into the folder that is named."""
-    (folder,) = sys.argv[1:] if arguments is None else arguments
-    write_schemas(Path(folder))
+def write_schemas(folder: Path) -> tuple[str, ...]:
+    """Write all schemas into a folder, which is made, and return the names of the files."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PebblerError(f"{folder} cannot be made: {error.strerror or error}") from None
+    files = {f"{name}.schema.json": schema_file(name) for name in FORMATS}
+    for file, data in files.items():
+        write_atomically(folder / file, data)
+    return tuple(files)
 
 
 if __name__ == "__main__":
-    main()
+    print("pebbler: this name goes with the next version; use pebbler schemas -o DIR", file=sys.stderr)
+    sys.argv[1:] = ["schemas", "--output", *sys.argv[1:]]
+    runpy.run_module("pebbler", run_name="__main__", alter_sys=True)

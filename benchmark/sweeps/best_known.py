@@ -1,15 +1,11 @@
 """The best that is known of a suite's instances: schedules and lower bounds that only ever improve.
 
-``python -m pebbler.benchmark.sweeps.best_known tiny --methods brute-force --folder
-instances/suites/best_known`` solves the instances of a suite that are still open and enters what is better;
-``--admit FILE`` enters a schedule from elsewhere. A schedule enters only when the checker passes it, and a
-bound only with the name of its argument.
+A schedule enters only when the checker passes it, and a bound only with the name of its argument.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
+import logging
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from importlib import resources
@@ -18,19 +14,20 @@ from typing import Literal
 
 import msgspec
 
-from ...instances.errors import PebblerError
-from ...instances.files import decode, encode, read_document, reread, write_document
-from ...instances.instance import Instance, Natural
+from ...instances.errors import FormatError, PebblerError
+from ...instances.figures import Natural, Text
+from ...instances.files import decode, encode, read_document, reread
+from ...instances.instance import Instance
 from ...instances.suites.suite import find_suite, members
-from ...instances.units import format_time, parse_time
-from ...solver.answers import Answers
+from ...instances.units import format_time
+from ...solver.answers import Answers, Memory
 from ...solver.bounds import Bound
-from ...solver.solve import attempt
+from ...solver.result import Result
+from ...solver.solve import attempt, log_defect
 from ...validate.check import check
 from ...validate.schedule import Schedule
-from ..comparison.contradiction import keeping
 
-Memory = Literal["contiguous", "paged"]
+_log = logging.getLogger(__name__)
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -50,26 +47,44 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         The schedule that reaches it, as the checker passed it.
     """
 
-    instance: str
-    instance_sha256: str
+    instance: Text
+    instance_sha256: Text
     memory_model: Memory
     makespan_ns: Natural | None
     lower_bound_ns: Natural
-    bound_by: str
+    bound_by: Text
     certified: bool
     schedule: Schedule | None
+
+    def __post_init__(self) -> None:
+        reached = None if self.schedule is None else self.schedule.makespan_ns
+        if self.makespan_ns != reached:
+            raise FormatError(
+                f"the makespan {self.makespan_ns} of {self.instance} is not that of its schedule, {reached}"
+            )
 
     @property
     def optimal(self) -> bool:
         """Whether the schedule meets the bound."""
         return self.makespan_ns == self.lower_bound_ns
 
+    @property
+    def bound(self) -> Bound:
+        """What is proven."""
+        return Bound(self.lower_bound_ns, self.bound_by, self.certified)
+
+    def as_dict(self) -> dict[str, object]:
+        """The figures by name, with the method of the schedule in place of the schedule."""
+        figures = {name: getattr(self, name) for name in self.__struct_fields__ if name != "schedule"}
+        method = None if self.schedule is None else self.schedule.method
+        return {**figures, "optimal": self.optimal, "method": method}
+
 
 class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The records of a suite, by name and memory model."""
 
     format: Literal["pebbler/best-known/1"] = "pebbler/best-known/1"
-    suite: str
+    suite: Text
     records: tuple[Record, ...] = ()
 
 
@@ -88,6 +103,20 @@ def best_known(suite: str) -> Registry:
     return decode(file.read_bytes(), Registry, "a registry", file.name)
 
 
+def read_registry(path: str | Path, suite: str) -> Registry:
+    """Read the records of a suite from a file.
+
+    Raises
+    ------
+    PebblerError
+        When the file cannot be read, breaks a rule, or is of another suite.
+    """
+    registry = read_document(path, Registry, "a registry")
+    if registry.suite != suite:
+        raise FormatError(f"{path} is of suite '{registry.suite}', not of '{suite}'; give another folder")
+    return registry
+
+
 def admit(
     registry: Registry,
     instance: Instance,
@@ -104,7 +133,7 @@ def admit(
     Raises
     ------
     PebblerError
-        When the checker refuses the schedule.
+        When the checker refuses the schedule, or the one that is known.
     ContradictionError
         When it is shorter than a certified bound.
     """
@@ -122,13 +151,15 @@ def admit(
             certified=True,
             schedule=None,
         )
+    if record.schedule is not None:
+        _require_valid(instance, record.schedule, memory)
     if schedule is not None:
         schedule = reread(schedule)
         _require_valid(instance, schedule, memory)
         if record.makespan_ns is None or schedule.makespan_ns < record.makespan_ns:
             record = msgspec.structs.replace(record, makespan_ns=schedule.makespan_ns, schedule=schedule)
     answers = Answers(instance, memory)
-    answers.claim(Bound(record.lower_bound_ns, record.bound_by, record.certified))
+    answers.claim(record.bound)
     if bound is not None:
         answers.claim(bound)
     if record.schedule is not None:
@@ -150,33 +181,21 @@ def _require_valid(instance: Instance, schedule: Schedule, memory: Memory) -> No
     if schedule.memory_model != memory:
         reasons.append(f"its memory model is {schedule.memory_model}, not {memory}")
     if reasons:
-        raise PebblerError(f"{instance.name}: the schedule is not valid: {reasons[0]}")
+        raise PebblerError(
+            f"{instance.name}: the schedule by {schedule.method} is not valid: {reasons[0]}; leave it out"
+        )
 
 
-def _improve(
-    registry: Registry, methods: Sequence[str], time_limit: float | None, memory: Memory
-) -> Iterator[Registry]:
-    """Solve the instances that are open, and yield the registry after each."""
-    for member in members(find_suite(registry.suite)):
-        instance = member.build()
-        for method in methods:
-            registry = admit(registry, instance, memory=memory)
-            if next(
-                r for r in registry.records if r.instance == member.name and r.memory_model == memory
-            ).optimal:
-                break
-            result = attempt(Answers(instance, memory), method, time_limit=time_limit)
-            bound = result.bound
-            registry = admit(registry, instance, memory=memory, schedule=result.schedule, bound=bound)
-            told = result.stopped_by if result.makespan_ns is None else format_time(result.makespan_ns)
-            print(
-                f"{member.name}: {method}: {told}, bound {format_time(result.lower_bound_ns)}",
-                file=sys.stderr,
-            )
-            yield registry
+def admit_file(registry: Registry, path: str | Path) -> Registry:
+    """Return the registry with the schedule of a file, where that is better than what is known.
 
-
-def _admit_file(registry: Registry, path: Path) -> Registry:
+    Raises
+    ------
+    PebblerError
+        When it is of no instance of the suite, or the checker refuses it.
+    ContradictionError
+        When it is shorter than a certified bound.
+    """
     schedule = read_document(path, Schedule, "a schedule")
     for member in members(find_suite(registry.suite)):
         if member.name == schedule.instance:
@@ -186,30 +205,61 @@ def _admit_file(registry: Registry, path: Path) -> Registry:
     raise PebblerError(f"{path} is for '{schedule.instance}', which is not in suite '{registry.suite}'")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Improve the records of a suite, in the file of a folder; what has been entered stays."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pebbler.benchmark.sweeps.best_known", description=__doc__
-    )
-    parser.add_argument("suite")
-    parser.add_argument("--folder", type=Path, required=True, help="where the suite's file is or will be")
-    parser.add_argument("--methods", type=lambda text: text.split(","), default=[], metavar="A,B,...")
-    parser.add_argument("--time-limit", type=parse_time, metavar="T", help="for each method and instance")
-    parser.add_argument("--memory", choices=("contiguous", "paged"), default="contiguous")
-    parser.add_argument(
-        "--admit", type=Path, nargs="*", default=[], metavar="FILE", help="schedules to enter"
-    )
-    options = parser.parse_args(arguments)
-    file: Path = options.folder / f"{options.suite}.json"
-    exists = file.exists()
-    registry = read_document(file, Registry, "a registry") if exists else Registry(suite=options.suite)
-    with keeping(options.folder):
-        for path in options.admit:
-            registry = _admit_file(registry, path)
-            write_document(registry, file)
-        for better in _improve(registry, options.methods, options.time_limit, options.memory):
-            write_document(better, file)
+def improve(
+    registry: Registry,
+    methods: Sequence[str],
+    *,
+    time_limit: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    memory: Memory = "contiguous",
+) -> Iterator[tuple[Registry, Result]]:
+    """Solve the instances of a suite whose optimum is not known, with one method after the other.
+
+    Parameters
+    ----------
+    registry
+        What is known.
+    methods
+        Names, in their order; an instance is done once its optimum is known.
+    time_limit
+        Seconds for each method and instance; None: until the method is done.
+    seed, workers, memory
+        As `solve` takes them.
+
+    Yields
+    ------
+    tuple of Registry and Result
+        After each method: what is known then, and what the method found.
+
+    Raises
+    ------
+    PebblerError
+        For an unknown method or suite, or a known schedule that the checker refuses.
+    ContradictionError
+        When a certified bound is above a checked schedule.
+    KeyboardInterrupt
+        When the user ends it; what an interrupted method has found is yielded before.
+    """
+    planned = list(members(find_suite(registry.suite)))
+    for count, member in enumerate(planned, start=1):
+        instance = member.build()
+        registry = admit(registry, instance, memory=memory)
+        for method in methods:
+            if _find(registry, member.name, memory).optimal:
+                break
+            answers = Answers(instance, memory)
+            result = attempt(answers, method, time_limit=time_limit, seed=seed, workers=workers)
+            registry = admit(registry, instance, memory=memory, schedule=result.schedule, bound=result.bound)
+            if result.failure is not None:
+                log_defect(method, member.name, result.failure)
+            told = result.stopped_by if result.makespan_ns is None else format_time(result.makespan_ns)
+            bound = format_time(result.lower_bound_ns)
+            _log.info("%d of %d: %s: %s: %s, bound %s", count, len(planned), member.name, method, told, bound)
+            yield registry, result
+            if result.stopped_by == "interrupted":
+                raise KeyboardInterrupt
 
 
-if __name__ == "__main__":
-    main()
+def _find(registry: Registry, name: str, memory: Memory) -> Record:
+    return next(r for r in registry.records if (r.instance, r.memory_model) == (name, memory))

@@ -117,11 +117,7 @@ def pack(
     AssertionError
         When the packing found does not hold: a defect.
     """
-    if not buffers:
-        raise PebblerError("there are no buffers to pack; write one a line after the line of column names")
-    unit = reduce(gcd, [b.size for b in buffers] + [b.alignment for b in buffers if b.alignment > 1])
-    if len(buffers) * sum(b.size + b.alignment for b in buffers) // unit >= 2**62:
-        raise PebblerError("the buffers are too large to add up in 64 bits; write sizes in a larger unit")
+    unit = common_unit(buffers)
     load_search()
     work = _Work(
         None if capacity is None else capacity // unit,
@@ -163,6 +159,22 @@ def pack(
         raise AssertionError("; ".join(reasons[:5]) or f"height {height} is under the bound {lower}")
     status = Status.OPTIMAL if height == lower else Status.FEASIBLE
     return PackResult(status, height, capacity, lower, tuple(offsets), interrupted)
+
+
+def common_unit(buffers: Sequence[Buffer]) -> int:
+    """Return the largest number of bytes that divides all sizes and alignments.
+
+    Raises
+    ------
+    PebblerError
+        When there are no buffers, or their sizes are too large for exact arithmetic.
+    """
+    if not buffers:
+        raise PebblerError("there are no buffers to pack; write one a line after the line of column names")
+    unit = reduce(gcd, [b.size for b in buffers] + [b.alignment for b in buffers if b.alignment > 1])
+    if len(buffers) * sum(b.size + b.alignment for b in buffers) // unit >= 2**62:
+        raise PebblerError("the buffers are too large to add up in 64 bits; write sizes in a larger unit")
+    return unit
 
 
 def load_packing(limits: Limits) -> None:

@@ -18,14 +18,15 @@ from pebbler.cli.main import main
 from pebbler.heuristics import methods
 from pebbler.heuristics.methods import Answer, Limits, Method, MethodInfo
 from pebbler.heuristics.parts import with_parts
-from pebbler.instances.files import read_instance, sha256_of, write_instance
+from pebbler.instances.files import read_instance, sha256_of
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import unlimited_peak
 from pebbler.instances.profile import CopyTimes, Machine, Profile, TaskTimes, write_profile
-from pebbler.instances.suites.suite import list_suites
 from pebbler.instances.transforms import in_parts
 from pebbler.instances.workload import Workload
 from pebbler.validate.schedule import read_schedule
+
+from .refusals import refusal
 
 Toys = Callable[..., None]
 MIB = 2**20
@@ -33,6 +34,7 @@ COMMANDS = [
     "compare",
     "instance",
     "generate",
+    "best-known",
     "solve",
     "bound",
     "check",
@@ -48,6 +50,7 @@ COMMANDS = [
     "networks",
     "devices",
     "methods",
+    "schemas",
 ]
 
 
@@ -73,19 +76,6 @@ def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     copy = file.with_name("changed.json")
     copy.write_text(json.dumps(document))
     return copy
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run a command that must be refused with status 2, one sentence, and no file left behind."""
-    capsys.readouterr()
-    before = sorted(Path.cwd().rglob("*"))
-    assert main(arguments) == 2
-    assert sorted(Path.cwd().rglob("*")) == before
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.splitlines()
-    assert line.startswith("pebbler: ")
-    return line
 
 
 # --- the program --------------------------------------------------------------------------------------
@@ -513,75 +503,6 @@ def test_a_folder_without_permission(capsys: pytest.CaptureFixture[str]) -> None
     closed = Path("closed")
     closed.mkdir(mode=0o500)
     assert "Permission denied" in refusal(capsys, "instance", "lenet", "-o", str(closed / "x.json"))
-
-
-# --- generate -----------------------------------------------------------------------------------------
-
-
-def test_generate_writes_a_suite_with_its_manifest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "tiny", "-o", "made/tiny"]) == 0
-    assert "suite tiny, " in capsys.readouterr().out
-    manifest = json.loads(Path("made/tiny/manifest.json").read_text())
-    names = {entry["file"] for entry in manifest["instances"]}
-    assert {path.name for path in Path("made/tiny").iterdir()} == {*names, "manifest.json", "best-known.json"}
-    for entry in manifest["instances"]:
-        path = Path("made/tiny", entry["file"])
-        assert sha256_of(path) == entry["sha256"]
-        instance = read_instance(path)
-        assert (instance.name, len(instance.tasks)) == (entry["name"], entry["tasks"])
-        assert entry["least_budget_bytes"] <= entry["budget_bytes"]
-
-
-def test_the_help_of_generate_names_every_suite(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["generate", "--help"])
-    told = " ".join(capsys.readouterr().out.split())
-    assert f"{', '.join(list_suites()[:-1])} or {list_suites()[-1]}" in told
-
-
-def test_generate_prints_the_manifest_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "tiny", "-o", "tiny", "--json"]) == 0
-    captured = capsys.readouterr()
-    assert json.loads(captured.out) == json.loads(Path("tiny/manifest.json").read_text())
-    assert captured.err == ""
-
-
-def test_generate_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "tiny", "-o", "tiny", "-v"]) == 0
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith(f"1 of {len(lines)}: ")
-    assert lines[-1].startswith(f"{len(lines)} of {len(lines)}: ")
-
-
-def test_generate_refuses_an_unknown_suite_and_a_file_for_a_folder(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert "there is no suite 'tinny'; there are tiny" in refusal(capsys, "generate", "tinny", "-o", "x")
-    Path("taken").write_text("")
-    assert "taken is a file" in refusal(capsys, "generate", "tiny", "-o", "taken")
-
-
-def test_an_interrupted_suite_has_no_manifest_and_no_half_a_file(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["generate", "tiny", "-o", "tiny"]) == 0
-    whole = {path.name: path.read_bytes() for path in Path("tiny").iterdir()}
-    written = []
-
-    def interrupt(instance: Instance, path: Path) -> str:
-        if len(written) == 3:
-            raise KeyboardInterrupt
-        written.append(path.name)
-        return write_instance(instance, path)
-
-    capsys.readouterr()
-    with monkeypatch.context() as patch:
-        patch.setattr("pebbler.instances.suites.manifest.write_instance", interrupt)
-        assert main(["generate", "tiny", "-o", "tiny"]) == 130
-    assert capsys.readouterr().err == "pebbler: interrupted\n"
-    assert {path.name for path in Path("tiny").iterdir()} == set(whole) - {"manifest.json"}
-    assert main(["generate", "tiny", "-o", "tiny"]) == 0
-    assert {path.name: path.read_bytes() for path in Path("tiny").iterdir()} == whole
 
 
 # --- instance --from ----------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def test_the_shipped_schemas_are_those_of_the_classes(tmp_path: Path) -> None:
     assert {file.name for file in folder.iterdir()} == {path.name for path in tmp_path.iterdir()}
     for path in tmp_path.iterdir():
         assert folder.joinpath(path.name).read_text() == path.read_text(), (
-            "run python -m pebbler.validate.schemas validate/schemas"
+            "run pebbler schemas -o validate/schemas"
         )
 
 

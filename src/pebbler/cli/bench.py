@@ -1,4 +1,4 @@
-"""The command ``bench``: a sweep that can be stopped at any time and taken up again."""
+"""The commands ``bench`` and ``report``: a sweep that can be taken up again, and what it found."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import logging
 from pathlib import Path
 
 from ..instances.errors import PebblerError
-from .options import Parser, add_command, positive, print_json, require_place
+from .options import Parser, add_command, add_output, positive, print_json, require_folder, require_place
 
 
 def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add the command."""
+    """Add ``bench``."""
     command = add_command(
         commands,
         "bench",
@@ -31,6 +31,20 @@ def add_bench(commands: argparse._SubParsersAction[Parser]) -> None:
     where.add_argument("--jobs", type=positive, default=1, metavar="N", help="runs at once; default: 1")
     where.add_argument("--cluster", metavar="ADDRESS", help="a Dask scheduler instead: tcp://HOST:PORT")
     command.add_argument("--retry", action="store_true", help="make the runs that failed again")
+
+
+def add_report(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add ``report``."""
+    command = add_command(
+        commands,
+        "report",
+        _report,
+        "tables, performance profiles, pictures and one HTML page of a sweep's results",
+        "pebbler report study.sqlite -o report",
+    )
+    command.add_argument("results", type=Path, metavar="RESULTS", help="a results file of pebbler bench")
+    add_output(command, "DIR")
+    command.add_argument("--parquet", action="store_true", help="write all runs as Parquet, too")
 
 
 def _bench(arguments: argparse.Namespace) -> int:
@@ -62,3 +76,18 @@ def _bench(arguments: argparse.Namespace) -> int:
     else:
         print(f"{path}: {tally.made} runs made, {tally.failed} of them failed; {tally.kept} were there")
     return 3 if tally.made and tally.failed == tally.made else 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from ..benchmark.report.report import write_report
+    from ..benchmark.sweeps.results import Results
+
+    require_folder(arguments.output)
+    with Results(arguments.results) as results:
+        written = write_report(results, arguments.output, parquet=arguments.parquet)
+    if arguments.json:
+        names = [path.name for path in written.files]
+        print_json({"runs": written.runs, "exhibits": written.exhibits, "files": names})
+    else:
+        print(f"{arguments.output}: {written.runs} runs, {len(written.exhibits)} exhibits; open index.html")
+    return 0

@@ -8,14 +8,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..console import complain, give_up, is_of_output, prepare
 from ..instances.errors import DefectError, PebblerError
 from ..progress import progress
 from ..statuses import INTERRUPTED
-from .bench import add_bench
+from .bench import add_bench, add_report
 from .bound import add_bound, add_check_bound
 from .compare import EXAMPLE, add_compare
 from .emit import add_emit
@@ -30,23 +29,20 @@ from .options import (
     add_output,
     add_solver,
     add_transforms,
-    add_workers,
     add_workload,
     name_list,
     positive,
     print_json,
     refuse_options,
-    require_folder,
     require_one,
     require_place,
-    seconds,
-    seed_number,
     workload_and_budget,
 )
+from .pack import add_pack
 from .profile import add_profile
-from .report import add_report
 from .run import add_run
 from .streams import add_streams
+from .suites import add_best_known, add_generate, add_schemas
 
 if TYPE_CHECKING:
     from ..instances.instance import Instance
@@ -192,22 +188,6 @@ def _cut(instance: Instance, parts: str | None) -> Instance:
     return instance if parts is None else split_parts(instance, parse_size(parts))
 
 
-def _generate(arguments: argparse.Namespace) -> int:
-    from ..instances.suites.manifest import write_suite
-
-    require_folder(arguments.output)
-    manifest = write_suite(arguments.suite, arguments.output)
-    if arguments.json:
-        print_json(manifest)
-    else:
-        tasks = [entry.tasks for entry in manifest.instances]
-        print(
-            f"{arguments.output}: suite {manifest.suite}, {len(tasks)} instances of {min(tasks)} to "
-            f"{max(tasks)} tasks; manifest.json has their checksums"
-        )
-    return DONE
-
-
 def _solve(arguments: argparse.Namespace) -> int:
     from msgspec.structs import replace
 
@@ -280,32 +260,6 @@ def _trace(arguments: argparse.Namespace) -> int:
     else:
         print(f"{arguments.output}: {events} events; open it in Perfetto or chrome://tracing")
     return DONE
-
-
-def _pack(arguments: argparse.Namespace) -> int:
-    from ..instances.buffers import read_buffers, write_offsets
-    from ..instances.units import parse_size
-    from ..solver.packing.pack import pack
-
-    if arguments.output is not None:
-        require_place(arguments.output)
-    buffers = read_buffers(arguments.file)
-    result = pack(
-        buffers,
-        capacity=None if arguments.capacity is None else parse_size(arguments.capacity),
-        time_limit=arguments.time_limit,
-        workers=arguments.workers,
-        seed=arguments.seed,
-    )
-    if result.offsets is not None and arguments.output is not None:
-        write_offsets(buffers, result.offsets, arguments.output)
-    if arguments.json:
-        print_json(result.as_dict())
-    else:
-        print(result)
-    if result.interrupted:
-        raise KeyboardInterrupt
-    return DONE if result.offsets is not None else NO
 
 
 def _networks(arguments: argparse.Namespace) -> int:
@@ -429,17 +383,8 @@ def _parser() -> argparse.ArgumentParser:
     add_transforms(command)
     add_output(command, "INSTANCE")
 
-    command = add_command(
-        commands,
-        "generate",
-        _generate,
-        "write the instances of a suite, with a manifest and checksums",
-        "pebbler generate tiny -o tiny",
-    )
-    command.add_argument(
-        "suite", metavar="SUITE", help="papers, random, scaling, tight, tiny or transformers"
-    )
-    add_output(command, "DIR")
+    add_generate(commands)
+    add_best_known(commands)
 
     command = add_command(
         commands,
@@ -487,22 +432,7 @@ def _parser() -> argparse.ArgumentParser:
     add_measure(commands)
     add_emit(commands)
 
-    command = add_command(
-        commands,
-        "pack",
-        _pack,
-        "addresses for buffers with fixed lifetimes: the least height, or any under a capacity",
-        "pebbler pack buffers.csv --capacity 1MiB --time-limit 60s -o packed.csv",
-    )
-    command.add_argument("file", metavar="FILE.csv", help="MiniMalloc's CSV: id,lower,upper,size")
-    command.add_argument("--capacity", metavar="SIZE", help="stop at the first packing that fits")
-    command.add_argument("--time-limit", type=seconds, metavar="T", help="default: none")
-    command.add_argument("--seed", type=seed_number, default=0, metavar="N", help="default: 0")
-    add_workers(command)
-    command.add_argument(
-        "-o", "--output", type=Path, metavar="OUT.csv", help="where to write; default: nowhere"
-    )
-
+    add_pack(commands)
     add_streams(commands)
     add_frontier(commands)
     add_bench(commands)
@@ -516,6 +446,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_command(commands, "devices", _devices, "the devices", "pebbler devices --json")
     add_command(commands, "methods", _methods, "the methods", "pebbler methods")
+    add_schemas(commands)
     return parser
 
 

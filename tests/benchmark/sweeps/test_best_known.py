@@ -1,13 +1,25 @@
 from __future__ import annotations
 
-import json
+import dataclasses
+import importlib
+import sys
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from pebbler.benchmark.sweeps.best_known import Record, Registry, admit, best_known, main
+from pebbler.benchmark.sweeps.best_known import (
+    Record,
+    Registry,
+    admit,
+    admit_file,
+    best_known,
+    improve,
+    read_registry,
+)
+from pebbler.heuristics.methods import Answer, Limits, Method
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Instance
@@ -18,6 +30,7 @@ from pebbler.validate.check import check
 from pebbler.validate.schedule import Schedule
 
 EMPTY = Registry(suite="tiny")
+Toys = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -173,21 +186,6 @@ def test_a_word_above_a_schedule_falls_either_way(
         assert f"is under the wishful bound {best.makespan_ns + 1}" in caplog.text
 
 
-def test_a_contradiction_keeps_both_files(tmp_path: Path, instance: Instance, best: Schedule) -> None:
-    wrong = Bound(best.makespan_ns + 1, "wishful", True, best_bound(instance).certificate)
-    registry = admit(EMPTY, instance, bound=wrong)
-    (tmp_path / "tiny.json").write_bytes(encode(registry))
-    file = tmp_path / "s.schedule.json"
-    file.write_bytes(encode(best))
-    with pytest.raises(PebblerError, match=r"contradicts the wishful bound .* both are kept as"):
-        main(["tiny", "--folder", str(tmp_path), "--admit", str(file)])
-    assert (tmp_path / "tiny.json").read_bytes() == encode(registry)
-    kept = sorted(path.name for path in tmp_path.glob("*.contradiction.*"))
-    assert kept == [
-        f"{instance.name}.contradiction.{what}.json" for what in ("bound", "instance", "schedule")
-    ]
-
-
 def test_what_was_known_of_an_instance_that_has_changed_is_forgotten(
     instance: Instance, best: Schedule
 ) -> None:
@@ -196,51 +194,109 @@ def test_what_was_known_of_an_instance_that_has_changed_is_forgotten(
     assert only(admit(registry, changed)).makespan_ns is None
 
 
-# --- the command --------------------------------------------------------------------------------------
+# --- solving and files ---------------------------------------------------------------------------------
 
 
-def test_solving_fills_the_registry_and_a_second_time_finds_nothing_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Leave two instances of the suite `tiny`, and return their names."""
+    chosen = [m for m in members(find_suite("tiny")) if m.name in ("chain2-s0", "residual-slack-s1")]
+    monkeypatch.setattr("pebbler.benchmark.sweeps.best_known.members", lambda _: iter(chosen))
+    return [member.name for member in chosen]
+
+
+def test_solving_fills_the_registry_and_a_second_time_finds_nothing_open(few: list[str]) -> None:
+    steps = list(improve(EMPTY, ["modnn", "brute-force"], time_limit=60.0))
+    registry, result = steps[-1]
+    assert [record.instance for record in registry.records] == sorted(few)
+    assert all(record.optimal for record in registry.records)
+    assert {found.method for _, found in steps} == {"modnn", "brute-force"}
+    assert result.makespan_ns in {record.makespan_ns for record in registry.records}
+    assert list(improve(registry, ["modnn", "brute-force"])) == []
+
+
+@pytest.mark.usefixtures("few")
+def test_what_an_interrupted_method_has_found_enters(toys: Toys, swap: Method) -> None:
+    def press(instance: Instance, limits: Limits) -> Answer:
+        return dataclasses.replace(swap(instance, limits), stopped_by="interrupted")
+
+    toys(press=press)
+    steps = improve(EMPTY, ["press"])
+    registry, result = next(steps)
+    assert only(registry).makespan_ns == result.makespan_ns is not None
+    with pytest.raises(KeyboardInterrupt):
+        next(steps)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_defect_of_a_method_is_told_and_enters_nothing(
+    toys: Toys, caplog: pytest.LogCaptureFixture
 ) -> None:
-    few = [m for m in members(find_suite("tiny")) if m.name in ("chain2-s0", "residual-slack-s1")]
-    monkeypatch.setattr("pebbler.benchmark.sweeps.best_known.members", lambda _: iter(few))
-    arguments = [
-        "tiny",
-        "--folder",
-        str(tmp_path),
-        "--methods",
-        "modnn,brute-force",
-        "--time-limit",
-        "60s",
-    ]
-    main(arguments)
-    first = (tmp_path / "tiny.json").read_bytes()
-    assert [record["instance"] for record in json.loads(first)["records"]] == sorted(m.name for m in few)
-    assert all(record.optimal for record in msgspec.json.decode(first, type=Registry).records)
-    assert "brute-force" in capsys.readouterr().err
-    main(arguments)
-    assert (tmp_path / "tiny.json").read_bytes() == first
-    assert capsys.readouterr().err == ""
+    def broken(_: Instance, __: Limits) -> Answer:
+        raise RuntimeError("out of order")
+
+    toys(broken=broken)
+    results = [result for _, result in improve(EMPTY, ["broken"])]
+    assert [type(result.failure) for result in results] == [RuntimeError, RuntimeError]
+    assert caplog.text.count("this is a defect of the method: ") == 2
 
 
 def test_a_schedule_from_elsewhere_enters(tmp_path: Path, instance: Instance, best: Schedule) -> None:
     file = tmp_path / "s.schedule.json"
     file.write_bytes(encode(best))
-    main(["tiny", "--folder", str(tmp_path), "--admit", str(file)])
-    registry = msgspec.json.decode((tmp_path / "tiny.json").read_bytes(), type=Registry)
-    assert registry == admit(EMPTY, instance, schedule=best)
+    assert admit_file(EMPTY, file) == admit(EMPTY, instance, schedule=best)
     file.write_bytes(encode(msgspec.structs.replace(best, instance="another")))
     with pytest.raises(PebblerError, match="which is not in suite 'tiny'"):
-        main(["tiny", "--folder", str(tmp_path), "--admit", str(file)])
+        admit_file(EMPTY, file)
 
 
-def test_a_registry_with_a_key_twice_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The one that is shipped, and the one of a folder."""
+def test_a_known_schedule_that_is_wrong_is_refused(instance: Instance, best: Schedule) -> None:
+    registry = admit(EMPTY, instance, schedule=best)
+    wrong = msgspec.structs.replace(best, residences=best.residences[:-1])
+    record = msgspec.structs.replace(only(registry), schedule=wrong)
+    with pytest.raises(PebblerError, match="is not valid"):
+        admit(msgspec.structs.replace(registry, records=(record,)), instance)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ('{"format": "pebbler/best-known/1", "suite": "tiny", "suite": "tiny"}', "'suite' is there twice"),
+        ('{"format": "pebbler/best-known/1", "suite": "tight"}', "is of suite 'tight', not of 'tiny'"),
+        ('{"format": "pebbler/best-known/2", "suite": "tiny"}', "best-known/2"),
+        (
+            '{"format": "pebbler/best-known/1", "suite": "tiny", "records": [%s]}',
+            "is not that of its schedule",
+        ),
+    ],
+)
+def test_a_file_that_breaks_a_rule_is_refused(data: str, told: str, tmp_path: Path) -> None:
+    record = (
+        '{"instance": "x", "instance_sha256": "0", "memory_model": "paged", "makespan_ns": 3, '
+        '"lower_bound_ns": 2, "bound_by": "y", "certified": true, "schedule": null}'
+    )
+    file = tmp_path / "tiny.json"
+    file.write_text(data % record if "%s" in data else data)
+    with pytest.raises(PebblerError, match=told):
+        read_registry(file, "tiny")
+
+
+def test_a_shipped_registry_with_a_key_twice_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "best_known").mkdir()
     data = '{"format": "pebbler/best-known/1", "suite": "tiny", "suite": "tiny"}'
     (tmp_path / "best_known" / "tiny.json").write_text(data)
     monkeypatch.setattr("pebbler.benchmark.sweeps.best_known.resources.files", lambda _: tmp_path)
     with pytest.raises(PebblerError, match="'suite' is there twice"):
         best_known("tiny")
-    with pytest.raises(PebblerError, match="'suite' is there twice"):
-        main(["tiny", "--folder", str(tmp_path / "best_known")])
+
+
+# --- the old name -------------------------------------------------------------------------------------
+
+
+def test_the_old_module_works_and_names_the_new_one() -> None:
+    sys.modules.pop("pebbler.benchmark.best_known", None)
+    with pytest.warns(DeprecationWarning, match=r"is now pebbler\.benchmark\.sweeps\.best_known"):
+        old = importlib.import_module("pebbler.benchmark.best_known")
+    assert old.best_known("tiny") == best_known("tiny")

@@ -1,0 +1,201 @@
+"""The commands ``generate``, ``best-known`` and ``schemas``: suites, what is known of them, their formats."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..instances.errors import PebblerError
+from .options import Parser, add_command, add_limits, add_output, name_list, print_json, require_folder
+
+if TYPE_CHECKING:
+    from ..benchmark.sweeps.best_known import Record, Registry
+    from ..solver.result import Result
+
+_SUITES = "papers, random, scaling, tight, tiny or transformers"
+
+
+def add_generate(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add ``generate``."""
+    command = add_command(
+        commands,
+        "generate",
+        _generate,
+        "write the instances of a suite, with a manifest and checksums",
+        "pebbler generate tiny -o tiny",
+    )
+    command.add_argument("suite", metavar="SUITE", help=_SUITES)
+    add_output(command, "DIR")
+
+
+def add_best_known(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add ``best-known``."""
+    command = add_command(
+        commands,
+        "best-known",
+        _best_known,
+        "the best schedules and bounds that are known of a suite, and better ones on demand",
+        "pebbler best-known tight --methods modnn,flow --time-limit 60s -o known",
+    )
+    command.add_argument("suite", metavar="SUITE", help=_SUITES)
+    command.add_argument(
+        "--methods",
+        type=name_list,
+        default=(),
+        metavar="A,B,...",
+        help="solve with each the instances whose optimum is not known; see pebbler methods",
+    )
+    command.add_argument(
+        "--admit", nargs="+", default=[], metavar="SCHEDULE", help="schedule files to enter, before that"
+    )
+    add_limits(command, "of each method and instance")
+    command.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="where SUITE.json is or will be; it starts from what is shipped",
+    )
+
+
+def add_schemas(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add ``schemas``."""
+    command = add_command(
+        commands,
+        "schemas",
+        _schemas,
+        "print the JSON Schema of a file format, or write all",
+        "pebbler schemas -o schemas",
+    )
+    command.add_argument("name", nargs="?", metavar="NAME", help="a format, to be printed: instance, ...")
+    command.add_argument("-o", "--output", type=Path, metavar="DIR", help="where to write all")
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    from ..instances.suites.manifest import write_suite
+
+    require_folder(arguments.output)
+    manifest = write_suite(arguments.suite, arguments.output)
+    if arguments.json:
+        print_json(manifest)
+    else:
+        tasks = [entry.tasks for entry in manifest.instances]
+        print(
+            f"{arguments.output}: suite {manifest.suite}, {len(tasks)} instances of {min(tasks)} to "
+            f"{max(tasks)} tasks; manifest.json has their checksums"
+        )
+    return 0
+
+
+def _best_known(arguments: argparse.Namespace) -> int:
+    from ..benchmark.sweeps.best_known import best_known
+
+    if arguments.output is not None:
+        return _improve(arguments)
+    if arguments.methods or arguments.admit:
+        raise PebblerError("what is better is entered in a file; give its folder as -o DIR")
+    _show(best_known(arguments.suite), arguments.suite, as_json=arguments.json)
+    return 0
+
+
+def _improve(arguments: argparse.Namespace) -> int:
+    """Enter schedules and bounds into the file of a folder; what has been entered stays."""
+    from ..benchmark.comparison.contradiction import keeping
+    from ..benchmark.sweeps.best_known import admit_file, best_known, improve, read_registry
+    from ..heuristics.methods import find_method
+    from ..instances.files import write_document
+
+    def enter(registry: Registry) -> None:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        write_document(registry, file)
+
+    registry = best_known(arguments.suite)
+    for name in arguments.methods:
+        find_method(name)
+    require_folder(arguments.output)
+    file = arguments.output / f"{arguments.suite}.json"
+    if file.exists():
+        registry = read_registry(file, arguments.suite)
+    results: list[Result] = []
+    interrupted = False
+    try:
+        with keeping(arguments.output):
+            for path in arguments.admit:
+                registry = admit_file(registry, path)
+                enter(registry)
+            for better, result in improve(
+                registry,
+                arguments.methods,
+                time_limit=arguments.time_limit,
+                seed=arguments.seed,
+                workers=arguments.workers,
+                memory=arguments.memory,
+            ):
+                registry = better
+                results.append(result)
+                enter(registry)
+    except KeyboardInterrupt:
+        interrupted = True
+    enter(registry)  # where nothing was, or the signal came before it was written
+    _show(registry, str(file), as_json=arguments.json)
+    if interrupted:
+        raise KeyboardInterrupt
+    return 3 if results and all(result.failure is not None for result in results) else 0
+
+
+def _show(registry: Registry, source: str, *, as_json: bool) -> None:
+    from ..benchmark.output.table import format_table
+    from ..instances.suites.suite import find_suite, members
+
+    names = {member.name for member in members(find_suite(registry.suite))}
+    if as_json:
+        records = [record.as_dict() for record in registry.records]
+        print_json({"suite": registry.suite, "instances": len(names), "records": records})
+        return
+    if registry.records:
+        header = ("instance", "memory", "makespan", "gap", "lower bound", "bound by", "method")
+        print(format_table(header, [_row(record) for record in registry.records], "llrrrll"))
+        print("\n*: in exact arithmetic; other bounds are a solver's or a method's word\n")
+    solved = names & {record.instance for record in registry.records if record.schedule is not None}
+    optimal = names & {record.instance for record in registry.records if record.optimal}
+    told = f"{len(solved)} have a schedule, and {len(optimal)} an optimal one"
+    print(f"{source}: of {len(names)} instances {told}")
+
+
+def _row(record: Record) -> tuple[str, ...]:
+    from ..instances.units import format_time
+
+    return (
+        record.instance,
+        record.memory_model,
+        "none" if record.makespan_ns is None else format_time(record.makespan_ns),
+        "" if record.makespan_ns is None else f"{record.bound.gap(record.makespan_ns):.2%}",
+        format_time(record.lower_bound_ns),
+        record.bound_by + "*" * record.certified,
+        "" if record.schedule is None else record.schedule.method,
+    )
+
+
+def _schemas(arguments: argparse.Namespace) -> int:
+    from ..benchmark.output.table import format_table
+    from ..validate.schemas import FORMATS, schema_file, write_schemas
+
+    if arguments.output is not None:
+        if arguments.name is not None:
+            raise PebblerError("NAME is printed and -o DIR gets all schemas; give one of the two")
+        require_folder(arguments.output)
+        files = write_schemas(arguments.output)
+        if arguments.json:
+            print_json({"files": files})
+        else:
+            print(f"{arguments.output}: {', '.join(files)}")
+    elif arguments.name is not None:
+        print(schema_file(arguments.name).decode(), end="")
+    else:
+        summaries = {name: (kind.__doc__ or "").splitlines()[0] for name, kind in FORMATS.items()}
+        if arguments.json:
+            print_json({"schemas": [{"name": name, "summary": told} for name, told in summaries.items()]})
+        else:
+            print(format_table(("format", "what it is"), list(summaries.items()), "ll"))
+    return 0
