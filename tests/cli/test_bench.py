@@ -55,6 +55,13 @@ def test_results_go_where_they_are_asked_for(config: Path, elsewhere: Path) -> N
     assert (elsewhere / "elsewhere.files" / "schedules").is_dir()
 
 
+def test_a_name_that_does_not_print_is_shown_as_its_codes(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", str(config), "-o", "\x1b[31m\udcff.sqlite", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"] == r"\x1b[31m\udcff.sqlite"
+
+
 def test_budget_of_a_byte_leaves_nothing_to_run(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     workload = '[[sweep.workloads]]\nnetwork = "alexnet"\nbatch = 1\ndevice = "K40"\nbudgets = ["1"]\n'
     write_config(elsewhere, 'title = "t"\n[[sweep]]\nmethods = ["modnn"]\n' + workload)

@@ -82,6 +82,7 @@ class Form:
         """How often it is drawn: some commands take seconds where others take none."""
         slow = (
             "bench",
+            "best-known",
             "compare",
             "frontier",
             "generate",
@@ -91,6 +92,7 @@ class Form:
             "networks",
             "profile",
             "report",
+            "schemas",
         )
         return 1 if self.command in slow else 3 if self.command in ("run", "solve") else 10
 
@@ -190,6 +192,10 @@ FORMS = (
         {"--capacity": ("1kB",), "--seed": ("1",), "--workers": ("1",)},
     ),
     _form(
+        "pack {buffers} {more_buffers} --time-limit 500ms",
+        {"--capacity": ("1kB",), "--seed": ("1",), "-o": ("{out}",)},
+    ),
+    _form(
         "streams {kernels}",
         {"--device": ("k40", "{device}"), "--batch": ("4",), "--solver": ("highs", "cp-sat")},
     ),
@@ -205,6 +211,10 @@ FORMS = (
     _form("measure --stages solve,page --page {page} --out {out}", MEASURE),
     _form("measure --stages solve --out {out} --archive packed", MEASURE),
     _form("generate tiny -o {out}"),
+    _form("best-known tiny"),
+    _form("best-known tiny --admit {schedule} -o {out}", LIMITS, {"--methods": ("modnn",)}),
+    _form("schemas", {"-o": ("{out}",)}),
+    _form("schemas instance"),
     _form("networks lenet", {"--batch": ("2",)}),
     _form("devices"),
     _form("methods"),
@@ -232,6 +242,7 @@ def seeds() -> dict[str, tuple[bytes, ...]]:
         "device": (_device(),),
         "config": (CONFIG,),
         "buffers": (BUFFERS,),
+        "more_buffers": (BUFFERS,),
         "kernels": (KERNELS,),
         "records": (RECORDS,),
         "graph": (GRAPH,),

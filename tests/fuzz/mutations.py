@@ -265,6 +265,7 @@ _STRUCTURED: dict[str, Callable[[bytes, Random], bytes]] = {
     "device": _text,
     "config": _text,
     "buffers": _text,
+    "more_buffers": _text,
     "log": _log,
     "results": _table,
     "onnx": _bytes,

@@ -79,7 +79,8 @@ def draw(number: int, seed: int, kinds: Seeds) -> Input:
 
 
 def _file_name(name: str) -> str:
-    endings = {"device": ".toml", "config": ".toml", "results": ".sqlite", "buffers": ".csv", "onnx": ".onnx"}
+    endings = {"device": ".toml", "config": ".toml", "results": ".sqlite", "onnx": ".onnx"}
+    endings |= {"buffers": ".csv", "more_buffers": ".csv"}
     return name + endings.get(name, ".json")
 
 

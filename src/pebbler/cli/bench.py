@@ -6,7 +6,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from ..instances.errors import PebblerError
+from ..instances.errors import PebblerError, escaped
 from .options import Parser, add_command, add_output, positive, print_json, require_folder, require_place
 
 
@@ -71,10 +71,11 @@ def _bench(arguments: argparse.Namespace) -> int:
 
             with cluster(arguments.cluster) as (executor, lost):
                 tally = make(wanted, results, executor, lost=lost, retry=arguments.retry)
+    shown = escaped(str(path))
     if arguments.json:
-        print_json({"results": str(path), **asdict(tally)})
+        print_json({"results": shown, **asdict(tally)})
     else:
-        print(f"{path}: {tally.made} runs made, {tally.failed} of them failed; {tally.kept} were there")
+        print(f"{shown}: {tally.made} runs made, {tally.failed} of them failed; {tally.kept} were there")
     return 3 if tally.made and tally.failed == tally.made else 0
 
 
@@ -89,5 +90,6 @@ def _report(arguments: argparse.Namespace) -> int:
         names = [path.name for path in written.files]
         print_json({"runs": written.runs, "exhibits": written.exhibits, "files": names})
     else:
-        print(f"{arguments.output}: {written.runs} runs, {len(written.exhibits)} exhibits; open index.html")
+        told = f"{written.runs} runs, {len(written.exhibits)} exhibits"
+        print(f"{escaped(str(arguments.output))}: {told}; open index.html")
     return 0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..console import complain, give_up, is_of_output, prepare
-from ..instances.errors import DefectError, PebblerError
+from ..instances.errors import DefectError, PebblerError, escaped
 from ..progress import progress
 from ..statuses import INTERRUPTED
 from .bench import add_bench, add_report
@@ -139,7 +139,7 @@ def _instance(arguments: argparse.Namespace) -> int:
         print_json(figures)
     else:
         print(
-            f"{arguments.output}: {instance.name}, {len(instance.tasks)} tasks, "
+            f"{escaped(str(arguments.output))}: {instance.name}, {len(instance.tasks)} tasks, "
             f"{len(instance.blocks)} blocks, rounds {instance.rounds}, budget "
             f"{format_size(instance.budget_bytes)}, least possible {format_size(least)}"
         )
@@ -258,7 +258,7 @@ def _trace(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"events": events})
     else:
-        print(f"{arguments.output}: {events} events; open it in Perfetto or chrome://tracing")
+        print(f"{escaped(str(arguments.output))}: {events} events; open it in Perfetto or chrome://tracing")
     return DONE
 
 

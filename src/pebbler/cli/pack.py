@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..instances.errors import PebblerError
+from ..instances.errors import PebblerError, escaped
 from .options import (
     Parser,
     add_command,
@@ -167,7 +167,7 @@ def _show_all(packed: Sequence[_Packed], capacity: int | None, *, as_json: bool)
     if as_json:
         entries = [
             {
-                "file": str(one.file),
+                "file": escaped(str(one.file)),
                 "buffers": one.buffers,
                 **one.result.as_dict(),
                 "solve_seconds": one.seconds,
@@ -179,7 +179,7 @@ def _show_all(packed: Sequence[_Packed], capacity: int | None, *, as_json: bool)
     header = ("file", "buffers", "status", "height", "lower bound", "solve time")
     rows = [
         (
-            str(one.file),
+            escaped(str(one.file)),
             str(one.buffers),
             one.result.status,
             "none" if one.result.height is None else f"{one.result.height:,}",

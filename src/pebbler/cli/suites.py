@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..instances.errors import PebblerError
+from ..instances.errors import PebblerError, escaped
 from .options import Parser, add_command, add_limits, add_output, name_list, print_json, require_folder
 
 if TYPE_CHECKING:
@@ -81,10 +81,8 @@ def _generate(arguments: argparse.Namespace) -> int:
         print_json(manifest)
     else:
         tasks = [entry.tasks for entry in manifest.instances]
-        print(
-            f"{arguments.output}: suite {manifest.suite}, {len(tasks)} instances of {min(tasks)} to "
-            f"{max(tasks)} tasks; manifest.json has their checksums"
-        )
+        told = f"suite {manifest.suite}, {len(tasks)} instances of {min(tasks)} to {max(tasks)} tasks"
+        print(f"{escaped(str(arguments.output))}: {told}; manifest.json has their checksums")
     return 0
 
 
@@ -138,7 +136,7 @@ def _improve(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         interrupted = True
     enter(registry)  # where nothing was, or the signal came before it was written
-    _show(registry, str(file), as_json=arguments.json)
+    _show(registry, escaped(str(file)), as_json=arguments.json)
     if interrupted:
         raise KeyboardInterrupt
     return 3 if results and all(result.failure is not None for result in results) else 0
@@ -189,7 +187,7 @@ def _schemas(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json({"files": files})
         else:
-            print(f"{arguments.output}: {', '.join(files)}")
+            print(f"{escaped(str(arguments.output))}: {', '.join(files)}")
     elif arguments.name is not None:
         print(schema_file(arguments.name).decode(), end="")
     else:
