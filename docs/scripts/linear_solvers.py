@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -63,4 +64,5 @@ def _cell(point: Point) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python docs/scripts/linear_solvers.py", description=__doc__).parse_args()
     print(table(Workload("vgg16", 256, "k40").instance("1.05xMmin"), CHECKPOINTS, SOLVERS, LIMIT))

@@ -1,13 +1,13 @@
 """Pack MiniMalloc's benchmark files, and put the table of results into a page.
 
-Usage: ``python docs/scripts/pack_minimalloc.py FOLDER [PAGE]``.
+``python docs/scripts/pack_minimalloc.py FOLDER`` prints the table; ``--write FILE`` puts it into the page.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
-import sys
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -63,10 +63,14 @@ def _timed(buffers: Sequence[Buffer], capacity: int | None) -> tuple[PackResult,
     return result, time.perf_counter() - began
 
 
-def main(folder: str, page: str | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table, or put it into a page."""
-    publish(table(Path(folder)), None if page is None else Path(page), BEGIN, END)
+    parser = argparse.ArgumentParser(prog="python docs/scripts/pack_minimalloc.py", description=__doc__)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the benchmark's CSV files lie")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the table into")
+    options = parser.parse_args(arguments)
+    publish(table(options.folder), options.write, BEGIN, END)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -5,6 +5,7 @@ Run it from the root of the checkout: ``python docs/scripts/update_readme.py``.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import re
@@ -44,4 +45,5 @@ def update(readme: Path, images: Path) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python docs/scripts/update_readme.py", description=__doc__).parse_args()
     update(Path("README.md"), Path("docs", "images"))

@@ -1,12 +1,12 @@
 """GLP4NN's evaluation (ICPP 2018, section 4) repeated on derived kernels and the simulator.
 
-``python paper/scripts/glp4nn.py`` prints the tables of docs/papers-glp4nn.md; given the page, it
-puts them there between the marks, and the picture beside it.
+``python paper/scripts/glp4nn.py`` prints the tables of docs/papers-glp4nn.md; ``--write FILE`` puts them
+into the page, and the picture beside it.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -487,13 +487,15 @@ def _loss(speeds: Sequence[float]) -> str:
     return "missed"
 
 
-def main(page: str | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables, or put them into a page and the picture beside it."""
-    place = None if page is None else Path(page)
-    publish(tables(), place, BEGIN, END)
-    if place is not None:
-        write_atomically(place.parent / PICTURE, picture())
+    parser = argparse.ArgumentParser(prog="python paper/scripts/glp4nn.py", description=__doc__)
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the tables into")
+    page: Path | None = parser.parse_args(arguments).write
+    publish(tables(), page, BEGIN, END)
+    if page is not None:
+        write_atomically(page.parent / PICTURE, picture())
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -7,6 +7,7 @@ puts them into the page.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -29,6 +30,9 @@ from pebbler.instances.networks.zoo import find_network
 from pebbler.instances.workload import Workload
 from pebbler.solver.result import Result
 from pebbler.solver.solve import solve
+
+sys.path.append("docs/scripts")  # the script is run from the root
+
 from rules import METHODS
 
 MIB = 2**20

@@ -11,6 +11,7 @@ Run it from the root of the checkout: ``python paper/scripts/rekey.py``. A secon
 
 from __future__ import annotations
 
+import argparse
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -269,5 +270,6 @@ def files() -> Iterator[tuple[Path, Tally]]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python paper/scripts/rekey.py", description=__doc__).parse_args()
     for file, told in files():
         print(f"{file}: {told}", flush=True)

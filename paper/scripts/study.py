@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+
+sys.path.append("docs/scripts")  # the script is run from the root
 
 import core_grid
 import glp4nn as papers_glp4nn
@@ -48,10 +51,10 @@ PARTS = "parts"
 SWEEPS = ("gaps", DECISIONS, LINKED, PARTS)
 """Configurations, and the results files in ``data`` beside them."""
 
-PAPERS: dict[str, Callable[[str], None]] = {
+PAPERS: dict[str, Callable[[Sequence[str]], None]] = {
     "papers-vdnn": papers_vdnn.main,
-    "papers-modnn": lambda page: papers_modnn.main(["--write", page]),
-    "papers-layrub": lambda page: papers_layrub.main(["--write", page]),
+    "papers-modnn": papers_modnn.main,
+    "papers-layrub": papers_layrub.main,
     "papers-glp4nn": papers_glp4nn.main,
 }
 """Pages on the papers, and what computes their tables anew."""
@@ -192,7 +195,7 @@ def _study(options: argparse.Namespace) -> None:
     pages = Pages(options.docs)
     if options.papers:
         for name, computed in PAPERS.items():
-            computed(str(options.docs / f"{name}.md"))
+            computed(["--write", str(options.docs / f"{name}.md")])
         papers_vdnn_layers.main(["--write", str(options.docs / "papers-vdnn.md")])
     what = plan(options.folder) if options.quick is None else quick_plan(options.folder, options.quick)
     if not options.no_runs:

@@ -1,12 +1,12 @@
 """vDNN's evaluation (MICRO 2016, section V) repeated on the cost model.
 
-``python paper/scripts/vdnn.py`` prints the tables of docs/papers-vdnn.md; given the page, it puts
-them there between the marks.
+``python paper/scripts/vdnn.py`` prints the tables of docs/papers-vdnn.md; ``--write FILE`` puts them into
+the page.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -320,10 +320,13 @@ def _gib(size: int) -> str:
     return f"{size / _GIB:.2f}"
 
 
-def main(page: str | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables, or put them into a page."""
-    publish(tables(), None if page is None else Path(page), BEGIN, END)
+    parser = argparse.ArgumentParser(prog="python paper/scripts/vdnn.py", description=__doc__)
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the tables into")
+    options = parser.parse_args(arguments)
+    publish(tables(), options.write, BEGIN, END)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

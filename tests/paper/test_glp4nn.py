@@ -64,10 +64,10 @@ def test_the_script_puts_tables_and_picture_in_place(
     page, picture = tmp_path / "page.md", tmp_path / PICTURE
     picture.parent.mkdir()
     page.write_text(f"before\n{BEGIN}old\n{END}after\n", encoding="utf-8")
-    papers_glp4nn.main(str(page))
+    papers_glp4nn.main(["--write", str(page)])
     assert page.read_text(encoding="utf-8") == f"before\n{BEGIN}new\n{END}after\n"
     assert picture.read_bytes() == b"png"
-    papers_glp4nn.main()
+    papers_glp4nn.main([])
     assert capsys.readouterr().out == "new\n"
 
 

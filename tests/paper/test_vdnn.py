@@ -31,9 +31,9 @@ def test_the_script_puts_the_tables_into_a_page(
     monkeypatch.setattr(papers_vdnn, "tables", lambda: tables)
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}old\n{END}after\n", encoding="utf-8")
-    papers_vdnn.main(str(page))
+    papers_vdnn.main(["--write", str(page)])
     assert page.read_text(encoding="utf-8") == f"before\n{BEGIN}{tables}{END}after\n"
-    papers_vdnn.main()
+    papers_vdnn.main([])
     assert capsys.readouterr().out == tables
 
 
