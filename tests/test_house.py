@@ -14,7 +14,6 @@ import networkx as nx
 import pytest
 
 import pebbler
-from pebbler.heuristics import methods
 
 FLOORS = ["instances", "validate", "heuristics", "solver", "benchmark"]
 NOT_OURS = {".git", ".venv", ".hypothesis", "build", "dist", "pebbler-out", "__pycache__"}
@@ -188,18 +187,6 @@ def test_public_names_are_the_same_for_type_checkers_and_at_run_time(root: Path)
     for name in declared:
         assert getattr(pebbler, name).__name__ == name
     assert set(dir(pebbler)) == {*declared, "__version__"}
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/own-heuristic.md"])
-def test_examples_in_the_documentation_run(
-    root: Path, page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(methods, "_methods", {info.name: info for info in pebbler.list_methods()})
-    examples = re.findall(r"```python\n(.*?)```", (root / page).read_text(encoding="utf-8"), re.DOTALL)
-    assert examples
-    for example in examples:
-        exec(example, {})
-        assert re.search("feasible|optimal", capsys.readouterr().out)
 
 
 def test_no_file_names_a_place_on_somebodys_machine(root: Path) -> None:

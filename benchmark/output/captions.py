@@ -19,6 +19,7 @@ def caption(subject: str, made: Iterable[str]) -> str:
     subject
         What the limits are said of, without a full stop.
     made
-        As `made_here`, or `origins` for stored runs, tell it.
+        As `made_here`, or `origins` for stored runs, tell it; where it is empty, nothing is said of it.
     """
-    return f"{subject}: {MODEL_LIMITS}. {'; '.join(made)}."
+    told = "; ".join(made)
+    return f"{subject}: {MODEL_LIMITS}." + (f" {told}." if told else "")

@@ -70,7 +70,7 @@ class _Span(NamedTuple):
     name: str
 
 
-def timeline(instance: Instance, schedule: Schedule, made: str) -> bytes:
+def timeline(instance: Instance, schedule: Schedule, made: str | None = None) -> bytes:
     """Draw one round of a schedule, as PNG: the streams as bars above the memory in use.
 
     Of several GPUs, those of the first, and the host's cores.
@@ -80,7 +80,7 @@ def timeline(instance: Instance, schedule: Schedule, made: str) -> bytes:
     instance, schedule
         The schedule and what it is for.
     made
-        When, where and with what it was found.
+        When, where and with what it was found; by default the picture does not say it.
     """
     unit, scale = time_unit(schedule.makespan_ns)
     if instance.cluster is not UNSET:
@@ -369,10 +369,11 @@ def _reason(row: Row) -> str:
 # --- shared -------------------------------------------------------------------------------------------
 
 
-def _conditions(instance: Instance, memory: str, made: str) -> str:
+def _conditions(instance: Instance, memory: str, made: str | None) -> str:
     graph = instance.made_from.graph
     words = [f"graph {graph}"] if graph else []
-    return caption("; ".join([*words, f"{instance.engines} copies", f"{memory} memory"]), [made])
+    subject = "; ".join([*words, f"{instance.engines} copies", f"{memory} memory"])
+    return caption(subject, [] if made is None else [made])
 
 
 def _legend(axes: Axes) -> None:

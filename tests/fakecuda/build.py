@@ -7,13 +7,13 @@ of the real ones.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -108,5 +108,7 @@ def _run(*command: str | Path) -> None:
 
 
 if __name__ == "__main__":
-    built = build(Path(tempfile.mkdtemp()))
-    shutil.copytree(built, sys.argv[1], dirs_exist_ok=True)
+    parser = argparse.ArgumentParser(prog="python tests/fakecuda/build.py", description=__doc__)
+    parser.add_argument("folder", metavar="FOLDER", help="where the libraries go")
+    folder = parser.parse_args().folder
+    shutil.copytree(build(Path(tempfile.mkdtemp())), folder, dirs_exist_ok=True)

@@ -46,6 +46,12 @@ def test_a_timeline_shows_what_each_stream_does(tight: Instance, swap: Method) -
         assert pixels(picture, colour) > LEGEND, colour
 
 
+def test_a_timeline_need_not_say_how_it_was_made(chain: Instance, keep: Method) -> None:
+    told, silent = timeline(chain, schedule_by(keep, chain), MADE), timeline(chain, schedule_by(keep, chain))
+    assert pixels(silent, FORWARD) > LEGEND
+    assert silent != told
+
+
 def test_a_timeline_without_copies_shows_none(chain: Instance, keep: Method) -> None:
     picture = timeline(chain, schedule_by(keep, chain), MADE)
     assert pixels(picture, FORWARD) > LEGEND
