@@ -31,7 +31,7 @@ import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -133,7 +133,8 @@ def test_blocks_of_a_page_run(page: str, folder: Path) -> None:
         where = f"{page}:{block.line}"
         if block.language == "python":
             code = compile(block.text, where, "exec")
-            _require_names(block.text, where)
+            tree = ast.parse(block.text)
+            _require_calls(tree, _imported(tree), where)
             if block.runs() and "file" not in block.marks:
                 printed = _executed(code, namespace)
         elif block.language == "sh":
@@ -146,7 +147,7 @@ def test_blocks_of_a_page_run(page: str, folder: Path) -> None:
 
 
 def _executed(code: CodeType, namespace: dict[str, Any]) -> str:
-    """Execute Python, and return what it prints: of each method that it registers, that it finds a schedule."""
+    """Execute Python, and return what it prints; methods that it registers have to find schedules."""
     known = {info.name for info in pebbler.list_methods()}
     with redirect_stdout(io.StringIO()) as output:
         exec(code, namespace)
@@ -165,7 +166,7 @@ def _commands(text: str) -> Iterator[list[str]]:
             if word != "&&":
                 command.append(word)
             elif command:
-                yield [re.sub(r"^(.*/bin/)?(python(?=3$))?3?", r"\2", command[0]), *command[1:]]
+                yield [Path(command[0]).name.removesuffix("3"), *command[1:]]
                 command = []
 
 
@@ -251,34 +252,46 @@ def _untimed(printed: str) -> list[list[str]]:
     return [re.sub(r"[\d.]+ s$", "", line).split() for line in printed.splitlines()]
 
 
-def _require_names(code: str, where: str) -> None:
-    """What code takes from pebbler exists, and its calls of that give arguments that there are."""
-    tree = ast.parse(code)
-    names: dict[str, Any] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "pebbler":
-            for alias in node.names:
-                names[alias.asname or alias.name] = getattr(import_module(node.module), alias.name)
+def _imported(tree: ast.AST) -> dict[str, Any]:
+    """What code imports from pebbler, by its names there."""
+    return {
+        alias.asname or alias.name: getattr(import_module(node.module), alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("pebbler")
+        for alias in node.names
+    }
+
+
+def _require_calls(tree: ast.AST, names: dict[str, Any], where: str) -> None:
+    """Calls of what has these names, and of methods of an object just made, give arguments that there are."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        own: list[None] = []
-        function = node.func
-        if isinstance(function, ast.Name) and function.id in names:
-            called = names[function.id]
-        elif isinstance(function, ast.Attribute) and isinstance(function.value, ast.Call):
-            made = function.value.func  # such as Workload(...).instance(...)
-            if not (isinstance(made, ast.Name) and inspect.isclass(names.get(made.id))):
-                continue
-            called, own = getattr(names[made.id], function.attr), [None]
-        else:
+        called, own = _called_by(node, names)
+        if called is None:
             continue
+        keywords = {word.arg: None for word in node.keywords if word.arg}
+        signature = inspect.signature(called)
         try:
-            inspect.signature(called).bind(
-                *own, *(None for _ in node.args), **{word.arg: None for word in node.keywords if word.arg}
-            )
+            if any(isinstance(word, ast.Constant) and word.value is ... for word in node.args):
+                signature.bind_partial(**keywords)
+            else:
+                signature.bind(*own, *node.args, **keywords)
         except TypeError as error:
             pytest.fail(f"{where}: {ast.unparse(node)}: {error}")
+
+
+def _called_by(node: ast.Call, names: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """What a call calls, and what it is called on; None where that is none of the names' business."""
+    function = node.func
+    if isinstance(function, ast.Name):
+        return names.get(function.id), []
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Call):
+        made = function.value.func  # such as Workload(...).instance(...)
+        kind = names.get(made.id) if isinstance(made, ast.Name) else None
+        if inspect.isclass(kind):
+            return getattr(kind, function.attr), [kind]
+    return None, []
 
 
 # --- what the text names ------------------------------------------------------------------------------
@@ -318,6 +331,15 @@ def test_commands_in_the_text_have_the_options_that_it_names(page: str) -> None:
         command, rest = named
         unknown = set(OPTION.findall(rest)) - set(OPTION.findall(_help(*command)))
         assert not unknown, f"{page}: {shlex.join(command)} has no {sorted(unknown)}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_calls_in_the_text_have_arguments_that_there_are(page: str) -> None:
+    names = {name: getattr(pebbler, name) for name in dir(pebbler)}
+    for span in _spans(page):
+        if re.match(r"\w+\(", span):
+            with suppress(SyntaxError):
+                _require_calls(ast.parse(span), names, page)
 
 
 @pytest.mark.parametrize("page", PAGES)
