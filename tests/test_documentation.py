@@ -166,7 +166,8 @@ def _commands(text: str) -> Iterator[list[str]]:
             if word != "&&":
                 command.append(word)
             elif command:
-                yield [Path(command[0]).name.removesuffix("3"), *command[1:]]
+                name = Path(command[0]).name
+                yield ["python" if name == "python3" else name, *command[1:]]
                 command = []
 
 

@@ -94,15 +94,7 @@ def measure(suite: str, name: str) -> list[Use]:
     uses = []
     with tempfile.TemporaryDirectory() as folder:
         for step in _STEPS:
-            command = [
-                sys.executable,
-                __file__,
-                "--step",
-                step,
-                suite,
-                name,
-                folder,
-            ]
+            command = [sys.executable, __file__, "--step", step, suite, name, folder]
             done = subprocess.run(command, capture_output=True, check=True)
             uses.append(msgspec.json.decode(done.stdout, type=Use))
     return uses
