@@ -1,4 +1,4 @@
-"""Seeds in chunks, of which the tests take one, and `.ci/long` all."""
+"""Seeds of which the tests take a few, and `.ci/long` all."""
 
 from __future__ import annotations
 
@@ -11,3 +11,11 @@ def chunks(seeds: range) -> list[Any]:
     """The beginnings of chunks of seeds, as parameters of a test; those after the first are slow."""
     first, *others = seeds
     return [first, *(pytest.param(seed, marks=pytest.mark.slow) for seed in others)]
+
+
+def sampled(few: range, seeds: range) -> list[Any]:
+    """A few seeds, and all in chunks as long as their step; as parameters of a test, the chunks are slow."""
+    return [
+        few,
+        *(pytest.param(range(first, first + seeds.step), marks=pytest.mark.slow) for first in seeds),
+    ]

@@ -26,6 +26,9 @@ methods = ["modnn", "vdnn-all-m", "vdnn-all-p", "brute-force"]
 """
 """Twelve runs; on each instance, some methods have a schedule and some have none."""
 
+FEWER = SMALL.replace("twelve", "eight").replace("s?", "s[01]")
+"""Eight of them, for tests in which each run has a process of its own."""
+
 ABOUT = About(
     problem="net/1/K40/50%",
     problem_sha256="0" * 64,

@@ -38,10 +38,10 @@ def large() -> Instance:
 )
 def test_a_rule_gives_up_at_its_limit(large: Instance, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "LEAST", 0.0)
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(OutOfTime, match="time limit"):
         find_method(rule).call(large, Limits(time_limit=0.05))
-    assert time.monotonic() - began < 2.0
+    assert time.process_time() - began < 2.0
     assert find_method(rule).call(large, Limits(time_limit=600)).schedule is not None
 
 

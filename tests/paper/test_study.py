@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+import study
 from inventory import inventory, rows, tally
 from pages import Pages
 from pebbler.benchmark.sweeps.config import jobs
 from pebbler.benchmark.sweeps.results import read_latest
 from study import SWEEPS, facts, findings, main, plan
 from text import inventory_table, results, write_page
+
+from ..benchmark.swept import Here
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +32,12 @@ def pages(root: Path) -> Pages:
 
 @pytest.fixture(scope="module")
 def quick(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a quick study."""
+    """The folder of a quick study, whose runs are made in this process."""
     folder = tmp_path_factory.mktemp("study")
     places = ["--folder", str(root / "paper"), "--docs", str(root / "docs")]
-    main([*places, "--quick", str(folder), "--jobs", "2"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "ThreadPoolExecutor", lambda _: Here())
+        main([*places, "--quick", str(folder), "--jobs", "2"])
     return folder
 
 

@@ -225,7 +225,8 @@ def _damage(instance: Instance, schedule: Schedule, rng: Random) -> set[str]:
     return kinds
 
 
-def main() -> None:
+def main() -> int:
+    """Print the study; the exit status is 1 where checker and replay contradict each other."""
     parser = argparse.ArgumentParser(description="Print the mutation study of the checker as Markdown.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--per-kind", type=int, default=200)
@@ -247,7 +248,8 @@ def main() -> None:
     )
     for mutation, rule in FORM.items():
         print(f"- {mutation.__name__.replace('_', ' ')} *: {rule}.")
+    return int(bool(study.contradictions or walk.contradictions))
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -8,18 +8,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from pebbler.benchmark.sweeps.results import Results
-from pebbler.benchmark.sweeps.runner import make
 from pebbler.cli.main import main
 
 from ...solver.processes import alive, eventually
-from ..swept import files, finish, jobs_of, outcomes, stopped, write_config
+from ..swept import FEWER, files, finish, jobs_of, outcomes, stopped, swept, write_config
 
 pytest.importorskip("distributed")
 
@@ -77,34 +74,29 @@ def started(config: Path, results: Path, cluster: Cluster) -> subprocess.Popen[s
         text=True,
     )
     assert process.stderr is not None
-    assert any(line.startswith("3 of 12") for line in process.stderr)
+    assert any(line.startswith("3 of 8") for line in process.stderr)
     return process
 
 
-def test_sweep_with_a_killed_worker_equals_one_here(cluster: Cluster, tmp_path: Path) -> None:
-    config = write_config(tmp_path)
-    there, here = tmp_path / "there.sqlite", tmp_path / "here.sqlite"
+def test_sweep_outlives_a_worker_and_tells_of_a_lost_scheduler(cluster: Cluster, tmp_path: Path) -> None:
+    """With a killed worker it equals one here; without a scheduler, what is made stays."""
+    here, config = swept(tmp_path, FEWER), write_config(tmp_path, FEWER)
+    there, short = tmp_path / "there.sqlite", tmp_path / "short.sqlite"
     with started(config, there, cluster) as process:
         lost = cluster.workers[0].pid
         os.kill(lost, signal.SIGKILL)
         output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
-    assert json.loads(output) == {"results": str(there), "kept": 0, "made": 12, "failed": 0}
+    assert json.loads(output) == {"results": str(there), "kept": 0, "made": 8, "failed": 0}
     assert eventually(lambda: not alive(lost))
-    with Results(here, write=True) as results:
-        make(jobs_of(config), results, ThreadPoolExecutor(1))
     assert outcomes(there) == outcomes(here)
     assert files(there) == files(here)
-
-
-def test_lost_scheduler_is_told_and_what_is_made_stays(cluster: Cluster, tmp_path: Path) -> None:
-    results = tmp_path / "there.sqlite"
-    with started(write_config(tmp_path), results, cluster) as process:
+    with started(config, short, cluster) as process:
         os.kill(cluster.scheduler.pid, signal.SIGKILL)
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 2
     assert errors.splitlines()[-1].startswith("pebbler: the workers were lost; what is entered stays")
-    assert 3 <= len(outcomes(results)) < 12
+    assert 3 <= len(outcomes(short)) < 8
 
 
 LARGE = """

@@ -32,7 +32,7 @@ from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
 
-from ...samples import chunks
+from ...samples import sampled
 
 
 def chain(budget: int) -> Instance:
@@ -128,10 +128,10 @@ def test_a_guide_is_translated_from_plan_to_plan() -> None:
     assert back.returning == []
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 40, 20)))
-def test_the_search_meets_exhaustive_search(first: int) -> None:
+@pytest.mark.parametrize("seeds", sampled(range(14, 18), range(0, 40, 20)))
+def test_the_search_meets_exhaustive_search(seeds: range) -> None:
     solved = met = again = 0
-    for seed in range(first, first + 20):
+    for seed in seeds:
         instance = recomputing(seed)
         try:
             optimum = brute_force(instance, "divisible", most_states=5_000)
@@ -149,7 +149,7 @@ def test_the_search_meets_exhaustive_search(first: int) -> None:
         solved += 1
         met += schedule.makespan_ns == optimum.makespan_ns
         again += bool(plan_of(optimum))
-    assert solved >= 12
+    assert solved >= 0.6 * len(seeds)
     assert met >= 0.9 * solved
     assert again >= 1
 

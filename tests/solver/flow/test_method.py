@@ -24,7 +24,7 @@ from pebbler.solver.result import Status
 from pebbler.solver.solve import solve
 from pebbler.validate.check import check
 
-from ...samples import chunks
+from ...samples import sampled
 
 
 def test_gaps_are_stays_that_can_be_evicted() -> None:
@@ -76,10 +76,10 @@ def test_a_guide_holds_prefetches_until_flow_begins_them() -> None:
     assert [hold_of[gap] for gap in guide.returning] == guide.holds
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 36, 12)))
-def test_flow_is_between_its_bound_and_brute_force(first: int) -> None:
+@pytest.mark.parametrize("seeds", sampled(range(6), range(0, 36, 12)))
+def test_flow_is_between_its_bound_and_brute_force(seeds: range) -> None:
     solved = optimal = 0
-    for seed in range(first, first + 12):
+    for seed in seeds:
         instance = tiny_instance(seed)
         if any(task.recomputable for task in instance.tasks):
             continue
@@ -96,7 +96,7 @@ def test_flow_is_between_its_bound_and_brute_force(first: int) -> None:
         assert answer.lower_bound_ns <= best.makespan_ns <= answer.schedule.makespan_ns
         solved += 1
         optimal += best.makespan_ns == answer.schedule.makespan_ns
-    assert solved >= 5
+    assert solved >= 5 * len(seeds) / 12
     assert optimal >= 0.9 * solved
 
 
@@ -109,8 +109,9 @@ def test_paged_vgg16_is_solved_to_optimality() -> None:
     assert result.certified
 
 
-def test_the_same_bytes_twice() -> None:
-    instance = Workload("alexnet", 128, "k40").instance("75%")
+@pytest.mark.parametrize("budget", ["90%", pytest.param("75%", marks=pytest.mark.slow)])
+def test_the_same_bytes_twice(budget: str) -> None:
+    instance = Workload("alexnet", 128, "k40").instance(budget)
     first, second = (flow(instance, Limits()).schedule for _ in range(2))
     assert first is not None
     assert second is not None
@@ -147,7 +148,7 @@ def test_two_workers_search_beside_the_model() -> None:
     instance = Workload("vgg16", 256, "k40").instance("1.05xMmin")
     told: list[tuple[int | None, int | None]] = []
     result = solve(
-        instance, "flow", memory="paged", time_limit=10, workers=2, on_better=lambda *best: told.append(best)
+        instance, "flow", memory="paged", time_limit=5, workers=2, on_better=lambda *best: told.append(best)
     )
     makespans = [makespan for makespan, _ in told if makespan is not None]
     assert makespans == sorted(makespans, reverse=True)

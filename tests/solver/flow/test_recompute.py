@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Literal
 
 import pytest
@@ -122,20 +123,26 @@ def test_a_solution_decides_what_runs_again_and_what_is_copied() -> None:
     assert plans >= 4
 
 
+def pages_of_parts(count: int) -> Iterable[Instance]:
+    return map(page_sized, in_parts_too(count))
+
+
 @pytest.mark.parametrize(
     ("instances", "memory"),
     [
-        (map(recomputing, range(15)), "contiguous"),
-        pytest.param(map(recomputing, range(15, 30)), "contiguous", marks=pytest.mark.slow),
-        (map(page_sized, in_parts_too(15)), "paged"),
+        (partial(map, recomputing, range(8)), "contiguous"),
+        pytest.param(partial(map, recomputing, range(15)), "contiguous", marks=pytest.mark.slow),
+        pytest.param(partial(map, recomputing, range(15, 30)), "contiguous", marks=pytest.mark.slow),
+        (partial(pages_of_parts, 15), "paged"),
     ],
-    ids=["first", "more", "in parts"],
+    ids=["few", "first", "more", "in parts"],
 )
 def test_the_method_is_between_its_bound_and_exhaustive_search(
-    instances: Iterable[Instance], memory: Literal["contiguous", "paged"]
+    instances: Callable[[], Iterable[Instance]], memory: Literal["contiguous", "paged"]
 ) -> None:
-    solved = met = 0
-    for instance in instances:
+    solved = met = count = 0
+    for instance in instances():
+        count += 1
         try:
             best = optimum(instance)
         except TimeoutError:
@@ -151,7 +158,7 @@ def test_the_method_is_between_its_bound_and_exhaustive_search(
             assert answer.schedule.makespan_ns >= best
             solved += 1
             met += answer.schedule.makespan_ns == best
-    assert solved >= 9
+    assert solved >= 0.6 * count
     assert met >= 0.9 * solved
 
 
@@ -170,10 +177,11 @@ def test_vgg16_is_faster_with_second_runs_than_any_schedule_without() -> None:
     assert bound.lower_bound_ns <= schedule.makespan_ns < alone.lower_bound_ns
 
 
-def test_without_transfers_only_what_must_be_is_copied_and_nothing_is_claimed() -> None:
+@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(16), marks=pytest.mark.slow)])
+def test_without_transfers_only_what_must_be_is_copied_and_nothing_is_claimed(seeds: range) -> None:
     """The bound of recomputation alone does not hold for the instance; copies that it asks for are made."""
     found = 0
-    for instance in map(recomputing, range(16)):
+    for instance in map(recomputing, seeds):
         result = solve(instance, "flow-recompute", time_limit=1, without=("transfers",))
         if result.schedule is None:
             continue
@@ -183,7 +191,7 @@ def test_without_transfers_only_what_must_be_is_copied_and_nothing_is_claimed() 
             if operation.block is not None and operation.kind != "move":
                 block = instance.blocks[operation.block]
                 assert block.finally_ == "host" if operation.kind == "offload" else block.initially == "host"
-    assert found >= 4
+    assert found >= len(seeds) / 4
 
 
 def test_the_bound_of_the_command_covers_recomputation() -> None:

@@ -26,7 +26,7 @@ from pebbler.validate.bounds.arguments import least_times
 from pebbler.validate.schedule import Schedule
 from pebbler.validate.simulate import simulate
 
-from ...samples import chunks
+from ...samples import sampled
 
 DATA = Path(__file__).parent / "data"
 
@@ -73,10 +73,10 @@ def idle_ns(instance: Instance, schedule: Schedule, begin: int) -> int:
     return schedule.makespan_ns - begin - sum(busy.values())
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 120, 12)))
-def test_no_schedule_passes_a_window_faster(first: int) -> None:
+@pytest.mark.parametrize("seeds", sampled(range(5), range(0, 120, 12)))
+def test_no_schedule_passes_a_window_faster(seeds: range) -> None:
     windows = waits = idle = 0
-    for seed in range(first, first + 12):
+    for seed in seeds:
         instance = tiny_instance(seed)
         if any(task.recomputable for task in instance.tasks):
             continue
@@ -102,9 +102,9 @@ def test_no_schedule_passes_a_window_faster(first: int) -> None:
             assert plain is not None
             assert with_windows is not None
             assert plain.lower_bound_ns <= with_windows.lower_bound_ns <= schedule.makespan_ns
-    assert windows > 20
-    assert waits > 40
-    assert idle > 20
+    assert windows > 20 * len(seeds) / 12
+    assert waits > 40 * len(seeds) / 12
+    assert idle > 20 * len(seeds) / 12
 
 
 def test_the_longest_window_is_flow_on_every_task() -> None:

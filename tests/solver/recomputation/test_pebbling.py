@@ -102,17 +102,17 @@ def wide(blocks: int) -> Instance:
 
 def test_the_clock_is_looked_at_within_a_state() -> None:
     """One state can have more successors than there is time for."""
-    began = time.monotonic()
-    found = pebble(wide(60), deadline=began + 0.5)
+    began = time.process_time()
+    found = pebble(wide(60), deadline=time.monotonic() + 0.5)
     assert found.runs is None
-    assert time.monotonic() - began < 3.0
+    assert time.process_time() - began < 3.0
 
 
 def test_states_that_wait_count_as_well() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     found = pebble(wide(60), most_states=2_000)
     assert found.runs is None
-    assert time.monotonic() - began < 10.0
+    assert time.process_time() - began < 10.0
 
 
 def test_what_stays_is_found_without_recursion() -> None:

@@ -35,6 +35,10 @@ OTHERS = {
 }
 """Networks with what those have not, and batches: transposed convolutions, maps, crops, pairs."""
 LARGER = ("caffenet:size=67", "googlenet:size=64", "convnext_t:size=32")
+FIRST = {"lenet"}
+EVEN = {(1.0, "contiguous"), (1.5, "paged")}
+"""Factors of the least budget and memories for every network; the first is tried under the others, too."""
+SLOW = pytest.mark.slow
 ALWAYS = {"modnn", "local-search"}
 """Methods that find a schedule at every budget down to the least one."""
 
@@ -57,9 +61,15 @@ def executed(instance: Instance, schedule: Schedule) -> Trial:
     return trial
 
 
-@pytest.mark.parametrize("memory", ["contiguous", "paged"])
-@pytest.mark.parametrize("factor", [1.0, 1.5])
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    ("name", "factor", "memory"),
+    [
+        pytest.param(name, factor, memory, marks=[] if name in FIRST or (factor, memory) in EVEN else SLOW)
+        for name in SMALL
+        for factor in (1.0, 1.5)
+        for memory in ("contiguous", "paged")
+    ],
+)
 def test_the_schedule_of_every_method_computes_what_no_budget_does(
     name: str, factor: float, memory: str
 ) -> None:
