@@ -65,11 +65,11 @@ COMMANDS = (
 )
 
 
-def study(folder: Path, runs: int, seed: int) -> Iterator[Output]:
+def study(folder: Path, runs: int, seed: int, commands: Sequence[str] = COMMANDS) -> Iterator[Output]:
     """Run the commands in turn, with drawn arguments."""
     rng = Random(seed)
     for i in range(runs):
-        command = COMMANDS[i % len(COMMANDS)]
+        command = commands[i % len(commands)]
         arguments = (*arguments_of(command, rng), "--json")
         done = subprocess.run([*PEBBLER, *arguments], cwd=folder, capture_output=True, text=True)
         yield Output(command, arguments, done.returncode, fault_of(done))

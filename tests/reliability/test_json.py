@@ -10,13 +10,16 @@ import pytest
 from .interrupts import prepare
 from .json_runs import COMMANDS, fault_of, study
 
+A_SOLVER_EACH = ("solve cp-sat", "bound", "compare", "pack", "streams")
 
-def test_outputs_of_commands_with_solvers_parse(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize("commands", [A_SOLVER_EACH, pytest.param(COMMANDS, marks=pytest.mark.slow)])
+def test_outputs_of_commands_with_solvers_parse(commands: tuple[str, ...], tmp_path: Path) -> None:
     prepare(tmp_path, ("vgg16.instance.json", "lenet.instance.json", "again.instance.json", "buffers.csv"))
-    found = [*study(tmp_path, len(COMMANDS), seed=1)]
-    assert [output.command for output in found] == [*COMMANDS]
-    assert [output.fault for output in found] == [""] * len(COMMANDS)
-    assert sum(output.status == 0 for output in found) >= len(COMMANDS) // 2
+    found = [*study(tmp_path, len(commands), 1, commands)]
+    assert [output.command for output in found] == [*commands]
+    assert [output.fault for output in found] == [""] * len(commands)
+    assert sum(output.status == 0 for output in found) >= len(commands) // 2
 
 
 @pytest.mark.parametrize(
