@@ -39,7 +39,7 @@ def test_sigterm_is_handled_alike(folder: Path) -> None:
     assert (found.signal, found.status, found.faults) == ("SIGTERM", 143, ())
 
 
-@pytest.mark.parametrize("apart", [0.0, 0.1])
+@pytest.mark.parametrize("apart", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 def test_a_second_ctrl_c_gives_no_traceback(folder: Path, apart: float) -> None:
     signals = [signal.SIGINT, signal.SIGINT]
     found = interrupt(of(folder, "solve --method flow"), 4.0, signals, apart, allowed=SLACK)

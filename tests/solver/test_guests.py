@@ -233,7 +233,11 @@ def test_guests_leave_the_other_rows_and_the_output_right(
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
-    ("method", "status"), [("keeps", 0), ("spoils", 1), ("raises", 3), ("dies", 3), ("negative", 3)]
+    ("method", "status"),
+    [
+        *(("keeps", 0), ("spoils", 1), ("dies", 3)),
+        *(pytest.param(name, 3, marks=pytest.mark.slow) for name in ("raises", "negative")),
+    ],
 )
 def test_a_defect_has_another_status_than_no_schedule(
     method: str, status: int, chain: Instance, tmp_path: Path, capfd: pytest.CaptureFixture[str]
