@@ -212,7 +212,8 @@ class _Model:
     # --- variables --------------------------------------------------------------------------------
 
     def time(self, name: str) -> cp_model.IntVar:
-        """An instant."""
+        """An instant; wherever one is made, the time limit is looked at."""
+        self.require_time()
         return self.cp.new_int_var(0, self.horizon, name)
 
     def require_time(self, seconds: float = 0.0) -> None:
