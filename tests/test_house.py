@@ -138,6 +138,12 @@ def test_a_long_module_says_why_it_is_long(root: Path) -> None:
     assert [file for file, doc in docs.items() if "It is long because" not in doc] == []
 
 
+def test_the_page_on_the_code_names_every_room(root: Path) -> None:
+    text = (root / "docs" / "code.md").read_text(encoding="utf-8")
+    rooms = {file.parent.relative_to(root).as_posix() for file in library(root)}
+    assert {room for room in rooms if f"`{room}/`" not in text} == set()
+
+
 def test_scripts_that_write_pages_are_no_part_of_the_library(root: Path) -> None:
     scripts = [*(root / "docs" / "scripts").glob("*.py"), *(root / "paper" / "scripts").glob("*.py")]
     stems = {script.stem for script in scripts}
