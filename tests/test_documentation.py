@@ -25,6 +25,7 @@ import runpy
 import shlex
 import shutil
 import sqlite3
+import subprocess
 import sys
 import textwrap
 import tomllib
@@ -205,6 +206,10 @@ def _read(words: Sequence[str], where: str) -> str:
 
 def _called(words: Sequence[str]) -> tuple[object, str, str]:
     """Exit status, output and errors of pebbler or of a script, called as from the root of the checkout."""
+    if words[0] == "python" and words[1] == "-m" and words[2].startswith("pebbler"):
+        # what is a whole program has signals and an end of its own
+        done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
     with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
         try:
             if words[0] == "pebbler":
