@@ -39,10 +39,11 @@ def test_another_process_draws_the_same() -> None:
 
 
 def test_it_begins_with_the_first_and_this_one_with_the_last() -> None:
+    before = children()  # of other tests, which wait for more work
     with drawer(5) as other:
         assert other is not None
         other.result(60)
-        (helper,) = children()
+        (helper,) = set(children()) - set(before)
         found = dict(drawn(evaluated("__import__('os').getpid()", "__import__('os').getpid() * -1"), other))
     assert found == {Path("0"): helper, Path("1"): -os.getpid()}
 
@@ -63,9 +64,10 @@ def test_what_it_has_not_drawn_when_it_ends_is_drawn_here() -> None:
 
 
 def test_it_ends_with_the_block_whatever_it_is_at() -> None:
+    before = children()  # of other tests, which wait for more work
     with drawer(5):
-        assert len(children()) == 1
-    assert children() == []
+        assert len(set(children()) - set(before)) == 1
+    assert set(children()) <= set(before)
 
 
 def test_few_pictures_and_one_core_need_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
