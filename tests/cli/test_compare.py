@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -40,6 +41,22 @@ def test_the_text_fits_the_line_with_every_figure(
         assert re.search(rf"(^|\s){re.escape(figure)}(\s|$)", printed), figure
     assert "no place for block 'D'" in " ".join(printed.split())
     assert "\x1b" not in printed
+
+
+def test_folders_that_do_not_print_are_escaped_and_quoted_for_a_shell(
+    file: Path, toys: Toys, keep: Method, swap: Method, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toys(keep=keep, swap=swap)
+    folder = "\x1b[31m it's \udcff"
+    assert main(["compare", str(file), "--out", folder]) == 0
+    printed, _, told = capsys.readouterr().out.partition("\nnext:\n")
+    assert r"\x1b[31m it's \udcff" in printed
+    assert all(line.isprintable() for line in [*printed.splitlines(), *told.splitlines()])
+    command = told.replace(" \\\n", " ").splitlines()[0]
+    words = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True
+    ).stdout
+    assert os.fsdecode(words.split(b"\0")[2]).startswith(folder)
 
 
 def test_what_comes_next_are_true_commands(

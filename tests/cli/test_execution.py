@@ -203,6 +203,19 @@ def test_from_a_profile_to_predicted_against_measured(network: str, capsys: Outp
     assert found["measured_ns"] > 0
 
 
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    "command",
+    [("emit", "i.json", "s.json"), ("profile", "lenet", "--batch", "1", "--backend", "cpu", "--repeat", "1")],
+)
+def test_names_of_output_files_are_printed_escaped(capsys: Output, command: tuple[str, ...]) -> None:
+    name = "\x1b[31m\udcff"
+    for as_json in ([], ["--json"]):
+        assert main([*command, "-o", name, *as_json]) == 0
+        assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
+    assert Path(name).stat().st_size > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

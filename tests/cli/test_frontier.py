@@ -37,8 +37,14 @@ def test_over_budgets_of_a_network(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_over_budgets_of_a_file(tight: Instance, capsys: pytest.CaptureFixture[str]) -> None:
     write_instance(tight, "tight.instance.json")
-    assert main(["frontier", "tight.instance.json", "--method", "modnn", "--spacing", "even", "-o", "."]) == 0
-    assert "chain-b4, modnn, contiguous memory" in capsys.readouterr().out
+    assert (
+        main(["frontier", "tight.instance.json", "--method", "modnn", "--spacing", "even", "-o", "\x1b[31m"])
+        == 0
+    )
+    printed = capsys.readouterr().out
+    assert "chain-b4, modnn, contiguous memory" in printed
+    assert r"\x1b[31m" in printed
+    assert "\x1b" not in printed
 
 
 def test_over_batches(capsys: pytest.CaptureFixture[str]) -> None:

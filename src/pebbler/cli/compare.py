@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..instances.errors import escaped
 from .gpus import GPU_OPTIONS, add_gpus, gpu_instances
 from .options import (
     WORKLOAD_OPTIONS,
@@ -96,7 +98,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         print_json(comparison.as_dict())
     else:
         print(comparison)
-        print(f"files:        {len(files)} in {arguments.out}")
+        print(f"files:        {len(files)} in {escaped(str(arguments.out))}")
         for path in files:
             print(f"              {path.name}")
         commands = next_commands(comparison, arguments.out)
@@ -139,10 +141,21 @@ def next_commands(comparison: Comparison, folder: Path) -> list[list[str]]:
     return commands
 
 
+def _quoted(word: str) -> str:
+    """Quote a word for a shell; one with characters that do not print is written as bash's ``$'...'``."""
+    if word.isprintable():
+        return shlex.quote(word)
+    plain = (
+        chr(byte) if 0x20 <= byte < 0x7F and byte not in b"'\\" else f"\\x{byte:02x}"
+        for byte in os.fsencode(word)
+    )
+    return f"$'{''.join(plain)}'"
+
+
 def in_lines(words: list[str], width: int) -> str:
     """Write a command for a shell, in several lines where it needs them; options keep values."""
     parts: list[str] = []
-    for word in map(shlex.quote, words):
+    for word in map(_quoted, words):
         if parts and parts[-1].startswith("-") and " " not in parts[-1]:
             parts[-1] += f" {word}"
         else:

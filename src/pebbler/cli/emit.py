@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..instances.errors import escaped
 from .options import Parser, add_command, add_file, add_output, print_json, require_one_gpu, require_place
 
 
@@ -41,9 +42,10 @@ def _emit(arguments: argparse.Namespace) -> int:
         return 1
     text = emit(instance, schedule, rebuild(instance))
     write_atomically(arguments.output, text.encode())
+    written = escaped(str(arguments.output))
     if arguments.json:
         lines = len(text.splitlines())
-        print_json({"script": str(arguments.output), "operations": len(schedule.operations), "lines": lines})
+        print_json({"script": written, "operations": len(schedule.operations), "lines": lines})
     else:
-        print(f"wrote {arguments.output}: {len(schedule.operations)} operations")
+        print(f"wrote {written}: {len(schedule.operations)} operations")
     return 0

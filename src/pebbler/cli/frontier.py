@@ -6,7 +6,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from ..instances.errors import PebblerError
+from ..instances.errors import PebblerError, escaped
 from .options import (
     WORKLOAD_OPTIONS,
     Parser,
@@ -132,7 +132,11 @@ def _over_budget(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(frontiers[0] if len(methods) == 1 else {"frontiers": frontiers})
     else:
-        print(*frontiers, f"files: {arguments.output}", sep="\n" if len(frontiers) == 1 else "\n\n")
+        print(
+            *frontiers,
+            f"files: {escaped(str(arguments.output))}",
+            sep="\n" if len(frontiers) == 1 else "\n\n",
+        )
     points = [point for found in frontiers for point in found.points]
     if any(point.makespan_ns is not None for point in points):
         return 0

@@ -17,7 +17,7 @@ from ..benchmark.gpu.study import (
     STAGES,
     Study,
 )
-from ..instances.errors import PebblerError
+from ..instances.errors import PebblerError, escaped
 from ..validate.execution.cuda.providers import PROVIDERS
 from .options import (
     Parser,
@@ -259,10 +259,10 @@ def _tell(arguments: argparse.Namespace, outcome: Outcome, archive: Path) -> Non
         f"{len(outcome.skipped)} skipped",
         f"{len(outcome.left)} left for the next time",
     )
-    print(f"{arguments.out}: {', '.join(counts)}")
+    print(f"{escaped(str(arguments.out))}: {', '.join(counts)}")
     for name, wrong in outcome.failed.items():
         print(f"failed: {name}: {wrong}")
     for reason in dict.fromkeys(outcome.skipped.values()):
         print(f"skipped: {reason}")
     if packed is not None:
-        print(f"{archive}: {format_size(packed)}, all of it")
+        print(f"{escaped(str(archive))}: {format_size(packed)}, all of it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from ..instances.errors import escaped
 from ..validate.execution.backends import BACKENDS
 from ..validate.execution.cuda.providers import PROVIDERS
 from .options import (
@@ -106,7 +107,7 @@ def _profile(arguments: argparse.Namespace) -> int:
         )
     else:
         print(
-            f"{arguments.output}: {found.network} on {found.machine.device}, {_extent(found)}, "
+            f"{escaped(str(arguments.output))}: {found.network} on {found.machine.device}, {_extent(found)}, "
             f"{len(found.copies)} sizes of copies; "
             f"not measured: {len(found.meta['not_measured'])} algorithms, "
             f"not deterministic: {len(found.meta['not_deterministic'])}"
