@@ -37,22 +37,33 @@ _JOIN_SECONDS = 10.0
 
 
 class CpuEvent:
-    """An event of the CPU backend."""
+    """An event of the CPU backend.
+
+    Each wait is on a lock of its own, which a signal may interrupt anywhere. An event of `threading` would
+    take a common lock again after its wait, and an interrupt there releases what another thread holds.
+    """
 
     def __init__(self) -> None:
-        self.reached = threading.Event()
         self.failure: DeviceError | None = None
+        self._reached = False
+        self._waiting: list[threading.Lock] = []
         self._time_ns = 0
 
     def reach(self, failure: DeviceError | None) -> None:
         """Note the time and the failure of the stream so far."""
         self._time_ns = time.perf_counter_ns()
         self.failure = failure
-        self.reached.set()
+        self._reached = True
+        while self._waiting:
+            self._waiting.pop().release()
 
     def synchronize(self) -> None:
         """See `Event`."""
-        self.reached.wait()
+        turn = threading.Lock()
+        turn.acquire()
+        self._waiting.append(turn)
+        if not self._reached:  # else nobody may be there any more to release it
+            turn.acquire()
         if self.failure is not None:
             raise self.failure
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -99,6 +100,41 @@ def test_events_have_times_on_one_clock(backend: CpuBackend) -> None:
     end.synchronize()
     assert 2_000_000 <= middle.since_ns(start) <= end.since_ns(start)
     assert start.since_ns(end) == -end.since_ns(start)
+
+
+class Interrupted(BaseException):
+    """What a signal raises."""
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_wait_may_be_interrupted_at_every_line(backend: CpuBackend) -> None:
+    stream = backend.stream("compute")
+    lines = interrupted = 0
+
+    def trace(_: FrameType, kind: str, __: object) -> object:
+        nonlocal lines
+        if kind == "line":
+            lines -= 1
+            if lines == 0:
+                raise Interrupted
+        return trace
+
+    for count in range(1, 100):
+        stream.pause(1_000_000)
+        event, lines = stream.record(), count
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            event.synchronize()
+        except Interrupted:
+            interrupted += 1
+        finally:
+            sys.settrace(before)
+        assert stream.thread.is_alive()
+        stream.record().synchronize()  # others are not held up
+        if interrupted < count:
+            break
+    assert 3 <= interrupted < 99
 
 
 def test_pages_are_mapped_one_after_the_other_wherever_they_are(backend: CpuBackend) -> None:
