@@ -118,15 +118,16 @@ def _vgg(net: NetworkBuilder, groups: Sequence[int], size: int = 224, dense: int
     _classifier(net, vgg_trunk(net, net.input(3, size, size), groups), (dense, dense, 1000))
 
 
-def _googlenet(bvlc: bool, net: NetworkBuilder, size: int = 224) -> None:
-    """BVLC's has local response normalisation and two auxiliary classifiers."""
+def _googlenet(bvlc: bool, net: NetworkBuilder, size: int = 224, lrn: bool = False) -> None:
+    """BVLC's has local response normalisation and two auxiliary classifiers; `lrn` adds the former alone."""
+    lrn = lrn or bvlc
     x = net.conv("conv1", net.input(3, size, size), 64, 7, stride=2, pad=3, relu=True)
     x = net.maxpool("pool1", x, 3, stride=2, ceil=True)
-    if bvlc:
+    if lrn:
         x = net.lrn("norm1", x)
     x = net.conv("conv2_reduce", x, 64, 1, relu=True)
     x = net.conv("conv2", x, 192, 3, pad=1, relu=True)
-    if bvlc:
+    if lrn:
         x = net.lrn("norm2", x)
     x = net.maxpool("pool2", x, 3, stride=2, ceil=True)
     x = _inception(net, "3a", x, 64, (96, 128), (16, 32), 32)
@@ -207,7 +208,7 @@ CLASSIC: dict[str, Entry] = {
         partial(_googlenet, False),
         128,
         "Szegedy et al. 2015; without LRN and auxiliary heads, as in soumith/convnet-benchmarks",
-        _SIZED,
+        {**_SIZED, "lrn": flag},
     ),
     "googlenet_bvlc": Entry(
         partial(_googlenet, True),

@@ -15,7 +15,10 @@ _INFERRED = f"{_LAYRUB}; its split into blocks is inferred"
 _WIDE = "Zagoruyko and Komodakis 2016, without dropout"
 
 
-def _resnet(net: NetworkBuilder, blocks: Sequence[int], basic: bool = False, size: int = 224) -> None:
+def _resnet(
+    net: NetworkBuilder, blocks: Sequence[int], basic: bool = False, size: int = 224, stride_3x3: bool = False
+) -> None:
+    """ResNet v1; with `stride_3x3` a bottleneck's stride is on its 3x3 convolution, as in Torch."""
     x = _conv_bn(net, "conv1", net.input(3, size, size), 64, 7, stride=2, relu=True)
     x = net.maxpool("pool1", x, 3, stride=2, ceil=True)
     channels = 64
@@ -31,12 +34,35 @@ def _resnet(net: NetworkBuilder, blocks: Sequence[int], basic: bool = False, siz
                 x = _conv_bn(net, f"{name}_conv1", x, width, 3, stride=stride, relu=True)
                 x = _conv_bn(net, f"{name}_conv2", x, wide, 3)
             else:
-                x = _conv_bn(net, f"{name}_conv1", x, width, 1, stride=stride, relu=True)
-                x = _conv_bn(net, f"{name}_conv2", x, width, 3, relu=True)
+                first, second = (1, stride) if stride_3x3 else (stride, 1)
+                x = _conv_bn(net, f"{name}_conv1", x, width, 1, stride=first, relu=True)
+                x = _conv_bn(net, f"{name}_conv2", x, width, 3, stride=second, relu=True)
                 x = _conv_bn(net, f"{name}_conv3", x, wide, 1)
             x = net.add(f"{name}_add", shortcut, x, relu=True)
             channels = wide
     x = net.avgpool("pool5", x)
+    net.softmax("loss", net.fc("fc1000", x, 1000))
+
+
+def _preactivated_resnet(net: NetworkBuilder, blocks: Sequence[int], size: int = 224) -> None:
+    """Bottlenecks behind their batch norms, the stride on the 3x3 convolution.
+
+    The first block of a stage normalises before its shortcut branches off, other blocks after that; the first
+    block of all does not normalise again.
+    """
+    x = _conv_bn(net, "conv1", net.input(3, size, size), 64, 7, stride=2, relu=True)
+    x = net.maxpool("pool1", x, 3, stride=2, ceil=True)
+    for stage, (count, width) in enumerate(zip(blocks, (64, 128, 256, 512), strict=True), start=2):
+        for index in range(1, count + 1):
+            name = f"res{stage}_{index}"
+            stride = 2 if stage > 2 and index == 1 else 1
+            y = x if stage == 2 and index == 1 else net.bn(f"{name}_bn", x, relu=True)
+            if index == 1:
+                x = net.conv(f"{name}_proj", y, 4 * width, 1, stride=stride, bias=False)
+            y = _conv_bn(net, f"{name}_conv1", y, width, 1, relu=True)
+            y = _conv_bn(net, f"{name}_conv2", y, width, 3, stride=stride, relu=True)
+            x = net.add(f"{name}_add", x, net.conv(f"{name}_conv3", y, 4 * width, 1, bias=False))
+    x = net.avgpool("pool5", net.bn("bn5", x, relu=True))
     net.softmax("loss", net.fc("fc1000", x, 1000))
 
 
@@ -113,7 +139,8 @@ _COUNTS = {"blocks": counts(4)}
 
 
 def _resnet_entry(blocks: Sequence[int], batch: int, source: str, *, basic: bool = False) -> Entry:
-    return Entry(partial(_resnet, blocks=blocks, basic=basic), batch, source, _SIZED)
+    parameters = _SIZED if basic else {**_SIZED, "stride_3x3": flag}
+    return Entry(partial(_resnet, blocks=blocks, basic=basic), batch, source, parameters)
 
 
 def _wide_entry(depth: int, width: int, source: str) -> Entry:
@@ -126,13 +153,21 @@ RESIDUAL: dict[str, Entry] = {
     "resnet50": _resnet_entry((3, 4, 6, 3), 32, _RESNET),
     "resnet101": _resnet_entry((3, 4, 23, 3), 32, _RESNET),
     "resnet152": _resnet_entry((3, 8, 36, 3), 256, _RESNET),
+    "resnet200": Entry(
+        partial(_preactivated_resnet, blocks=(3, 24, 36, 3)),
+        32,
+        "He et al. 2016, Identity Mappings; as in facebook/fb.resnet.torch, models/preresnet.lua",
+        _SIZED,
+    ),
     "resnet302": _resnet_entry((3, 15, 79, 3), 32, _INFERRED),
     "resnet695": _resnet_entry((3, 37, 188, 3), 32, _INFERRED),
     "resnet1001": _resnet_entry((3, 57, 270, 3), 32, _LAYRUB),
     "resnet1172": _resnet_entry((3, 64, 320, 3), 32, _LAYRUB),
     "resnet1304": _resnet_entry((3, 71, 357, 3), 32, _LAYRUB),
     "resnet1517": _resnet_entry((3, 83, 416, 3), 32, _LAYRUB),
-    "resnet": Entry(_resnet, 32, _RESNET, {**_COUNTS, "basic": flag, **_SIZED}, ("blocks",)),
+    "resnet": Entry(
+        _resnet, 32, _RESNET, {**_COUNTS, "basic": flag, **_SIZED, "stride_3x3": flag}, ("blocks",)
+    ),
     "resnet56": Entry(
         _cifar_resnet,
         256,

@@ -41,6 +41,7 @@ def test_packaged_devices_are_those_of_the_papers_and_newer_ones():
         ("TitanX", 2015, 12),
         ("TitanZ", 2014, 6),
         ("P100", 2016, 12),
+        ("TitanXPascal", 2016, 12),
         ("TitanXp", 2017, 12),
         ("V100", 2017, 16),
         ("A100", 2020, 40),
@@ -50,7 +51,13 @@ def test_packaged_devices_are_those_of_the_papers_and_newer_ones():
 
 def test_peaks_are_cores_times_two_times_a_clock():
     """Cores of a multiprocessor and a clock in MHz, from the product pages."""
-    cores = {"K40": (192, 745), "TitanX": (128, 1075), "TitanZ": (192, 705), "TitanXp": (128, 1582)}
+    cores = {
+        "K40": (192, 745),
+        "TitanX": (128, 1075),
+        "TitanZ": (192, 705),
+        "TitanXPascal": (128, 1531),
+        "TitanXp": (128, 1582),
+    }
     for name, (width, clock) in cores.items():
         device = find_device(name)
         assert device.peak_flops == pytest.approx(device.multiprocessors * width * 2e6 * clock, rel=1e-3)

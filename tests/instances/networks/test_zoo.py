@@ -22,6 +22,8 @@ from pebbler.instances.networks.zoo import UNAVAILABLE, find_network, list_netwo
         ("resnet50", 25_557_032),
         ("resnet101", 44_549_160),
         ("resnet152", 60_192_808),
+        ("resnet152:stride_3x3=1", 60_192_808),
+        ("googlenet:lrn=1", 6_998_552),
         ("siamese", 431_102),
         ("alexnet_caffe", 60_965_224),
         ("caffenet", 60_965_224),
@@ -134,6 +136,15 @@ def test_bottlenecks_stride_on_their_first_convolution():
     network = find_network("resnet50")
     assert [network[f"res3_1_conv{index}"].stride for index in (1, 2, 3)] == [2, 1, 1]
     assert network["res3_1_proj"].stride == 2
+
+
+def test_preactivated_bottlenecks_branch_after_their_norm_only_at_the_start_of_a_stage():
+    network = find_network("resnet200")
+    assert sum(layer.kind == "add" for layer in network.layers) == 3 + 24 + 36 + 3
+    assert network["res3_1_proj"].inputs == network["res3_1_conv1"].inputs == ("res3_1_bn",)
+    assert network["res3_2_add"].inputs[0] == "res3_1_add"
+    assert network["res2_1_conv1"].inputs == ("pool1",)
+    assert network["res4_1_conv2"].stride == network["res4_1_proj"].stride == 2
 
 
 def test_generic_specifications_are_the_named_networks():

@@ -1,0 +1,256 @@
+"""Published timings of GPUs, and what they are matched with here: a layer's shapes, or a network of the zoo.
+
+``python docs/scripts/timings.py`` prints how many rows of each file are matched. The files and their traps
+are described in ``docs/data/timings/README.md``. A row whose match is not sure is not used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+from pebbler.instances.devices.roofline import Convolution, Pass
+
+DATA = Path("docs/data/timings")
+Source = Literal["DeepBench", "cnn-benchmarks", "convnet-benchmarks"]
+
+DEVICES = {
+    "TitanX": "TitanX",
+    "TitanX_Pascal": "TitanXPascal",
+    "TitanXp": "TitanXp",
+    "P100": "P100",
+    "V100": "V100",
+    "GeForce GTX TITAN X": "TitanX",
+    "TITAN X": "TitanXPascal",
+    "Tesla K40c": "K40",
+}
+"""Our name of a GPU that a file names."""
+LIBRARIES = {
+    "4": "4",
+    "4007": "4",
+    "5": "5.1",
+    "5005": "5.0",
+    "5105": "5.1",
+    "5110": "5.1",
+    "6.0.21": "6",
+    "7.6.2.24": "7",
+}
+"""Our name of a version of cuDNN that a file names; 5 is DeepBench's, which has algorithms of 5.1."""
+NETWORKS = {
+    "alexnet": "alexnet_caffe:size=224",
+    "googlenet-v1": "googlenet:lrn=1",
+    "resnet-18": "resnet18",
+    "resnet-34": "resnet34",
+    "resnet-50": "resnet50:stride_3x3=1",
+    "resnet-101": "resnet101:stride_3x3=1",
+    "resnet-152": "resnet152:stride_3x3=1",
+    "resnet-200": "resnet200",
+    "vgg-16": "vgg16",
+    "vgg-19": "vgg19",
+    "vgg16": "vgg16",
+    "vgg19": "vgg19",
+}
+"""Networks of cnn-benchmarks; inception.torch has 204 channels where GoogLeNet has 208, and 1008 classes."""
+CONVNETS = {
+    "AlexNet": "alexnet",
+    "GoogleNet": "googlenet",
+    "OverFeat[fast]": "overfeat",
+    "VGG Model-A": "vgg:groups=1-1-2-2-2",
+}
+"""Networks of convnet-benchmarks."""
+_PASSES: Mapping[Pass, str] = {
+    "FP": "forward_ms",
+    "BP1": "backward_data_ms",
+    "BP2": "backward_filter_ms",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A matrix product: `rows` x `depth` times `depth` x `columns`."""
+
+    rows: int
+    columns: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTiming:
+    """Measured time of a single convolution or matrix product.
+
+    Attributes
+    ----------
+    device
+        Name as `find_device` takes it.
+    cudnn
+        Version of the library; empty for a matrix product, which is cuBLAS's.
+    shape
+        What was computed.
+    which
+        The pass; a matrix product is always forward.
+    ms
+        Milliseconds.
+    algorithm
+        The forward algorithm of cuDNN, where it is named.
+    """
+
+    device: str
+    cudnn: str
+    shape: Convolution | Product
+    which: Pass
+    ms: float
+    algorithm: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What kind of a layer it is, by which tables are divided."""
+        if isinstance(self.shape, Product):
+            return "few columns" if self.shape.columns <= FEW_COLUMNS else "product"
+        kernel = self.shape.kernel_h, self.shape.kernel_w, self.shape.stride
+        return {(1, 1, 1): "1x1", (3, 3, 1): "3x3"}.get(kernel, "other")
+
+
+FEW_COLUMNS = 64
+"""A matrix product with up to so many columns is one tile wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkTiming:
+    """Measured times of a whole network without its loss, the median of what was published.
+
+    Attributes
+    ----------
+    device
+        Name as `find_device` takes it.
+    cudnn
+        Version of the library.
+    source
+        Who measured.
+    network
+        Specification as `find_network` takes it.
+    batch
+        Images.
+    image_gradient
+        Whether the gradient of the image was computed, too.
+    forward_ms, backward_ms
+        Milliseconds.
+    """
+
+    device: str
+    cudnn: str
+    source: Source
+    network: str
+    batch: int
+    image_gradient: bool
+    forward_ms: float
+    backward_ms: float
+
+
+def layers(folder: Path = DATA) -> list[LayerTiming]:
+    """Return the single layers in single precision that are matched."""
+    return [*_convolutions(folder), *_products(folder)]
+
+
+def networks(folder: Path = DATA) -> list[NetworkTiming]:
+    """Return the whole networks that are matched; measurements of the same are one."""
+    return [*_cnn_benchmarks(folder), *_convnet_benchmarks(folder)]
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _convolutions(folder: Path) -> Iterator[LayerTiming]:
+    for row in _rows(folder / "deepbench_convolutions.csv"):
+        if row["precision"] != "fp32" or row["gpu"] not in DEVICES:
+            continue
+        conv = _convolution(row)
+        for which, column in _PASSES.items():
+            if not row[column].startswith("N/A"):
+                yield LayerTiming(
+                    device=DEVICES[row["gpu"]],
+                    cudnn=LIBRARIES[row["cudnn"]],
+                    shape=conv,
+                    which=which,
+                    ms=float(row[column]),
+                    algorithm=_algorithm(row["forward_algorithm"]) if which == "FP" else "",
+                )
+
+
+def _convolution(row: Mapping[str, str]) -> Convolution:
+    size = {name: int(row[name]) for name in ("width", "height", "filter_w", "filter_h", "pad_w", "stride_w")}
+    stride, pad = size["stride_w"], size["pad_w"]
+    if (stride, pad) != (int(row["stride_h"]), int(row["pad_h"])):
+        raise ValueError(f"stride or padding differ between the directions: {dict(row)}")
+    return Convolution(
+        batch=int(row["batch"]),
+        in_channels=int(row["channels"]),
+        out_channels=int(row["filters"]),
+        in_height=size["height"],
+        in_width=size["width"],
+        out_height=(size["height"] + 2 * pad - size["filter_h"]) // stride + 1,
+        out_width=(size["width"] + 2 * pad - size["filter_w"]) // stride + 1,
+        kernel_h=size["filter_h"],
+        kernel_w=size["filter_w"],
+        stride=stride,
+        pad=pad,
+    )
+
+
+def _algorithm(text: str) -> str:
+    """Mend a word that the source has cut."""
+    return "IMPLICIT_PRECOMP_GEMM" if text == "LICIT_PRECOMP_GEMM" else text
+
+
+def _products(folder: Path) -> Iterator[LayerTiming]:
+    for row in _rows(folder / "deepbench_gemm.csv"):
+        if row["precision"] == "fp32" and row["gpu"] in DEVICES:
+            shape = Product(rows=int(row["m"]), columns=int(row["n"]), depth=int(row["k"]))
+            yield LayerTiming(DEVICES[row["gpu"]], "", shape, "FP", float(row["ms"]))
+
+
+def _cnn_benchmarks(folder: Path) -> Iterator[NetworkTiming]:
+    found: dict[tuple[str, str, str, int], list[tuple[float, float]]] = defaultdict(list)
+    for row in _rows(folder / "cnn_benchmarks.csv"):
+        network = NETWORKS.get(row["network"].lower())
+        if network is not None and row["gpu"] in DEVICES and row["cudnn"] in LIBRARIES:
+            key = DEVICES[row["gpu"]], LIBRARIES[row["cudnn"]], network, int(row["batch"])
+            found[key].append((float(row["forward_ms"]), float(row["backward_ms"])))
+    for (device, cudnn, network, batch), times in found.items():
+        forward, backward = (median(column) for column in zip(*times, strict=True))
+        yield NetworkTiming(device, cudnn, "cnn-benchmarks", network, batch, True, forward, backward)
+
+
+def _convnet_benchmarks(folder: Path) -> Iterator[NetworkTiming]:
+    for row in _rows(folder / "convnet_benchmarks.csv"):
+        yield NetworkTiming(
+            device=DEVICES[row["gpu"]],
+            cudnn=LIBRARIES[row["cudnn"]],
+            source="convnet-benchmarks",
+            network=CONVNETS[row["network"]],
+            batch=int(row["batch"]),
+            image_gradient=False,
+            forward_ms=float(row["forward_ms"]),
+            backward_ms=float(row["gradient_input_ms"]) + float(row["gradient_parameters_ms"]),
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print how many timings of each device are matched."""
+    argparse.ArgumentParser(description=main.__doc__).parse_args(arguments)
+    for what, found in (("layers", layers()), ("networks", networks())):
+        counts = Counter((timing.device, timing.cudnn) for timing in found)
+        for (device, cudnn), count in counts.items():
+            library = f"cuDNN {cudnn}" if cudnn else "cuBLAS"
+            print(f"{device}, {library}: {count} {what}")
+
+
+if __name__ == "__main__":
+    main()
