@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ..errors import PebblerError
 from ..files import read_toml
 from ..units import LARGEST
 
 Direction = Literal["offload", "prefetch"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+"""Of a matrix product: the numbers that it multiplies; it adds them up in single precision."""
+Architecture = Literal[
+    "kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna3"
+]
 
+_TENSOR_PEAKS = ("tf32_flops", "fp16_flops", "bf16_flops")
 _WHOLE = ("year", "multiprocessors", "memory_bytes", "launch_ns")
-_RATES = ("peak_flops", "bandwidth", "offload_bandwidth", "prefetch_bandwidth")
+_RATES = ("peak_flops", *_TENSOR_PEAKS, "bandwidth", "offload_bandwidth", "prefetch_bandwidth")
 _SHARES = ("convolution_efficiency", "gemm_efficiency", "bandwidth_efficiency")
 _FIGURES = (*_WHOLE, *_RATES, *_SHARES)
+_OPTIONAL = {"architecture", *_TENSOR_PEAKS}
 
 _RANGES = {_WHOLE: (1, LARGEST), _RATES: (1, 1e21), _SHARES: (1e-6, 1)}
 """Least and greatest values; the greatest rate is a thousand times that of the largest machines of today."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """A GPU and its link to the host.
 
@@ -33,12 +41,17 @@ class Device:
     ----------
     name, title, aliases
         How it is asked for, its full name, other names that find it.
+    architecture
+        Of the GPU; None: unknown, as in files of one's own that leave it out.
     year
         Of its introduction.
     multiprocessors
         Number of streaming multiprocessors.
     peak_flops
         Single-precision operations a second, a multiply-add counted as two.
+    tf32_flops, fp16_flops, bf16_flops
+        The same on tensor cores, of dense products of TF32, half precision and bfloat16 that are added up
+        in single precision; None: the hardware has none.
     convolution_efficiency, gemm_efficiency
         Share of the peak that an implicit GEMM convolution and a large matrix product reach.
     bandwidth, bandwidth_efficiency
@@ -56,9 +69,13 @@ class Device:
     name: str
     title: str
     aliases: tuple[str, ...]
+    architecture: Architecture | None = None
     year: int
     multiprocessors: int
     peak_flops: float
+    tf32_flops: float | None = None
+    fp16_flops: float | None = None
+    bf16_flops: float | None = None
     convolution_efficiency: float
     gemm_efficiency: float
     bandwidth: float
@@ -68,6 +85,11 @@ class Device:
     prefetch_bandwidth: float
     launch_ns: int
     sources: tuple[tuple[str, str], ...] = field(compare=False, repr=False)
+
+    def peak(self, precision: Precision) -> float:
+        """Operations a second of products in a precision: of single precision where nothing is faster."""
+        tensor_cores = {"tf32": self.tf32_flops, "fp16": self.fp16_flops, "bf16": self.bf16_flops}
+        return tensor_cores.get(precision) or self.peak_flops
 
     def copy_ns(self, bytes: int, direction: Direction) -> int:  # noqa: A002
         """Time of a copy between device and host: bytes over the link's bandwidth, to the nearest ns."""
@@ -141,17 +163,20 @@ def _devices(tables: dict[str, Any], where: str) -> tuple[Device, ...]:
 
 
 def _device(name: str, table: Any, where: str) -> Device:
-    _require_keys(table, {"title", "aliases", *_FIGURES}, where)
-    title, aliases = table["title"], table["aliases"]
+    _require_keys(table, {"title", "aliases", "architecture", *_FIGURES}, where, _OPTIONAL)
+    title, aliases, architecture = table["title"], table["aliases"], table.get("architecture")
     if not (name and name.isprintable()):
         raise PebblerError(f"{where}: the name is empty or has characters that do not print; give another")
     if not isinstance(title, str):
         raise PebblerError(f"{where}: 'title' is {title!r}; write a string")
     if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
         raise PebblerError(f"{where}: 'aliases' is {aliases!r}; write a list of strings")
+    if architecture is not None and architecture not in get_args(Architecture):
+        known = ", ".join(get_args(Architecture))
+        raise PebblerError(f"{where}: 'architecture' is {architecture!r}; write one of {known}")
     figures: dict[str, Any] = {}
     sources = []
-    for key in _FIGURES:
+    for key in (key for key in _FIGURES if key in table):
         entry = table[key]
         _require_keys(entry, {"value", "source"}, f"{where[:-1]}.{key}]")
         _require_value(key, entry["value"], where)
@@ -159,15 +184,22 @@ def _device(name: str, table: Any, where: str) -> Device:
             raise PebblerError(f"{where}: the source of '{key}' is {entry['source']!r}; write a string")
         figures[key] = entry["value"]
         sources.append((key, entry["source"]))
-    return Device(name=name, title=title, aliases=tuple(aliases), **figures, sources=tuple(sources))
+    return Device(
+        name=name,
+        title=title,
+        aliases=tuple(aliases),
+        architecture=architecture,
+        **figures,
+        sources=tuple(sources),
+    )
 
 
-def _require_keys(table: Any, wanted: set[str], where: str) -> None:
+def _require_keys(table: Any, wanted: set[str], where: str, optional: AbstractSet[str] = frozenset()) -> None:
     if not isinstance(table, dict):
         raise PebblerError(f"{where}: it is {table!r}; write a table with {', '.join(sorted(wanted))}")
     if unknown := sorted(set(table) - wanted):
         raise PebblerError(f"{where}: unknown key '{unknown[0]}'; it takes {', '.join(sorted(wanted))}")
-    if missing := sorted(wanted - set(table)):
+    if missing := sorted(wanted - optional - set(table)):
         raise PebblerError(f"{where}: key '{missing[0]}' is missing; add it")
 
 

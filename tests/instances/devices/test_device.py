@@ -19,6 +19,8 @@ FIGURES = {
     "launch_ns",
 }
 
+TENSOR_PEAKS = {"tf32_flops", "fp16_flops", "bf16_flops"}
+
 
 @pytest.fixture
 def k40_file(tmp_path):
@@ -65,8 +67,23 @@ def test_peaks_are_cores_times_two_times_a_clock():
 
 @pytest.mark.parametrize("device", list_devices(), ids=lambda device: device.name)
 def test_every_figure_has_a_source(device):
-    assert {key for key, _ in device.sources} == FIGURES
+    given = {key for key in TENSOR_PEAKS if getattr(device, key) is not None}
+    assert {key for key, _ in device.sources} == FIGURES | given
     assert all(len(source) > 10 for _, source in device.sources)
+
+
+def test_tensor_cores_came_with_volta_and_tf32_and_bfloat16_with_ampere():
+    for device in list_devices():
+        given = {key for key in TENSOR_PEAKS if getattr(device, key) is not None}
+        expected = {"kepler": set(), "maxwell": set(), "pascal": set(), "volta": {"fp16_flops"}}
+        assert given == expected.get(device.architecture, TENSOR_PEAKS), device.name
+
+
+def test_the_peak_of_a_precision_is_that_of_single_precision_where_nothing_is_faster():
+    k40, v100, a100 = map(find_device, ("K40", "V100", "A100"))
+    assert [k40.peak(precision) for precision in ("fp32", "tf32", "fp16", "bf16")] == 4 * [4.29e12]
+    assert [v100.peak(precision) for precision in ("fp32", "fp16", "bf16")] == [15.7e12, 125e12, 15.7e12]
+    assert [a100.peak(precision) for precision in ("fp32", "tf32", "bf16")] == [19.5e12, 156e12, 312e12]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +136,16 @@ def test_own_file_equals_the_packaged_device(k40_file):
     assert hash(device) == hash(find_device("K40"))
 
 
+def test_architecture_and_tensor_peaks_may_be_left_out_or_given(k40_file):
+    without = read_device(k40_file('architecture = "kepler"\n', ""))
+    assert without.architecture is None
+    assert without.bf16_flops is None
+    mine = "[K40.bf16_flops]\nvalue = 9e12\nsource = 'mine'\n\n[K40.bandwidth]"
+    given = read_device(k40_file("[K40.bandwidth]", mine))
+    assert (given.architecture, given.peak("bf16"), given.peak("fp16")) == ("kepler", 9e12, 4.29e12)
+    assert ("bf16_flops", "mine") in given.sources
+
+
 def test_devices_are_frozen():
     with pytest.raises(AttributeError):
         find_device("K40").memory_bytes = 1  # type: ignore[misc]
@@ -138,6 +165,22 @@ def test_devices_are_frozen():
         ("value = 288_000_000_000", "value = nan", r"'bandwidth' is nan; write a number above 0"),
         ('aliases = ["K40c", "K40m", "Tesla K40"]', "", r"key 'aliases' is missing"),
         ('aliases = ["K40c", "K40m", "Tesla K40"]', "aliases = [1]", r"'aliases' is \[1\]; write a list"),
+        (
+            'architecture = "kepler"',
+            'architecture = "tesla"',
+            r"\[K40\]: 'architecture' is 'tesla'; write one of kepler, maxwell",
+        ),
+        ('architecture = "kepler"', "architecture = [1]", r"'architecture' is \[1\]; write one of"),
+        (
+            "[K40.bandwidth]",
+            "[K40.tf32_flops]\nvalue = -1\nsource = ''\n\n[K40.bandwidth]",
+            r"'tf32_flops' is -1; write a number above 0",
+        ),
+        (
+            "[K40.bandwidth]",
+            "[K40.fp16_flops]\nvalue = 1e12\n\n[K40.bandwidth]",
+            r"\[K40.fp16_flops\]: key 'source' is missing",
+        ),
         ('title = "NVIDIA Tesla K40"', "title = 1", r"'title' is 1; write a string"),
         ("value = 2013", "value = ", r"mine.toml is not TOML"),
     ],
