@@ -15,6 +15,9 @@ from ..errors import PebblerError
 from ..files import read_toml
 from ..units import LARGEST
 
+DEVICE_OF_TODAY = "RTX4090"
+"""What a torch or ONNX model is scheduled for where no device is named; ``docs/importers.md`` says why."""
+
 Direction = Literal["offload", "prefetch"]
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 """Of a matrix product: the numbers that it multiplies; it adds them up in single precision."""
@@ -113,7 +116,7 @@ def whole_ns(seconds: float) -> int:
 def find_device(name: str) -> Device:
     """Return the packaged device of a name or an alias, or the one of a file whose name ends in ``.toml``.
 
-    Case, spaces and punctuation of a name do not matter.
+    Case, spaces, punctuation and the vendor's ``NVIDIA`` do not matter, and the full name finds it, too.
 
     Raises
     ------
@@ -122,7 +125,11 @@ def find_device(name: str) -> Device:
     """
     if name.endswith(".toml"):
         return read_device(name)
-    known = {_plain(title): device for device in list_devices() for title in (device.name, *device.aliases)}
+    known = {
+        _plain(known_as): device
+        for device in list_devices()
+        for known_as in (device.name, device.title, *device.aliases)
+    }
     device = known.get(_plain(name))
     if device is None:
         close = difflib.get_close_matches(_plain(name), known, n=3)
@@ -155,7 +162,7 @@ def read_device(path: str | Path) -> Device:
 
 
 def _plain(name: str) -> str:
-    return "".join(character for character in name.lower() if character.isalnum())
+    return "".join(character for character in name.lower() if character.isalnum()).removeprefix("nvidia")
 
 
 def _devices(tables: dict[str, Any], where: str) -> tuple[Device, ...]:

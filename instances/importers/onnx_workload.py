@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ..devices.device import DEVICE_OF_TODAY
 from ..networks.builder import Network
 from ..workload import Workload
 from .extras import require_extra
@@ -15,10 +16,13 @@ class NetworkWorkload(Workload):
 
     Attributes
     ----------
+    device
+        By default one of today.
     own
         The network; `network` is what it is called.
     """
 
+    device: str = field(default=DEVICE_OF_TODAY, kw_only=False)
     own: Network
 
     def described(self) -> Network:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from ..devices.device import find_device
+from ..devices.device import DEVICE_OF_TODAY, find_device
 from ..errors import PebblerError
 from ..instance import Instance
 from ..origin import Origin
@@ -29,6 +29,8 @@ class TorchWorkload(Workload):
 
     Attributes
     ----------
+    device
+        By default one of today.
     make_step
         From a batch size to ``(module, step, inputs)``: ``step(*inputs)`` is the scalar loss, computed with
         the module. It is called once for every sub-batch that is asked for.
@@ -39,6 +41,7 @@ class TorchWorkload(Workload):
         When torch is missing, the batch is not positive, or the graph is another one.
     """
 
+    device: str = field(default=DEVICE_OF_TODAY, kw_only=False)
     make_step: MakeStep
     _recorded: dict[int, OperatorGraph] = field(default_factory=dict, init=False, repr=False, compare=False)
 

@@ -66,7 +66,7 @@ def test_a_torch_model_from_the_current_folder(capsys: pytest.CaptureFixture[str
     assert json.loads(captured.out)["rounds"] == 2
     assert "the last round has 2 images" in captured.err
     instance = read_instance("small.instance.json")
-    assert instance.made_from.network == "small_model:make_step"
+    assert (instance.made_from.network, instance.made_from.device) == ("small_model:make_step", "RTX4090")
     assert (
         main(["compare", "small.instance.json", "--methods", "network-wide,vdnn-all-p,modnn", "--json"]) == 0
     )
@@ -89,4 +89,5 @@ def test_an_onnx_model(capsys: pytest.CaptureFixture[str]) -> None:
     )
     onnx.save(onnx.helper.make_model(graph), "only.onnx")
     assert main(["compare", "--onnx", "only.onnx", "--batch", "4", "--methods", "modnn", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["instance"]["network"] == "only"
+    about = json.loads(capsys.readouterr().out)["instance"]
+    assert (about["network"], about["device"]) == ("only", "RTX4090")

@@ -351,6 +351,14 @@ def test_lists(toys: Toys, keep: Method, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["devices", "--json"]) == 0
     devices = json.loads(capsys.readouterr().out)["devices"]
     assert "K40" in [device["name"] for device in devices]
+    (card,) = [device for device in devices if device["name"] == "RTX4090"]
+    assert (card["architecture"], card["bf16_flops"], card["prefetch_bandwidth"]) == ("ada", 165.2e12, 25.6e9)
+    assert "measured" in dict(card["sources"])["offload_bandwidth"]
+    assert main(["devices"]) == 0
+    printed = capsys.readouterr().out
+    cells = [line.split() for line in printed.splitlines()]
+    assert ["RTX4090", "ada", "24.00", "GiB", "82.6", "82.6", "165.2", "165.2"] in [row[:8] for row in cells]
+    assert ["K40", "kepler", "12.00", "GiB", "4.3", "288", "12.0", "12.0"] in [row[:8] for row in cells]
     assert main(["methods", "--json"]) == 0
     methods = json.loads(capsys.readouterr().out)["methods"]
     assert methods == [{"name": "keep", "summary": "the toy keep", "source": "tests"}]
@@ -586,7 +594,7 @@ def test_parts_of_their_own_size_fit_the_budget() -> None:
 
 def test_a_device_of_ones_own(pytestconfig: pytest.Config) -> None:
     text = (pytestconfig.rootpath / "instances" / "devices" / "devices.toml").read_text(encoding="utf-8")
-    text = text[text.index("[TitanZ]") : text.index("[P100]")]
+    text = text[text.index("[TitanZ]") : text.index("[M40]")]
     Path("mine.toml").write_text(text.replace("[TitanZ", "[Mine"), encoding="utf-8")
     made = instance("lenet", "--device", "mine.toml")
     assert (made.made_from.device, made.budget_bytes) == ("Mine", 6 * 2**30)

@@ -309,7 +309,7 @@ def _networks(arguments: argparse.Namespace) -> int:
 
 
 def _devices(arguments: argparse.Namespace) -> int:
-    from ..benchmark.output.table import format_table
+    from ..benchmark.output.table import format_table, line_width, wrapped
     from ..instances.devices.device import list_devices
     from ..instances.units import format_size
 
@@ -320,17 +320,30 @@ def _devices(arguments: argparse.Namespace) -> int:
         rows = [
             (
                 device.name,
+                device.architecture or "",
                 format_size(device.memory_bytes),
-                f"{device.peak_flops / 1e12:.2f} TFLOP/s",
-                f"{device.bandwidth / 1e9:.0f} GB/s",
-                f"{device.offload_bandwidth / 1e9:.1f} GB/s",
-                f"{device.prefetch_bandwidth / 1e9:.1f} GB/s",
+                *(
+                    f"{peak / 1e12:.1f}" if peak else ""
+                    for peak in (device.peak_flops, device.tf32_flops, device.fp16_flops, device.bf16_flops)
+                ),
+                f"{device.bandwidth / 1e9:.0f}",
+                f"{device.offload_bandwidth / 1e9:.1f}",
+                f"{device.prefetch_bandwidth / 1e9:.1f}",
                 device.title,
             )
             for device in devices
         ]
-        header = ("device", "memory", "peak", "bandwidth", "offload", "prefetch", "title")
-        print(format_table(header, rows, "lrrrrrl"))
+        peaks = ("fp32", "tf32", "fp16", "bf16")
+        header = ("device", "architecture", "memory", *peaks, "bandwidth", "out", "in", "title")
+        print(format_table(header, rows, "llrrrrrrrrl"))
+        print()
+        print(
+            wrapped(
+                "Peaks of dense products in TFLOP/s, on tensor cores but for fp32; bandwidths of the memory "
+                "and of copies out to the host and back in, in GB/s. --json has the source of every figure.",
+                line_width(),
+            )
+        )
     return DONE
 
 

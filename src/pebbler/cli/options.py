@@ -95,7 +95,9 @@ def add_workload(command: argparse.ArgumentParser, *, auto: bool = False) -> Non
         help="images of a round; default: the batch" + ("; auto: each method's choice" if auto else ""),
     )
     command.add_argument(
-        "--device", metavar="NAME", help="see pebbler devices, or a file of your own (.toml); default: k40"
+        "--device",
+        metavar="NAME",
+        help="see pebbler devices, or your own file (.toml); default: k40; of --torch and --onnx, rtx4090",
     )
     command.add_argument(
         "--profile", metavar="FILE", help="measured times in place of a device and its cost model"
@@ -207,14 +209,14 @@ def positive_or_auto(text: str) -> int | str:
 
 def workload_and_budget(arguments: argparse.Namespace, network: str | None) -> tuple[Workload, int | str]:
     """Return the workload and the budget that the options describe; without a network, of a user's model."""
-    from ..instances.devices.device import find_device
+    from ..instances.devices.device import DEVICE_OF_TODAY, find_device
     from ..instances.networks.zoo import find_network
     from ..instances.profile import read_profile
     from ..instances.workload import Workload
 
     if arguments.profile is None:
         profile = None
-        device = arguments.device or "k40"
+        device = arguments.device or ("k40" if network is not None else DEVICE_OF_TODAY)
         graph: Graph = arguments.graph or "executable"
         memory = find_device(device).memory_bytes
     else:

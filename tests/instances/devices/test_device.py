@@ -42,12 +42,26 @@ def test_packaged_devices_are_those_of_the_papers_and_newer_ones():
         ("K40", 2013, 12),
         ("TitanX", 2015, 12),
         ("TitanZ", 2014, 6),
+        ("M40", 2015, 12),
         ("P100", 2016, 12),
         ("TitanXPascal", 2016, 12),
+        ("GTX1080", 2016, 8),
         ("TitanXp", 2017, 12),
+        ("GTX1080Ti", 2017, 11),
         ("V100", 2017, 16),
         ("A100", 2020, 40),
+        ("A100-80GB", 2020, 80),
+        ("RTX3090", 2020, 24),
+        ("A10", 2021, 24),
+        ("RTX4090", 2022, 24),
+        ("L4", 2023, 24),
+        ("L40S", 2023, 48),
+        ("H100", 2022, 80),
+        ("GH200", 2023, 96),
         ("H200", 2024, 131),
+        ("B200", 2024, 180),
+        ("RTX5090", 2025, 32),
+        ("MI300X", 2023, 192),
     ]
 
 
@@ -58,11 +72,34 @@ def test_peaks_are_cores_times_two_times_a_clock():
         "TitanX": (128, 1075),
         "TitanZ": (192, 705),
         "TitanXPascal": (128, 1531),
+        "M40": (128, 1114),
+        "GTX1080": (128, 1733),
         "TitanXp": (128, 1582),
+        "GTX1080Ti": (128, 1582),
+        "A100": (64, 1410),
+        "A100-80GB": (64, 1410),
+        "RTX3090": (128, 1695),
+        "A10": (128, 1695),
+        "RTX4090": (128, 2520),
+        "L4": (128, 2040),
+        "L40S": (128, 2520),
+        "H100": (128, 1980),
+        "GH200": (128, 1980),
+        "RTX5090": (128, 2407),
     }
     for name, (width, clock) in cores.items():
         device = find_device(name)
-        assert device.peak_flops == pytest.approx(device.multiprocessors * width * 2e6 * clock, rel=1e-3)
+        assert device.peak_flops == pytest.approx(device.multiprocessors * width * 2e6 * clock, rel=2e-3)
+
+
+def test_tensor_cores_do_a_whole_number_of_operations_a_lane():
+    """Per single-precision operation of the whitepapers: TF32, and half precision added up in single."""
+    lanes = {"RTX3090": (1, 2), "RTX4090": (1, 2), "RTX5090": (1, 2), "MI300X": (4, 8)}
+    lanes |= {"A10": (2, 4), "L4": (2, 4), "L40S": (2, 4), "A100": (8, 16), "A100-80GB": (8, 16)}
+    for name, (tf32, half) in lanes.items():
+        device = find_device(name)
+        assert device.tf32_flops == pytest.approx(tf32 * device.peak_flops, rel=0.015)
+        assert device.fp16_flops == device.bf16_flops == pytest.approx(half * device.peak_flops, rel=0.015)
 
 
 @pytest.mark.parametrize("device", list_devices(), ids=lambda device: device.name)
@@ -98,15 +135,49 @@ def test_the_peak_of_a_precision_is_that_of_single_precision_where_nothing_is_fa
         ("titan-z", "TitanZ"),
         ("Titan Xp", "TitanXp"),
         ("h200", "H200"),
+        ("rtx4090", "RTX4090"),
+        ("RTX 4090", "RTX4090"),
+        ("4090", "RTX4090"),
+        ("GeForce RTX 3090", "RTX3090"),
+        ("rtx-5090", "RTX5090"),
+        ("a100", "A100"),
+        ("a100-40", "A100"),
+        ("A100 40GB", "A100"),
+        ("a100-80", "A100-80GB"),
+        ("A100 80GB", "A100-80GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+        ("h100", "H100"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("gh200", "GH200"),
+        ("NVIDIA GH200 480GB", "GH200"),
+        ("mi300x", "MI300X"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("1080ti", "GTX1080Ti"),
+        ("GTX 1080 Ti", "GTX1080Ti"),
+        ("GTX 1080", "GTX1080"),
+        ("NVIDIA L4", "L4"),
+        ("l40s", "L40S"),
+        ("a10", "A10"),
+        ("m40", "M40"),
+        ("b200", "B200"),
     ],
 )
 def test_find_by_name_and_alias(name, found):
     assert find_device(name).name == found
 
 
+def test_no_name_is_that_of_two_devices():
+    names = [name for device in list_devices() for name in {device.name, device.title, *device.aliases}]
+    assert [find_device(name).name for name in names] == [
+        device.name for device in list_devices() for _ in {device.name, device.title, *device.aliases}
+    ]
+
+
 def test_unknown_device_names_the_close_ones():
     with pytest.raises(PebblerError, match=r"'K44' is not a known device; try K40"):
         find_device("K44")
+    with pytest.raises(PebblerError, match="'RTX 4080' is not a known device; try RTX4090"):
+        find_device("RTX 4080")
     with pytest.raises(PebblerError, match="try K40, TitanX, TitanZ"):
         find_device("?")
 
@@ -118,6 +189,15 @@ def test_copies_take_bytes_over_bandwidth_to_the_nearest_nanosecond():
     assert k40.copy_ns(1, "offload") == 1
     # Both a read and a write: 2 x 1.08e9 bytes at 288e9 x 0.75 bytes a second.
     assert k40.move_ns(1_080_000_000) == 10_000_000
+
+
+def test_links_of_today_in_both_directions():
+    """Measured: GH200 over NVLink-C2C, 4090 and 5090 over PCIe 4.0 and 5.0."""
+    links = {"GH200": (170e9, 416e9), "RTX4090": (26.8e9, 25.6e9), "RTX5090": (57.3e9, 56.4e9)}
+    for name, rates in links.items():
+        device = find_device(name)
+        assert (device.offload_bandwidth, device.prefetch_bandwidth) == rates
+        assert all("measured" in source for key, source in device.sources if key in ("offload_bandwidth",))
 
 
 def test_directions_have_their_own_bandwidth(k40_file):
