@@ -2,7 +2,7 @@
 
 A kernel takes ``max(operations / (peak x efficiency x utilisation), bytes / effective bandwidth)`` and a
 fixed launch time; an algorithm is the sum of its kernels. ``docs/costs.md`` gives every formula with its
-source. All data is single precision (4 bytes).
+source. Data is single precision (4 bytes); a product may multiply at the peak of another precision.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from ..instance import Algorithm
-from .device import Device, whole_ns
+from .device import Device, Precision, whole_ns
 
 Pass = Literal["FP", "BP1", "BP2"]
 """Forward; backward data (the gradient of the input); backward filter (the gradient of the weights)."""
@@ -103,14 +103,15 @@ class _Transform:
 
 @lru_cache(maxsize=65536)
 def convolution_algorithms(
-    device: Device, conv: Convolution, which: Pass, extra_bytes: int = 0
+    device: Device, conv: Convolution, which: Pass, extra_bytes: int = 0, precision: Precision = "fp32"
 ) -> tuple[Algorithm, ...]:
     """Return the algorithms of a convolution that are worth having, by rising workspace.
 
     The first needs no workspace. `extra_bytes` is memory traffic of work done in the same task by a
-    kernel of its own.
+    kernel of its own. `precision` is that of the algorithm that has tensor cores: the one with precomputed
+    indices; the others are in single precision.
     """
-    candidates = [*_implicit(device, conv, which), *_explicit(device, conv, which)]
+    candidates = [*_implicit(device, conv, which, precision), *_explicit(device, conv, which)]
     candidates += [_transformed(device, conv, which, transform) for transform in _transforms(conv, which)]
     extra = extra_seconds(device, extra_bytes)
     return undominated(
@@ -139,7 +140,7 @@ def dense_algorithms(
 
 @lru_cache(maxsize=65536)
 def product_algorithms(
-    device: Device, products: int, results: int, bytes_moved: int
+    device: Device, products: int, results: int, bytes_moved: int, precision: Precision = "fp32"
 ) -> tuple[Algorithm, ...]:
     """Return the algorithm of products of two layers' outputs: attention, and its batched matrix products.
 
@@ -153,8 +154,17 @@ def product_algorithms(
         Values that are computed, which fill the device in tiles.
     bytes_moved
         What is read and written.
+    precision
+        At whose peak the device multiplies.
     """
-    seconds = _product_seconds(device, device.gemm_efficiency, 2 * products, results / TILE**2, bytes_moved)
+    seconds = _product_seconds(
+        device,
+        device.gemm_efficiency,
+        2 * products,
+        results / TILE**2,
+        bytes_moved,
+        precision=precision,
+    )
     return (Algorithm(name="gemm", duration_ns=whole_ns(seconds), workspace_bytes=0),)
 
 
@@ -179,7 +189,9 @@ def undominated(algorithms: Iterable[Algorithm]) -> tuple[Algorithm, ...]:
     return tuple(kept)
 
 
-def _implicit(device: Device, conv: Convolution, which: Pass) -> Iterator[tuple[str, float, int]]:
+def _implicit(
+    device: Device, conv: Convolution, which: Pass, precision: Precision
+) -> Iterator[tuple[str, float, int]]:
     """Matrix products that never form the lowered matrix (Chetlur et al. 2014, section 3)."""
     traffic = conv.input_bytes + conv.output_bytes + conv.filter_bytes
     flops = 2 * conv.batch * conv.pairs * conv.kernel_h * conv.kernel_w * conv.out_height * conv.out_width
@@ -188,9 +200,10 @@ def _implicit(device: Device, conv: Convolution, which: Pass) -> Iterator[tuple[
     )
     baseline, indexed = _NAMES[which]
     tiles = _output_tiles(conv, which)
-    for name, speed, workspace in ((baseline, 1.0, 0), (indexed, TABLE_SPEED, table)):
-        efficiency = device.convolution_efficiency * speed
-        yield name, _product_seconds(device, efficiency, flops, tiles, traffic), workspace
+    efficiency = device.convolution_efficiency
+    yield baseline, _product_seconds(device, efficiency, flops, tiles, traffic), 0
+    efficiency *= TABLE_SPEED
+    yield indexed, _product_seconds(device, efficiency, flops, tiles, traffic, precision=precision), table
 
 
 def _explicit(device: Device, conv: Convolution, which: Pass) -> Iterator[tuple[str, float, int]]:
@@ -276,7 +289,13 @@ def _output_tiles(conv: Convolution, which: Pass) -> float:
 
 
 def _product_seconds(
-    device: Device, efficiency: float, flops: float, tiles: float, traffic: float, launches: int = 1
+    device: Device,
+    efficiency: float,
+    flops: float,
+    tiles: float,
+    traffic: float,
+    launches: int = 1,
+    precision: Precision = "fp32",
 ) -> float:
     """Roofline of matrix products, launches included.
 
@@ -285,7 +304,7 @@ def _product_seconds(
     """
     slots = device.multiprocessors * RESIDENT_TILES
     utilisation = tiles / (tiles + launches * slots / 2)
-    compute = flops / (device.peak_flops * efficiency * utilisation)
+    compute = flops / (device.peak(precision) * efficiency * utilisation)
     return max(compute, device.memory_seconds(traffic)) + launches * device.launch_ns / 1e9
 
 

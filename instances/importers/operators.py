@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
-from ..devices.device import Device
+from ..devices.device import Device, Precision
 from ..devices.roofline import (
     Convolution,
     Pass,
@@ -67,6 +67,8 @@ class Operator:
         Number of values that it writes.
     moved_bytes
         Memory traffic when every operand is read and every result written once.
+    precision
+        Of its matrix products, where the device has tensor cores for it.
     convolution, passes
         For convolutions that the cost model has algorithms for: the shapes, and what is computed of it.
     """
@@ -81,6 +83,7 @@ class Operator:
     flops: int
     elements: int
     moved_bytes: int
+    precision: Precision = "fp32"
     convolution: Convolution | None = None
     passes: tuple[Pass, ...] = ()
 
@@ -149,11 +152,19 @@ def operator_algorithms(device: Device, operator: Operator) -> tuple[Algorithm, 
     algorithm of each, which run one after the other in one workspace. Everything else is a single kernel
     on the roofline that ``docs/costs.md`` describes.
     """
+    precision = operator.precision
+    if precision == "tf32" and device.architecture == "cdna3":
+        precision = "fp32"  # torch for AMD's GPUs asks for TF32 by a variable of the environment only
     if operator.convolution is None:
         if operator.flops:
-            return product_algorithms(device, operator.flops // 2, operator.elements, operator.moved_bytes)
+            return product_algorithms(
+                device, operator.flops // 2, operator.elements, operator.moved_bytes, precision
+            )
         return memory_bound_algorithms(device, operator.moved_bytes)
-    choices = [convolution_algorithms(device, operator.convolution, which) for which in operator.passes]
+    choices = [
+        convolution_algorithms(device, operator.convolution, which, precision=precision)
+        for which in operator.passes
+    ]
     joint = [
         Algorithm(
             name="+".join(algorithm.name for algorithm in combination),

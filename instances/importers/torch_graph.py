@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from ..devices.device import Precision
 from ..devices.roofline import Convolution, Pass
 from ..errors import PebblerError
 from .operators import Operator, OperatorGraph, Place, Storage
@@ -35,6 +36,8 @@ _ALLOCATE = {
 }
 _LIFT = {"aten::lift", "aten::lift_fresh", "aten::lift_fresh_copy"}
 _ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
+_CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
+_HALF: dict[Any, Precision] = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 _MIRRORED: dict[Pass, Pass] = {"FP": "BP1", "BP1": "FP", "BP2": "BP2"}
 
 
@@ -186,6 +189,7 @@ class _Recorder(TorchDispatchMode):
                 elements=sum(tensor.numel() for tensor in results),
                 moved_bytes=sum(_bytes(tensor) for tensor in {**read, **made}.values())
                 + sum(_bytes(read[d]) for d in updates),
+                precision=_precision(func, operands),
                 convolution=convolution,
                 passes=passes,
             )
@@ -348,6 +352,18 @@ def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -
         return int(sdpa_backward_flop_count(*(tensor.shape for tensor in args[:4])))
     count = flop_registry.get(func.overloadpacket)
     return int(count(*args, **kwargs, out_val=out)) if count else 0
+
+
+def _precision(func: Any, operands: list[Any]) -> Precision:
+    """Return the precision of an operator's products on a GPU: that of its first operand.
+
+    Single precision is TF32 where torch is set to use it, now: by default in convolutions only.
+    """
+    kind = operands[0].dtype if operands else torch.float32
+    library = torch.backends.cudnn.conv if func in _CONVOLUTIONS else torch.backends.cuda.matmul
+    if kind is torch.float32 and library.fp32_precision == "tf32":
+        return "tf32"
+    return _HALF.get(kind, "fp32")
 
 
 def _convolution(func: Any, args: tuple[Any, ...], out: Any) -> tuple[Convolution | None, tuple[Pass, ...]]:

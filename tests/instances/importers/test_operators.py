@@ -114,6 +114,28 @@ def test_work_that_only_moves_data_takes_its_bytes_and_a_product_its_operations(
     assert operator_algorithms(device, multiplying) == product_algorithms(device, 10**12, 10**6, 10**9)
 
 
+def test_products_take_the_peak_of_their_precision_where_the_device_has_it(device: Device) -> None:
+    a100, v100 = find_device("a100"), find_device("v100")
+    half, single = (
+        operator("FP(mm)", (1,), (3,), flops=2 * 10**12, elements=10**6, precision=precision)
+        for precision in ("bf16", "fp32")
+    )
+    fast, slow = operator_algorithms(a100, half)[0], operator_algorithms(a100, single)[0]
+    assert (slow.duration_ns - a100.launch_ns) / (fast.duration_ns - a100.launch_ns) == pytest.approx(16)
+    for other in (device, v100):
+        assert operator_algorithms(other, half) == operator_algorithms(other, single)
+
+
+def test_tf32_is_used_in_convolutions_but_not_on_a_gpu_of_amd() -> None:
+    rough, exact = (
+        operator("c", (1,), (3,), convolution=CONVOLUTION, passes=("BP2", "BP1"), precision=precision)
+        for precision in ("tf32", "fp32")
+    )
+    h100, mi300x = find_device("h100"), find_device("mi300x")
+    assert operator_algorithms(h100, rough)[-1].duration_ns < operator_algorithms(h100, exact)[-1].duration_ns
+    assert operator_algorithms(mi300x, rough) == operator_algorithms(mi300x, exact)
+
+
 def test_a_convolution_in_one_pass_has_the_algorithms_of_the_cost_model(device: Device) -> None:
     for which in ("FP", "BP1", "BP2"):
         single = operator("conv", (1,), (3,), convolution=CONVOLUTION, passes=(which,))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -306,6 +306,74 @@ def test_what_cannot_be_recorded_is_said_in_a_sentence(
     with pytest.raises(PebblerError, match=sentence) as caught:
         record(make_step, 2)
     assert "\n" not in str(caught.value)
+
+
+class Mixed(nn.Module):
+    """A convolution in single precision, and products in half precision, bfloat16 and single precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolve = nn.Conv2d(3, 8, 3)
+        self.fp16 = nn.Linear(8, 8, dtype=torch.float16)
+        self.bf16 = nn.Linear(8, 8)
+        self.single = nn.Linear(8, 2)
+
+    def forward(self, images: Any) -> Any:
+        x = self.fp16(self.convolve(images).mean((2, 3)).half()).float()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            x = self.bf16(x)
+        return self.single(x.float())
+
+
+def mixed(batch: int) -> Any:
+    module = Mixed()
+    return module, lambda images: module(images).sum(), (torch.zeros(batch, 3, 16, 16),)
+
+
+def precisions() -> dict[str, set[str]]:
+    """Per module, those of its products and convolutions, forward and backward."""
+    found: dict[str, set[str]] = {}
+    for operator in record(mixed, 2).operators:
+        if operator.flops:
+            found.setdefault(operator.module, set()).add(operator.precision)
+    return found
+
+
+@pytest.fixture
+def settings() -> Iterator[tuple[Any, Any]]:
+    """Torch's settings of single precision in products and convolutions, which are as before in the end."""
+    both = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    before = [setting.fp32_precision for setting in both]
+    yield both
+    for setting, value in zip(both, before, strict=True):
+        setting.fp32_precision = value
+
+
+def test_products_have_the_precision_of_their_operands_and_tf32_where_torch_uses_it(
+    settings: tuple[Any, Any],
+) -> None:
+    given = {"convolve": {"tf32"}, "fp16": {"fp16"}, "bf16": {"bf16"}, "single": {"fp32"}}
+    assert precisions() == given
+    settings[0].fp32_precision, settings[1].fp32_precision = "tf32", "ieee"
+    assert precisions() == {**given, "convolve": {"fp32"}, "single": {"tf32"}}
+
+
+def test_bfloat16_is_faster_where_the_device_has_tensor_cores() -> None:
+    def brain(device: str) -> int:
+        instance = TorchWorkload("x", 4096, device, make_step=wide).instance(0, check_budget=False)
+        return sum(task.algorithms[-1].duration_ns for task in instance.tasks if "mm" in task.name)
+
+    def wide(batch: int) -> Any:
+        module = nn.Linear(4096, 4096, dtype=kind)
+        return module, lambda x: module(x).sum(), (torch.zeros(batch, 4096, dtype=kind),)
+
+    times = {}
+    for kind in (torch.float32, torch.bfloat16):
+        times[kind] = {device: brain(device) for device in ("k40", "a100", "rtx4090")}
+    single, half = times[torch.float32], times[torch.bfloat16]
+    assert single["k40"] == half["k40"]
+    assert 10 < single["a100"] / half["a100"] < 16
+    assert 1.9 < single["rtx4090"] / half["rtx4090"] < 2.1
 
 
 def test_a_workload_gives_the_instance_of_any_sub_batch() -> None:
