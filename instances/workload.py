@@ -226,30 +226,30 @@ def _algorithms(graph: TaskGraph, task: LayerTask, costs: Device | Profile) -> t
 def _modelled(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algorithm, ...]:
     layer = task.layer
     again = sum(graph.blocks[d].bytes for d in task.updates)
-    if layer.kind in ("conv", "deconv", "fc", "linear") and task.role in ("FP", "BP1", "BP2"):
+    if layer.kind.multiplies and task.role in ("FP", "BP1", "BP2"):
         source = graph.network[layer.inputs[0]]
         extra = task.extra_bytes + again
-        if layer.kind == "fc":
+        if layer.kind.operation == "dense":
             inputs, outputs = source.shape.elements, layer.shape.elements
             return dense_algorithms(device, graph.batch, inputs, outputs, task.role, extra)
-        if layer.kind == "linear":
+        if layer.kind.operation == "positionwise":
             rows = graph.batch * layer.shape.positions
             inputs = sum(graph.network[x].shape.channels for x in layer.inputs)
             return dense_algorithms(device, rows, inputs, layer.shape.channels, task.role, extra)
-        if layer.kind == "conv":
+        if layer.kind.operation == "convolution":
             return convolution_algorithms(
                 device, convolution_of(graph.batch, layer, source, layer), task.role, extra
             )
         mirrored = convolution_of(graph.batch, layer, layer, source)
         return convolution_algorithms(device, mirrored, _TRANSPOSED[task.role], extra)
-    if layer.kind == "embedding":
+    if layer.kind.operation == "lookup":
         return memory_bound_algorithms(device, _embedding_bytes(graph, task))
     once = sum(graph.blocks[d].bytes for d in (*task.inputs, *task.outputs, *task.updates))
     moved = once + again + task.extra_bytes
-    if layer.products and task.role in ("FP", "BP1"):
+    if layer.kind.operation == "product" and task.role in ("FP", "BP1"):
         work = layer.products * graph.batch
-        if task.role == "BP1":  # of both operands; attention computes its scores once more
-            work = work * 5 // 2 if layer.kind == "attention" else 2 * work
+        if task.role == "BP1":
+            work = int(work * layer.kind.backward_products)
         return product_algorithms(device, work, graph.batch * layer.shape.elements, moved)
     return memory_bound_algorithms(device, moved)
 
@@ -316,8 +316,8 @@ def _layers(network: Network, graph: TaskGraph) -> tuple[LayerTasks, ...]:
     layers = []
     for layer in network.layers:
         name = layer.name
-        if layer.kind != "input":
-            layers.append(_named(name, layer.kind, forward[name], backward[name]))
+        if not layer.kind.is_input:
+            layers.append(_named(name, layer.kind.name, forward[name], backward[name]))
         if name in relu:
             layers.append(_named(f"relu {name}", "relu", [], relu[name]))
     return tuple(layers)

@@ -161,14 +161,14 @@ def _step(module: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, way
 
 def _modules(network: Network, before: Layer, layer: Layer) -> list[nn.Module]:
     source = before.shape
-    if layer.kind == "conv":
+    if layer.kind.name == "conv":
         sizes = (source.channels, layer.shape.channels, layer.kernel, layer.stride, layer.pad)
         made: list[nn.Module] = [nn.Conv2d(*sizes, groups=layer.groups)]
-    elif layer.kind == "fc":
+    elif layer.kind.name == "fc":
         made = [nn.Flatten(), nn.Linear(source.elements, layer.shape.channels)]
-    elif layer.kind == "maxpool":
+    elif layer.kind.name == "maxpool":
         made = [nn.MaxPool2d(layer.kernel, layer.stride, layer.pad, ceil_mode=_is_ceil(before, layer))]
-    elif layer.kind == "softmax":
+    elif layer.kind.name == "softmax":
         made = []
     else:
         raise PebblerError(f"'{network.name}' has a layer of kind '{layer.kind}'; torch's model has none")

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from ...instances.instance import Instance
+from ...instances.networks.kinds import Group, described_kind
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -20,6 +21,11 @@ class Unit(msgspec.Struct, frozen=True):
     kind: str
     direction: Literal["forward", "backward"] | None
     tasks: tuple[int, ...]
+
+    @property
+    def group(self) -> Group:
+        """What the papers' policies treat its kind as."""
+        return described_kind(self.kind).group
 
 
 def units(instance: Instance) -> tuple[Unit, ...]:

@@ -55,7 +55,7 @@ def with_streams(instance: Instance, kept: Kept = "also") -> Instance:
     device, graph = _origin(instance)
     tasks = []
     for task, described in zip(instance.tasks, graph.tasks, strict=True):
-        if described.layer.kind == "conv" and described.role in ("FP", "BP1", "BP2"):
+        if described.layer.kind.operation == "convolution" and described.role in ("FP", "BP1", "BP2"):
             layer = described.layer
             conv = convolution_of(graph.batch, layer, graph.network[layer.inputs[0]], layer)
             again = sum(graph.blocks[d].bytes for d in described.updates)

@@ -47,12 +47,12 @@ def vdnn_conv_p(instance: Instance, limits: Limits) -> Answer:
 
 def managed(unit: Unit) -> bool:
     """Feature extraction layers; classification layers remain as they are (section IV-A)."""
-    return unit.kind not in ("fc", "softmax")
+    return unit.group != "classifier"
 
 
 def convolution(unit: Unit) -> bool:
     """Convolutions, behind whose long computation copies hide best (vDNN_conv)."""
-    return unit.kind == "conv"
+    return unit.group == "convolution"
 
 
 def _fastest(task: Task) -> int:
@@ -118,6 +118,6 @@ def up_to_the_next_convolution(execution: Execution, index: int) -> list[int]:
         absent = execution.absent(ahead)
         if absent:
             return absent
-        if execution.passes[ahead].unit.kind == "conv":
+        if execution.passes[ahead].unit.group == "convolution":
             break
     return []

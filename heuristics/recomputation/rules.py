@@ -14,6 +14,7 @@ import numpy as np
 
 from ...instances.instance import Instance
 from ...instances.memory import with_budget
+from ...instances.networks.kinds import described_kind
 from ...instances.transforms import with_recomputation
 from ...instances.units import LARGEST, format_size
 from ...validate.schedule import Schedule
@@ -31,22 +32,8 @@ from .plan import (
     used_later,
 )
 
-_JOINS = ("add", "concat")
-"""Kinds that SuperNeurons offloads like convolutions: made again, they would ask for all before them."""
-
-EXPENSIVE = (
-    "conv",
-    "deconv",
-    "fc",
-    "linear",
-    "embedding",
-    "attention",
-    "matmul",
-    "lstm_cell",
-    "softmax",
-    "loss",
-)
-"""Kinds of layers whose results SuperNeurons does not compute again; the losses' are needed at once."""
+_OFFLOADED = ("convolution", "join")
+"""Groups of kinds that SuperNeurons offloads; joins made again would ask for all before them."""
 
 _STEPS = 2_000
 """Steps in which the knapsack counts its capacity."""
@@ -97,15 +84,15 @@ def superneurons(instance: Instance, limits: Limits) -> Answer:
     Refusal
         When even all three techniques leave too little room.
     """
-    kind = {k: unit.kind for unit in units(instance) for k in unit.tasks}
+    kind = {k: described_kind(unit.kind) for unit in units(instance) for k in unit.tasks}
     hosted, cheap = set(), set()
     for d in used_later(instance, range(len(instance.blocks))):
         block, writers = instance.blocks[d], instance.writers[d]
-        offloads = bool(writers) and kind[writers[0]] in ("conv", *_JOINS)
+        offloads = bool(writers) and kind[writers[0]].group in _OFFLOADED
         if offloads and None not in (block.offload_ns, block.prefetch_ns):
             hosted.add(d)
     for d in used_later(instance, restorable(instance)):
-        if kind[instance.writers[d][0]] not in EXPENSIVE:
+        if not kind[instance.writers[d][0]].expensive:
             cheap.add(d)
     ahead = _ahead(instance, hosted)
     reason = ""
@@ -232,7 +219,7 @@ def _ahead(instance: Instance, hosted: set[int]) -> dict[int, tuple[int, ...]]:
             break
         ahead[unit.tasks[0]] = wanted
         needs = tuple(dict.fromkeys(d for k in unit.tasks for d in instance.tasks[k].inputs if d in hosted))
-        wanted = needs if unit.kind == "conv" else (*needs, *wanted)
+        wanted = needs if unit.group == "convolution" else (*needs, *wanted)
     return ahead
 
 

@@ -121,7 +121,7 @@ def _zoo_layer(name: str, network: str, layer: str) -> ConvLayer:
         if not printed:
             raise
         raise PebblerError(f"there is no layer '{name}'; try {', '.join(printed)}") from None
-    known = [known for known in described.layers if known.kind == "conv"]
+    known = [known for known in described.layers if known.kind.operation == "convolution"]
     for target in known:
         if target.name == layer:
             source = described[target.inputs[0]]

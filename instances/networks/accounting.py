@@ -6,10 +6,8 @@ place in all of them, as in Caffe; the loss counts for nothing.
 
 from __future__ import annotations
 
-from .builder import LOSSES, Kind, Layer, Network
+from .builder import Layer, Network
 from .taskgraph import FLOAT_BYTES, task_graph
-
-_IN_PLACE: tuple[Kind, ...] = ("bn", "dropout")
 
 
 def totals(network: Network, batch: int) -> dict[str, int]:
@@ -28,7 +26,7 @@ def vdnn_network_wide(network: Network, batch: int) -> int:
     Source: vDNN (MICRO 2016), sections II-B and IV-A.
     """
     blobs = _blobs(network)
-    largest = max(layer.shape.elements for layer in blobs if layer.kind != "input")
+    largest = max(layer.shape.elements for layer in blobs if not layer.kind.is_input)
     values = sum(layer.shape.elements for layer in blobs) + 2 * largest
     return FLOAT_BYTES * (batch * values + 2 * network.parameters)
 
@@ -38,7 +36,7 @@ def modnn_ideal(network: Network, batch: int) -> int:
 
     Source: moDNN (TPDS 2019), section 7.1.
     """
-    values = sum((1 if layer.kind == "input" else 2) * layer.shape.elements for layer in _blobs(network))
+    values = sum((1 if layer.kind.is_input else 2) * layer.shape.elements for layer in _blobs(network))
     return FLOAT_BYTES * (batch * values + 2 * network.parameters)
 
 
@@ -66,7 +64,7 @@ def layrub_data_and_gradient(network: Network, batch: int) -> int:
     values = 0
     for layer in _blobs(network):
         readers = _readers(network, layer)
-        gradients = 0 if layer.kind == "input" else 1 + (readers if readers > 1 else 0)
+        gradients = 0 if layer.kind.is_input else 1 + (readers if readers > 1 else 0)
         values += layer.shape.elements * (1 + gradients)
     return FLOAT_BYTES * batch * values
 
@@ -80,20 +78,25 @@ def layrub_resident(network: Network) -> int:
 
     Source: Layrub (TACO 2018), Table 6.
     """
-    statistics = sum(2 * layer.shape.channels for layer in network.layers if layer.kind == "bn")
-    convolutions = sum(layer.kind == "conv" for layer in network.layers)
+    statistics = sum(2 * layer.shape.channels for layer in network.layers if layer.kind.saves == "statistics")
+    convolutions = sum(layer.kind.operation == "convolution" for layer in network.layers)
     fitted = (2_665 * convolutions + 1_371_000) * 2**20 // 1000
     return 3 * FLOAT_BYTES * (network.parameters + statistics) + fitted
 
 
 def _blobs(network: Network) -> list[Layer]:
     """Layers with an output of their own."""
-    return [layer for layer in network.layers if layer.kind not in (*_IN_PLACE, *LOSSES)]
+    return [layer for layer in network.layers if not (_in_place(layer) or layer.kind.is_loss)]
+
+
+def _in_place(layer: Layer) -> bool:
+    """Whether the papers count it as in place."""
+    return "paper" in layer.kind.in_place
 
 
 def _readers(network: Network, layer: Layer) -> int:
     """Number of layers that read the output of a layer, past those that work on it in place."""
     consumers = network.consumers(layer.name)
-    while len(consumers) == 1 and consumers[0].kind in _IN_PLACE:
+    while len(consumers) == 1 and _in_place(consumers[0]):
         consumers = network.consumers(consumers[0].name)
     return len(consumers)

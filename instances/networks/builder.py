@@ -8,46 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import networkx as nx
 
 from ..errors import PebblerError
-
-Kind = Literal[
-    "input",
-    "conv",
-    "deconv",
-    "fc",
-    "maxpool",
-    "avgpool",
-    "lrn",
-    "bn",
-    "add",
-    "concat",
-    "dropout",
-    "softmax",
-    "linear",
-    "embedding",
-    "position",
-    "norm",
-    "scale",
-    "gelu",
-    "silu",
-    "multiply",
-    "matmul",
-    "rowsoftmax",
-    "attention",
-    "resample",
-    "lstm_cell",
-    "lstm_hidden",
-    "loss",
-]
-"""``softmax`` is softmax and loss in one, ``loss`` any other loss, ``rowsoftmax`` a softmax alone; ``deconv``
-is a transposed convolution and ``linear`` a matrix product at every position."""
-
-LOSSES: tuple[Kind, ...] = ("softmax", "loss")
-"""Kinds that end a path."""
+from .kinds import KINDS, LayerKind, find_kind
 
 
 class Shape(NamedTuple):
@@ -77,7 +43,7 @@ class Layer:
     name
         Unique within the network.
     kind
-        What it computes.
+        What it computes, and what follows from that.
     inputs
         Names of the layers whose outputs it reads, in order.
     shape
@@ -99,7 +65,7 @@ class Layer:
     """
 
     name: str
-    kind: Kind
+    kind: LayerKind
     inputs: tuple[str, ...]
     shape: Shape
     parameters: int = 0
@@ -154,7 +120,7 @@ class Network:
     @property
     def has_batch_norm(self) -> bool:
         """Whether cutting the batch into sub-batches changes what the network computes."""
-        return any(layer.kind == "bn" for layer in self.layers)
+        return any(layer.kind.couples_images for layer in self.layers)
 
 
 class NetworkBuilder:
@@ -175,7 +141,7 @@ class NetworkBuilder:
 
     def input(self, channels: int, height: int, width: int, name: str = "input") -> str:
         """Add an input: data that no task writes."""
-        return self._add(Layer(name, "input", (), Shape(channels, height, width)))
+        return self._add(Layer(name, KINDS["input"], (), Shape(channels, height, width)))
 
     def conv(
         self,
@@ -200,7 +166,7 @@ class NetworkBuilder:
         return self._add(
             Layer(
                 name,
-                "conv",
+                KINDS["conv"],
                 (source,),
                 Shape(channels, height, width),
                 parameters=weights + channels * bias,
@@ -224,7 +190,7 @@ class NetworkBuilder:
         return self._add(
             Layer(
                 name,
-                "deconv",
+                KINDS["deconv"],
                 (source,),
                 Shape(channels, height, width),
                 parameters=shape.channels * channels * kernel * kernel + channels * bias,
@@ -240,7 +206,7 @@ class NetworkBuilder:
         return self._add(
             Layer(
                 name,
-                "fc",
+                KINDS["fc"],
                 (source,),
                 Shape(outputs, 1, 1),
                 parameters=(inputs + 1) * outputs,
@@ -258,7 +224,7 @@ class NetworkBuilder:
         return self._add(
             Layer(
                 name,
-                "linear",
+                KINDS["linear"],
                 sources,
                 Shape(outputs, *shapes[0][1:]),
                 parameters=(inputs + bias) * outputs,
@@ -269,10 +235,10 @@ class NetworkBuilder:
     def embedding(self, name: str, source: str, entries: int, width: int) -> str:
         """Add a table of `entries` vectors; the source, an input, has the index of one at each position."""
         shape = self.shape(source)
-        if self._layers[source].kind != "input" or shape.channels != 1:
+        if not self._layers[source].kind.is_input or shape.channels != 1:
             raise self._error(name, f"'{source}' is no input of one channel; give it the indices")
         return self._add(
-            Layer(name, "embedding", (source,), Shape(width, *shape[1:]), parameters=entries * width)
+            Layer(name, KINDS["embedding"], (source,), Shape(width, *shape[1:]), parameters=entries * width)
         )
 
     def position(self, name: str, source: str, *, extra: int = 0) -> str:
@@ -281,7 +247,7 @@ class NetworkBuilder:
         tokens = shape.positions + extra
         parameters = (tokens + extra) * shape.channels
         return self._add(
-            Layer(name, "position", (source,), Shape(shape.channels, tokens, 1), parameters=parameters)
+            Layer(name, KINDS["position"], (source,), Shape(shape.channels, tokens, 1), parameters=parameters)
         )
 
     def layer_norm(self, name: str, source: str) -> str:
@@ -304,21 +270,21 @@ class NetworkBuilder:
     def scale(self, name: str, source: str) -> str:
         """Add a trained factor a channel."""
         shape = self.shape(source)
-        return self._add(Layer(name, "scale", (source,), shape, parameters=shape.channels))
+        return self._add(Layer(name, KINDS["scale"], (source,), shape, parameters=shape.channels))
 
     def gelu(self, name: str, source: str) -> str:
         """Add a Gaussian error linear unit."""
-        return self._add(Layer(name, "gelu", (source,), self.shape(source)))
+        return self._add(Layer(name, KINDS["gelu"], (source,), self.shape(source)))
 
     def silu(self, name: str, source: str) -> str:
         """Add a sigmoid linear unit."""
-        return self._add(Layer(name, "silu", (source,), self.shape(source)))
+        return self._add(Layer(name, KINDS["silu"], (source,), self.shape(source)))
 
     def multiply(self, name: str, left: str, right: str) -> str:
         """Add the product, value by value, of two layers of one shape."""
         if self.shape(left) != self.shape(right):
             raise self._error(name, "its inputs differ in shape; give it inputs of one shape")
-        return self._add(Layer(name, "multiply", (left, right), self.shape(left)))
+        return self._add(Layer(name, KINDS["multiply"], (left, right), self.shape(left)))
 
     def attention(
         self, name: str, *sources: str, heads: int, groups: int | None = None, causal: bool = False
@@ -344,7 +310,7 @@ class NetworkBuilder:
         shape = Shape(heads * width, *shapes[0][1:])
         products = 2 * shape.elements * shapes[-1].positions // (2 if causal else 1)
         return self._add(
-            Layer(name, "attention", sources, shape, saved=heads * shape.positions, products=products)
+            Layer(name, KINDS["attention"], sources, shape, saved=heads * shape.positions, products=products)
         )
 
     def scores(self, name: str, queries: str, keys: str, *, heads: int) -> str:
@@ -356,12 +322,12 @@ class NetworkBuilder:
             )
         shape = Shape(heads, left.positions, right.positions)
         return self._add(
-            Layer(name, "matmul", (queries, keys), shape, products=left.elements * right.positions)
+            Layer(name, KINDS["matmul"], (queries, keys), shape, products=left.elements * right.positions)
         )
 
     def rowsoftmax(self, name: str, source: str) -> str:
         """Add a softmax over the rows of the scores, without a loss."""
-        return self._add(Layer(name, "rowsoftmax", (source,), self.shape(source)))
+        return self._add(Layer(name, KINDS["rowsoftmax"], (source,), self.shape(source)))
 
     def context(self, name: str, weights: str, values: str) -> str:
         """Add the sums of values, weighted by a softmax of scores."""
@@ -370,20 +336,20 @@ class NetworkBuilder:
             raise self._error(name, "its weights and its values differ in tokens or heads")
         shape = Shape(right.channels, left.height, 1)
         return self._add(
-            Layer(name, "matmul", (weights, values), shape, products=shape.elements * right.positions)
+            Layer(name, KINDS["matmul"], (weights, values), shape, products=shape.elements * right.positions)
         )
 
     def resample(self, name: str, source: str, shape: Shape) -> str:
         """Add a fixed linear map: upsampling, cropping, zero padding, a choice of tokens, a rotation."""
-        return self._add(Layer(name, "resample", (source,), shape))
+        return self._add(Layer(name, KINDS["resample"], (source,), shape))
 
     def lstm_cell(self, name: str, gates: str, state: str) -> str:
         """Add the new state of an LSTM cell from its four gates, before their activations, and its state."""
-        return self._lstm(name, "lstm_cell", gates, state)
+        return self._lstm(name, KINDS["lstm_cell"], gates, state)
 
     def lstm_hidden(self, name: str, gates: str, state: str) -> str:
         """Add the output of an LSTM cell from its gates, before their activations, and its new state."""
-        return self._lstm(name, "lstm_hidden", gates, state)
+        return self._lstm(name, KINDS["lstm_hidden"], gates, state)
 
     def maxpool(
         self,
@@ -397,7 +363,7 @@ class NetworkBuilder:
         relu: bool = False,
     ) -> str:
         """Add max pooling; with `ceil` the last window may reach over the border, as in Caffe."""
-        return self._pool("maxpool", name, source, kernel, stride, pad, ceil, relu)
+        return self._pool(KINDS["maxpool"], name, source, kernel, stride, pad, ceil, relu)
 
     def avgpool(
         self,
@@ -411,41 +377,84 @@ class NetworkBuilder:
     ) -> str:
         """Add average pooling, by default over the whole map; `ceil` as for max pooling."""
         kernel = self.shape(source).height if kernel is None else kernel
-        return self._pool("avgpool", name, source, kernel, stride, pad, ceil, False)
+        return self._pool(KINDS["avgpool"], name, source, kernel, stride, pad, ceil, False)
 
     def lrn(self, name: str, source: str) -> str:
         """Add local response normalisation."""
-        return self._add(Layer(name, "lrn", (source,), self.shape(source)))
+        return self._add(Layer(name, KINDS["lrn"], (source,), self.shape(source)))
 
     def bn(self, name: str, source: str, *, relu: bool = False) -> str:
         """Add batch norm with a scale and a shift a channel."""
         shape = self.shape(source)
-        return self._add(Layer(name, "bn", (source,), shape, parameters=2 * shape.channels, relu=relu))
+        return self._add(Layer(name, KINDS["bn"], (source,), shape, parameters=2 * shape.channels, relu=relu))
 
     def add(self, name: str, *sources: str, relu: bool = False) -> str:
         """Add the sum of layers of one shape; one value a channel is added at all positions."""
         first, *others = (self.shape(source) for source in sources)
         if any(shape not in (first, Shape(first.channels, 1, 1)) for shape in others):
             raise self._error(name, "its inputs differ in shape; give it inputs of one shape")
-        return self._add(Layer(name, "add", sources, first, relu=relu))
+        return self._add(Layer(name, KINDS["add"], sources, first, relu=relu))
 
     def concat(self, name: str, *sources: str) -> str:
         """Add the concatenation of layers along the channels."""
         shapes = self._alike(name, sources)
         shape = Shape(sum(shape.channels for shape in shapes), *shapes[0][1:])
-        return self._add(Layer(name, "concat", sources, shape))
+        return self._add(Layer(name, KINDS["concat"], sources, shape))
 
     def dropout(self, name: str, source: str) -> str:
         """Add dropout."""
-        return self._add(Layer(name, "dropout", (source,), self.shape(source)))
+        return self._add(Layer(name, KINDS["dropout"], (source,), self.shape(source)))
 
     def softmax(self, name: str, source: str) -> str:
         """Add softmax and loss: the end of the network."""
-        return self._add(Layer(name, "softmax", (source,), self.shape(source)))
+        return self._add(Layer(name, KINDS["softmax"], (source,), self.shape(source)))
 
     def loss(self, name: str, *sources: str) -> str:
         """Add a loss whose derivative depends on what it reads (squared error, contrastive): an end, too."""
-        return self._add(Layer(name, "loss", sources, Shape(1, 1, 1)))
+        return self._add(Layer(name, KINDS["loss"], sources, Shape(1, 1, 1)))
+
+    def layer(
+        self,
+        name: str,
+        kind: str,
+        *sources: str,
+        shape: Shape | None = None,
+        parameters: int = 0,
+        relu: bool = False,
+        saved: int = 0,
+        products: int = 0,
+    ) -> str:
+        """Add a layer of any registered kind, as `find_kind` takes it.
+
+        Parameters
+        ----------
+        name, kind, sources
+            As everywhere.
+        shape
+            Its output for one image; by default that of the first source.
+        parameters, relu, saved, products
+            As `Layer` has them.
+        """
+        found = find_kind(kind)
+        if found.is_input == bool(sources):
+            raise self._error(
+                name, f"'{kind}' reads {'no layer' if found.is_input else 'at least one layer'}"
+            )
+        inputs = [self.shape(source) for source in sources]
+        if (output := shape or next(iter(inputs), None)) is None:
+            raise self._error(name, "nothing says its shape; give one")
+        return self._add(
+            Layer(
+                name,
+                found,
+                sources,
+                output,
+                parameters=parameters,
+                relu=relu,
+                saved=saved,
+                products=products,
+            )
+        )
 
     def finish(self, *, batch: int, source: str) -> Network:
         """Return the network; every path must end in a loss.
@@ -460,7 +469,7 @@ class NetworkBuilder:
             graph.add_node(layer.name, layer=layer)
             graph.add_edges_from((source, layer.name) for source in layer.inputs)
         for name, layer in self._layers.items():
-            if (layer.kind in LOSSES) != (graph.out_degree(name) == 0):
+            if layer.kind.is_loss != (graph.out_degree(name) == 0):
                 raise self._error(name, "every path ends in exactly one loss; add one where it ends")
         place = {name: index for index, name in enumerate(self._layers)}
         order = nx.lexicographical_topological_sort(graph, key=place.__getitem__)
@@ -469,7 +478,7 @@ class NetworkBuilder:
 
     def _pool(
         self,
-        kind: Literal["maxpool", "avgpool"],
+        kind: LayerKind,
         name: str,
         source: str,
         kernel: int,
@@ -503,10 +512,10 @@ class NetworkBuilder:
 
     def _norm(self, name: str, source: str, parameters: int, saved: int) -> str:
         return self._add(
-            Layer(name, "norm", (source,), self.shape(source), parameters=parameters, saved=saved)
+            Layer(name, KINDS["norm"], (source,), self.shape(source), parameters=parameters, saved=saved)
         )
 
-    def _lstm(self, name: str, kind: Literal["lstm_cell", "lstm_hidden"], gates: str, state: str) -> str:
+    def _lstm(self, name: str, kind: LayerKind, gates: str, state: str) -> str:
         shape = self.shape(state)
         if self.shape(gates) != Shape(4 * shape.channels, *shape[1:]):
             raise self._error(name, f"'{gates}' has not the four gates of '{state}'")

@@ -12,32 +12,11 @@ from typing import Literal
 
 from ..errors import PebblerError
 from ..origin import Graph as Graph
-from .builder import LOSSES, Kind, Layer, Network
+from .builder import Layer, Network
 
 FLOAT_BYTES = 4
 
 Role = Literal["FP", "BP1", "BP2", "relu", "copy"]
-
-WEIGHTED: tuple[Kind, ...] = ("conv", "deconv", "fc", "linear", "embedding")
-"""Kinds whose weights' gradient is a task of its own; other trained kinds compute it in BP1."""
-READ_INPUTS: tuple[Kind, ...] = (
-    "maxpool",
-    "lrn",
-    "bn",
-    "norm",
-    "scale",
-    "gelu",
-    "silu",
-    "multiply",
-    "matmul",
-    "attention",
-    "lstm_cell",
-    "lstm_hidden",
-    "loss",
-)
-"""Kinds whose BP1 reads their inputs."""
-READ_OUTPUT: tuple[Kind, ...] = ("maxpool", "lrn", "softmax", "rowsoftmax", "attention")
-"""Kinds whose BP1 reads their own output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +48,8 @@ class LayerTask:
         it; None where there is none to write.
     extra_bytes
         Memory traffic beyond reading the layer's operands and writing its results once.
+    in_place
+        Whether FP overwrites its input, and BP1 the gradient of its output.
     """
 
     name: str
@@ -79,6 +60,7 @@ class LayerTask:
     updates: tuple[int, ...]
     targets: tuple[int | None, ...]
     extra_bytes: int
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,6 +153,7 @@ class _Draft:
     updates: list[int] = field(default_factory=list)
     targets: list[int | None] = field(default_factory=list)
     extra_bytes: int = 0
+    in_place: bool = False
 
     def finish(self) -> LayerTask:
         return LayerTask(
@@ -182,6 +165,7 @@ class _Draft:
             tuple(self.updates),
             tuple(self.targets),
             self.extra_bytes,
+            self.in_place,
         )
 
 
@@ -225,7 +209,7 @@ class _Builder:
         for layer in self.network.layers:
             own = layer.parameters > 0 or layer.tied is not None
             self.trained[layer.name] = own or any(self.trained[x] for x in layer.inputs)
-            if layer.kind == "input":
+            if layer.kind.is_input:
                 self.feature[layer.name] = self._block(f"X({layer.name})", self._bytes(layer), "device")
             else:
                 self._forward(layer)
@@ -241,24 +225,18 @@ class _Builder:
         sources = [self.feature[x] for x in layer.inputs]
         size = self._bytes(layer)
         if self._in_place(layer):
+            task.in_place = True
             task.updates = sources
             self.feature[layer.name] = sources[0]
         else:
             task.inputs = sources
             self.feature[layer.name] = self._block(f"Y({layer.name})", size)
             task.outputs.append(self.feature[layer.name])
-        if layer.kind == "dropout":
-            self.saved[layer.name] = self._block(f"M({layer.name})", self.batch * layer.shape.elements)
+        if saved := self._saved_bytes(layer):
+            letter = "M" if layer.kind.saves == "mask" else "S"
+            self.saved[layer.name] = self._block(f"{letter}({layer.name})", saved)
             task.outputs.append(self.saved[layer.name])
-        if layer.kind == "bn":
-            task.extra_bytes += size  # a pass for the statistics comes before the one that normalises
-            if self.graph == "executable":
-                channels = layer.shape.channels
-                self.saved[layer.name] = self._block(f"S({layer.name})", 2 * FLOAT_BYTES * channels)
-                task.outputs.append(self.saved[layer.name])
-        if layer.saved:
-            self.saved[layer.name] = self._block(f"S({layer.name})", FLOAT_BYTES * self.batch * layer.saved)
-            task.outputs.append(self.saved[layer.name])
+        task.extra_bytes += layer.kind.extra_passes[0] * size
         if layer.relu:
             task.extra_bytes += 2 * size
         if self.weights_as_blocks and layer.parameters:
@@ -270,12 +248,12 @@ class _Builder:
     def _backward(self, layer: Layer) -> None:
         if layer.relu:
             self._relu(layer)
-        if layer.kind == "add":
+        if layer.kind.passes_on:
             self._pass_on(layer)
         elif self._in_place(layer):
             self._backward_in_place(layer)
         else:
-            if layer.kind in WEIGHTED:
+            if layer.kind.has_weight_task:
                 self._weight_gradient(layer)
             self._input_gradients(layer)
         if layer.name in self.gradient:
@@ -288,7 +266,7 @@ class _Builder:
         if self.graph == "paper" and writer is not None:
             if feature not in writer.inputs:
                 writer.inputs.append(feature)
-                if writer.layer.kind in WEIGHTED:
+                if writer.layer.kind.has_weight_task:
                     writer.extra_bytes += self._bytes(layer)
         else:
             gradient = self._own_gradient(layer.name, layer)
@@ -314,11 +292,12 @@ class _Builder:
         (source,) = layer.inputs
         gradient = self._own_gradient(layer.name, layer)
         task = _Draft(f"BP1({layer.name})", layer, "BP1", updates=[gradient], targets=[gradient])
-        if layer.kind == "dropout":
+        task.in_place = True
+        if layer.name in self.saved:
             task.inputs.append(self.saved[layer.name])
-        else:
+        elif layer.kind.reads_inputs or layer.kind.reads_output:
             task.inputs.append(self.feature[layer.name])
-            task.extra_bytes += 2 * self._bytes(layer)
+        task.extra_bytes += layer.kind.extra_passes[1] * self._bytes(layer)
         self._add_weights(task, layer)
         self.tasks.append(task)
         self.gradient[source] = gradient
@@ -334,23 +313,22 @@ class _Builder:
     def _input_gradients(self, layer: Layer) -> None:
         """Add BP1: what it reads besides dY decides how long feature maps live."""
         task = _Draft(f"BP1({layer.name})", layer, "BP1")
-        if layer.kind not in LOSSES:
+        if not layer.kind.is_loss:
             task.inputs.append(self.gradient[layer.name])
-        if layer.kind in READ_INPUTS:
+        if layer.kind.reads_inputs:
             task.inputs += [self.feature[x] for x in layer.inputs]
-        if layer.kind in READ_OUTPUT:
+        if layer.kind.reads_output:
             task.inputs.append(self.feature[layer.name])
         if layer.name in self.saved:
             task.inputs.append(self.saved[layer.name])
-        if layer.kind == "bn":
-            task.extra_bytes += 2 * self._bytes(layer)  # X and dY are read for the sums, then once more
-        if layer.kind in WEIGHTED:
+        task.extra_bytes += layer.kind.extra_passes[1] * self._bytes(layer)
+        if layer.kind.has_weight_task:
             self._read_weights(task, layer)
         elif layer.parameters:
             self._add_weights(task, layer)
         for source in layer.inputs:
             self._contribute(task, source)
-        if task.outputs or task.updates or (layer.parameters and layer.kind not in WEIGHTED):
+        if task.outputs or task.updates or (layer.parameters and not layer.kind.has_weight_task):
             self.tasks.append(task)
 
     def _add_weights(self, task: _Draft, layer: Layer) -> None:
@@ -405,12 +383,22 @@ class _Builder:
 
     def _in_place(self, layer: Layer) -> bool:
         """Whether a layer overwrites its input: nobody else may read that, its own producer included."""
-        if layer.kind != "dropout" and not (layer.kind == "bn" and self.graph == "paper"):
+        if self.graph not in layer.kind.in_place:
             return False
         producer = self.network[layer.inputs[0]]
-        if producer.kind in ("input", *READ_OUTPUT) or (layer.kind == "bn" and producer.relu):
+        if producer.kind.is_input or producer.kind.reads_output:
+            return False
+        if producer.relu and not layer.kind.in_place_after_relu:
             return False
         return len(self.network.consumers(producer.name)) == 1
+
+    def _saved_bytes(self, layer: Layer) -> int:
+        """Bytes that the forward pass keeps for the backward pass beside the output."""
+        if layer.kind.saves == "mask":
+            return self.batch * layer.shape.elements
+        if layer.kind.saves == "statistics":
+            return 2 * FLOAT_BYTES * layer.shape.channels if self.graph == "executable" else 0
+        return FLOAT_BYTES * self.batch * layer.saved
 
     def _block(
         self,

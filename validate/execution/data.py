@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...instances.networks.builder import LOSSES, Layer, Network
+from ...instances.networks.builder import Layer, Network
 
 Data = dict[str, NDArray[Any]]
 """Arrays by name: ``X(l)`` of the whole batch, ``W(l)``, ``labels(l)`` of the whole batch."""
@@ -24,30 +24,42 @@ def initial(network: Network, batch: int, seed: int = 0) -> Data:
     for index, layer in enumerate(network.layers):
         rng = np.random.default_rng([seed, index])
         shape = layer.shape
-        if layer.kind == "input":
+        if layer.kind.is_input:
             data[f"X({layer.name})"] = rng.standard_normal((batch, *shape), dtype=np.float32)
-        elif layer.kind in LOSSES:
-            classes = shape.channels if layer.kind == "softmax" else 2
-            labels = rng.integers(classes, size=(batch, shape.positions), dtype=np.int32)
+        elif layer.kind.is_loss:
+            labels = rng.integers(classes_of(layer), size=(batch, shape.positions), dtype=np.int32)
             data[f"labels({layer.name})"] = labels
         if layer.parameters:
             data[f"W({layer.name})"] = _weights(network, layer, rng)
     return data
 
 
+def classes_of(layer: Layer) -> int:
+    """Return how many labels there are to choose from."""
+    return layer.shape.channels if layer.kind.labels == "classes" else 2
+
+
+def scales_of(layer: Layer) -> int:
+    """Return how many of its first parameters start at 1, where their gradient has no task of its own."""
+    return layer.shape.channels if layer.kind.scales else 0
+
+
 def weight_shape(layer: Layer, source_channels: int, source_elements: int) -> tuple[int, ...]:
     """Shape of a layer's weights, without the biases; channels are those of all its inputs together."""
-    if layer.kind == "conv":
+    operation = layer.kind.operation
+    if operation == "convolution":
         return layer.shape.channels, source_channels // layer.groups, layer.kernel, layer.kernel
-    if layer.kind == "deconv":
+    if operation == "transposed-convolution":
         return source_channels, layer.shape.channels, layer.kernel, layer.kernel
-    return layer.shape.channels, source_channels if layer.kind == "linear" else source_elements
+    if operation == "lookup":
+        return layer.parameters // layer.shape.channels, layer.shape.channels
+    return layer.shape.channels, source_channels if operation == "positionwise" else source_elements
 
 
 def _weights(network: Network, layer: Layer, rng: np.random.Generator) -> NDArray[np.float32]:
     values = np.zeros(layer.parameters, dtype=np.float32)
-    if layer.kind in ("bn", "norm", "scale"):
-        values[: layer.shape.channels] = 1
+    if not layer.kind.has_weight_task:
+        values[: scales_of(layer)] = 1
         return values
     sources = [network[name].shape for name in layer.inputs]
     shape = weight_shape(layer, sum(one.channels for one in sources), sources[0].elements)

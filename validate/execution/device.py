@@ -7,7 +7,7 @@ else has been done when the call returns. All calls come from one thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -101,6 +101,8 @@ class Backend(Protocol):
         As ``--backend`` takes it.
     device
         Name of the GPU, or of the processor.
+    kinds
+        Names of the kinds of layers that it has kernels for.
     """
 
     @property
@@ -108,6 +110,9 @@ class Backend(Protocol):
 
     @property
     def device(self) -> str: ...  # noqa: D102
+
+    @property
+    def kinds(self) -> frozenset[str]: ...  # noqa: D102
 
     def allocate(self, bytes: int) -> int:  # noqa: A002
         """Take device memory, in one piece; it is free again when the backend is closed.
@@ -215,3 +220,19 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Stop the streams, whatever is left to do on them, and give everything back; twice is no error."""
+
+
+def require_kernels(backend: Backend, kernels: Iterable[Kernel]) -> None:
+    """Refuse tasks of a kind of layers that a backend has no kernels for.
+
+    Raises
+    ------
+    PebblerError
+        At the first such task.
+    """
+    for kernel in kernels:
+        if kernel.layer.kind.name not in backend.kinds:
+            raise PebblerError(
+                f"task '{kernel.task}': the backend {backend.name} has no kernels for layers of kind "
+                f"'{kernel.layer.kind}'; run a network without them"
+            )

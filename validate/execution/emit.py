@@ -15,7 +15,6 @@ from textwrap import indent
 
 from ...instances.errors import PebblerError, printable
 from ...instances.instance import Instance
-from ...instances.networks.builder import LOSSES
 from ...instances.units import format_size, format_time
 from ..schedule import Schedule
 from .cuda.calls import (
@@ -34,7 +33,7 @@ from .cuda.calls import (
     source,
 )
 from .cuda.providers import Convolution, Operand, provider_of
-from .data import weight_shape
+from .data import classes_of, scales_of, weight_shape
 from .kernel import Kernel
 from .plan import Load, Mapped, Place, Plan, Step, plan
 from .rebuild import Rebuilt
@@ -130,14 +129,13 @@ class _Script:
         network = self.rebuilt.graph.network
         for index, layer in enumerate(network.layers):
             shape = layer.shape
-            if layer.kind == "input":
+            if layer.kind.is_input:
                 yield f'data["X({layer.name})"] = normal({index}, {self.rebuilt.batch * shape.elements})'
-            elif layer.kind in LOSSES:
+            elif layer.kind.is_loss:
                 count = self.rebuilt.batch * shape.positions
-                classes = shape.channels if layer.kind == "softmax" else 2
-                yield f'data["labels({layer.name})"] = labels({index}, {count}, {classes})'
-            if layer.kind in ("bn", "norm", "scale"):
-                yield f'data["W({layer.name})"] = ones({shape.channels}, {layer.parameters})'
+                yield f'data["labels({layer.name})"] = labels({index}, {count}, {classes_of(layer)})'
+            if layer.parameters and not layer.kind.has_weight_task:
+                yield f'data["W({layer.name})"] = ones({scales_of(layer)}, {layer.parameters})'
             elif layer.parameters:
                 before = [network[name].shape for name in layer.inputs]
                 channels = sum(one.channels for one in before)

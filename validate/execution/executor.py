@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from ...instances.errors import PebblerError
 from .data import Data
-from .device import Backend, DeviceError, Event, Graph, Launch, Stream
+from .device import Backend, DeviceError, Event, Graph, Launch, Stream, require_kernels
 from .kernel import Kernel
 from .plan import Load, Place, Plan, Step
 from .streams import hold, works
@@ -249,6 +249,7 @@ class Executor:
 
     def _prepare(self) -> None:
         plan, backend = self.plan, self.backend
+        require_kernels(backend, (step.kernel for step in plan.steps if step.kernel is not None))
         if plan.pages:
             backend.allocate_pages(plan.pages, plan.page_bytes)
         for area, size in plan.areas.items():

@@ -32,7 +32,7 @@ y (or the sign in ``signs``) is not above 0; ``copy`` copies x0 to y.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -41,35 +41,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances.errors import PebblerError
-from ...instances.networks.builder import LOSSES, Layer, Network, Shape
-from ...instances.networks.taskgraph import READ_INPUTS, READ_OUTPUT, WEIGHTED, LayerTask, Role, TaskGraph
+from ...instances.networks.builder import Layer, Network, Shape
+from ...instances.networks.taskgraph import LayerTask, Role, TaskGraph
 
 LRN = (5, 1e-4, 0.75, 1.0)
 """n, alpha, beta and k of local response normalisation (Krizhevsky et al. 2012 as in Caffe, k = 1)."""
 EPSILON = 1e-5
 """Added to the variance in batch norm."""
-
-EXECUTABLE = (
-    "input",
-    "conv",
-    "deconv",
-    "fc",
-    "linear",
-    "maxpool",
-    "avgpool",
-    "lrn",
-    "bn",
-    "norm",
-    "scale",
-    "gelu",
-    "add",
-    "concat",
-    "dropout",
-    "softmax",
-    "loss",
-    "resample",
-)
-"""Kinds of layers that backends have kernels for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,15 +111,12 @@ def kernels_of(graph: TaskGraph, batch: int, signs: frozenset[str] = frozenset()
     Raises
     ------
     PebblerError
-        When a layer's kind has no kernels.
+        When a layer computes something else than the table above says of its kind.
     """
     for layer in graph.network.layers:
-        unlike = (layer.kind == "norm" and layer.saved != 2 * layer.shape.positions) or (
-            layer.kind == "loss" and len(layer.inputs) != 2
-        )
-        if layer.kind not in EXECUTABLE or unlike:
+        if layer.kind.name in _DESCRIBED and not _DESCRIBED[layer.kind.name](layer):
             raise PebblerError(
-                f"network '{graph.network.name}', layer '{layer.name}': there are no kernels for "
+                f"network '{graph.network.name}', layer '{layer.name}': there are no kernels for this "
                 f"'{layer.kind}'; only convolutional networks can be run"
             )
     return [_kernel(graph, task, batch, signs) for task in graph.tasks]
@@ -153,7 +128,7 @@ def resident(network: Network, batch: int) -> Iterator[tuple[str, int]]:
         if layer.parameters:
             yield f"W({layer.name})", 4 * layer.parameters
             yield f"dW({layer.name})", 4 * layer.parameters
-        if layer.kind in LOSSES:
+        if layer.kind.is_loss:
             yield f"labels({layer.name})", 4 * batch * layer.shape.positions
             yield f"losses({layer.name})", 4 * batch
 
@@ -195,6 +170,13 @@ def resampling(source: Shape, target: Shape) -> tuple[Literal["crop", "repeat", 
     if target.channels == source.channels and rows % source.height == 0 == columns % source.width:
         return "repeat", rows // source.height, columns // source.width
     raise PebblerError(f"there are no kernels for a resampling of {tuple(source)} to {tuple(target)}")
+
+
+_DESCRIBED: dict[str, Callable[[Layer], bool]] = {
+    "norm": lambda layer: layer.saved == 2 * layer.shape.positions,  # not over groups, not a mean square
+    "loss": lambda layer: len(layer.inputs) == 2,
+}
+"""Which layers of a kind compute what the table above says; all, where nothing is said."""
 
 
 def _kernel(graph: TaskGraph, task: LayerTask, batch: int, signs: frozenset[str]) -> Kernel:
@@ -239,19 +221,19 @@ def _operands(graph: TaskGraph, task: LayerTask, has_signs: bool) -> dict[str, s
     if layer.parameters or layer.tied is not None:
         if task.role != "BP2":
             found["w"] = f"W({owner})"
-        if task.role == "BP2" or (task.role == "BP1" and layer.kind not in WEIGHTED):
+        if task.role == "BP2" or (task.role == "BP1" and not layer.kind.has_weight_task):
             found["dw"] = f"dW({owner})"
-    if layer.kind in LOSSES:
+    if layer.kind.is_loss:
         found["labels"] = f"labels({layer.name})"
+    if layer.kind.saves == "mask":
+        found["mask"] = f"M({layer.name})"
+    elif layer.kind.saves != "nothing" and task.role != "BP2":
+        found["saved"] = f"S({layer.name})"
     if task.role == "FP":
         for i in range(len(layer.inputs)):
-            found[f"x{i}"] = next(names, "") or updates[0]
-        found["y"] = updates[0] if layer.kind == "dropout" and updates else outputs[0]
-        if layer.kind == "dropout":
-            found["mask"] = f"M({layer.name})"
-        if layer.kind in ("bn", "norm"):
-            found["saved"] = f"S({layer.name})"
-        if layer.kind in LOSSES:
+            found[f"x{i}"] = updates[0] if task.in_place else next(names)
+        found["y"] = updates[0] if task.in_place else outputs[0]
+        if layer.kind.is_loss:
             found["losses"] = f"losses({layer.name})"
         if has_signs:
             found["signs"] = f"M({layer.name})"
@@ -260,18 +242,13 @@ def _operands(graph: TaskGraph, task: LayerTask, has_signs: bool) -> dict[str, s
         for i in range(len(layer.inputs)):
             found[f"x{i}"] = next(names)
         return found | {"dy": next(names)}
-    if layer.kind == "dropout":
-        found["mask"] = f"M({layer.name})"
-        found["dy"] = inputs[0] if len(inputs) > 1 else updates[0]
-    elif layer.kind not in LOSSES:
-        found["dy"] = next(names)
-    if layer.kind in READ_INPUTS:
+    if not layer.kind.is_loss:
+        found["dy"] = updates[0] if task.in_place else next(names)
+    if layer.kind.reads_inputs:
         for i in range(len(layer.inputs)):
             found[f"x{i}"] = next(names)
-    if layer.kind in READ_OUTPUT:
+    if layer.kind.reads_output:
         found["y"] = next(names)
-    if layer.kind in ("bn", "norm"):
-        found["saved"] = f"S({layer.name})"
     for i, target in enumerate(task.targets):
         if target is not None:
             found[f"dx{i}"] = graph.blocks[target].name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -262,12 +263,15 @@ def attempt(
     settled = plan(instance, schedule, rebuilt)
     if graph:
         require_no_pages(settled)
-    if data is None:
-        data = initial(rebuilt.graph.network, rebuilt.batch, seed)
-    right = _unbudgeted(instance, schedule, rebuilt, backend(), data) if reference else None
+
+    @cache
+    def drawn() -> Data:  # after the device has refused what it has no kernels for
+        return initial(rebuilt.graph.network, rebuilt.batch, seed) if data is None else data
+
+    right = _unbudgeted(instance, schedule, rebuilt, backend(), drawn) if reference else None
     device = backend()
     with Executor(device, settled, instance.rounds, poison=True) as executor:
-        executor.load(data)
+        executor.load(drawn())
         name, title = device.name, device.device
         deterministic = all(
             device.is_deterministic(step.kernel) for step in settled.steps if step.kernel is not None
@@ -302,7 +306,11 @@ def attempt(
 
 
 def _unbudgeted(
-    instance: Instance, schedule: Schedule, rebuilt: Rebuilt, backend: Backend, data: Data
+    instance: Instance,
+    schedule: Schedule,
+    rebuilt: Rebuilt,
+    backend: Backend,
+    drawn: Callable[[], Data],
 ) -> Execution:
     roomy, program = unlimited(instance, schedule)
     _log.info("%s: without a budget, in %d bytes", instance.name, roomy.budget_bytes)
@@ -313,7 +321,7 @@ def _unbudgeted(
             f"the run without a budget has no room, leave it out with --no-reference: {error}"
         ) from None
     with executor:
-        executor.load(data)
+        executor.load(drawn())
         return executor.run()
 
 

@@ -11,9 +11,10 @@ from pebbler.heuristics.papers.layers import units
 from pebbler.heuristics.program.builder import ProgramBuilder
 from pebbler.heuristics.program.sketch import Sketch
 from pebbler.heuristics.recomputation.plan import Policy, Recomputation, restorable, turn, used_later
-from pebbler.heuristics.recomputation.rules import EXPENSIVE, planned
+from pebbler.heuristics.recomputation.rules import planned
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import with_budget
+from pebbler.instances.networks.kinds import described_kind
 from pebbler.instances.transforms import with_recomputation
 from pebbler.instances.units import LARGEST
 from pebbler.instances.workload import Workload
@@ -178,7 +179,7 @@ def test_the_knapsack_keeps_what_takes_longest_to_make() -> None:
 
 def test_superneurons_does_only_what_the_budget_asks_for() -> None:
     roomy = planned(Workload("resnet50", 8, "K40").instance("12GiB"))
-    kind = {k: unit.kind for unit in units(roomy) for k in unit.tasks}
+    kind = {k: described_kind(unit.kind) for unit in units(roomy) for k in unit.tasks}
     assert {o.kind for o in solve(roomy, "superneurons-rule").operations} == {"run"}
     seen = []
     for mib in (400, 145):
@@ -186,7 +187,7 @@ def test_superneurons_does_only_what_the_budget_asks_for() -> None:
         schedule = solve(instance, "superneurons-rule")
         counts = Counter(o.task for o in schedule.operations if o.task is not None)
         again = [k for k, count in counts.items() if count > 1]
-        assert not any(kind[k] in (*EXPENSIVE, "add") for k in again)
+        assert not any(kind[k].expensive or kind[k].name == "add" for k in again)
         seen.append((any(o.kind == "offload" for o in schedule.operations), bool(again)))
     assert seen == [(True, False), (True, True)]
 

@@ -62,7 +62,7 @@ def test_vdnn_prints_how_much_four_hundred_layers_add():
 def test_vdnn_offloads_the_16_gb_that_it_prints():
     """The inputs of all layers before the classifier, each once."""
     network = find_network("vgg16")
-    read = {x for layer in network.layers if layer.kind in ("conv", "maxpool") for x in layer.inputs}
+    read = {x for layer in network.layers if layer.kind.name in ("conv", "maxpool") for x in layer.inputs}
     assert 4 * 256 * sum(network[x].shape.elements for x in read) / 1e9 == pytest.approx(16, abs=0.5)
 
 

@@ -23,6 +23,7 @@ from pebbler.validate.execution.executor import Execution, Executor
 from pebbler.validate.execution.kernel import keep, kernels_of, resampling
 from pebbler.validate.execution.plan import plan
 from pebbler.validate.execution.rebuild import rebuild
+from pebbler.validate.execution.trial import attempt
 
 BATCH = 3
 
@@ -180,50 +181,50 @@ def torch_gradients(torch: Any, network: Network, data: Data) -> tuple[float, di
         inputs = [values[name] for name in layer.inputs]
         w = weights.get(layer.tied or layer.name)
         channels, height, width = layer.shape
-        if layer.kind == "input":
+        if layer.kind.name == "input":
             y = torch.tensor(data[f"X({layer.name})"], dtype=torch.float64)
-        elif layer.kind == "conv":
+        elif layer.kind.name == "conv":
             count = channels * inputs[0].shape[1] // layer.groups * layer.kernel**2
             filters = w[:count].reshape(channels, -1, layer.kernel, layer.kernel)
             bias = w[count:] if len(w) > count else None
             y = functional.conv2d(inputs[0], filters, bias, layer.stride, layer.pad, 1, layer.groups)
-        elif layer.kind == "deconv":
+        elif layer.kind.name == "deconv":
             count = inputs[0].shape[1] * channels * layer.kernel**2
             filters = w[:count].reshape(-1, channels, layer.kernel, layer.kernel)
             y = functional.conv_transpose2d(inputs[0], filters, w[count:], layer.stride, layer.pad)
-        elif layer.kind == "linear":
+        elif layer.kind.name == "linear":
             joined = torch.cat(inputs, 1)
             count = channels * joined.shape[1]
             y = torch.einsum("oi,nihw->nohw", w[:count].reshape(channels, -1), joined)
             if len(w) > count:
                 y = y + w[count:, None, None]
-        elif layer.kind == "norm":
+        elif layer.kind.name == "norm":
             along = inputs[0].permute(0, 2, 3, 1)
             y = functional.layer_norm(along, (channels,), w[:channels], w[channels:]).permute(0, 3, 1, 2)
-        elif layer.kind == "scale":
+        elif layer.kind.name == "scale":
             y = inputs[0] * w[:, None, None]
-        elif layer.kind == "gelu":
+        elif layer.kind.name == "gelu":
             y = functional.gelu(inputs[0], approximate="tanh")
-        elif layer.kind == "fc":
+        elif layer.kind.name == "fc":
             flat = inputs[0].flatten(1)
             count = channels * flat.shape[1]
             y = (flat @ w[:count].reshape(channels, -1).T + w[count:])[:, :, None, None]
-        elif layer.kind == "maxpool":
+        elif layer.kind.name == "maxpool":
             y = functional.max_pool2d(inputs[0], layer.kernel, layer.stride, layer.pad, ceil_mode=True)
-        elif layer.kind == "avgpool":
+        elif layer.kind.name == "avgpool":
             y = functional.avg_pool2d(inputs[0], layer.kernel, layer.stride, layer.pad, ceil_mode=True)
-        elif layer.kind == "lrn":
+        elif layer.kind.name == "lrn":
             y = functional.local_response_norm(inputs[0], 5, 1e-4, 0.75, 1.0)
-        elif layer.kind == "bn":
+        elif layer.kind.name == "bn":
             y = functional.batch_norm(inputs[0], None, None, w[:channels], w[channels:], training=True)
-        elif layer.kind == "add":
+        elif layer.kind.name == "add":
             y = sum(inputs)
-        elif layer.kind == "concat":
+        elif layer.kind.name == "concat":
             y = torch.cat(inputs, 1)
-        elif layer.kind == "dropout":
+        elif layer.kind.name == "dropout":
             kept = keep(index, 0, inputs[0].numel()).reshape(inputs[0].shape)
             y = inputs[0] * torch.tensor(2.0 * kept)
-        elif layer.kind == "resample":
+        elif layer.kind.name == "resample":
             which, a, b = resampling(network[layer.inputs[0]].shape, layer.shape)
             if which == "crop":
                 y = inputs[0][:, :, a : a + height, b : b + width]
@@ -232,7 +233,7 @@ def torch_gradients(torch: Any, network: Network, data: Data) -> tuple[float, di
             else:
                 y = inputs[0][:, :, ::a, ::b]
                 y = functional.pad(y, (0, 0, 0, 0, 0, channels - y.shape[1]))
-        elif layer.kind == "loss":
+        elif layer.kind.name == "loss":
             apart = torch.linalg.vector_norm((inputs[0] - inputs[1]).flatten(1), dim=1)
             alike = torch.tensor(data[f"labels({layer.name})"][:, 0] == 1)
             loss = loss + (torch.where(alike, apart, torch.relu(1 - apart)) ** 2 / 2).mean()
@@ -291,8 +292,21 @@ def test_every_algorithm_of_the_cost_model_runs_in_its_workspace(network: str, b
 
 
 def test_other_layers_are_refused() -> None:
-    with pytest.raises(PebblerError, match=r"layer 'wte': there are no kernels for 'embedding'"):
-        kernels_of(task_graph(find_network("gpt2:layers=1,tokens=8"), 1), 1)
+    instance = Workload("gpt2:layers=1,tokens=8", 1, "K40").instance("100GiB")
+    schedule = solve(instance, "network-wide").schedule
+    assert schedule is not None
+    with pytest.raises(PebblerError, match=r"task 'FP\(wte\)': the backend cpu has no .*'embedding'"):
+        attempt(instance, schedule, CpuBackend)
+
+
+@pytest.mark.parametrize("norm", ["rms_norm", "group_norm"])
+def test_layers_of_a_kind_that_compute_something_else_are_refused(norm: str) -> None:
+    net = NetworkBuilder("other")
+    x = net.conv("conv", net.input(3, 4, 4), 4, 1)
+    x = net.rms_norm("norm", x) if norm == "rms_norm" else net.group_norm("norm", x, 2)
+    net.softmax("loss", net.fc("fc", x, 3))
+    with pytest.raises(PebblerError, match=r"layer 'norm': there are no kernels for this 'norm'"):
+        kernels_of(task_graph(net.finish(batch=1, source="test"), 1), 1)
 
 
 def test_a_dropout_mask_is_a_fair_coin_and_does_not_depend_on_where_it_begins() -> None:

@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 from ....instances.errors import PebblerError
 from ..device import DeviceError, Event, Graph, Stream
 from ..kernel import Kernel
-from .kernels import CpuKernel, algorithms, prepare
+from .kernels import CpuKernel, algorithms, kinds, prepare
 from .memory import Memory, array_at, available_bytes
 from .scratch import Scratch
 
@@ -167,6 +167,11 @@ class CpuBackend:
     def name(self) -> str:
         """See `Backend`."""
         return "cpu"
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """See `Backend`."""
+        return kinds()
 
     @property
     def device(self) -> str:

@@ -55,7 +55,7 @@ class Convolution:
         layer, (source,), target = kernel.layer, kernel.sources, kernel.layer.shape
         self.kernel = kernel
         self.role = kernel.role
-        if layer.kind == "deconv":
+        if layer.kind.operation == "transposed-convolution":
             source, target = target, source
             self.role = TRANSPOSED[kernel.role]
         self.algorithm = kernel.algorithm
@@ -81,7 +81,8 @@ class Convolution:
     @staticmethod
     def algorithms(kernel: Kernel) -> list[tuple[str, int]]:
         """Algorithms that apply, with their workspaces for all images at once."""
-        role = TRANSPOSED[kernel.role] if kernel.layer.kind == "deconv" else kernel.role
+        transposed = kernel.layer.kind.operation == "transposed-convolution"
+        role = TRANSPOSED[kernel.role] if transposed else kernel.role
         names = [*_LOWERED[role], *(("gemm",) if role == "FP" else ()), *_TRANSFORMED]
         found = []
         for name in names:

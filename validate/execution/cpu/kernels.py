@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ....instances.errors import PebblerError
+from ....instances.networks.kinds import LayerKind
+from ....instances.networks.taskgraph import Role
 from ..kernel import Kernel
 from . import elementwise as cpu_elementwise
 from . import losses as cpu_losses
@@ -23,6 +25,9 @@ from .scratch import Scratch
 CpuKernel = Callable[[Mapping[str, int], int], None]
 """Takes the addresses of the operands and the index of the first image."""
 
+Passes = Mapping[Role, Compute]
+"""What computes each pass of a kind."""
+
 
 def prepare(kernel: Kernel, scratch: Scratch) -> CpuKernel:
     """Return the code of a kernel.
@@ -32,68 +37,92 @@ def prepare(kernel: Kernel, scratch: Scratch) -> CpuKernel:
     PebblerError
         When there is none, or its workspace is too small for the algorithm.
     """
-    layer, role = kernel.layer, kernel.role
-    compute: Compute
-    if layer.kind in ("conv", "deconv") and role not in ("relu", "copy"):
-        passes = CONVOLUTION if layer.kind == "conv" else TRANSPOSED
-        compute = passes[role](Convolution(kernel))
-    else:
-        found = _KERNELS.get((role, "") if role in ("relu", "copy") else (role, layer.kind))
-        if found is None or kernel.algorithm not in ("kernel", "gemm"):
-            raise PebblerError(f"task '{kernel.task}': the CPU has no algorithm '{kernel.algorithm}' for it")
-        compute = found
+    compute = _compute(kernel)
+    has_relu = kernel.role == "FP" and kernel.layer.relu
 
     def launch(addresses: Mapping[str, int], first: int) -> None:
         operands = Operands(kernel, addresses, first, scratch)
         compute(operands)
-        if role == "FP" and layer.relu:
+        if has_relu:
             cpu_elementwise.relu(operands)
 
     return launch
 
 
+def _compute(kernel: Kernel) -> Compute:
+    kind, role = kernel.layer.kind.name, kernel.role
+    if role not in _OF_ALL and kind in _CONVOLUTIONS:
+        return _CONVOLUTIONS[kind][role](Convolution(kernel))
+    found = _OF_ALL.get(role) or _KERNELS.get(kind, {}).get(role)
+    if found is None or kernel.algorithm not in ("kernel", "gemm"):
+        raise PebblerError(f"task '{kernel.task}': the CPU has no algorithm '{kernel.algorithm}' for it")
+    return found
+
+
 def algorithms(kernel: Kernel) -> list[tuple[str, int]]:
     """Algorithms that the CPU has for a kernel, each with the workspace that it is given."""
-    if kernel.role in ("relu", "copy"):
+    if kernel.role in _OF_ALL:
         return [("kernel", 0)]
-    if kernel.layer.kind in ("conv", "deconv"):
+    if kernel.layer.kind.name in _CONVOLUTIONS:
         return Convolution.algorithms(kernel)
-    return [("gemm" if kernel.layer.kind in ("fc", "linear") else "kernel", 0)]
+    return [("gemm" if kernel.layer.kind.multiplies else "kernel", 0)]
 
 
-_KERNELS: dict[tuple[str, str], Compute] = {
-    ("relu", ""): cpu_elementwise.relu_backward,
-    ("copy", ""): cpu_elementwise.copy,
-    ("FP", "fc"): cpu_products.fc,
-    ("BP1", "fc"): cpu_products.fc_data,
-    ("BP2", "fc"): cpu_products.fc_filter,
-    ("FP", "linear"): cpu_products.linear,
-    ("BP1", "linear"): cpu_products.linear_data,
-    ("BP2", "linear"): cpu_products.linear_filter,
-    ("FP", "norm"): cpu_norms.norm,
-    ("BP1", "norm"): cpu_norms.norm_backward,
-    ("FP", "scale"): cpu_elementwise.scale,
-    ("BP1", "scale"): cpu_elementwise.scale_backward,
-    ("FP", "gelu"): cpu_elementwise.gelu,
-    ("BP1", "gelu"): cpu_elementwise.gelu_backward,
-    ("FP", "loss"): cpu_losses.contrast,
-    ("BP1", "loss"): cpu_losses.contrast_backward,
-    ("FP", "maxpool"): cpu_windows.maxpool,
-    ("BP1", "maxpool"): cpu_windows.maxpool_backward,
-    ("FP", "avgpool"): cpu_windows.avgpool,
-    ("BP1", "avgpool"): cpu_windows.avgpool_backward,
-    ("FP", "lrn"): cpu_norms.lrn,
-    ("BP1", "lrn"): cpu_norms.lrn_backward,
-    ("FP", "bn"): cpu_norms.bn,
-    ("BP1", "bn"): cpu_norms.bn_backward,
-    ("FP", "add"): cpu_elementwise.add,
-    ("BP1", "add"): cpu_elementwise.add_backward,
-    ("FP", "concat"): cpu_elementwise.concat,
-    ("BP1", "concat"): cpu_elementwise.concat_backward,
-    ("FP", "dropout"): cpu_elementwise.dropout,
-    ("BP1", "dropout"): cpu_elementwise.dropout_backward,
-    ("FP", "resample"): cpu_elementwise.resample,
-    ("BP1", "resample"): cpu_elementwise.resample_backward,
-    ("FP", "softmax"): cpu_losses.softmax,
-    ("BP1", "softmax"): cpu_losses.softmax_backward,
+def kinds() -> frozenset[str]:
+    """Return the names of the kinds of layers that there are kernels for."""
+    return frozenset((*_CONVOLUTIONS, *_KERNELS))
+
+
+def register_kernels(kind: LayerKind, passes: Passes) -> None:
+    """Enter the CPU's kernels for a kind of layers: what computes each of its passes, a ReLU left out.
+
+    Parameters
+    ----------
+    kind
+        The kind.
+    passes
+        Per role, ``FP``, ``BP1`` and, where the kind has that task, ``BP2``, a function that takes the
+        `Operands` of a launch and writes, or adds to, what the role says (`kernel`).
+
+    Raises
+    ------
+    PebblerError
+        When the kind has kernels, or a pass is missing.
+    """
+    if kind.name in kinds():
+        raise PebblerError(f"the CPU has kernels for '{kind}' already; give the kind another name")
+    roles: tuple[Role, ...] = ("FP", "BP1", "BP2") if kind.has_weight_task else ("FP", "BP1")
+    if missing := [role for role in roles if role not in passes]:
+        raise PebblerError(f"the CPU's kernels for '{kind}' have no {missing[0]}; give one")
+    _KERNELS[kind.name] = passes
+
+
+_OF_ALL: Passes = {"relu": cpu_elementwise.relu_backward, "copy": cpu_elementwise.copy}
+"""What does not depend on the kind."""
+
+_CONVOLUTIONS: dict[str, Mapping[str, Callable[[Convolution], Compute]]] = {
+    "conv": CONVOLUTION,
+    "deconv": TRANSPOSED,
 }
+_KERNELS: dict[str, Passes] = {
+    "fc": {"FP": cpu_products.fc, "BP1": cpu_products.fc_data, "BP2": cpu_products.fc_filter},
+    "linear": {
+        "FP": cpu_products.linear,
+        "BP1": cpu_products.linear_data,
+        "BP2": cpu_products.linear_filter,
+    },
+    "norm": {"FP": cpu_norms.norm, "BP1": cpu_norms.norm_backward},
+    "scale": {"FP": cpu_elementwise.scale, "BP1": cpu_elementwise.scale_backward},
+    "gelu": {"FP": cpu_elementwise.gelu, "BP1": cpu_elementwise.gelu_backward},
+    "loss": {"FP": cpu_losses.contrast, "BP1": cpu_losses.contrast_backward},
+    "maxpool": {"FP": cpu_windows.maxpool, "BP1": cpu_windows.maxpool_backward},
+    "avgpool": {"FP": cpu_windows.avgpool, "BP1": cpu_windows.avgpool_backward},
+    "lrn": {"FP": cpu_norms.lrn, "BP1": cpu_norms.lrn_backward},
+    "bn": {"FP": cpu_norms.bn, "BP1": cpu_norms.bn_backward},
+    "add": {"FP": cpu_elementwise.add, "BP1": cpu_elementwise.add_backward},
+    "concat": {"FP": cpu_elementwise.concat, "BP1": cpu_elementwise.concat_backward},
+    "dropout": {"FP": cpu_elementwise.dropout, "BP1": cpu_elementwise.dropout_backward},
+    "resample": {"FP": cpu_elementwise.resample, "BP1": cpu_elementwise.resample_backward},
+    "softmax": {"FP": cpu_losses.softmax, "BP1": cpu_losses.softmax_backward},
+}
+"""The kernels by kind: a kind that is in neither table cannot be run on the CPU."""

@@ -25,7 +25,18 @@ from ....instances.errors import PebblerError
 from ....instances.units import format_size
 from ..device import DeviceError, Event, Stream
 from ..kernel import Kernel
-from .calls import First, Own, Product, Scratch, calls_of, convolution_of, formats, scratch_bytes, source
+from .calls import (
+    KINDS,
+    First,
+    Own,
+    Product,
+    Scratch,
+    calls_of,
+    convolution_of,
+    formats,
+    scratch_bytes,
+    source,
+)
 from .cublas import Cublas
 from .driver import load_driver, primary_context, start
 from .graph import Capturer, CudaGraph
@@ -159,6 +170,7 @@ class CudaBackend:
     """
 
     name = "cuda"
+    kinds = KINDS
 
     def __init__(self, number: int = 0, providers: Sequence[str] = PROVIDERS[:1]) -> None:
         self.driver = load_driver()
@@ -247,7 +259,7 @@ class CudaBackend:
     def algorithms(self, kernel: Kernel) -> list[tuple[str, int]]:
         """Return all algorithms of the providers for a convolution, also those that `prepare` refuses."""
         if convolution_of(kernel) is None:
-            multiplies = kernel.layer.kind in ("fc", "linear") and kernel.role not in ("relu", "copy")
+            multiplies = kernel.layer.kind.multiplies and kernel.role not in ("relu", "copy")
             return [("gemm" if multiplies else "kernel", 0)]
         found = []
         for provider in self._listed:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
 from ....instances.errors import PebblerError
 from ....instances.networks.builder import Shape
+from ....instances.networks.kinds import Operation
 from ....instances.units import ceil_to
 from ..kernel import EPSILON, LRN, Kernel, resampling
 from ..plan import ALIGNMENT
@@ -58,9 +59,9 @@ ALGORITHMS: dict[Pass, tuple[str, ...]] = {
 PLAIN = ("kernel", "gemm")
 """Names of the only algorithm of a task that is no convolution."""
 
-_PASSES: dict[str, dict[str, Pass]] = {
-    "conv": {"FP": "forward", "BP1": "backward_data", "BP2": "backward_filter"},
-    "deconv": {"FP": "backward_data", "BP1": "forward", "BP2": "backward_filter"},
+_PASSES: dict[Operation, dict[str, Pass]] = {
+    "convolution": {"FP": "forward", "BP1": "backward_data", "BP2": "backward_filter"},
+    "transposed-convolution": {"FP": "backward_data", "BP1": "forward", "BP2": "backward_filter"},
 }
 """What cuDNN computes for a task; a transposed convolution is one from its output to its input."""
 _RESULTS = {"FP": "y", "BP1": "dx0", "BP2": "dw"}
@@ -147,12 +148,13 @@ def convolution_of(kernel: Kernel, provider: str | None = None) -> Convolution |
     writes: what it is to add goes to the start of the workspace first.
     """
     layer = kernel.layer
-    if layer.kind not in _PASSES or kernel.role not in _PASSES[layer.kind]:
+    operation = layer.kind.operation
+    if operation not in _PASSES or kernel.role not in _PASSES[operation]:
         return None
-    which = _PASSES[layer.kind][kernel.role]
+    which = _PASSES[operation][kernel.role]
     x, w, y = {"FP": ("x0", "w", "y"), "BP1": ("dx0", "w", "dy")}.get(kernel.role, ("x0", "dw", "dy"))
     source, target = kernel.sources[0], layer.shape
-    if layer.kind == "deconv":
+    if operation == "transposed-convolution":
         x, y, source, target = y, x, target, source
     convolution = Convolution(
         which,
@@ -250,28 +252,10 @@ class _Calls:
 
     def made(self) -> Iterator[Call]:
         """Do what the role says; after a forward pass, the ReLU in place."""
-        of_kind = {
-            "conv": self._conv,
-            "deconv": self._conv,
-            "fc": self._fc,
-            "linear": self._linear,
-            "maxpool": self._pool,
-            "avgpool": self._pool,
-            "lrn": self._lrn,
-            "bn": self._bn,
-            "norm": self._norm,
-            "scale": self._scale,
-            "gelu": self._gelu,
-            "add": self._add,
-            "concat": self._concat,
-            "dropout": self._dropout,
-            "softmax": self._softmax,
-            "loss": self._contrast,
-            "resample": self._resample,
-        }
-        if self.layer.kind not in of_kind:
-            raise PebblerError(f"task '{self.kernel.task}': there is no CUDA kernel for '{self.layer.kind}'")
-        yield from of_kind[self.layer.kind]()
+        name = self.layer.kind.name
+        if name not in _CALLS:
+            raise PebblerError(f"task '{self.kernel.task}': there is no CUDA kernel for '{name}'")
+        yield from _CALLS[name](self)
         if self.kernel.role == "FP" and self.layer.relu:
             signs = Operand("signs") if "signs" in self.kernel.operands else None
             yield _each("relu_forward", self.values, Operand("y"), signs)
@@ -376,7 +360,7 @@ class _Calls:
         if self.kernel.role == "FP":
             yield _each(f"{layer.kind}_forward", self.values, Operand("x0"), Operand("y"), *sizes)
             return
-        reads = (Operand("x0"), Operand("y")) if layer.kind == "maxpool" else ()
+        reads = (Operand("x0"), Operand("y")) if layer.kind.reads_output else ()
         n = self.images * source.elements
         yield _each(
             f"{layer.kind}_backward", n, Operand("dy"), *reads, Operand("dx0"), *sizes, self._adds("dx0")
@@ -521,3 +505,28 @@ class _Calls:
         else:
             arguments = (Operand("dy"), Operand("dx0"), *sizes, self._adds("dx0"))
             yield _each_image("resample_backward", self.images, source.elements, *arguments)
+
+
+_CALLS: dict[str, Callable[[_Calls], Iterator[Call]]] = {
+    "conv": _Calls._conv,
+    "deconv": _Calls._conv,
+    "fc": _Calls._fc,
+    "linear": _Calls._linear,
+    "maxpool": _Calls._pool,
+    "avgpool": _Calls._pool,
+    "lrn": _Calls._lrn,
+    "bn": _Calls._bn,
+    "norm": _Calls._norm,
+    "scale": _Calls._scale,
+    "gelu": _Calls._gelu,
+    "add": _Calls._add,
+    "concat": _Calls._concat,
+    "dropout": _Calls._dropout,
+    "softmax": _Calls._softmax,
+    "loss": _Calls._contrast,
+    "resample": _Calls._resample,
+}
+"""The kernels by kind: a kind that is not here cannot be run on CUDA."""
+
+KINDS = frozenset(_CALLS)
+"""Names of the kinds of layers that can be run on CUDA."""

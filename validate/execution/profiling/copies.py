@@ -21,9 +21,6 @@ from .beside import Work, alone_ns, beside_ns
 SMALLEST_COPY = 4096
 """Bytes of the smallest copy that is measured; sizes rise by a factor of 4 to that of the largest block."""
 
-_MULTIPLYING = ("conv", "deconv", "fc", "linear")
-"""Kinds of layers whose tasks keep a GPU busy."""
-
 _DRAWN = 4 * 2**20
 """Bytes of random numbers that operands repeat."""
 
@@ -121,7 +118,7 @@ def longest_kernel(device: Backend, stream: Stream, instance: Instance, rebuilt:
 
 
 def _multiplies(kernel: Kernel) -> bool:
-    return kernel.layer.kind in _MULTIPLYING and kernel.role not in ("relu", "copy")
+    return kernel.layer.kind.multiplies and kernel.role not in ("relu", "copy")
 
 
 def _drawn(device: Backend, size: int) -> int:

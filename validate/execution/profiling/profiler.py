@@ -34,7 +34,7 @@ from ....instances.workload import Workload
 from ...schedule import Operation, Schedule
 from ..cuda.recorded import kernels_of_tasks
 from ..data import initial
-from ..device import Backend, DeviceError
+from ..device import Backend, DeviceError, require_kernels
 from ..executor import Executor, Program
 from ..kernel import Kernel
 from ..plan import Plan, plan
@@ -129,11 +129,12 @@ def _machine(
     """Measure what is the machine's: a profile without tasks."""
     device = backend()
     try:
+        rebuilt = rebuild(instances[-1])
+        require_kernels(device, rebuilt.kernels)
         largest = max(block.bytes for instance in instances for block in instance.blocks)
         _log.info("%s: copies of up to %d bytes", network, largest)
         copies = Copies(device, largest)
         times = tuple(copies.times(repeat))
-        rebuilt = rebuild(instances[-1])
         kernel = longest_kernel(device, copies.compute, instances[-1], rebuilt)
         beside = None if kernel is None else copies.beside(kernel, repeat)
         launches, mapping = launch_times(device, repeat), mapping_times(device, repeat)

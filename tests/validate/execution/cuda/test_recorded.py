@@ -70,12 +70,12 @@ def draw(kernel: Kernel, seed: int) -> dict[str, NDArray[np.uint8]]:
         elif word in ("mask", "signs"):
             found[name] = rng.integers(2, size=size, dtype=np.uint8)
         else:
-            spread = np.float32(0.2 if kernel.layer.kind == "loss" else 1)  # pairs that are near enough
+            spread = np.float32(0.2 if kernel.layer.kind.name == "loss" else 1)  # pairs that are near enough
             found[name] = (spread * rng.standard_normal(size // 4, dtype=np.float32)).view(np.uint8)
-    if kernel.role == "BP1" and kernel.layer.kind == "maxpool":  # dy goes where y is one of x
+    if kernel.role == "BP1" and kernel.layer.kind.name == "maxpool":  # dy goes where y is one of x
         x = found[kernel.operands["x0"]].view(np.float32).reshape(IMAGES, *kernel.sources[0])
         found[kernel.operands["y"]] = pooled(x, kernel).view(np.uint8).reshape(-1)
-    if kernel.role == "BP1" and kernel.layer.kind == "bn":  # statistics as FP saves them
+    if kernel.role == "BP1" and kernel.layer.kind.name == "bn":  # statistics as FP saves them
         x = found[kernel.operands["x0"]].view(np.float32).reshape(IMAGES, kernel.sources[0].channels, -1)
         saved = [x.mean((0, 2)), 1 / np.sqrt(x.var((0, 2)) + 1e-5)]
         found[kernel.operands["saved"]] = np.concatenate(saved).astype(np.float32).view(np.uint8)

@@ -84,11 +84,11 @@ def draw(sizes: Sizes, kernel: Kernel, *, whole: bool = False) -> Arrays:
             found[name] = (rng.standard_normal(count, dtype=np.float32) + 2).view(np.uint8)
     if "saved" in kernel.operands and kernel.role != "FP":
         x = found[kernel.operands["x0"]].view(np.float32).reshape(sizes.images, sizes.channels, -1)
-        axes = (0, 2) if kernel.layer.kind == "bn" else (1,)
+        axes = (0, 2) if kernel.layer.kind.name == "bn" else (1,)
         mean, inverse = x.mean(axes), 1 / np.sqrt(x.var(axes) + np.float32(1e-5))
         if whole:
             mean, inverse = np.full_like(mean, 2), np.ones_like(inverse)
-        saved = np.stack([mean, inverse], axis=0 if kernel.layer.kind == "bn" else 1)
+        saved = np.stack([mean, inverse], axis=0 if kernel.layer.kind.name == "bn" else 1)
         found[kernel.operands["saved"]] = saved.astype(np.float32).reshape(-1).view(np.uint8)
     return found
 
@@ -187,7 +187,7 @@ def test_every_value_counts_once(
         expected["conv"] = [of_factors, of_shifts]  # of one input channel and a window of 1 x 1
         before = values[kernel.operands["dw"]].view(np.float32) if "dw" in kernel.adds else 0
         found = run(CudaBackend(), kernel, values)[kernel.operands["dw"]].view(np.float32)
-        np.testing.assert_array_equal(found, before + np.concatenate(expected[kernel.layer.kind]))
+        np.testing.assert_array_equal(found, before + np.concatenate(expected[kernel.layer.kind.name]))
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
@@ -268,7 +268,7 @@ def test_a_graph_keeps_the_scratch_memory_that_it_was_captured_with(
 
 def test_batch_norm_keeps_a_large_gpu_busy() -> None:
     graph = task_graph(find_network("resnet50"), 32)
-    norms = [one for one in kernels_of(graph, 32) if one.layer.kind == "bn" and one.role != "relu"]
+    norms = [one for one in kernels_of(graph, 32) if one.layer.kind.name == "bn" and one.role != "relu"]
     assert norms[0].layer.shape == (64, 112, 112)
     for kernel in norms:
         calls = calls_of(kernel)

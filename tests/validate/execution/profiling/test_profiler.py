@@ -43,7 +43,7 @@ ALGORITHMS = [("plain", 0), ("large", 512), ("larger", 1024)]
 
 
 def listed(kernel: Kernel) -> list[tuple[str, int]]:
-    return ALGORITHMS if kernel.layer.kind == "conv" and kernel.role == "FP" else [("kernel", 0)]
+    return ALGORITHMS if kernel.layer.kind.name == "conv" and kernel.role == "FP" else [("kernel", 0)]
 
 
 def of_lenet(device: VirtualDevice, *, repeat: int = 3, **options: Any) -> Profile:

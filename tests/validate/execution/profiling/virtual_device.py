@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pebbler.instances.networks.kinds import KINDS
 from pebbler.validate.execution.device import DeviceError, Event, Launch, Stream
 from pebbler.validate.execution.kernel import Kernel
 
@@ -130,6 +131,7 @@ class VirtualDevice:
     now: float = 0
     name: str = "virtual"
     device: str = "Virtual device"
+    kinds: frozenset[str] = frozenset(KINDS)
 
     def __post_init__(self) -> None:
         self._streams: dict[str, VirtualStream] = {}
