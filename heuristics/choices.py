@@ -1,4 +1,4 @@
-"""Choosing an algorithm of a task."""
+"""Rules that choose one algorithm of a task."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from .program.builder import OutOfMemoryError, ProgramBuilder
 
 
 def by_speed(task: Task) -> list[int]:
-    """Indices of a task's algorithms, the fastest first; of equally fast ones the leanest first."""
+    """Return the indices of a task's algorithms, the fastest first; of equally fast ones, leanest first."""
     keys = [(a.duration_ns, a.workspace_bytes) for a in task.algorithms]
     return sorted(range(len(keys)), key=lambda a: keys[a])
 
 
 def leanest(task: Task) -> int:
-    """Index of the algorithm with the least workspace; of equally lean ones the fastest."""
+    """Return the index of the algorithm with the least workspace; of several such, the fastest one."""
     return min(
         range(len(task.algorithms)),
         key=lambda a: (task.algorithms[a].workspace_bytes, task.algorithms[a].duration_ns),
@@ -21,7 +21,10 @@ def leanest(task: Task) -> int:
 
 
 def fastest_within(task: Task, room: int) -> int:
-    """Index of the fastest algorithm with a workspace of at most `room` bytes; else of the leanest."""
+    """Return the index of the fastest algorithm with a workspace of at most `room` bytes.
+
+    If there is none, this is the index of the leanest algorithm.
+    """
     return next((a for a in by_speed(task) if task.algorithms[a].workspace_bytes <= room), leanest(task))
 
 
@@ -31,7 +34,7 @@ def run_fastest(builder: ProgramBuilder, k: int) -> None:
     Raises
     ------
     OutOfMemoryError
-        When there is none.
+        When no algorithm has room.
     """
     *faster, last = by_speed(builder.instance.tasks[k])
     for algorithm in faster:

@@ -1,4 +1,7 @@
-"""The time limit of methods by rule: they have no schedule before they end, and so give up when it passes."""
+"""The time limit of methods by rule.
+
+A rule has no schedule before it ends, so it gives up when its time limit passes.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,20 @@ from ..instances.instance import Instance
 from .methods import Answer, Limits, Method, Refusal
 
 LEAST = 1.0
-"""Seconds that a rule, what sets up a search, and first fit get under any limit: nearly always they end."""
+"""Seconds that a rule, the setup of a search, and first fit may take under any time limit.
+
+Nearly all of them end within this time.
+"""
 
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
-"""Of what is at work, as `time.monotonic` tells it."""
+"""Deadline of the method that is running, on the clock of `time.monotonic`."""
 
 
 def limited(rule: Method) -> Method:
-    """Let a rule give up at its time limit, wherever it looks at the clock (a decorator)."""
+    """Make a rule give up when its time limit passes (a decorator).
+
+    The rule notices this wherever it calls `look`.
+    """
 
     @wraps(rule)
     def call(instance: Instance, limits: Limits) -> Answer:
@@ -33,14 +42,21 @@ def limited(rule: Method) -> Method:
 
 
 class OutOfTime(Refusal):
-    """The time limit has passed."""
+    """Refusal of a method whose time limit has passed."""
 
 
 @contextmanager
 def until(deadline: float, least: float = 0.0) -> Iterator[None]:
-    """Have what looks at the clock in this block end at a deadline, as `time.monotonic` tells it.
+    """Set a deadline for all calls of `look` and `left` inside this block (a context manager).
 
-    It has at least so many seconds from now.
+    An earlier deadline of an enclosing block stays in force.
+
+    Parameters
+    ----------
+    deadline
+        When the time is over, in seconds on the clock of `time.monotonic`.
+    least
+        Seconds from now that the block has in any case, if no enclosing block ends before.
     """
     ends = max(deadline, time.monotonic() + least)
     known = _deadline.set(min(ends, _deadline.get()))
@@ -51,12 +67,12 @@ def until(deadline: float, least: float = 0.0) -> Iterator[None]:
 
 
 def left() -> float:
-    """Seconds until the deadline; infinite without one."""
+    """Return the seconds until the deadline; infinity where there is no deadline."""
     return max(_deadline.get() - time.monotonic(), 0.0)
 
 
 def look() -> None:
-    """Look at the clock.
+    """Check the clock, and give up if the deadline has passed.
 
     Raises
     ------

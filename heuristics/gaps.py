@@ -1,4 +1,4 @@
-"""Stays of blocks between uses: where they can be evicted, and where they take memory."""
+"""Gaps between uses of blocks: when a block can be evicted, and when it takes memory without being used."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from ..instances.instance import Instance
 from .methods import Refusal
 
 Gap = tuple[int, int]
-"""A block, and the task after which it is not used for a while (-1: from the start)."""
+"""A block and the task after which it is not used for a while; -1 stands for the start of the iteration."""
 
 
 class Guide(NamedTuple):
-    """What to set off from, whether or not it fits: gaps to evict, and algorithms.
+    """Decisions that a search can start from, whether or not they fit: gaps to evict, and algorithms.
 
     Attributes
     ----------
     returning
         The gaps, in the order of their prefetches.
     leaving
-        The gaps in the order of their offloads, or those for which it matters.
+        The gaps in the order of their offloads, or only those gaps for which the order matters.
     algorithms
-        One a task.
+        Index of the algorithm of each task.
     tentative
-        Whether it is no more than a rounded relaxation: of use where it is good as it is.
+        Whether the guide is only a rounded relaxation. Such a guide is used only if it is good without any
+        change.
     holds
-        Per prefetch, the task before which it is not issued; none: each as soon as there is room.
+        Per prefetch, the task before which it is not issued. If empty, each prefetch is issued as soon as
+        there is room.
     """
 
     returning: Sequence[Gap]
@@ -38,7 +40,7 @@ class Guide(NamedTuple):
 
 
 def gaps_of(instance: Instance) -> dict[Gap, int]:
-    """Every gap in which a block can be evicted, with the task that ends it; the end counts as a task."""
+    """Return every gap in which a block can be evicted, with the task that ends it (the end is one)."""
     gaps: dict[Gap, int] = {}
     for d, after, until in stays_of(instance):
         block = instance.blocks[d]
@@ -49,7 +51,11 @@ def gaps_of(instance: Instance) -> dict[Gap, int]:
 
 
 def stays_of(instance: Instance) -> Iterator[tuple[int, int, int]]:
-    """Every stay between uses, which takes memory unless it is evicted: block, task before, task after."""
+    """Yield every stay of a block between two uses: the block, the task before and the task after.
+
+    A block takes memory during a stay unless it is evicted. Uses in consecutive tasks have no stay between
+    them.
+    """
     for d, block in enumerate(instance.blocks):
         marks = [*([-1] if block.initially != "absent" else []), *instance.uses[d]]
         marks += [len(instance.tasks)] if block.finally_ == "device" else []
@@ -59,12 +65,12 @@ def stays_of(instance: Instance) -> Iterator[tuple[int, int, int]]:
 
 
 def require_copies(instance: Instance) -> None:
-    """Refuse an instance that asks for a copy which it makes impossible.
+    """Refuse an instance that requires a copy and makes the same copy impossible.
 
     Raises
     ------
     Refusal
-        With the block that must end on the host, or is needed from there.
+        Names the block that must end on the host, or that is needed from there, and cannot be copied.
     """
     for d, block in enumerate(instance.blocks):
         if block.finally_ == "host" and block.offload_ns is None and instance.writers[d]:

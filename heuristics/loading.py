@@ -1,4 +1,4 @@
-"""What methods load or compile, before a clock starts that a time limit is compared with."""
+"""Code that methods load or compile before the clock of their time limit starts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from ..instances.instance import Algorithm, Block, Instance, Task
 from .methods import Limits, Method
 
 Loader = Callable[[Limits], None]
-"""Loads something; quickly, where it is loaded already."""
+"""A function that loads something for a method. If the thing is loaded already, it returns quickly."""
 
 _loaders: dict[Method, tuple[Loader, ...]] = {}
+"""Loaders of each method that has any."""
 
 
 def loads(*loaders: Loader) -> Callable[[Method], Method]:
-    """Say what a method loads (a decorator, under that of its registration)."""
+    """Note which loaders a method needs (a decorator; it stands below the one that registers the method)."""
 
     def note(method: Method) -> Method:
         _loaders[method] = loaders
@@ -26,13 +27,13 @@ def loads(*loaders: Loader) -> Callable[[Method], Method]:
 
 
 def load_for(method: Method, limits: Limits) -> None:
-    """Load what a method uses."""
+    """Call the loaders of a method."""
     for loader in _loaders.get(method, ()):
         loader(limits)
 
 
 def kernels(_: Limits) -> None:
-    """Compile the kernels of the search, or load them from the cache."""
+    """Compile the kernels of local search, or load them from Numba's cache."""
     _kernels()
 
 
@@ -48,7 +49,7 @@ def _kernels() -> None:
 
 
 def _small() -> Instance:
-    """Two layers and their backward pass, in which a block must leave and return."""
+    """Return two layers and their backward pass, with a budget under which a block must leave and return."""
     blocks = tuple(
         Block(name=name, bytes=512, offload_ns=1, prefetch_ns=1, move_ns=1)
         for name in ("first", "second", "third", "fourth")

@@ -22,33 +22,34 @@ from ..validate.bounds.certificate import Certificate
 from ..validate.schedule import Schedule
 
 OnBetter = Callable[[int | None, int | None], None]
-"""Takes a makespan and a lower bound."""
+"""A callback that is given a makespan and a lower bound in nanoseconds; either can be None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a method may use.
+    """The limits and options that a method is given.
 
     Attributes
     ----------
     time_limit
-        Seconds; None: until the method is done.
+        Seconds that the method may take; None means until it is done.
     seed
-        Of every random decision.
+        Seed of every random decision.
     workers
-        Threads of a solver.
+        Number of threads of a solver.
     memory
-        Memory model of the schedule.
+        Memory model of the schedule: ``contiguous`` or ``paged``.
     warm_start
         A schedule to start from.
     solver
-        What solves linear models.
+        Name of the solver for linear models.
     log
         Whether solvers write their logs to standard error.
     without
-        Rules that the method leaves out, by name, to see what each buys.
+        Names of the method's rules to leave out, which shows what each rule is worth.
     on_better
-        Called with the makespan and the bound, in nanoseconds or None, whenever one is better than before.
+        Function to call whenever the makespan or the bound has improved. It is given both, in nanoseconds or
+        None.
     """
 
     time_limit: float | None = None
@@ -63,25 +64,25 @@ class Limits:
 
     @property
     def incumbent(self) -> Schedule | None:
-        """The warm start where it could be the answer: if it is in the memory model that is asked for."""
+        """The warm start if it has the requested memory model, so that it could be the answer; else None."""
         start = self.warm_start
         return start if start is not None and start.memory_model == self.memory else None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a method has found.
+    """The result of a method.
 
     Attributes
     ----------
     schedule
-        None when there is none, with the reason in `stopped_by`.
+        The schedule; None when there is none, and then `stopped_by` has the reason.
     stopped_by
         Why the method ended: ``done``, a limit, or the reason of a refusal.
     lower_bound_ns, bound_by
-        A proven bound, and which argument or solver gave it.
+        A proven lower bound in nanoseconds, and the name of the argument or solver that gave it.
     certificate
-        What proves a bound in exact arithmetic, which may be less than the one above.
+        Proof of a bound in exact arithmetic. The bound that it proves can be less than `lower_bound_ns`.
     infeasible
         Whether the method proved that no schedule exists.
     """
@@ -95,29 +96,44 @@ class Answer:
 
 
 Method = Callable[[Instance, Limits], Answer]
+"""A function from an instance and limits to an answer."""
 Shown = Literal["always", "auto", "named"]
+"""Comparisons that include a method which is not named: all, those that choose sub-batches, or none."""
 SubBatchRule = Callable[[Workload, int], int]
-"""From a workload and a budget in bytes to the images of a round."""
+"""A function from a workload and a budget in bytes to the number of images of a round."""
 Transform = Callable[[Instance], Instance]
-"""To another instance of the same iteration, under the same budget."""
+"""A function from an instance to another instance of the same iteration under the same budget."""
 
 
 class Refusal(Exception):  # noqa: N818 - a method's answer, not an error
-    """A method's policy leads to no schedule; the message says at which task and why."""
+    """A method's answer when its policy leads to no schedule; the message says at which task and why."""
 
 
 class MethodError(DefectError):
-    """A method broke its contract: a defect of the method, which the message names."""
+    """A defect of a method, which broke its contract; the message names the method."""
 
 
 @dataclass(frozen=True, slots=True)
 class MethodInfo:
-    """A registered method: its name, what it does in one line, and its source.
+    """A registered method.
 
-    `shown` says which comparisons include it where no methods are named: ``always``, only where methods
-    choose their sub-batch (``auto``), or none (``named``). `sub_batch` is the method's own rule for the
-    sub-batch, where it has one; `transform` makes the instance that a comparison lets it schedule; `rules`
-    are those that can be left out of it. A `guest` is of another package, which names it as an entry point.
+    Attributes
+    ----------
+    name, summary, source
+        Its name, what it does in one line, and the paper or page that it comes from.
+    call
+        The function itself.
+    shown
+        Which comparisons include the method where no methods are named: all of them (``always``), only those
+        in which methods choose their sub-batch (``auto``), or none (``named``).
+    sub_batch
+        The method's own rule for the sub-batch; None if it has no such rule.
+    transform
+        Makes the instance that the method schedules in a comparison; None if that is the instance itself.
+    rules
+        Names of the rules that can be left out of the method.
+    guest
+        Whether the method belongs to another package, which names it as an entry point.
     """
 
     name: str
@@ -136,7 +152,7 @@ class MethodInfo:
         Raises
         ------
         PebblerError
-            With the rules that it has.
+            Names the unknown rule and lists the rules that the method has.
         """
         for name in sorted(set(names) - set(self.rules)):
             has = f"it has {', '.join(self.rules)}" if self.rules else "it has none that can be left out"
@@ -144,10 +160,15 @@ class MethodInfo:
 
 
 ENTRY_POINTS = "pebbler.methods"
-"""Group of entry points of other packages, each a module, or something in it, that registers methods."""
+"""Group of the entry points by which other packages add methods.
+
+Each entry point names a module, or an object in a module, that registers methods when it is imported.
+"""
 
 _methods: dict[str, MethodInfo] = {}
+"""The registered methods by name, in the order of their registration."""
 _loaded: set[EntryPoint] = set()
+"""Entry points that have been loaded, or that could not be loaded."""
 _log = logging.getLogger(__name__)
 
 
@@ -161,10 +182,26 @@ def register(
     transform: Transform | None = None,
     rules: tuple[str, ...] = (),
 ) -> Callable[[Method], Method]:
-    """Enter a method into the registry under a name (a decorator).
+    """Register a method under a name (a decorator).
 
-    `shown`, `sub_batch`, `transform` and `rules` are as `MethodInfo` has them; a rule for the sub-batch, or a
-    transform, makes a planner.
+    A method with a rule for the sub-batch, or with a transform, is a planner: it chooses more than a
+    schedule.
+
+    Parameters
+    ----------
+    name
+        The name by which commands and `find_method` know the method.
+    summary
+        What the method does, in one line.
+    source
+        The paper or page that describes the method.
+    shown, sub_batch, transform, rules
+        As in `MethodInfo`.
+
+    Returns
+    -------
+    Callable
+        The decorator. It returns the method unchanged.
 
     Raises
     ------
@@ -182,18 +219,34 @@ def register(
 
 
 def list_methods() -> tuple[MethodInfo, ...]:
-    """All registered methods, in the order of their registration; those of other packages come last."""
+    """Return all registered methods in the order of their registration; those of other packages come last.
+
+    Returns
+    -------
+    tuple of MethodInfo
+        The methods, with the function to call in `call`.
+    """
     load_entry_points()
     return tuple(_methods.values())
 
 
 def find_method(name: str) -> MethodInfo:
-    """Return the method of a name.
+    """Return the method with a name.
+
+    Parameters
+    ----------
+    name
+        A registered name, such as ``flow``.
+
+    Returns
+    -------
+    MethodInfo
+        The method, with the function to call in `call`.
 
     Raises
     ------
     PebblerError
-        When there is none; close names are listed.
+        When no method has this name; the message lists similar names, or all names.
     """
     if name not in _methods:
         load_entry_points()
@@ -205,10 +258,11 @@ def find_method(name: str) -> MethodInfo:
 
 
 def load_entry_points() -> None:
-    """Import what installed packages name in the group ``pebbler.methods``, once.
+    """Load the methods that installed packages add in the group ``pebbler.methods``, each package once.
 
-    What they register are guests. What cannot be imported, or registers a name that is taken, is left out
-    with a warning: another package's defect must not stop ours. What it prints goes to standard error.
+    Methods that register here are guests. An entry point that cannot be imported, or that registers a name
+    which is taken, is left out with a warning, so that a defect of another package does not stop this one.
+    Whatever an entry point prints goes to standard error.
     """
     for point in entry_points(group=ENTRY_POINTS):
         if point in _loaded:

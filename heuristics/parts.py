@@ -1,7 +1,7 @@
-"""Tensors in parts: which blocks belong together, and in which order they leave and come back.
+"""Tensors in parts: which blocks belong together, and in which order they are evicted and prefetched.
 
-Equal parts of a tensor that are used alike are interchangeable, so that only suffixes need to leave: the last
-part first, which comes back last.
+Equal parts of a tensor that are used alike are interchangeable. So only suffixes need to be evicted: the last
+part is offloaded first and prefetched last.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from .gaps import Gap, gaps_of
 from .methods import Refusal
 
 _MOST = 96
-"""Parts that a search moves with ease; twice as many as there are tensors where that is more.
+"""Number of parts that a search can handle; twice the number of tensors where that is more.
 
-With 256, VGG-16 (256) on a V100 at 1.05 M_min takes as long in paged memory and longer in contiguous.
+With 256 parts, VGG-16 (batch of 256) on a V100 at 1.05 M_min takes as long in paged memory, and longer in
+contiguous memory.
 """
 
 _WASTE = Fraction(2, 100)
-"""Share of what a task leaves of the pool that parts may leave empty."""
+"""Largest share of the room left by other tasks that a tensor's parts may leave empty."""
 
 
 def with_parts(instance: Instance) -> Instance:
-    """Return the instance with the tensors in parts that are worth it.
+    """Return the instance with its tensors cut into parts, if cutting them is of use.
 
-    These are the ones that can be away for a while. All parts are about the same size, the least with which
-    there are not too many: so the largest tensors are cut into the most. But where memory is short, parts of
-    a tensor come and go in what other tasks leave of the pool. If a number of parts fills that badly, up to
-    twice as many are taken. An instance that is in parts already stays as it is.
+    Only tensors that can be evicted are cut. All parts have about the same size, the least with which there
+    are not too many, so that the largest tensors have the most parts. Where memory is short, the parts of a
+    tensor come and go in the room that other tasks leave. If a number of parts fills this room badly, a
+    tensor gets up to twice as many. An instance that is in parts already is returned unchanged.
 
     Raises
     ------
@@ -50,7 +51,7 @@ def with_parts(instance: Instance) -> Instance:
 
 
 def _even_size(sizes: Sequence[int]) -> int:
-    """The least size of parts with which there are not too many."""
+    """Return the least size of parts with which there are not too many."""
     most = max(_MOST, 2 * len(sizes))
     size = PAGE_BYTES
     while sum(-(-total // size) for total in sizes) > most:
@@ -59,7 +60,7 @@ def _even_size(sizes: Sequence[int]) -> int:
 
 
 def _room(instance: Instance, gaps: Mapping[Gap, int]) -> dict[int, list[int]]:
-    """Per block that can leave, what tasks next to its gaps leave of the pool, where more could lie there."""
+    """Return, per block that can leave, the bytes left by tasks beside its gaps, where more could lie."""
     left = [instance.budget_bytes - need for need in needs(instance)]
     between = [live - footprint(instance, k) for k, live in enumerate(live_bytes(instance))]
     room: dict[int, list[int]] = {d: [] for d, _ in gaps}
@@ -69,7 +70,7 @@ def _room(instance: Instance, gaps: Mapping[Gap, int]) -> dict[int, list[int]]:
 
 
 def _fitting(total: int, size: int, room: Sequence[int]) -> int:
-    """Size of a tensor's parts, of which whole numbers fill the room."""
+    """Return the size of a tensor's parts with which whole numbers of them fill the room best."""
     least = -(-total // size)
     best, best_waste = size, Fraction(1)
     for count in range(least, 2 * least + 1):
@@ -83,7 +84,7 @@ def _fitting(total: int, size: int, room: Sequence[int]) -> int:
 
 
 def tensors_of(instance: Instance) -> list[list[int]]:
-    """Return the blocks of every tensor that is in parts, by where they begin in it."""
+    """Return, for every tensor that is in parts, its blocks in the order of their offsets in the tensor."""
     tensors: dict[str, list[int]] = defaultdict(list)
     for d, block in enumerate(instance.blocks):
         if block.tensor is not None:
@@ -92,12 +93,12 @@ def tensors_of(instance: Instance) -> list[list[int]]:
 
 
 def require_alike(instance: Instance, parts: Sequence[int]) -> None:
-    """Refuse parts of a tensor that leave bytes between them, or that tasks or copies tell apart.
+    """Refuse parts of a tensor that have bytes between them, or that tasks or copies treat differently.
 
     Raises
     ------
     Refusal
-        With the tensor.
+        Names the tensor.
     """
     blocks = [instance.blocks[d] for d in parts]
     kinds = {
@@ -119,12 +120,13 @@ def require_alike(instance: Instance, parts: Sequence[int]) -> None:
 
 
 def chains(keys: Sequence[Hashable], rank: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-    """Chain what has the same key, by rank; a key of None stands alone.
+    """Chain elements with the same key by rank; an element whose key is None is alone in its chain.
 
     Returns
     -------
     tuple of list of int
-        Per element: the first of its chain, and what follows and what comes before it, or -1.
+        Per element: the first of its chain, the next one and the one before; -1 where there is no such
+        element.
     """
     first, following, before = list(range(len(keys))), [-1] * len(keys), [-1] * len(keys)
     latest: dict[Hashable, int] = {}

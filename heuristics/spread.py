@@ -1,14 +1,16 @@
-"""Any method's schedule, carried to several GPUs: each runs it on its portion, and gradients are woven in.
+"""Schedules of any method for several GPUs: each GPU runs the schedule on its portion of the batch.
 
-moDNN (TPDS 2019, section 6.2): a gradient is sent to the host once it is there, the host's cores add it to
-the weights, and these return after their last use, all of it between the copies of the schedule itself. The
-paper puts every transfer into the copy stream at once, where it may hold up the copies behind it. Here that
-is one way of several: a transfer may also wait for a gap between copies in which it holds up nobody, or for
-the end, and GPUs may send a gradient one after the other, so that the host adds up the first while the second
-is on its way. Whichever is fastest in simulation is taken.
+Transfers of gradients are inserted. In moDNN (TPDS 2019, section 6.2), a gradient is sent to the host once it
+is there, the host's cores add it to the weights, and these return after their last use, all of it between the
+copies of the schedule itself. The paper puts every transfer into the copy stream at once, where it may delay
+the copies behind it.
 
-GPUs of one kind with the same program run in step, so the schedule is planned for one of them, with copies as
-slow as the bus makes them when all GPUs copy at once. Nothing else rests on that: the simulation and the
+Here that is one of several ways. A transfer may also wait for a gap between copies in which it delays no
+other copy, or for the end. GPUs may send a gradient one after the other, so that the host adds up the first
+while the second is on its way. The way that is fastest in simulation is taken.
+
+GPUs of one kind with the same program run in step. So the schedule is planned for one of them, with copies as
+slow as the bus makes them when all GPUs copy at once. Nothing else relies on this: the simulation and the
 checker look at every GPU.
 """
 
@@ -35,10 +37,10 @@ from .clock import LEAST, left, until
 from .methods import Answer, Limits, Method
 
 _How = Literal["at once", "in gaps", "last"]
-"""Where transfers go among the copies of a stream; at once is the paper's way."""
+"""Position of transfers among the copies of a stream; ``at once`` is the paper's way."""
 
 _Lines = dict[Stream, list[int]]
-"""Per stream, its steps in their order."""
+"""The steps of each stream, in order."""
 
 _Span = tuple[int, int]
 """Start and end in nanoseconds."""
@@ -59,16 +61,17 @@ def in_step(instance: Instance) -> Instance:
 
 
 def _shared_ns(cluster: Cluster, size: int, alone: int | None) -> int | None:
-    """Time of a copy while all GPUs of a node copy as much; null and 0 stay what they are."""
+    """Return the time of a copy while all GPUs of a node copy as much; None and 0 are returned unchanged."""
     if not alone:
         return alone
     return max(alone, cluster.passing_ns(size, alone, cluster.node_gpus))
 
 
 def spread(instance: Instance, method: Method, limits: Limits) -> Answer:
-    """Plan with a method for one GPU, and carry its schedule to all; its bound is not theirs.
+    """Plan with a method for one GPU, and extend its schedule to all GPUs.
 
-    Errors are those of the method. Nobody is told of better schedules meanwhile: they are of one GPU.
+    The bound of the method is left out, as it holds for one GPU only. Errors are those of the method.
+    `Limits.on_better` is not called, because better schedules are of one GPU.
     """
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
     answer = method(in_step(instance), dataclasses.replace(limits, on_better=None))
@@ -78,9 +81,9 @@ def spread(instance: Instance, method: Method, limits: Limits) -> Answer:
 
 
 def weave(instance: Instance, schedule: Schedule) -> Schedule:
-    """Return a valid schedule of one GPU on all GPUs, with gradients passed on in the fastest way found.
+    """Return a valid schedule of one GPU on all GPUs, with gradients passed in the fastest way found.
 
-    Past a deadline, no further ways are looked for.
+    After the deadline, no further ways are tried.
     """
     ways = _Loom(instance, schedule).ways()
     best = next(ways)
@@ -100,9 +103,9 @@ def weave_at_once(instance: Instance, schedule: Schedule) -> Schedule:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What every GPU does alike, or all of them together: an operation, and the steps that it waits for.
+    """An operation that each GPU does, or that all of them do together, and the steps that it waits for.
 
-    Id, GPU and times of the operation are set when it is spread out.
+    Id, GPU and times of the operation are set when it is copied for the GPUs.
     """
 
     operation: Operation
@@ -110,7 +113,7 @@ class _Step:
 
 
 class _Loom:
-    """A schedule of one GPU as steps, with those of the gradients behind them."""
+    """A schedule of one GPU as steps, followed by the steps of the gradients."""
 
     def __init__(self, instance: Instance, schedule: Schedule) -> None:
         self.instance = instance
@@ -138,7 +141,7 @@ class _Loom:
                 self._pass_on(g)
 
     def _pass_on(self, g: int) -> None:
-        """Add the steps of a gradient (moDNN, TPDS 2019, Fig. 8), or that of a ring in their place."""
+        """Add the steps of a gradient (moDNN, TPDS 2019, Fig. 8), or the single step of a ring instead."""
         gradient = self.cluster.gradients[g]
         complete = self.runs[gradient.produced_by]
         last_use = max((self.runs[k] for k in gradient.used_by), default=complete)
@@ -163,7 +166,7 @@ class _Loom:
     # --- ways -------------------------------------------------------------------------------------
 
     def ways(self) -> Iterator[Schedule]:
-        """Schedules of all GPUs that differ in when gradients are sent and weights return."""
+        """Yield schedules of all GPUs that differ in when gradients are sent and weights return."""
         backs: dict[_How, tuple[_How, ...]] = {
             "last": (),
             "at once": ("at once", "in gaps"),
@@ -198,7 +201,7 @@ class _Loom:
         how: _How,
         spans: Sequence[_Span] = (),
     ) -> _Lines:
-        """Put transfers among the steps of a stream; `spans` are the times of steps in a draft, for gaps."""
+        """Return the lines with transfers among a stream's steps; `spans` are a draft's times, for gaps."""
         mixed = [*lines[stream], *transfers]
         if how == "at once":
             # where a host thread issues it that issues everything in the order of the list
@@ -230,10 +233,11 @@ class _Loom:
     # --- programs ---------------------------------------------------------------------------------
 
     def simulated(self, lines: _Lines, *, in_turn: bool = False) -> tuple[Schedule, list[_Span]] | None:
-        """Return the schedule of all GPUs, and when the first node's first to last of each step do it.
+        """Return the schedule of all GPUs, and the span of each step on the first node.
 
-        None where streams would wait for each other in a circle. With `in_turn`, GPUs of a node send a
-        gradient one after the other.
+        A span begins with the step's first operation and ends with its last. The result is None if streams
+        would wait for each other in a circle. With `in_turn`, GPUs of a node send a gradient one after the
+        other.
         """
         order = self._order(lines)
         if order is None:
@@ -248,7 +252,7 @@ class _Loom:
         return schedule, [(starts[first], ends[last]) for first, last in places]
 
     def _order(self, lines: _Lines) -> list[int] | None:
-        """Return the steps such that each follows what it waits for; None where that goes in a circle."""
+        """Return the steps, each after those that it waits for; None if they wait in a circle."""
         before = [set(step.after) for step in self.steps]
         for line in lines.values():
             for i, j in itertools.pairwise(line):
@@ -269,7 +273,7 @@ class _Loom:
         return order if len(order) == len(self.steps) else None
 
     def _spread_out(self, order: Sequence[int], *, in_turn: bool) -> tuple[Schedule, list[tuple[int, int]]]:
-        """Return the program of all GPUs, with no times yet, and where the first node's part of a step is."""
+        """Return all GPUs' program without times, and where the first node's operations of a step lie."""
         gpus = self.cluster.gpus
         stride = max((operation.id for operation in self.schedule.operations), default=-1) + 1
         fresh = itertools.count(stride * gpus)
@@ -296,7 +300,7 @@ class _Loom:
         return replace(self.schedule, operations=tuple(operations), residences=residences), places
 
     def _waits(self, step: _Step, gpu: int, ids: Mapping[int, Sequence[int]]) -> Iterator[int]:
-        """Operations that a gradient's waits for: its GPU's, and what all of a node, or of all nodes, do."""
+        """Return what a gradient's operation waits for: its GPU's operations, and those of nodes."""
         for j in dict.fromkeys(step.after):
             if step.operation.kind in COLLECTIVE_KINDS or len(ids[j]) == 1:
                 yield from ids[j]
@@ -308,7 +312,7 @@ class _Loom:
 
 
 def _carried(residence: Residence, gpu: int, stride: int) -> Residence:
-    """Return a residence of the first GPU on another."""
+    """Return a residence of the first GPU for another GPU."""
     shift = gpu * stride
     return replace(
         residence,

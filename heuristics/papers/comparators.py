@@ -1,6 +1,7 @@
 """The systems that Layrub's tables compare with, each as a documented rule.
 
-Their papers and their code are not what is reproduced here: a rule is what the sources say of the policy in
+These rules do not reproduce the papers or the code of these systems. A rule is what the sources say of the
+policy in
 two sentences, on our instances, so every name ends in ``-rule``. Docs: docs/comparators.md.
 """
 
@@ -37,7 +38,7 @@ def caffe(instance: Instance, limits: Limits) -> Answer:
     Raises
     ------
     Refusal
-        When they do not fit.
+        When the blocks do not fit.
     """
     algorithms, everything = caffe_algorithms(instance), range(len(instance.blocks))
     builder = ProgramBuilder(instance, memory=limits.memory)
@@ -57,7 +58,7 @@ def tensorflow(instance: Instance, limits: Limits) -> Answer:
     Raises
     ------
     Refusal
-        When there is no hole.
+        When no hole is large enough.
     """
     return _in_order(ProgramBuilder(instance, memory=limits.memory), "tensorflow-rule", None, ())
 
@@ -96,9 +97,9 @@ def mxnet(instance: Instance, limits: Limits) -> Answer:
 )
 @limited
 def geeps(instance: Instance, limits: Limits) -> Answer:
-    """Offload whatever neither this layer nor the next uses, gradients too, and load a layer ahead.
+    """Offload every block that neither this layer nor the next uses, gradients too, and load one layer ahead.
 
-    All of it happens in a pool of twice the largest layer's blocks and workspace, and the network's inputs.
+    The pool has room for twice the blocks and workspace of the largest layer, and for the network's inputs.
 
     Raises
     ------
@@ -141,9 +142,9 @@ def geeps(instance: Instance, limits: Limits) -> Answer:
 )
 @limited
 def save_on_cpu(instance: Instance, limits: Limits) -> Answer:
-    """Copy what the backward pass reads when it has been made, and back each time a layer reads it.
+    """Copy what the backward pass reads to the host when it is made, and back each time a layer reads it.
 
-    Computation waits for every copy. The fastest algorithms that have room are taken.
+    Computation waits for every copy. Each task runs the fastest algorithm that has room.
 
     Raises
     ------
@@ -184,7 +185,7 @@ def _in_order(
 ) -> Answer:
     """Run all tasks without offload; by default with the fastest algorithms that have room.
 
-    Blocks in `keep` stay for the whole iteration.
+    Blocks in `keep` are on the device for the whole iteration.
     """
     try:
         for k, task in enumerate(builder.instance.tasks):

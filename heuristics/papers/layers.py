@@ -12,9 +12,16 @@ from ...instances.networks.kinds import Group, described_kind
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """Consecutive tasks of a layer in one pass.
+    """The consecutive tasks of one layer in one pass.
 
-    `direction` is None where the instance does not say what its layers are.
+    Attributes
+    ----------
+    layer, kind
+        Name and kind of the layer.
+    direction
+        The pass; None where the instance does not name its layers.
+    tasks
+        Indices of the tasks, in order.
     """
 
     layer: str
@@ -29,9 +36,20 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 def units(instance: Instance) -> tuple[Unit, ...]:
-    """Cut an instance's tasks into units, in order.
+    """Group an instance's tasks into units: the tasks of one layer in one pass.
 
-    Without layers every task is a unit of its own, of kind ``conv`` where it has several algorithms.
+    Where the instance does not name its layers, every task is a unit, of kind ``conv`` if it has several
+    algorithms and else of kind ``other``.
+
+    Parameters
+    ----------
+    instance
+        Any instance.
+
+    Returns
+    -------
+    tuple of Unit
+        The units in the order of their tasks. Every task is in one of them.
     """
     role: list[tuple[str, str, Literal["forward", "backward"] | None]] = [
         (task.name, "conv" if len(task.algorithms) > 1 else "other", None) for task in instance.tasks

@@ -1,7 +1,7 @@
 """An iteration executed layer by layer: copies run beside a layer, and both streams meet at its end.
 
-This is how vDNN (MICRO 2016, section III-B) and Layrub (TACO 2018, algorithm 1) work. They differ by which
-blocks leave, how far they look ahead, and when memory is given back.
+This is how vDNN (MICRO 2016, section III-B) and Layrub (TACO 2018, algorithm 1) work. They differ in which
+blocks are offloaded, how far they look ahead, and when memory is released.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .layers import Unit, units
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A layer in one pass: its unit, what it reads and does not make itself, what it makes or changes."""
+    """A layer in one pass: its unit, the blocks that it reads and does not make, and those that it writes."""
 
     unit: Unit
     needs: tuple[int, ...]
@@ -27,7 +27,7 @@ class Pass:
 
 
 def passes(instance: Instance) -> list[Pass]:
-    """Return the layers of an instance in either pass, in order."""
+    """Return the layers of an instance in both passes, in order."""
     found = []
     for unit in units(instance):
         look()
@@ -48,24 +48,24 @@ class Execution:
     """One iteration, layer by layer.
 
     Copies are issued when a layer starts, those of what it writes itself when it ends; the next layer's
-    computation waits for all of them, whatever they are of.
+    computation waits for all of these copies.
 
     Attributes
     ----------
     instance, builder, passes
-        What is executed, where it is issued, and the layers in either pass.
+        The instance, the program under construction, and the layers in both passes.
     leaves_at
         Per unit, the blocks that leave the device with it (`offload_points`).
     algorithms
-        One a task.
+        Index of the algorithm of each task.
     look_ahead
-        From the execution and the index of the unit that starts to the blocks to prefetch beside it.
+        Function from the execution and the index of the unit that starts to the blocks to prefetch beside it.
     at_once
         Whether a block is released after the task that used it last, instead of after that task's layer.
     workspace_at
-        Offsets of workspaces, by task; default: where the pool has room.
+        Offsets of workspaces in bytes, by task; by default, they lie where the pool has room.
     rooms
-        Filled, per task, with the free ranges beside the blocks that are there while it runs.
+        Receives, per task, the ranges that are free beside the blocks on the device while it runs.
     last_run, copies
         The latest run, and the copies that the next layer waits for.
     """
@@ -114,7 +114,7 @@ class Execution:
             self.builder.release_dead(k)
 
     def offload(self, blocks: Sequence[int], issued: Sequence[int]) -> list[int]:
-        """Copy resident blocks to the host, unless the host has them."""
+        """Copy resident blocks to the host, unless the host holds a valid copy."""
         return [
             self.builder.offload(d, issued)
             for d in blocks
@@ -122,7 +122,7 @@ class Execution:
         ]
 
     def absent(self, index: int) -> list[int]:
-        """Blocks that a unit needs and that are on the host only."""
+        """Return the blocks that a unit needs and that are only on the host."""
         return [
             d for d in self.passes[index].needs if self.builder.on_host(d) and not self.builder.is_resident(d)
         ]
@@ -135,20 +135,20 @@ def offload_points(
     *,
     unread: bool = False,
 ) -> dict[int, list[int]]:
-    """Per unit, the forward pass's blocks that leave the device with it.
+    """Return, per unit, the forward pass's blocks that leave the device with it.
 
     A block is offloaded by its last consumer in the forward pass (its reference count reaches zero: vDNN,
     section III-A; Layrub, section 4.1) if it is needed again later than in the next unit. Where the instance
-    does not name its layers, by the unit before its longest time without use.
+    does not name its layers, the unit before the block's longest time without use offloads it.
 
     Parameters
     ----------
     instance, all_units
         The iteration and its layers.
     offloads
-        Whether what a unit is the last to use leaves.
+        Function that says whether the blocks that a unit is the last to use are offloaded.
     unread
-        Whether that includes what the unit writes and nobody reads before the backward pass.
+        Whether these include blocks that the unit writes and that no task reads before the backward pass.
     """
     unit_of = [u for u, unit in enumerate(all_units) for _ in unit.tasks]
     leaves: dict[int, list[int]] = {}
@@ -173,5 +173,5 @@ def offload_points(
 
 
 def next_layer(execution: Execution, index: int) -> list[int]:
-    """Look one layer ahead (Layrub, section 4.1)."""
+    """Return the blocks that the next layer needs: a look one layer ahead (Layrub, section 4.1)."""
     return execution.absent(index + 1) if index + 1 < len(execution.passes) else []

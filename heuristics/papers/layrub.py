@@ -21,24 +21,25 @@ from .layers import units
 from .layerwise import Execution, next_layer, offload_points, passes
 
 CAFFE_WORKSPACE = 8 * 2**20
-"""Bytes that Caffe lets cuDNN have for a convolution.
+"""Greatest workspace that Caffe lets cuDNN use for a convolution, in bytes.
 
-Source: the comment on its own limit in Caffe2, which names the one that Caffe had.
+Source: the comment on Caffe2's own limit, which names the limit of Caffe.
 """
 
 BARRIER = Fraction(305, 10_000)
-"""How much longer a convolution's backward pass is when the gradients of weights and data do not overlap.
+"""Relative increase of a convolution's backward pass when the gradients of weights and data do not overlap.
 
-Tasks never overlap here, so that no duration contains it (section 4.3: "about 3.05%" on a K40).
+Tasks never overlap in pebbler, so that no duration contains this share (section 4.3: "about 3.05%" on a K40).
 """
 
 _SOURCE = "Layrub (TACO 2018)"
 
 
 def planned(instance: Instance) -> Instance:
-    """Return what a comparison lets Layrub schedule: with the memory-efficient ReLU, where that is possible.
+    """Return the instance that Layrub schedules in a comparison, with the memory-efficient ReLU if possible.
 
-    It is where a ReLU has a task of its own, tensors are whole, and there is no mask yet (section 4.2).
+    This is possible where a ReLU has a task of its own, tensors are whole, and there is no mask yet (section
+    4.2).
     """
     relus = any(layer.kind == "relu" for layer in instance.named_layers)
     whole = all(block.tensor is None for block in instance.blocks)
@@ -46,7 +47,7 @@ def planned(instance: Instance) -> Instance:
 
 
 def has_mask(instance: Instance) -> bool:
-    """Whether the memory-efficient ReLU has been applied."""
+    """Return whether the memory-efficient ReLU has been applied to an instance."""
     return has_been(instance, "mask")
 
 
@@ -59,10 +60,10 @@ def has_mask(instance: Instance) -> bool:
 )
 @limited
 def layrub_intra(instance: Instance, limits: Limits) -> Answer:
-    """Allocate statically, and write each gradient over its data where that is dead by then.
+    """Allocate statically, and write each gradient over its data if the data is dead by then.
 
     The signs that the memory-efficient ReLU keeps are on the host between the passes, and come back one task
-    ahead (section 4.2). Copies wait for nothing but data.
+    ahead (section 4.2). Copies wait only for data.
 
     Raises
     ------
@@ -99,7 +100,7 @@ def layrub_intra(instance: Instance, limits: Limits) -> Answer:
 )
 @limited
 def layrub_inter(instance: Instance, limits: Limits) -> Answer:
-    """Offload everything, and reuse regions across layers; a layer's memory is given back when it ends."""
+    """Offload all data, and reuse regions across layers; a layer's memory is released when the layer ends."""
     return _migrating(instance, limits, "layrub-inter", alone, at_once=False)
 
 
@@ -117,15 +118,15 @@ def layrub_hybrid(instance: Instance, limits: Limits) -> Answer:
 
 
 def caffe_algorithms(instance: Instance) -> list[int]:
-    """Per task, the fastest algorithm with a workspace that Caffe allows; the leanest where none is."""
+    """Return, per task, the fastest algorithm with a workspace that Caffe allows, else the leanest one."""
     return [fastest_within(task, CAFFE_WORKSPACE) for task in instance.tasks]
 
 
 def gradients(instance: Instance) -> dict[int, int]:
-    """Per gradient, the data that it is the gradient of.
+    """Return, for each gradient, the data that it is the gradient of.
 
-    A gradient is what a layer's backward tasks write, its data what the layer's forward tasks read; both are
-    of one size, and come in one order.
+    A gradient is written by a layer's backward tasks. Its data is read by the layer's forward tasks. Both
+    have the same size and come in the same order.
     """
     partner: dict[int, int] = {}
     for layer in instance.named_layers:
@@ -139,7 +140,7 @@ def gradients(instance: Instance) -> dict[int, int]:
 
 
 def in_place(builder: ProgramBuilder) -> list[int]:
-    """Group the last stay of data with that of the gradient which its layer writes when it is dead."""
+    """Group the last stay of data with that of its gradient, if the gradient is written over dead data."""
     instance, blocks, lives = builder.instance, builder.placements(), builder.lifetimes()
     unit_of = [u for u, unit in enumerate(units(instance)) for _ in unit.tasks]
     first: dict[int, int] = {}
@@ -170,7 +171,7 @@ def _migrating(instance: Instance, limits: Limits, name: str, groups: Groups, *,
 
 
 def _take_over(builder: ProgramBuilder, data: int | None, task: int) -> int | None:
-    """Release data that is dead before a task, and return its offset where a gradient can be put there."""
+    """Release data that is dead before a task, and return its offset if a gradient can be put there."""
     if data is None or not builder.is_resident(data) or builder.instance.uses[data][-1] >= task:
         return None
     block, (offset, _) = builder.instance.blocks[data], builder.ranges_of(data)[0]
@@ -180,7 +181,7 @@ def _take_over(builder: ProgramBuilder, data: int | None, task: int) -> int | No
 
 
 def _signs(instance: Instance) -> set[int]:
-    """Blocks that hold the signs for the ReLUs' backward tasks, where there is a mask."""
+    """Return the blocks that hold the signs for the ReLUs' backward tasks, where there is a mask."""
     if not has_mask(instance):
         return set()
     relus = (layer for layer in instance.named_layers if layer.kind == "relu")

@@ -23,10 +23,14 @@ from .modnn_eviction import evict, find_scheme
 
 @dataclass(frozen=True, slots=True)
 class Techniques:
-    """Which of the techniques that work on one instance are on (TPDS 2019, section 7.3).
+    """The techniques of moDNN that are in use on one instance (TPDS 2019, section 7.3).
 
-    `transfers`: offloading and prefetching; without them, nothing is ever evicted. `algorithms`: selection by
-    eq. 10; without it, every task takes its fastest algorithm that there is room for.
+    Attributes
+    ----------
+    transfers
+        Offloading and prefetching. Without them, no block is ever evicted.
+    algorithms
+        Selection of algorithms by eq. 10. Without it, every task takes its fastest algorithm that has room.
     """
 
     transfers: bool = True
@@ -69,7 +73,7 @@ def modnn_date(instance: Instance, limits: Limits) -> Answer:
 )
 @limited
 def modnn_transfers(instance: Instance, limits: Limits) -> Answer:
-    """Algorithm 1 without the selection of algorithms."""
+    """Run Algorithm 1 without the selection of algorithms."""
     return _answer(instance, limits, "modnn-transfers", Techniques(algorithms=False))
 
 
@@ -81,7 +85,7 @@ def modnn_transfers(instance: Instance, limits: Limits) -> Answer:
 )
 @limited
 def modnn_algorithms(instance: Instance, limits: Limits) -> Answer:
-    """Algorithm 1 without offloading and prefetching."""
+    """Run Algorithm 1 without offloading and prefetching."""
     return _answer(instance, limits, "modnn-algorithms", Techniques(transfers=False))
 
 
@@ -94,7 +98,7 @@ def modnn_algorithms(instance: Instance, limits: Limits) -> Answer:
 )
 @limited
 def modnn_sub_batch(instance: Instance, limits: Limits) -> Answer:
-    """No transfers and no selection: what is left of moDNN is the sub-batch that the planner chose."""
+    """Run Algorithm 1 without transfers and selection: only the sub-batch, from the planner, is moDNN's."""
     return _answer(instance, limits, "modnn-sub-batch", Techniques(transfers=False, algorithms=False))
 
 
@@ -107,7 +111,7 @@ def modnn_sub_batch(instance: Instance, limits: Limits) -> Answer:
 )
 @limited
 def modnn_parts(instance: Instance, limits: Limits) -> Answer:
-    """Algorithm 1 with all techniques, to which a part of a tensor is a block like any other."""
+    """Run Algorithm 1 with all techniques on tensors in parts; a part is treated like any other block."""
     return _answer(instance, limits, "modnn-parts", Techniques())
 
 
@@ -130,8 +134,8 @@ class _Simulation:
     Attributes
     ----------
     unused
-        Per block, whether it has not been used since it was generated or prefetched last, and is on the
-        device (criterion 1).
+        Per block, whether it is on the device and has not been used since it was last generated or prefetched
+        (criterion 1).
     needed_at
         Per block, the next task that uses it; the number of tasks when there is none.
     wanted
@@ -156,7 +160,7 @@ class _Simulation:
                 self._want(d)
 
     def step(self, t: int) -> None:
-        """One pass of Algorithm 1's outer loop (lines 3 to 31)."""
+        """Do one pass of Algorithm 1's outer loop (lines 3 to 31)."""
         task = self.instance.tasks[t]
         if not self._prepare(t):
             self._defragment(t)
@@ -171,12 +175,12 @@ class _Simulation:
         self.unused[[d for d in task.outputs if self.builder.is_resident(d)]] = True
 
     def finish(self, name: str) -> Schedule:
-        """Return the schedule, once what must end on the device is there.
+        """Return the schedule, after bringing the blocks that must end on the device.
 
         Raises
         ------
         OutOfMemoryError
-            When there is no place for it even after a defragmentation.
+            When there is no place for such a block even after a defragmentation.
         """
         try:
             self.builder.settle()
@@ -203,10 +207,10 @@ class _Simulation:
         return self._fit(lambda: self.builder.claim(d), self.instance.blocks[d].bytes, t)
 
     def _fit(self, allocate: Callable[[], object], size: int, t: int) -> bool:
-        """Allocate, after evicting by the scheme with the lowest delay overhead if need be.
+        """Allocate a block, after evicting by the scheme with the least delay if need be.
 
-        One scheme makes room, except for a part of a tensor, which needs room for all of the tensor. False
-        when there is no scheme (left).
+        One scheme makes room, except for a part of a tensor, which needs room for all of the tensor. Returns
+        False when no scheme (or no further one) is found.
         """
         while True:
             try:
@@ -282,7 +286,7 @@ class _Simulation:
         return base
 
     def _gain(self, t: int, a: int, base: int) -> int | None:
-        """Time that an algorithm gains over the baseline, less its penalties; None without room for it."""
+        """Return the time that an algorithm gains over the baseline, less its penalties, if it has room."""
         task = self.instance.tasks[t]
         algorithm = task.algorithms[a]
         offload = delayed = 0
@@ -296,9 +300,9 @@ class _Simulation:
         return task.algorithms[base].duration_ns - algorithm.duration_ns - offload - delayed
 
     def _delayed_prefetches(self, t: int, workspace: int) -> int:
-        """Time of the prefetches for the next task that needs some, which the workspace leaves no room for.
+        """Return the time of those prefetches for the next such task that the workspace leaves no room for.
 
-        Looks at the current free memory only, one future task ahead (section 5.2.3).
+        Only the current free memory counts, and only one future task with prefetches (section 5.2.3).
         """
         ahead = self._next_wanted(t)
         if ahead is None:
@@ -319,7 +323,7 @@ class _Simulation:
     # --- lines 15 to 27 ---------------------------------------------------------------------------
 
     def _prefetch(self, t: int, duration_ns: int) -> None:
-        """Prefetch for future tasks as long as that should start before task t does."""
+        """Prefetch blocks for future tasks, as long as the copies should start before task t does."""
         now = self.builder.expected_start(t)
         checked = t
         while (s := self._next_wanted(t)) is not None:
@@ -333,7 +337,7 @@ class _Simulation:
                 break
 
     def _next_wanted(self, t: int) -> int | None:
-        """The first task after t that needs a block which is on the host only."""
+        """Return the first task after t that needs a block which is only on the host."""
         while self.wanted:
             s, d = self.wanted[0]
             if self.needed_at[d] == s and s > t and not self.builder.is_resident(d):
@@ -350,11 +354,11 @@ class _Simulation:
         ]
 
     def _defragments(self, t: int, checked: int, s: int) -> bool:
-        """Whether a task after `checked`, up to s, is predicted to need a defragmentation (section 5.2.2).
+        """Return whether a task in (checked, s] is predicted to need a defragmentation (section 5.2.2).
 
-        Two aggressive assumptions: whatever has been used since it came may be offloaded by then, and
-        whatever a task before needs has been prefetched for it. What stays is what has come and is not used
-        before.
+        The prediction makes two aggressive assumptions. Blocks that have been used since they came may be
+        offloaded by then. All that an earlier task needs has been prefetched for it. So only those blocks
+        remain that have come and are not used before.
         """
         stays = self.unused.copy()
         total = int(self.builder.bytes[stays].sum())

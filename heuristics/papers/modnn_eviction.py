@@ -1,4 +1,4 @@
-"""Finding what to evict for an allocation: moDNN's offloading scheme (TPDS 2019, section 5.2.1)."""
+"""The blocks to evict for an allocation: moDNN's offloading scheme (TPDS 2019, section 5.2.1)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ...instances.units import ceil_to
 from ..program.builder import ProgramBuilder
 
 _NEVER = np.iinfo(np.int64).max
+"""A time later than any other."""
 
 Scheme = tuple[int, ...]
 """Blocks to evict, in the order of their addresses."""
@@ -21,13 +22,15 @@ def find_scheme(
     needed_at: NDArray[np.int64],
     now: int,
 ) -> tuple[int, Scheme] | None:
-    """Return the delay of the scheme that makes room for `size` bytes with the least delay, and the scheme.
+    """Return the scheme that makes room for `size` bytes with the least delay, and this delay.
 
     Contiguous memory: every node of the list of segments is tried as the end of a run of neighbours that are
-    free or may go and that is just large enough. The paper does not say which of equally late schemes is
-    taken; here the one that copies the fewest bytes, then the one that is needed again the latest. Paged
-    memory: blocks one by one, those first that alone would delay the task least, then those that are needed
-    again the latest, until enough pages are free.
+    free or may be evicted, and that is just large enough. The paper does not say which of several schemes
+    with the same delay is taken. Here it is the one that copies the fewest bytes, then the one that is needed
+    again the latest.
+
+    Paged memory: blocks are taken one by one until enough pages are free. Those come first that alone would
+    delay the task least, then those that are needed again the latest.
 
     Parameters
     ----------
@@ -40,12 +43,12 @@ def find_scheme(
     needed_at
         Per block, the next task that uses it.
     now
-        Time at which the next task would start; what leaves earlier costs nothing.
+        Time in nanoseconds at which the next task would start. Evictions that end earlier cause no delay.
 
     Returns
     -------
     tuple of int and Scheme, or None
-        None when there is no such scheme: memory is fragmented.
+        The delay in nanoseconds and the scheme; None when there is no such scheme, as memory is fragmented.
     """
     if builder.memory != "contiguous":
         return _pages(builder, size, movable, needed_at, now)
@@ -86,7 +89,20 @@ def find_scheme(
 
 
 def evict(builder: ProgramBuilder, scheme: Scheme) -> None:
-    """Offload what the host does not have yet, and free all of a scheme's blocks."""
+    """Evict a scheme's blocks: offload those without a valid copy on the host, then release their memory.
+
+    Parameters
+    ----------
+    builder
+        The program so far, to which the offloads and releases are added.
+    scheme
+        Indices of resident blocks, as `find_scheme` returns them.
+
+    Raises
+    ------
+    Refusal
+        When the instance does not let one of the blocks be offloaded.
+    """
     for d in scheme:
         if not builder.on_host(d):
             builder.offload(d)

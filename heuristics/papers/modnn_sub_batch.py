@@ -1,4 +1,4 @@
-"""How many images a round takes: moDNN's two rules (TPDS 2019, section 5.1.2; DATE 2018, section III-A)."""
+"""The number of images of a round: moDNN's two rules (TPDS 2019, section 5.1.2; DATE 2018, section III-A)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from ...instances.workload import Workload
 from ..choices import by_speed, leanest
 
 ALPHA = Fraction(15, 100)
-"""Share of the tasks that must fit the budget together (TPDS 2019: empirical)."""
+"""Share of the tasks that must fit the budget together: an empirical value of TPDS 2019."""
 
 
 def tpds(workload: Workload, budget_bytes: int) -> int:
-    """Sub-batch by eq. 8: any 15 % of the tasks, consecutive, fit the budget at once.
+    """Choose the sub-batch by eq. 8: any 15 % of the tasks that are consecutive fit the budget together.
 
-    Profiling, which gives the workspace of each task's fastest possible algorithm, and the selection by
-    binary search take turns until the sub-batch stays the same (or, where it swings, with the least of those
-    it swings between). "Possible" is read as: the task itself fits the budget with it. Otherwise a workspace
-    larger than the budget would leave no sub-batch but 1. The result is then rounded down to a multiple of
-    64, or of 32 below 64, and so on; a sub-batch that is the whole batch stays. At least 1.
+    Profiling gives the workspace of each task's fastest possible algorithm. Profiling and the selection by
+    binary search alternate until the sub-batch does not change. If it alternates between several values, the
+    least of them is taken.
+
+    "Possible" is read as: the task itself fits the budget with this algorithm. Otherwise a workspace larger
+    than the budget would leave no sub-batch but 1.
+
+    The result is then rounded down to a multiple of 64, or of 32 below 64, and so on. A sub-batch that is the
+    whole batch is not rounded. The result is at least 1.
     """
 
     def select(profile: Instance) -> int:
@@ -36,10 +40,11 @@ def tpds(workload: Workload, budget_bytes: int) -> int:
 
 
 def date(workload: Workload, budget_bytes: int) -> int:
-    """Sub-batch by eq. 3: the budget beside the weights over what the largest task needs for an image.
+    """Choose the sub-batch by eq. 3: the budget less the weights, over what the largest task needs per image.
 
     As printed, b = (M - S_W) / max M_min(t, b) has a dimensionless right side only if M_min(t, b), with the
-    workspace of the fastest algorithm, is taken per image: that is how it is read here. At least 1.
+    workspace of the fastest algorithm, is taken per image. It is read in this way here. The result is at
+    least 1.
     """
 
     def select(profile: Instance) -> int:
@@ -55,7 +60,7 @@ def date(workload: Workload, budget_bytes: int) -> int:
 
 
 def _converged(workload: Workload, select: Callable[[Instance], int]) -> int:
-    """Repeat profiling and selection from the whole batch on."""
+    """Repeat profiling and selection, beginning with the whole batch."""
     seen: list[int] = []
     b = workload.batch
     while b not in seen:
@@ -65,7 +70,7 @@ def _converged(workload: Workload, select: Callable[[Instance], int]) -> int:
 
 
 def _workspaces(profile: Instance, budget_bytes: int) -> list[int]:
-    """Per task, the workspace of the fastest algorithm with which it fits the budget, or else the least."""
+    """Return, per task, the workspace of its fastest algorithm that fits the budget, or else the least."""
     workspaces = []
     for k, task in enumerate(profile.tasks):
         room = budget_bytes - profile.resident_bytes - footprint(profile, k)
@@ -79,7 +84,7 @@ def _at(workload: Workload, b: int) -> Instance:
 
 
 def _largest(batch: int, fits: Callable[[int], bool]) -> int:
-    """Greatest sub-batch that fits, by binary search; 1 when none does."""
+    """Return the greatest sub-batch that fits, by binary search; 1 when none does."""
     low, high = 1, batch
     while low < high:
         middle = (low + high + 1) // 2
@@ -88,7 +93,7 @@ def _largest(batch: int, fits: Callable[[int], bool]) -> int:
 
 
 def _window_bytes(instance: Instance, workspaces: list[int]) -> int:
-    """Eq. 8: the most that alpha |T| tasks in a row touch, blocks once, with their largest workspace."""
+    """Return the most bytes that alpha |T| tasks in a row touch, with their largest workspace (eq. 8)."""
     count = len(instance.tasks)
     length = max(int(ALPHA * count), 1)
     touched = [0] * len(instance.blocks)

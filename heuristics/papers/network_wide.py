@@ -17,9 +17,9 @@ from .layers import units
 )
 @limited
 def network_wide(instance: Instance, limits: Limits) -> Answer:
-    """Keep all that the forward pass makes for the whole iteration; release gradients after their last use.
+    """Keep all blocks of the forward pass on the device, and release gradients after their last use.
 
-    Each task takes the fastest algorithm whose workspace finds room beside them.
+    Each task takes the fastest algorithm whose workspace has room beside these blocks.
 
     Raises
     ------

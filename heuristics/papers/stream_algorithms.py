@@ -1,8 +1,9 @@
-"""Streams as algorithms: how many run side by side is decided with workspaces, offloads and addresses.
+"""Streams as algorithms: their number is decided together with workspaces, offloads and addresses.
 
 Caffe's convolution on S streams (GLP4NN, ICPP 2018) needs S lowered samples, which the paper does not count.
-As an algorithm of its task it has them as its workspace, and the simulated time of the whole batch as its
-duration. Every method then chooses the number of streams, layer by layer, under the budget.
+Here, each number of streams is an algorithm of the convolution's task: its workspace is the lowered samples,
+and its duration is the simulated time of the whole batch. Every method then chooses the number of streams,
+layer by layer, under the budget.
 """
 
 from __future__ import annotations
@@ -28,16 +29,18 @@ from ...validate.streams.concurrent import streams_ns
 _log = logging.getLogger(__name__)
 
 STREAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Numbers of streams that are offered."""
+"""Numbers of streams that a convolution is offered."""
 
 Kept = Literal["also", "only"]
+"""What happens to a convolution's other algorithms: they are kept also, or only those of the streams are."""
 
 
 def with_streams(instance: Instance, kept: Kept = "also") -> Instance:
     """Return the instance whose convolutions can run on several streams.
 
-    A task gets an algorithm ``im2col-S`` for each number S of `STREAMS` that makes it faster than all that
-    need no more workspace. The weight gradient on S streams has S - 1 more copies of itself in the workspace,
+    A task gets an algorithm ``im2col-S`` for each number S in `STREAMS`, if it is faster than all algorithms
+    that need no more workspace. The weight gradient on S streams has S - 1 more copies of itself in the
+    workspace,
     and the time to add them up.
 
     Parameters
@@ -45,7 +48,8 @@ def with_streams(instance: Instance, kept: Kept = "also") -> Instance:
     instance
         Made from a network of the zoo and the cost model of a packaged device.
     kept
-        ``also``: beside the algorithms that a convolution has; ``only``: instead, as in Caffe without cuDNN.
+        ``also``: the new algorithms stand beside those that a convolution has; ``only``: they replace them,
+        as in Caffe without cuDNN.
 
     Raises
     ------

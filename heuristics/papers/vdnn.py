@@ -20,38 +20,38 @@ _SOURCE = "vDNN (MICRO 2016), section III"
 @register("vdnn-all-m", "offload every layer's input; memory-optimal algorithms", _SOURCE)
 @limited
 def vdnn_all_m(instance: Instance, limits: Limits) -> Answer:
-    """vDNN_all with workspace-free algorithms (static policy, section III-C)."""
+    """Run vDNN_all with workspace-free algorithms (static policy, section III-C)."""
     return _static(instance, limits, "vdnn-all-m", managed, leanest)
 
 
 @register("vdnn-all-p", "offload every layer's input; performance-optimal algorithms", _SOURCE)
 @limited
 def vdnn_all_p(instance: Instance, limits: Limits) -> Answer:
-    """vDNN_all with the fastest algorithms (static policy, section III-C)."""
+    """Run vDNN_all with the fastest algorithms (static policy, section III-C)."""
     return _static(instance, limits, "vdnn-all-p", managed, _fastest)
 
 
 @register("vdnn-conv-m", "offload convolutions' inputs; memory-optimal algorithms", _SOURCE)
 @limited
 def vdnn_conv_m(instance: Instance, limits: Limits) -> Answer:
-    """vDNN_conv with workspace-free algorithms (static policy, section III-C)."""
+    """Run vDNN_conv with workspace-free algorithms (static policy, section III-C)."""
     return _static(instance, limits, "vdnn-conv-m", convolution, leanest)
 
 
 @register("vdnn-conv-p", "offload convolutions' inputs; performance-optimal algorithms", _SOURCE)
 @limited
 def vdnn_conv_p(instance: Instance, limits: Limits) -> Answer:
-    """vDNN_conv with the fastest algorithms (static policy, section III-C)."""
+    """Run vDNN_conv with the fastest algorithms (static policy, section III-C)."""
     return _static(instance, limits, "vdnn-conv-p", convolution, _fastest)
 
 
 def managed(unit: Unit) -> bool:
-    """Feature extraction layers; classification layers remain as they are (section IV-A)."""
+    """Return whether a unit is a feature extraction layer, not one of classification (section IV-A)."""
     return unit.group != "classifier"
 
 
 def convolution(unit: Unit) -> bool:
-    """Convolutions, behind whose long computation copies hide best (vDNN_conv)."""
+    """Return whether a unit is a convolution, behind whose long computation copies hide best (vDNN_conv)."""
     return unit.group == "convolution"
 
 
@@ -78,20 +78,21 @@ def program(
     workspace_at: Mapping[int, int] | None = None,
     rooms: dict[int, tuple[Range, ...]] | None = None,
 ) -> Issue:
-    """Return what issues an iteration in which the inputs of some layers are offloaded.
+    """Return the function that issues an iteration in which the inputs of some layers are offloaded.
 
     Parameters
     ----------
     instance
-        What the program is for.
+        The instance to schedule.
     offloads
-        Whether a unit's inputs leave: `managed` (vDNN_all) or `convolution` (vDNN_conv).
+        Function that says whether a unit's inputs are offloaded: `managed` (vDNN_all) or `convolution`
+        (vDNN_conv).
     algorithms
-        One a task.
+        Index of the algorithm of each task.
     workspace_at
-        Offsets of workspaces, by task; default: where the pool has room.
+        Offsets of workspaces in bytes, by task; by default, they lie where the pool has room.
     rooms
-        Filled, per task, with the free ranges beside the blocks that are there while it runs.
+        Receives, per task, the ranges that are free beside the blocks on the device while it runs.
     """
     layers, leaves_at = passes(instance), offload_points(instance, units(instance), offloads)
 
@@ -111,7 +112,7 @@ def program(
 
 
 def up_to_the_next_convolution(execution: Execution, index: int) -> list[int]:
-    """Inputs of the next layer that waits for some, up to and with the next convolution (Fig. 10)."""
+    """Return the inputs of the next layer that waits for some, up to the next convolution (Fig. 10)."""
     if execution.passes[index].unit.direction == "forward":
         return []
     for ahead in range(index + 1, len(execution.passes)):

@@ -1,6 +1,6 @@
 """Dynamic vDNN (Rhu et al., MICRO 2016, section III-C): transfer policy and algorithms, found in passes.
 
-A pass, on the machine a profiled iteration, is here the simulation of one.
+In the paper, a pass is a profiled iteration on the machine. Here it is a simulated iteration.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from .vdnn import convolution, managed, program, vdnn_all_p, vdnn_conv_p
 )
 @limited
 def vdnn_dyn(instance: Instance, limits: Limits) -> Answer:
-    """Adopt the first configuration that fits, in the order of the paper's profiling passes.
+    """Take the first configuration that fits, in the order of the paper's profiling passes.
 
     Pass 2, with the fastest algorithms: network-wide allocation without offload, vDNN_conv, vDNN_all. Pass 3:
     vDNN_conv, then vDNN_all, with every layer that overflows downgraded to the fastest algorithms that have
     room. Pass 1, vDNN_all with memory-optimal algorithms, asks whether the network can be trained at all. Any
-    other pass that succeeds answers that, too, so pass 1 is simulated last and only if need be: as the start
-    of pass 3 under vDNN_all, which has fallen back to it where no faster algorithm has room.
+    other pass that succeeds answers this question as well, so pass 1 is simulated last, and only if it is
+    needed. It is then the start of pass 3 under vDNN_all, which equals pass 1 where no faster algorithm has
+    room.
 
     `stopped_by` says which pass was adopted.
 
@@ -80,7 +81,7 @@ def vdnn_dyn(instance: Instance, limits: Limits) -> Answer:
 )
 @limited
 def vdnn_plus(instance: Instance, limits: Limits) -> Answer:
-    """vDNN+: dynamic vDNN with moDNN's choice of the sub-batch, which is the planner's.
+    """Run vDNN+: dynamic vDNN with moDNN's sub-batch, which the planner chooses.
 
     Raises
     ------
@@ -97,14 +98,14 @@ def _adopt(schedule: Schedule, what: str) -> Answer:
 
 
 def _algorithms(schedule: Schedule) -> dict[int, int]:
-    """Which algorithm each task runs."""
+    """Return which algorithm each task runs."""
     return {
         o.task: o.algorithm for o in schedule.operations if o.task is not None and o.algorithm is not None
     }
 
 
 def _downgraded(instance: Instance, schedule: Schedule) -> set[str]:
-    """Names of the layers of which some task does not run its fastest algorithm."""
+    """Return the names of the layers of which some task does not run its fastest algorithm."""
     chosen = _algorithms(schedule)
     slower = {k for k, a in chosen.items() if a != by_speed(instance.tasks[k])[0]}
     return {unit.layer for unit in units(instance) if slower.intersection(unit.tasks)} if slower else set()
@@ -114,8 +115,9 @@ def _greedy(instance: Instance, memory: MemoryModel, offloads: Callable[[Unit], 
     """Simulate pass 3 under one transfer policy.
 
     A workspace is there only while its task runs, so the choice of algorithms changes neither where the
-    blocks lie nor what is free beside them. One simulation with memory-optimal algorithms tells what room
-    each task has, and a second one, with every block where it was, uses it: downgrading restarts nothing.
+    blocks lie nor what is free beside them. One simulation with memory-optimal algorithms finds the room of
+    each task. A second one, with every block at the same place, uses this room. So a downgrade does not make
+    an earlier decision void.
 
     Raises
     ------
@@ -142,7 +144,7 @@ def _greedy(instance: Instance, memory: MemoryModel, offloads: Callable[[Unit], 
 
 
 def _fastest_within(task: Task, room: tuple[Range, ...], memory: MemoryModel) -> int:
-    """Index of the fastest algorithm whose workspace has room: in one range, or in pages of several."""
+    """Return the index of the fastest algorithm whose workspace has room, in one range or in pages."""
     sizes = [size for _, size in room]
     free = sum(sizes) if memory == "paged" else max(sizes, default=0)
     return next(a for a in by_speed(task) if task.algorithms[a].workspace_bytes <= free)

@@ -1,1 +1,1 @@
-"""What every method builds schedules with: the program builder, its pool, and where blocks go."""
+"""The program builder with which every method builds schedules, its pool, and the placement of blocks."""

@@ -2,7 +2,9 @@
 
 A method issues runs, offloads, prefetches, moves and releases in the order in which a host thread would
 issue them; the builder places blocks in the pool, derives the waits (data, stale copies, memory that is
-reused) and keeps the simulated time. A method is then its decisions only.
+reused) and keeps the simulated time. So a method consists of its decisions only.
+
+It is long because all operations belong to one class, and each of them says what it takes and raises.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ from .timeline import Timeline
 
 
 class OutOfMemoryError(Exception):
-    """The pool has no place for what an operation needs.
+    """The pool has no place for a block or workspace that an operation needs.
 
     Attributes
     ----------
     what
-        Name of the block, or the workspace of a task.
+        Name of the block, or of the task with the workspace.
     bytes
-        Its size.
+        Its size in bytes.
     """
 
     def __init__(self, what: str, size: int, pool: Pool | PagePool) -> None:
@@ -53,7 +55,7 @@ class ProgramBuilder:
     Parameters
     ----------
     instance
-        What the program is for.
+        The instance to schedule.
     memory
         Memory model of the schedule.
     fit
@@ -61,10 +63,12 @@ class ProgramBuilder:
     one_copy_queue
         Issue all copies in one FIFO order whatever their direction, as systems with one memory stream do.
     plan
-        Offset of every placement, in their order (contiguous); default: where the pool has room.
+        Offset in bytes of every placement, in the order of placements, for contiguous memory; by default,
+        data lies where the pool has room.
     start
-        Blocks that are initially on the device and shall stay there from time 0, each with its offset or None
-        for any; default: all that fit. The others are on the host only.
+        Blocks that are initially on the device and are kept there from time 0, each with its offset in bytes,
+        or None for any offset. The other blocks start on the host only. By default, all blocks that fit are
+        kept.
 
     Raises
     ------
@@ -76,12 +80,13 @@ class ProgramBuilder:
     pool
         Free memory at this point of the program.
     starts, ends
-        Simulated times of the operations issued so far, by id.
+        Simulated start and end times of the operations issued so far, in nanoseconds, by id.
     offload_ns, bytes
-        Per block, its offload time (0 where it has none) and its size.
+        Per block, its offload time in nanoseconds (0 where it has none) and its size in bytes.
     free_bytes
-        The pool less the resident blocks, rounded up to the alignment, whatever the memory model and wherever
-        the holes are: decisions that rest on it do not depend on addresses.
+        The pool less the resident blocks, whose sizes are rounded up to the alignment, in bytes. It is the
+        same in every memory model, wherever the holes are, so that decisions that use it do not depend on
+        addresses.
     """
 
     def __init__(
@@ -133,33 +138,34 @@ class ProgramBuilder:
 
     @property
     def makespan_ns(self) -> int:
-        """End of the latest operation issued so far."""
+        """End of the latest operation issued so far, in nanoseconds."""
         return max(self.ends, default=0)
 
     def is_resident(self, block: int) -> bool:
-        """Whether the block is on the device at this point of the program."""
+        """Return whether the block is on the device at this point of the program."""
         return block in self._open
 
     def on_host(self, block: int) -> bool:
-        """Whether the host holds (or will hold, once copies end) a copy that is not stale."""
+        """Return whether the host holds, or will hold once copies have ended, a copy that is not stale."""
         return bool(self._on_host[block])
 
     def host_copies(self) -> NDArray[np.bool_]:
-        """Per block, whether the host holds (or will hold) a copy that is not stale."""
+        """Return, per block, whether the host holds, or will hold, a copy that is not stale."""
         return self._on_host
 
     def evictable(self) -> NDArray[np.bool_]:
-        """Per block, whether it could leave the device, if it is there, and come back."""
+        """Return, per block, whether it could leave the device, if it is there, and come back."""
         return np.asarray(self._may_prefetch & (self._may_offload | self._on_host))
 
     def resident_blocks(self) -> tuple[int, ...]:
-        """Blocks on the device at this point of the program, by index."""
+        """Return the indices of the blocks that are on the device at this point of the program."""
         return tuple(sorted(self._open))
 
     def lifetimes(self) -> list[tuple[int, int, int]]:
-        """Bytes of every placement so far, with the counts of placements and releases that it lived through.
+        """Return the bytes, begin and end of every placement so far.
 
-        Two placements were there together if these intervals overlap.
+        Begin and end count the placements and releases of the program. Two placements are on the device
+        together if these intervals overlap.
         """
         return [
             (stay.bytes, stay.placed, self._events + 1 if stay.gone is None else stay.gone)
@@ -167,17 +173,17 @@ class ProgramBuilder:
         ]
 
     def placements(self) -> list[int | None]:
-        """The block of every placement so far, in their order; None: a workspace."""
+        """Return the block of every placement so far, in order; None stands for a workspace."""
         return [stay.block for stay in self._stays]
 
     def ranges_of(self, block: int) -> tuple[Range, ...]:
-        """Where a resident block lies."""
+        """Return the ranges in which a resident block lies."""
         return self._open[block].ranges
 
     def segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Offset, bytes and block of every resident block, and of every hole with block -1, by address.
+        """Return offset, bytes and block of every resident block and of every hole, by address.
 
-        Contiguous memory only.
+        A hole has the block -1. Contiguous memory only.
         """
         resident = np.flatnonzero(self._address >= 0)
         holes = np.array(self.pool.holes(), dtype=np.int64).reshape(-1, 2)
@@ -188,22 +194,22 @@ class ProgramBuilder:
         return starts[order], sizes[order], blocks[order]
 
     def copy_queue_end(self) -> int:
-        """Time from which on another offload can start."""
+        """Return the time from which another offload can start."""
         last = self._last_copy if self._one_copy_queue else self._timeline.last.get(self._copy_stream("d2h"))
         return 0 if last is None else self.ends[last]
 
     def missing_bytes(self, size: int) -> int:
-        """How many bytes more must be free before `size` bytes have room, wherever the holes are."""
+        """Return how many more bytes must be free before `size` bytes have room, wherever the holes are."""
         return ceil_to(size, self._room.unit) - self.pool.free_bytes
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` bytes could be placed without evicting anything."""
+        """Return whether `size` bytes could be placed without evicting anything."""
         if self.memory != "contiguous":
             return self.missing_bytes(size) <= 0
         return self.pool.largest_hole >= size
 
     def leaves_at(self, blocks: Iterable[int]) -> int:
-        """Time at which these resident blocks would have left the device if they were evicted now."""
+        """Return when these resident blocks would have left the device if they were evicted now."""
         queue = self.copy_queue_end()
         latest = 0
         for d in blocks:
@@ -217,7 +223,7 @@ class ProgramBuilder:
         return latest
 
     def expected_start(self, task: int) -> int:
-        """Time at which a task whose inputs are resident and whose claims are made would start."""
+        """Return when a task would start, if its inputs are resident and its claims are made."""
         what = self.instance.tasks[task]
         waits = self._room.hazards.over(self._scratch_claim)
         for d in (*what.inputs, *what.updates):
@@ -233,7 +239,7 @@ class ProgramBuilder:
     # --- claims -----------------------------------------------------------------------------------
 
     def claim(self, block: int) -> None:
-        """Take room for an output of the task that runs next, before it is issued.
+        """Reserve room for an output of the task that runs next, before the task is issued.
 
         Raises
         ------
@@ -247,7 +253,7 @@ class ProgramBuilder:
         self._claims[block] = place
 
     def claim_workspace(self, size: int) -> None:
-        """Take room for the workspace of the task that runs next, before it is issued.
+        """Reserve room for the workspace of the task that runs next, before the task is issued.
 
         Raises
         ------
@@ -260,7 +266,7 @@ class ProgramBuilder:
         self._scratch_claim = place
 
     def drop_claims(self) -> None:
-        """Give claimed room back."""
+        """Release all reserved room."""
         for place in self._claims.values():
             self._room.unplace(place)
         self._room.give_back(self._scratch_claim)
@@ -277,21 +283,27 @@ class ProgramBuilder:
         at: Mapping[int, int] | None = None,
         workspace_at: int | None = None,
     ) -> int:
-        """Run a task (again, if it has run); its outputs and workspace are placed now, unless claimed before.
+        """Run a task, or run it again. Outputs and workspace are placed now unless claimed before.
 
         Parameters
         ----------
         task, algorithm
-            What to run.
+            Index of the task, and of one of its algorithms.
         after
             Operations to wait for beyond those that the builder finds.
         at, workspace_at
-            Offsets of outputs by block, and of the workspace (contiguous); default: where the pool has room.
+            Offsets in bytes of outputs by block, and of the workspace, for contiguous memory; by default,
+            they lie where the pool has room.
+
+        Returns
+        -------
+        int
+            Id of the operation.
 
         Raises
         ------
         OutOfMemoryError
-            When there is no place; the program is then as before.
+            When there is no place; the program is then unchanged.
         PebblerError
             When an input is not resident.
         """
@@ -322,6 +334,18 @@ class ProgramBuilder:
     def offload(self, block: int, after: Iterable[int] = ()) -> int:
         """Copy a resident block to the host.
 
+        Parameters
+        ----------
+        block
+            Index of the block.
+        after
+            Operations to wait for beyond those that the builder finds.
+
+        Returns
+        -------
+        int
+            Id of the operation.
+
         Raises
         ------
         Refusal
@@ -342,12 +366,26 @@ class ProgramBuilder:
         return i
 
     def prefetch(self, block: int, after: Iterable[int] = (), *, at: int | None = None) -> int:
-        """Copy a block from the host to the offset `at`, or to a place that is chosen now.
+        """Copy a block from the host to the device.
+
+        Parameters
+        ----------
+        block
+            Index of the block.
+        after
+            Operations to wait for beyond those that the builder finds.
+        at
+            Offset in bytes; by default, the block lies where the pool has room.
+
+        Returns
+        -------
+        int
+            Id of the operation.
 
         Raises
         ------
         OutOfMemoryError
-            When there is no place; the program is then as before.
+            When there is no place; the program is then unchanged.
         Refusal
             When the instance does not let the block be prefetched.
         PebblerError
@@ -370,7 +408,7 @@ class ProgramBuilder:
         return i
 
     def fetch(self, blocks: Iterable[int], after: Iterable[int] = ()) -> list[int]:
-        """Prefetch those of some blocks that are not resident, and return the operations.
+        """Prefetch those of the given blocks that are not resident, and return the ids of the operations.
 
         Raises
         ------
@@ -380,12 +418,26 @@ class ProgramBuilder:
         return [self.prefetch(d, after) for d in blocks if d not in self._open]
 
     def move(self, block: int, after: Iterable[int] = (), *, at: int | None = None) -> int:
-        """Copy a resident block to another place on the device, and release the old one.
+        """Copy a resident block to another place on the device, and release the old place.
+
+        Parameters
+        ----------
+        block
+            Index of the block.
+        after
+            Operations to wait for beyond those that the builder finds.
+        at
+            Offset in bytes of the new place; by default, the block lies where the pool has room.
+
+        Returns
+        -------
+        int
+            Id of the operation.
 
         Raises
         ------
         OutOfMemoryError
-            When there is no second place; the program is then as before.
+            When there is no second place; the program is then unchanged.
         PebblerError
             When the block is not resident or may not be moved, or is a part and no place is given.
         """
@@ -406,7 +458,7 @@ class ProgramBuilder:
         return i
 
     def release(self, block: int, after: Iterable[int] = ()) -> None:
-        """Give a resident block's place back once all its users so far, and `after`, have ended."""
+        """Release a resident block's memory once its users so far, and the operations `after`, have ended."""
         stay = self._open[block]
         ops = {*stay.users.values(), *after}
         if not ops and stay.acquired_by is not None:
@@ -414,9 +466,9 @@ class ProgramBuilder:
         self._close_stay(block, tuple(sorted(self._timeline.latest(ops))))
 
     def release_dead(self, task: int, keep: Container[int] = ()) -> None:
-        """Release the blocks that no later task uses, after copying those that must end on the host.
+        """Release a task's blocks that no later task uses; those that must end on the host are copied first.
 
-        Blocks in `keep` stay.
+        Blocks in `keep` are not released.
         """
         for d in self.instance.tasks[task].blocks:
             if d not in keep and d in self._open and self.instance.uses[d][-1] <= task:
@@ -425,7 +477,7 @@ class ProgramBuilder:
     def retire(self, block: int) -> None:
         """Release a resident block for good, after copying it if it must end on the host.
 
-        One that must end on the device stays.
+        A block that must end on the device is not released.
         """
         finally_ = self.instance.blocks[block].finally_
         if finally_ == "device":
@@ -435,7 +487,7 @@ class ProgramBuilder:
         self.release(block)
 
     def settle(self) -> None:
-        """Issue the copies that `finally` asks for and that have not been issued.
+        """Issue the copies that `Block.finally_` requires and that have not been issued.
 
         Raises
         ------
@@ -449,7 +501,19 @@ class ProgramBuilder:
                 self.prefetch(d)
 
     def finish(self, method: str, meta: dict[str, Any] | None = None) -> Schedule:
-        """Settle what `finally` asks for, and return the schedule.
+        """Issue the copies that `Block.finally_` requires, and return the schedule.
+
+        Parameters
+        ----------
+        method
+            Name of the method, for the schedule.
+        meta
+            Further entries for the schedule.
+
+        Returns
+        -------
+        Schedule
+            The whole program with its places and its simulated times.
 
         Raises
         ------
@@ -489,7 +553,7 @@ class ProgramBuilder:
         return "copy" if self.instance.engines == "single" else direction
 
     def _arrival(self, block: int, reader: str) -> set[int]:
-        """What a reader of a block waits for: the operation that brought it."""
+        """Return what a reader of a block waits for: the operation that brought the block."""
         if block not in self._open:
             name = self.instance.blocks[block].name
             raise PebblerError(f"block '{name}' is not on the device where {reader} needs it")
@@ -497,7 +561,7 @@ class ProgramBuilder:
         return set() if acquired_by is None else {acquired_by}
 
     def _data_waits(self, what: Task, after: Iterable[int]) -> set[int]:
-        """What a run waits for because of the blocks that are there: `after`, arrivals, copies of them."""
+        """Return what a run waits for because of data: `after`, arrivals, and copies of its blocks."""
         waits = set(after)
         for d in what.inputs:
             waits |= self._arrival(d, what.name)
@@ -507,7 +571,7 @@ class ProgramBuilder:
         return waits
 
     def _place_waits(self, places: Iterable[tuple[int, Place]], scratch: tuple[Range, ...]) -> set[int]:
-        """What a run waits for because of where its outputs and its workspace lie."""
+        """Return what a run waits for because of the places of its outputs and its workspace."""
         waits = self._room.hazards.over(scratch)
         for d, place in places:
             waits |= self._room.hazards.over(place.ranges) | set(self._previous.get(d, ()))
@@ -524,7 +588,7 @@ class ProgramBuilder:
         algorithm: int | None = None,
         block: int | None = None,
     ) -> int:
-        """Append an operation; a copy comes after the one before it where all have one queue."""
+        """Append an operation; where all copies have one queue, a copy comes after the copy before it."""
         look()
         if kind in ("offload", "prefetch"):
             if self._one_copy_queue and self._last_copy is not None:
@@ -563,7 +627,7 @@ class ProgramBuilder:
         at: Mapping[int, int],
         workspace_at: int | None,
     ) -> tuple[list[tuple[int, Place]], tuple[Range, ...]]:
-        """Place a run's outputs and workspace, all or nothing; the larger ones first."""
+        """Place a run's outputs and workspace, the larger ones first; place all or none of them."""
         places: list[tuple[int, Place]] = []
         failure: OutOfMemoryError | None = None
         for d in sorted(outputs, key=lambda d: (-self.instance.blocks[d].bytes, d)):

@@ -1,8 +1,8 @@
 """Placing a whole program's data at once, when placing it piece by piece has left no hole large enough.
 
-The requests of a policy that does not look at addresses are known before any address is chosen, so that all
-of them can be placed together: the large ones first, each as low as it goes beside those that are there at
-the same time (first fit by decreasing size, as offline dynamic storage allocation does).
+A policy that does not look at addresses makes the same requests whatever the addresses are. So all requests
+can be placed together: the large ones first, each at the lowest address that is free beside those that are
+there at the same time (first fit by decreasing size, as offline dynamic storage allocation does).
 """
 
 from __future__ import annotations
@@ -20,19 +20,25 @@ from .builder import OutOfMemoryError, ProgramBuilder
 from .sketch import Sketch
 
 Issue = Callable[[ProgramBuilder], None]
+"""A function that issues every operation of a program on the builder that it is given."""
 
 
 def build(
     instance: Instance, memory: MemoryModel, issue: Issue, *, one_copy_queue: bool = False
 ) -> ProgramBuilder:
-    """Issue a program; where fragmentation stops it, issue it again at places that are chosen together.
+    """Build a program; where fragmentation stops it, build it again at places that are chosen together.
 
     Parameters
     ----------
     instance, memory, one_copy_queue
-        As `ProgramBuilder` takes them.
+        As for `ProgramBuilder`.
     issue
-        Issues every operation on the builder that it is given; its decisions do not depend on addresses.
+        Issues every operation on the builder that it is given. Its decisions must not depend on addresses.
+
+    Returns
+    -------
+    ProgramBuilder
+        The whole program; `ProgramBuilder.finish` makes it a schedule.
 
     Raises
     ------
@@ -65,14 +71,15 @@ def build_planned(
     *,
     one_copy_queue: bool = False,
 ) -> ProgramBuilder:
-    """Issue a program in contiguous memory, every placement at an offset that was chosen before.
+    """Build a program in contiguous memory, with an offset for every placement that was chosen before.
 
     Parameters
     ----------
     instance, issue, one_copy_queue
         As for `build`.
     assign
-        From the program without addresses to an offset for each of its placements, in their order.
+        Function from the program without addresses to an offset in bytes for each of its placements, in
+        order.
 
     Raises
     ------
@@ -95,9 +102,10 @@ def build_planned(
 def build_again(
     instance: Instance, placed: Schedule, issue: Issue, *, one_copy_queue: bool = False
 ) -> ProgramBuilder:
-    """Issue the program of a contiguous schedule without workspaces again, every block at its place.
+    """Build the program of a contiguous schedule without workspaces again, with every block at its place.
 
-    Issued now with other algorithms, it keeps the places of all blocks; workspaces go where `issue` says.
+    `issue` may choose other algorithms now: all blocks keep their places, and workspaces lie where `issue`
+    puts them.
 
     Raises
     ------
@@ -116,19 +124,20 @@ def build_again(
 
 
 def pack(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int) -> list[int] | None:
-    """Choose an offset for each of the given bytes, so that what lives together lies apart.
+    """Choose an offset for each piece of memory, so that pieces that live together do not overlap.
 
     Parameters
     ----------
     lifetimes
         Bytes, begin and end of each piece.
     capacity, alignment
-        Bytes of the pool; offsets are multiples of the alignment.
+        Bytes of the pool, and the number of bytes of which offsets are multiples.
 
     Returns
     -------
     list of int or None
-        None when first fit, in each of a few orders of decreasing size, does not find a place for all.
+        The offsets; None when first fit, in each of a few orders of decreasing size, finds no place for a
+        piece.
     """
     sizes = np.array([ceil_to(size, alignment) for size, _, _ in lifetimes], dtype=np.int64)
     exact = np.array([size for size, _, _ in lifetimes], dtype=np.int64)
@@ -154,7 +163,7 @@ def pack(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: in
 
 
 def _lowest(starts: np.ndarray, sizes: np.ndarray, size: int) -> int:
-    """Lowest offset at which `size` bytes overlap none of the given ranges."""
+    """Return the lowest offset at which `size` bytes overlap none of the given ranges."""
     order = np.argsort(starts, kind="stable")
     tops = np.maximum.accumulate(np.concatenate(([0], (starts + sizes)[order])))
     fits = np.flatnonzero(starts[order] - tops[:-1] >= size)

@@ -1,7 +1,7 @@
 """The memory pool of a program under construction: where the next block goes.
 
 Contiguous memory is a list of free ranges in the order of their addresses, as moDNN's linked list of segments
-(TPDS 2019, section 3.3); paged memory is a heap of pages, those that are free earliest first.
+(TPDS 2019, section 3.3); paged memory is a heap of pages, ordered by the time from which they are free.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from typing import Literal
 from ...instances.units import ceil_to
 
 Fit = Literal["best", "first", "exact-first"]
+"""Rule by which a hole is chosen."""
 Range = tuple[int, int]
-"""Offset and bytes."""
+"""Offset and bytes of a range of memory."""
 
 
 class Pool:
-    """Free ranges of device memory.
+    """The free ranges of device memory.
 
     Parameters
     ----------
     capacity
         Bytes of the pool.
     unit
-        Alignment: sizes are rounded up to it.
+        Alignment in bytes: sizes are rounded up to a multiple of it.
     fit
         Which hole an allocation takes: the smallest that is large enough (``best``), the first (``first``),
         or the first of exactly its size, else the first large enough (``exact-first``; moDNN, TPDS 2019,
@@ -39,20 +40,20 @@ class Pool:
 
     @property
     def free_bytes(self) -> int:
-        """Sum of the free ranges."""
+        """Total bytes of the free ranges."""
         return sum(size for _, size in self._free)
 
     @property
     def largest_hole(self) -> int:
-        """Size of the largest free range."""
+        """Bytes of the largest free range."""
         return max((size for _, size in self._free), default=0)
 
     def holes(self) -> tuple[Range, ...]:
-        """Free ranges in the order of their addresses."""
+        """Return the free ranges in the order of their addresses."""
         return tuple(self._free)
 
     def allocate(self, size: int) -> Range | None:
-        """Take one range for `size` bytes; None when there is no hole that is large enough."""
+        """Allocate one range of `size` bytes, rounded up; return None when no hole is large enough."""
         candidates = [hole for hole in self._free if hole[1] >= size]
         if not candidates:
             return None
@@ -67,7 +68,7 @@ class Pool:
         return chosen[0], taken
 
     def allocate_at(self, offset: int, size: int) -> bool:
-        """Take the range at `offset`, if all of it is free."""
+        """Allocate `size` bytes at `offset`; return False, and change nothing, unless all are free."""
         i = bisect_left(self._free, (offset + 1,)) - 1
         if i < 0:
             return False
@@ -79,7 +80,7 @@ class Pool:
         return True
 
     def release(self, ranges: tuple[Range, ...]) -> None:
-        """Give ranges back; neighbours coalesce."""
+        """Release ranges; a range joins the free ranges beside it."""
         for start, size in ranges:
             i = bisect_left(self._free, (start,))
             end = start + size
@@ -91,12 +92,12 @@ class Pool:
 
 
 class PagePool:
-    """Free pages of device memory, wherever they are, with the times from which on they are free.
+    """The free pages of device memory, with the times from which they are free.
 
     Parameters
     ----------
     capacity
-        Bytes of the pool; what is left of the last page is not used.
+        Bytes of the pool; an incomplete last page is not used.
     page
         Bytes of a page.
     """
@@ -109,15 +110,15 @@ class PagePool:
 
     @property
     def largest_hole(self) -> int:
-        """Bytes that one allocation can have: all that are free."""
+        """Bytes that one allocation can have, which are all free bytes."""
         return self.free_bytes
 
     def holes(self) -> tuple[Range, ...]:
-        """Free ranges in the order of their addresses."""
+        """Return the free ranges in the order of their addresses."""
         return _joined([(start, size) for _, start, size in self._free])
 
     def allocate(self, size: int) -> tuple[Range, ...] | None:
-        """Take pages for `size` bytes, those that are free earliest; None when there are too few."""
+        """Allocate pages for `size` bytes, the earliest free ones; return None when there are too few."""
         wanted = ceil_to(size, self._page)
         if wanted > self.free_bytes:
             return None
@@ -133,14 +134,14 @@ class PagePool:
         return _joined(taken)
 
     def release(self, ranges: tuple[Range, ...], free_at: int) -> None:
-        """Give ranges back that are free from a time on."""
+        """Release ranges that are free from a given time."""
         for start, size in ranges:
             heapq.heappush(self._free, (free_at, start, size))
             self.free_bytes += size
 
 
 def _joined(ranges: list[Range]) -> tuple[Range, ...]:
-    """Ranges by address, neighbours made one."""
+    """Return ranges by address, with neighbours joined."""
     joined: list[Range] = []
     for start, size in sorted(ranges):
         if joined and sum(joined[-1]) == start:

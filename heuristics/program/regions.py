@@ -1,7 +1,8 @@
-"""Static memory: fixed regions side by side, each reused by blocks that are never together.
+"""Static memory: fixed regions side by side, each reused by blocks that never live at the same time.
 
-Frameworks that allocate before they compute choose regions from lifetimes: Caffe gives everything its own,
-MXNet colours the graph of what lives together, Layrub takes a few of the largest sizes and reuses them.
+Frameworks that allocate before they compute choose regions from lifetimes: Caffe gives every block its own
+region. MXNet colours the graph of blocks that live at the same time. Layrub takes regions of a few of the
+largest sizes and reuses them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .placement import Issue, build, build_planned
 
 
 class Piece(NamedTuple):
-    """Something that takes memory from `begin` to `end`, counted in placements and releases of a program."""
+    """Memory that is in use from `begin` to `end`, counted in placements and releases of a program."""
 
     bytes: int
     begin: int
@@ -30,32 +31,32 @@ class Piece(NamedTuple):
 
 
 Groups = Callable[[ProgramBuilder], Sequence[int]]
-"""From a program to a number for each placement: placements with the same number are at the same place."""
+"""A function from a program to a number for each placement; placements with one number share one place."""
 
 Colouring = Callable[[Sequence[Piece]], Sequence[int]]
-"""From pieces to the index of a region for each; those of a region are never together."""
+"""A function from pieces to the index of a region for each; pieces of one region never live together."""
 
 
 def build_in_regions(
     instance: Instance, memory: MemoryModel, issue: Issue, groups: Groups, colour: Colouring
 ) -> ProgramBuilder:
-    """Issue a program whose memory is a set of fixed regions, each as large as the largest that it holds.
+    """Build a program whose memory is a set of fixed regions, each as large as the largest piece in it.
 
-    Paged memory, and tensors in parts, have no regions: there the program takes what room it finds.
+    Paged memory and tensors in parts have no regions: there, data lies where the pool has room.
 
     Parameters
     ----------
     instance, memory, issue
-        As `build` takes them.
+        As for `build`.
     groups
-        Which placements share one place whatever the regions are.
+        Gives placements that always share one place the same number.
     colour
-        Which region each group lies in.
+        Chooses the region of each group.
 
     Raises
     ------
     Refusal
-        When the regions are larger than the pool.
+        When the regions together are larger than the pool.
     """
     if memory != "contiguous" or any(block.tensor is not None for block in instance.blocks):
         return build(instance, memory, issue)
@@ -79,15 +80,15 @@ def build_in_regions(
 
 
 def alone(builder: ProgramBuilder) -> list[int]:
-    """Every placement is a group of its own."""
+    """Give every placement a group of its own."""
     return list(range(len(builder.placements())))
 
 
 def largest_first(pieces: Sequence[Piece]) -> list[int]:
-    """Give each piece, the largest first, the first region that is free as long as it needs it.
+    """Give each piece, the largest first, the first region that is free for all of its lifetime.
 
-    A region is so as large as the piece that it was opened for, and smaller ones reuse it (Layrub, TACO 2018,
-    section 3.3: the largest memory spaces are the constant resource regions).
+    So a region is as large as the piece that it was opened for, and smaller pieces reuse it (Layrub, TACO
+    2018, section 3.3: the largest memory spaces are the constant resource regions).
     """
     found = [0] * len(pieces)
     held: list[tuple[list[int], list[int]]] = []
@@ -104,9 +105,9 @@ def largest_first(pieces: Sequence[Piece]) -> list[int]:
 
 
 def in_order(pieces: Sequence[Piece], ratio: int = 16) -> list[int]:
-    """Give each piece, in the order of time, the free region nearest in size, or open one.
+    """Give each piece, in the order of time, the free region nearest in size, or open a region.
 
-    A region is near if it is larger, or smaller, by a factor of at most `ratio` (MXNet's plan of memory).
+    A region is near if it is larger, or smaller, by a factor of at most `ratio` (the memory plan of MXNet).
     """
     found = [0] * len(pieces)
     sizes: list[int] = []
@@ -134,7 +135,7 @@ def in_order(pieces: Sequence[Piece], ratio: int = 16) -> list[int]:
 
 
 def _pieces(lifetimes: Sequence[tuple[int, int, int]], members: Sequence[int]) -> dict[int, Piece]:
-    """Per group, the largest size and the whole time from its first placement to its last release."""
+    """Return, per group, its largest size and the time from its first placement to its last release."""
     pieces: dict[int, Piece] = {}
     for group, (size, begin, end) in zip(members, lifetimes, strict=True):
         one = pieces.get(group)
@@ -145,7 +146,7 @@ def _pieces(lifetimes: Sequence[tuple[int, int, int]], members: Sequence[int]) -
 
 
 def _is_free(taken: tuple[list[int], list[int]], piece: Piece) -> bool:
-    """Whether a piece overlaps none of the disjoint stays in a region, which are given by begin and end."""
+    """Return whether a piece overlaps none of the disjoint stays in a region, given by begin and end."""
     begins, ends = taken
     before = bisect_left(begins, piece.begin)
     return (before == 0 or ends[before - 1] <= piece.begin) and (

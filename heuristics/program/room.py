@@ -1,7 +1,7 @@
-"""Where the blocks and workspaces of a program under construction lie: what it takes from the pool.
+"""The places of a program's blocks and workspaces in the pool, while the program is built.
 
-Of every range it is known which operations used it last, as whoever writes there next waits for them. In
-contiguous memory the parts of a tensor lie in one span, which is taken while any of them is there.
+The last users of every range are known, because the next operation that writes there waits for them. In
+contiguous memory, the parts of a tensor lie in one span. The span is in use while any part is there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .pool import Fit, PagePool, Pool, Range
 
 @dataclass(slots=True)
 class Place:
-    """Where a block lies, and the tensor in whose span, if it is placed with the tensor's other parts."""
+    """The ranges in which a block lies, and its tensor if it lies in the span of the tensor's parts."""
 
     ranges: tuple[Range, ...]
     span: str | None = None
@@ -27,21 +27,21 @@ class Place:
 
 @dataclass(slots=True)
 class _Span:
-    """Room that the parts of one tensor share: reserved while any of them is resident."""
+    """Memory that the parts of one tensor share; it is reserved while any of them is resident."""
 
     ranges: tuple[Range, ...]
     resident: int = 0
 
 
 class Room:
-    """The pool of a program, and who used what of it last.
+    """The pool of a program, and the operations that used each of its ranges last.
 
     Parameters
     ----------
     instance, memory, fit, plan
-        As `ProgramBuilder` takes them.
+        As for `ProgramBuilder`.
     ends
-        When the operations issued so far end, by id.
+        End times of the operations issued so far, in nanoseconds, by id.
 
     Raises
     ------
@@ -53,9 +53,9 @@ class Room:
     pool
         Free memory at this point of the program.
     unit
-        What sizes are rounded up to.
+        Bytes to a multiple of which sizes are rounded up.
     hazards
-        Who used what last.
+        The last users of ranges.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Room:
         self._span_bytes = _span_bytes(instance)
 
     def take(self, size: int, at: int | None) -> tuple[Range, ...] | None:
-        """Take a range of the pool: at an offset, as planned, or wherever there is room."""
+        """Allocate memory at an offset, at the planned offset, or where there is room; None without room."""
         if isinstance(self.pool, PagePool):
             return self.pool.allocate(size)
         at = next(self._plan, None) if at is None else at
@@ -88,7 +88,7 @@ class Room:
         return None if found is None else (found,)
 
     def give_back(self, ranges: tuple[Range, ...], ops: Iterable[int] | None = None) -> None:
-        """Release ranges that `ops` were the last to use; None: nobody since they were taken."""
+        """Release ranges that `ops` were the last to use; None means that nothing has used them."""
         if isinstance(self.pool, Pool):
             if ops is not None:
                 self.hazards.mark(ranges, tuple(ops))
@@ -105,7 +105,7 @@ class Room:
             self.pool.release((one,), max((self._ends[i] for i in last), default=0))
 
     def place_block(self, block: int, at: int | None = None) -> Place | None:
-        """Take room for a block; a part of a tensor goes to its place in the tensor's span."""
+        """Allocate memory for a block; a part of a tensor lies at its place in the tensor's span."""
         info = self._instance.blocks[block]
         if info.tensor is None or info.begin is None or at is not None or self._memory != "contiguous":
             ranges = self.take(info.bytes, at)
@@ -121,7 +121,7 @@ class Room:
         return Place(((offset, info.bytes),), info.tensor)
 
     def unplace(self, place: Place) -> None:
-        """Give room back to the pool; a tensor's span when its last part has gone."""
+        """Return the memory of a block to the pool; a tensor's span returns with its last part."""
         if place.span is None:
             self.give_back(place.ranges)
             return
@@ -132,7 +132,7 @@ class Room:
             del self._spans[place.span]
 
     def leave(self, place: Place, ops: tuple[int, ...]) -> None:
-        """Give the place of a block back that `ops` were the last to use."""
+        """Release the place of a block that `ops` were the last to use."""
         if place.span is None:
             self.give_back(place.ranges, ops)
         else:
@@ -141,14 +141,14 @@ class Room:
 
 
 class Hazards:
-    """Which operations must have ended before a range of the pool may be written again."""
+    """The operations that must have ended before a range of the pool may be written again."""
 
     def __init__(self) -> None:
         self._starts: list[int] = [0]
         self._ops: list[tuple[int, ...]] = [()]
 
     def over(self, ranges: tuple[Range, ...]) -> set[int]:
-        """Operations that released anything in these ranges last."""
+        """Return the operations that were the last to use any part of these ranges."""
         found: set[int] = set()
         for start, size in ranges:
             i = bisect_right(self._starts, start) - 1
@@ -158,7 +158,7 @@ class Hazards:
         return found
 
     def mark(self, ranges: tuple[Range, ...], ops: tuple[int, ...]) -> None:
-        """Let these operations be the last to have released the ranges."""
+        """Note that these operations were the last to use the ranges."""
         for start, size in ranges:
             first = bisect_right(self._starts, start) - 1
             last = bisect_right(self._starts, start + size) - 1
@@ -173,7 +173,7 @@ class Hazards:
 
 
 def _span_bytes(instance: Instance) -> dict[str, int]:
-    """Bytes of each tensor that is cut into parts, up to the end of its last part."""
+    """Return the bytes of each tensor that is cut into parts, up to the end of its last part."""
     spans: dict[str, int] = {}
     for block in instance.blocks:
         if block.tensor is not None and block.begin is not None:

@@ -1,4 +1,4 @@
-"""A program of which only the memory matters."""
+"""A program of which only the use of memory is simulated."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from .room import Place, Room
 _SKETCHED = {
     stream: Operation(id=0, stream=stream, kind="run", start_ns=0, end_ns=0) for stream in get_args(Stream)
 }
-"""In place of operations of which only the stream matters."""
+"""Operation of each stream that stands for all of its operations in a sketch."""
 
 
 class Sketch(ProgramBuilder):
-    """A program of which only the memory matters: bytes without addresses, and no times.
+    """A program of which only the use of memory is simulated: bytes without addresses, and no times.
 
-    It tells lifetimes, placements and the peak in less time than a whole program, and cannot be finished.
+    A sketch gives lifetimes, placements and the peak in less time than a whole program. It cannot be
+    finished.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -30,15 +31,15 @@ class Sketch(ProgramBuilder):
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes of blocks and workspaces so far."""
+        """Largest number of bytes of blocks and workspaces that were in use at once so far."""
         return self._taken.peak_bytes
 
     def release(self, block: int, after: Iterable[int] = ()) -> None:  # noqa: ARG002
-        """Give a resident block's room back."""
+        """Release a resident block's memory."""
         self._close_stay(block, ())
 
     def finish(self, method: str, meta: dict[str, Any] | None = None) -> Schedule:  # noqa: ARG002
-        """Refuse: there is no schedule.
+        """Refuse, because a sketch has no schedule.
 
         Raises
         ------
@@ -76,12 +77,12 @@ class Sketch(ProgramBuilder):
 
 
 class _Bytes(Room):
-    """Bytes without addresses, which nobody waits for.
+    """Memory as a number of bytes, without addresses and without waits.
 
     Attributes
     ----------
     peak_bytes
-        Most that were taken so far.
+        Largest number of bytes that were in use at once so far.
     """
 
     def __init__(self, instance: Instance, fit: Fit, plan: Sequence[int], ends: Sequence[int]) -> None:
@@ -89,6 +90,7 @@ class _Bytes(Room):
         self.peak_bytes = 0
 
     def take(self, size: int, at: int | None) -> tuple[Range, ...] | None:  # noqa: ARG002
+        """Allocate bytes without an address."""
         assert isinstance(self.pool, PagePool)
         if size > self.pool.free_bytes:
             return None
@@ -97,5 +99,6 @@ class _Bytes(Room):
         return ((0, size),)
 
     def give_back(self, ranges: tuple[Range, ...], ops: Iterable[int] | None = None) -> None:  # noqa: ARG002
+        """Release bytes."""
         assert isinstance(self.pool, PagePool)
         self.pool.free_bytes += sum(size for _, size in ranges)

@@ -1,4 +1,4 @@
-"""A residence of a program under construction."""
+"""The residence of a block or workspace in a program under construction."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from .pool import Range
 
 @dataclass(slots=True, eq=False)
 class Stay:
-    """A residence under construction: of a block, or of the workspace of a run.
+    """A residence under construction, of a block or of the workspace of a run.
 
     Attributes
     ----------
     block, workspace_of, bytes, acquired_by, released_after
         As in `Residence`.
     ranges, span
-        Where it lies, and the tensor in whose room.
+        The ranges in which it lies, and the tensor in whose span it lies.
     placed, gone
-        Placements and releases of the program up to its own; None: it is still there.
+        Number of placements and releases of the program up to its own; `gone` is None while it is on the
+        device.
     users
         The last operation of each stream that touched it.
     used
-        Whether it came to anything: a block that is on the device at first may leave before any use.
+        Whether it is part of the schedule. A block that starts on the device may leave before any use; then
+        it is not.
     """
 
     block: int | None
@@ -39,7 +41,7 @@ class Stay:
     used: bool = True
 
     def residence(self, memory: MemoryModel) -> Residence:
-        """Return what the schedule says of it."""
+        """Return the residence for the schedule."""
         return Residence(
             block=self.block,
             workspace_of=self.workspace_of,

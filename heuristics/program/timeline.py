@@ -1,4 +1,4 @@
-"""The operations of a program under construction: each with the waits that it needs, and its times."""
+"""The operations of a program under construction, each with its waits and its times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Timeline:
     Attributes
     ----------
     operations, starts, ends
-        What has been issued, and its simulated times, by id.
+        The operations issued so far, and their simulated times in nanoseconds, by id.
     last
         The latest operation of every stream.
     """
@@ -37,7 +37,7 @@ class Timeline:
         algorithm: int | None = None,
         block: int | None = None,
     ) -> int:
-        """Append an operation with those of its waits that are not implied by others; its id."""
+        """Append an operation without those waits that other waits imply; return its id."""
         i = len(self.operations)
         previous = self.last.get(stream)
         clock: dict[Stream, int] = {} if previous is None else dict(self._clocks[previous])
@@ -71,7 +71,7 @@ class Timeline:
         return i
 
     def latest(self, ops: Iterable[int]) -> list[int]:
-        """Those of `ops` that no other of them comes after."""
+        """Return those of `ops` that come before no other of them."""
         kept: list[int] = []
         for i in sorted(ops, reverse=True):
             stream = self.operations[i].stream

@@ -1,7 +1,8 @@
-"""Recomputation: blocks that are dropped after the forward pass and made again when they are needed.
+"""Recomputation: blocks that are dropped after the forward pass and computed again when they are needed.
 
-A policy says which blocks are dropped and which go to the host; the rest stays. What is needed and absent is
-copied back or computed again, with all that it is made from, and stays until its last use.
+A policy says which blocks are dropped and which are copied to the host; the others are kept. A block that is
+needed and absent is copied back or computed again, together with the blocks that it is made from. It is then
+kept until its last use.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from ..program.builder import ProgramBuilder
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What becomes of the forward pass's blocks.
+    """What happens to the blocks of the forward pass.
 
     Attributes
     ----------
     dropped
-        Blocks to compute again; all of them `restorable`.
+        Blocks to compute again; all of them are `restorable`.
     hosted
-        Blocks that leave for the host after their last use in the forward pass.
+        Blocks that are copied to the host after their last use in the forward pass.
     ahead
-        Per task, blocks to prefetch when it starts, where there is room.
+        Per task, the blocks to prefetch when it starts, where there is room.
     """
 
     dropped: Set[int] = frozenset()
@@ -37,7 +38,10 @@ class Policy:
 
 
 def turn(instance: Instance) -> int:
-    """Return the first task of the backward pass; without named layers, that after the greatest live sum."""
+    """Return the first task of the backward pass.
+
+    If the layers have no names, this is the task after the one with the greatest sum of live bytes.
+    """
     forward = [k for layer in instance.named_layers for k in layer.forward]
     if forward:
         return 1 + max(forward)
@@ -46,10 +50,10 @@ def turn(instance: Instance) -> int:
 
 
 def restorable(instance: Instance) -> set[int]:
-    """Blocks of the forward pass that can be made again in the backward pass.
+    """Return the blocks of the forward pass that can be computed again in the backward pass.
 
-    Their producer may run again and overwrites nothing, what it reads is not changed after it, and nothing
-    that it makes is.
+    This needs three things: the producer may run again and overwrites nothing; nothing that it reads is
+    changed after it; and nothing that it makes is changed.
     """
     end, writers = turn(instance), instance.writers
     found: set[int] = set()
@@ -62,7 +66,7 @@ def restorable(instance: Instance) -> set[int]:
 
 
 def used_later(instance: Instance, blocks: Iterable[int]) -> set[int]:
-    """Those blocks of the forward pass that the backward pass reads, and does not change."""
+    """Return the given blocks of the forward pass that the backward pass reads and does not change."""
     end, uses, writers = turn(instance), instance.uses, instance.writers
     return {
         d
@@ -72,9 +76,9 @@ def used_later(instance: Instance, blocks: Iterable[int]) -> set[int]:
 
 
 def fastest_with_room(builder: ProgramBuilder, task: int, most: int = LARGEST) -> int:
-    """Choose the fastest algorithm whose workspace has room beside the blocks, as far as bytes tell.
+    """Return the fastest algorithm whose workspace has room beside the blocks, counting bytes only.
 
-    The workspace has `most` bytes at most; where no algorithm has room, the leanest is chosen.
+    The workspace has at most `most` bytes. If no algorithm has room, the leanest one is chosen.
     """
     instance = builder.instance
     placed = sum(instance.blocks[d].bytes for d in instance.tasks[task].outputs if not builder.is_resident(d))
@@ -87,12 +91,12 @@ class Recomputation:
     Parameters
     ----------
     builder
-        Where it is issued.
+        The program under construction.
     policy
-        What is dropped and what goes to the host. Blocks that no backward task uses are dropped in any case,
-        where they can be made again.
+        Which blocks are dropped and which are copied to the host. Blocks that no backward task uses are
+        always dropped, if they can be computed again.
     most_workspace
-        Bytes of a workspace at most: every run takes the fastest algorithm that has room.
+        Greatest workspace in bytes. Every run takes the fastest algorithm that has room.
     """
 
     def __init__(self, builder: ProgramBuilder, policy: Policy, most_workspace: int) -> None:
@@ -130,9 +134,9 @@ class Recomputation:
         self.builder.run(k, fastest_with_room(self.builder, k, self.most_workspace))
 
     def _needed_until(self) -> list[int]:
-        """Per block, the task after which it is not needed: as an input of what is made again, too.
+        """Return, per block, the task after which it is not needed, not even to compute another block again.
 
-        What comes back when it is needed, need not wait for that.
+        A block that comes back when it is needed is not kept for this.
         """
         uses = self.instance.uses
         until = [uses[d][-1] if uses[d] else -1 for d in range(len(uses))]
@@ -144,7 +148,7 @@ class Recomputation:
         return [uses[d][-1] if uses[d] and d in self.comes_back else until[d] for d in range(len(uses))]
 
     def _prefetch(self, k: int) -> None:
-        """Prefetch what the policy wants early, if the task that runs meanwhile has room beside it."""
+        """Prefetch blocks that the policy wants early, if the task that runs meanwhile has room."""
         task = self.instance.tasks[k]
         for d in self.policy.ahead.get(k, ()):
             if self.builder.is_resident(d) or not self.builder.on_host(d):
@@ -154,7 +158,7 @@ class Recomputation:
                 self.builder.prefetch(d)
 
     def _bring(self, wanted: tuple[int, ...], k: int) -> None:
-        """Bring blocks to the device for task k: from the host, or by computing them again."""
+        """Bring the blocks that task k needs to the device: from the host, or by computing them again."""
         runs: set[int] = set()
         copies: list[int] = []
         left: Counter[int] = Counter()

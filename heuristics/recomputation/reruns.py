@@ -2,10 +2,10 @@
 
 A **plan** names tasks and, for each, the first run before which it runs again. **Unrolled**, its second runs
 stand in the order of tasks as tasks, and what they write is blocks of their own: copies of the blocks that
-the first run wrote, which nobody uses any more. Nothing runs twice in that instance, so that all that knows
-of transfers alone serves for recomputation and transfers together: a stay between uses is kept or offloaded
-there, and what is run again is decided by the plan. **Rolled up**, its schedules are schedules of the
-instance that one began with.
+the first run wrote, which nobody uses any more. Nothing runs twice in that instance, so that code for
+transfers alone serves for recomputation and transfers together. Whether a block is kept or offloaded between
+two uses is decided there. What runs again is decided by the plan. **Rolled up**, a schedule of the unrolled
+instance is a schedule of the original instance.
 """
 
 from __future__ import annotations
@@ -25,23 +25,28 @@ from ..gaps import Guide
 from ..program.builder import ProgramBuilder
 
 Run = tuple[int, int]
-"""A task, and the first run before which (or at which, if it is its own) it runs; the end counts as one."""
+"""A task, and the first run before which it runs; for the first run of a task, the task itself.
+
+The end of the iteration counts as a first run.
+"""
 
 Plan = frozenset[Run]
-"""Second runs."""
+"""The second runs of a schedule."""
 
 
 def stages_of(instance: Instance) -> list[list[int]]:
-    """Per stage, the tasks that may run in it, the first run last; a stage of second runs ends the round.
+    """Return, per stage, the tasks that may run in it, the first run last.
 
-    Stage t is what happens after the first run of task t - 1, up to and with that of task t. A task runs
-    again only while all that it reads is in the version that it read, and no output of it has been updated.
+    Stage t begins after the first run of task t - 1 and ends with the first run of task t. If a block must
+    end on the device, a further stage with second runs only ends the iteration. A task may run again only
+    while all of its inputs have the version that its first run read, and while none of its outputs has been
+    updated.
     """
     return list(each_stage(instance))
 
 
 def each_stage(instance: Instance) -> Iterator[list[int]]:
-    """Yield the stages of `stages_of` one by one: all together they may be too many."""
+    """Yield the stages of `stages_of` one by one, because all of them together may need too much memory."""
     total = len(instance.tasks)
     lost_by: list[list[int]] = [[] for _ in instance.tasks]  # per task, those that cannot run again after it
     lasting = []
@@ -65,13 +70,13 @@ def each_stage(instance: Instance) -> Iterator[list[int]]:
 
 
 def _first_from(positions: Sequence[int], k: int) -> Sequence[int]:
-    """The first of some positions in order that is k or later, where there is one."""
+    """Return the first of some ordered positions that is k or later, if there is one."""
     at = bisect_left(positions, k)
     return positions[at : at + 1]
 
 
 def staying(instance: Instance) -> Instance:
-    """Return the instance without the copies that it does not ask for."""
+    """Return the instance without any copy that it does not require."""
     blocks = tuple(
         msgspec.structs.replace(
             block,
@@ -84,7 +89,7 @@ def staying(instance: Instance) -> Instance:
 
 
 def algorithms_of(schedule: Schedule) -> dict[Run, int]:
-    """Return what a schedule runs, and before or at which first runs, with the algorithms."""
+    """Return the runs of a schedule, each with its algorithm."""
     following, chosen = 0, {}
     for operation in schedule.operations:
         if operation.task is not None and operation.algorithm is not None:
@@ -94,12 +99,12 @@ def algorithms_of(schedule: Schedule) -> dict[Run, int]:
 
 
 def plan_of(schedule: Schedule) -> Plan:
-    """Return what a schedule runs again, and before which first runs."""
+    """Return the second runs of a schedule."""
     return frozenset((k, t) for k, t in algorithms_of(schedule) if k != t)
 
 
 def order_of(instance: Instance, plan: Iterable[Run]) -> list[Run]:
-    """All runs in their order: within a stage, second runs in the order of tasks, then the first run."""
+    """Return all runs in order: within a stage, second runs in the order of tasks, then the first run."""
     again: dict[int, list[int]] = defaultdict(list)
     for k, t in plan:
         again[t].append(k)
@@ -111,7 +116,7 @@ def order_of(instance: Instance, plan: Iterable[Run]) -> list[Run]:
 
 
 def useful(instance: Instance, plan: Iterable[Run]) -> Plan:
-    """Leave out the second runs of which nothing is read, or must be there at the end."""
+    """Return the plan without second runs whose outputs are neither read nor needed at the end."""
     needed = {d for d, block in enumerate(instance.blocks) if block.finally_ == "device"}
     kept = set()
     for k, t in reversed(order_of(instance, plan)):
@@ -132,11 +137,11 @@ class Unrolled:
     Attributes
     ----------
     instance
-        What a run writes of a tensor in parts is a tensor of its own.
+        The instance. The blocks that one run writes of a tensor in parts form a tensor of their own.
     runs
-        Per task, which run of the original's it is.
+        Per task, the run of the original instance that it stands for.
     copies
-        Per block, the original's block, and the second run that writes this copy; None: it is the first.
+        Per block, the original block and the second run that writes this copy; None for the first copy.
     """
 
     instance: Instance
@@ -144,9 +149,9 @@ class Unrolled:
     copies: tuple[tuple[int, Run | None], ...]
 
     def translated(self, guide: Guide, other: Unrolled) -> Guide:
-        """Say for another plan what a guide says for this one, as far as its gaps and runs are there.
+        """Return a guide for the same instance under another plan, with the gaps and runs that exist in both.
 
-        A second run that is new takes the algorithm of the first.
+        A second run that is new takes the algorithm of the first run.
         """
         task = {run: i for i, run in enumerate(other.runs)}
         block = {copy: d for d, copy in enumerate(other.copies)}
@@ -176,7 +181,7 @@ def unrolled(instance: Instance, plan: Iterable[Run]) -> Unrolled:
     instance
         Any instance.
     plan
-        Second runs of which `stages_of` has each.
+        Second runs, each of which `stages_of` allows.
     """
     runs = order_of(instance, plan)
     copies: list[tuple[int, Run | None]] = [(d, None) for d in range(len(instance.blocks))]
@@ -231,9 +236,9 @@ def _copy(block: Block, name: str, run: Run | None, tensor: int, *, last: bool) 
 
 
 def rolled_up(instance: Instance, again: Unrolled, schedule: Schedule, method: str) -> Schedule:
-    """Return a schedule of an unrolled instance as one of the instance itself.
+    """Return a schedule of an unrolled instance as a schedule of the original instance.
 
-    Operations keep their order and their addresses. What the host holds already is not offloaded again.
+    Operations keep their order and their addresses. A block is not offloaded again while the host holds it.
     """
     memory: MemoryModel = schedule.memory_model
     position = {operation.id: p for p, operation in enumerate(schedule.operations)}

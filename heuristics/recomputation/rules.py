@@ -1,7 +1,7 @@
-"""Systems that compute data again, each as a documented rule: which data they drop is all they decide.
+"""Systems that compute data again, each as a documented rule: they differ only in the data that they drop.
 
-As in `comparators`, a rule is what the sources say of the policy in two sentences. Comparisons let them work
-on an instance whose forward tasks may run again (`planned`).
+As in `comparators`, a rule is what the sources say of the policy in two sentences. In comparisons, the rules
+work on an instance whose forward tasks may run again (`planned`).
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ from .plan import (
 )
 
 _OFFLOADED = ("convolution", "join")
-"""Groups of kinds that SuperNeurons offloads; joins made again would ask for all before them."""
+"""Groups of kinds of layers that SuperNeurons offloads.
+
+To compute the output of a join again would need the outputs of all layers before it.
+"""
 
 _STEPS = 2_000
-"""Steps in which the knapsack counts its capacity."""
+"""Number of steps into which the knapsack divides its capacity."""
 
 
 def planned(instance: Instance) -> Instance:
-    """Return what a comparison lets these rules schedule: forward tasks may run again."""
+    """Return the instance that these rules schedule in a comparison: its forward tasks may run again."""
     again = any(task.recomputable for task in instance.tasks)
     return instance if again else with_recomputation(instance)
 
@@ -54,12 +57,12 @@ def planned(instance: Instance) -> Instance:
 )
 @limited
 def memonger(instance: Instance, limits: Limits) -> Answer:
-    """Cut the forward pass near equal shares of bytes, where little crosses, and drop what does not cross.
+    """Cut the forward pass into segments of nearly equal bytes, where few bytes cross, and keep what crosses.
 
     Raises
     ------
     Refusal
-        When nothing can be computed again, or there is no room.
+        When no block can be computed again, or there is no room.
     """
     found = _restorable(instance)
     return Answer(_issued(instance, limits, Policy(found - _crossing(instance)), "memonger-rule"))
@@ -74,10 +77,10 @@ def memonger(instance: Instance, limits: Limits) -> Answer:
 )
 @limited
 def superneurons(instance: Instance, limits: Limits) -> Answer:
-    """Free what is dead; offload what convolutions and joins make; compute pooling, norms and such again.
+    """Release dead blocks, offload outputs of convolutions and joins, and compute cheap layers again.
 
-    Workspaces take what room there is at each task. Offloaded data comes back up to the next convolution
-    ahead, where there is room.
+    Cheap layers are, for example, pooling and norms. Workspaces use the room that each task has. Offloaded
+    data is prefetched up to the next convolution, where there is room.
 
     Raises
     ------
@@ -115,14 +118,15 @@ def superneurons(instance: Instance, limits: Limits) -> Answer:
 )
 @limited
 def knapsack(instance: Instance, limits: Limits) -> Answer:
-    """Choose what to keep inside segments: its value is the time of computing it again, its weight its bytes.
+    """Choose what to keep inside segments by a knapsack: values are times to compute again, weights bytes.
 
-    The capacity is what the program leaves at its peak that keeps only what crosses the segments' ends.
+    The capacity is the memory that is free at the peak of the program that keeps only what crosses the
+    segments' ends.
 
     Raises
     ------
     Refusal
-        When nothing can be computed again, or the program does not fit.
+        When no block can be computed again, or the program does not fit.
     """
     found = sorted(_restorable(instance) - _crossing(instance))
     times = [min(a.duration_ns for a in instance.tasks[instance.writers[d][0]].algorithms) for d in found]
@@ -142,7 +146,7 @@ def knapsack(instance: Instance, limits: Limits) -> Answer:
 
 
 def _issued(instance: Instance, limits: Limits, policy: Policy, name: str) -> Schedule:
-    """Issue the program with the fastest algorithms that have room; else with small or no workspaces."""
+    """Return the program with the fastest algorithms that have room, else with small or no workspaces."""
     reason = ""
     for most in (LARGEST, CAFFE_WORKSPACE, 0):
         try:
@@ -155,17 +159,17 @@ def _issued(instance: Instance, limits: Limits, policy: Policy, name: str) -> Sc
 
 
 def _issue(policy: Policy, most: int) -> Issue:
-    """Return what issues the program with workspaces of at most so many bytes."""
+    """Return the function that issues the program with workspaces of at most so many bytes."""
     return lambda builder: Recomputation(builder, policy, most).all()
 
 
 def _restorable(instance: Instance) -> set[int]:
-    """Blocks that the backward pass needs and that can be made again.
+    """Return the blocks that the backward pass needs and that can be computed again.
 
     Raises
     ------
     Refusal
-        When there is none.
+        When there is no such block.
     """
     found = used_later(instance, restorable(instance))
     if not found:
@@ -176,9 +180,9 @@ def _restorable(instance: Instance) -> set[int]:
 
 
 def _crossing(instance: Instance) -> set[int]:
-    """Blocks that cross the ends of sqrt(n) segments of the forward pass, n its number of layers.
+    """Return the blocks that cross the ends of sqrt(n) segments of the forward pass with n layers.
 
-    An end is where the fewest bytes cross, at most half a segment away from an equal share of bytes.
+    A segment ends where the fewest bytes cross, at most half a segment away from an equal share of bytes.
     """
     end = turn(instance)
     made, crossing = [0] * end, [0] * (end + 1)
@@ -210,7 +214,7 @@ def _crossing(instance: Instance) -> set[int]:
 
 
 def _ahead(instance: Instance, hosted: set[int]) -> dict[int, tuple[int, ...]]:
-    """Per first task of a backward layer, the hosted blocks of the layers up to the next convolution."""
+    """Return, per first task of a backward layer, hosted blocks of the layers up to the next convolution."""
     end, all_units = turn(instance), units(instance)
     ahead: dict[int, tuple[int, ...]] = {}
     wanted: tuple[int, ...] = ()
@@ -246,7 +250,7 @@ def _fill(values: Sequence[int], sizes: Sequence[int], capacity: int) -> list[bo
 
 
 def _peak(instance: Instance, policy: Policy) -> int:
-    """Bytes of the pool that a policy takes at its peak, with the smallest workspaces."""
+    """Return the greatest number of bytes that a policy uses of the pool, with the smallest workspaces."""
     sketch = Sketch(with_budget(instance, LARGEST))
     _issue(policy, 0)(sketch)
     return sketch.peak_bytes

@@ -1,10 +1,11 @@
 """Local search with recomputation: over plans of what runs again, each searched for its transfers.
 
-A stay between uses is bridged by keeping the block, by copies, or by running its producer again. The first
+Between two uses, a block is kept, copied to the host and back, or computed again by its producer. The first
 two are decisions of `LocalSearch` on the instance that a plan unrolls to; the third is a change of the plan.
-Plans change by late acceptance: a stay is bridged by a second run (with runs of what that reads, for as far
-back as a draw says), a second run is left out, or comes before another first run. A plan is judged by a short
-search that sets off from what the plan before it evicted; the best plan is searched on.
+Plans change by late acceptance. A change adds a second run for a stay (with runs of the producers of its
+inputs, back to a random depth), leaves out a second run, or moves it before another first run. A plan is
+judged by a short search that starts from the evictions of the plan before it. The search of the best plan is
+continued.
 
 Importing this module imports Numba.
 """
@@ -26,30 +27,30 @@ from ..search.search import LocalSearch
 from .reruns import Plan, Run, Unrolled, each_stage, plan_of, rolled_up, unrolled, useful
 
 _HISTORY = 20
-"""Plans that late acceptance remembers."""
+"""Number of earlier costs that late acceptance compares a plan with."""
 
 _EFFORT = 5
-"""Programs that a plan is judged by."""
+"""Number of programs that are simulated to judge a plan."""
 
 _ROUND = 2_500_000
-"""Tasks in a round."""
+"""Number of tasks that are simulated in a round."""
 
 _POLISH = 20
-"""Plans for which the best one is searched on at a time."""
+"""Length of one continuation of the best plan's search, in plans that could be judged instead."""
 
 _PATIENCE = 20
-"""The search is done when so many plans for each task that may run again have brought nothing."""
+"""Number of plans without a better program, per task that may run again, after which the search is done."""
 
 _DRAWS = 12
-"""Plans to choose from where the pool is too small for the plan at hand."""
+"""Number of plans to choose from where the pool is too small for the current plan."""
 
 _CALM = 60
-"""Plans without a better one after which the search goes back to the best."""
+"""Number of plans without a better one after which the search returns to the best plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A plan and the search for its transfers; `excess` is what has no room whatever is evicted, in bytes."""
+    """A plan and the search for its transfers; `excess` counts the bytes without room whatever is evicted."""
 
     plan: Plan
     again: Unrolled
@@ -58,6 +59,7 @@ class _Point:
 
     @property
     def cost(self) -> tuple[int, int]:
+        """Excess, then the cost of the search: the less, the better."""
         return self.excess, self.search.cost
 
 
@@ -67,9 +69,9 @@ class RerunSearch:
     Parameters
     ----------
     instance, memory
-        What to schedule, and in which memory model.
+        The instance to schedule, and the memory model.
     seed
-        Of its random decisions.
+        Seed of the random decisions.
     without
         Rules of `LocalSearch` to leave out.
 
@@ -108,13 +110,13 @@ class RerunSearch:
 
     @property
     def done(self) -> bool:
-        """Whether it has searched for long without a better program."""
+        """Whether the search has gone on for long without a better program."""
         calm = self._tried - self._best_at >= _PATIENCE * self._candidates
         return calm and (self._best.excess > 0 or self._best.search.done)
 
     @property
     def round(self) -> int:
-        """Tasks to simulate between looks at other things."""
+        """Number of tasks to simulate in one call of `run`."""
         return _ROUND if self._candidates else self._best.search.round
 
     def schedule(self, method: str) -> Schedule | None:
@@ -125,7 +127,7 @@ class RerunSearch:
     # --- what is tried ----------------------------------------------------------------------------
 
     def offer(self, start: Schedule | Guide) -> None:
-        """Set off from what a schedule runs again; or from no second runs, and a guide to transfers."""
+        """Start from the second runs of a schedule, or from a guide to transfers without second runs."""
         if isinstance(start, Schedule):
             plan = useful(self.instance, plan_of(start))
             self.offer_plan(plan if self._may(plan) else frozenset(), None)
@@ -133,11 +135,11 @@ class RerunSearch:
             self.offer_plan(frozenset(), start)
 
     def offer_plan(self, plan: Plan, guide: Guide | None) -> None:
-        """Set off from second runs that are of use, and a guide to transfers where they are tasks."""
+        """Start from second runs, and from a guide to transfers for the instance in which they are tasks."""
         self._take(self._point(plan, guide))
 
     def run(self, seconds: float = math.inf, work: int = 100_000) -> None:
-        """Search on until so many tasks have been simulated, or some seconds have passed."""
+        """Continue the search until so many tasks have been simulated, or some seconds have passed."""
         until = time.monotonic() + seconds
         goal = self._polished + self._explored + work
         while not self.done and self._polished + self._explored < goal and time.monotonic() < until:
@@ -180,7 +182,7 @@ class RerunSearch:
             self._best, self._best_at = point, self._tried
 
     def _relieve(self) -> None:
-        """Let more run again where the pool is too small whatever is evicted: the best of a few draws."""
+        """Add second runs where the pool is too small whatever is evicted: the best of a few draws."""
         draws = [self._changed(self._best) for _ in range(_DRAWS)]
         plan = min(draws, key=lambda plan: _excess(unrolled(self.instance, plan).instance))
         self._tried += _DRAWS
@@ -190,7 +192,7 @@ class RerunSearch:
             self._take(point)
 
     def _point(self, plan: Plan, start: _Point | Guide | None) -> _Point:
-        """A plan after a short search, from the transfers of another plan, from a guide, or from none."""
+        """Return a plan after a short search from another plan's transfers, from a guide, or from nothing."""
         again = unrolled(self.instance, plan)
         search = LocalSearch(again.instance, self.memory, self._seed, self._without)
         if isinstance(start, _Point):
@@ -209,7 +211,7 @@ class RerunSearch:
     # --- changes of a plan ------------------------------------------------------------------------
 
     def _changed(self, point: _Point) -> Plan:
-        """Another plan: some stays are bridged, a second run is left out, or shifted."""
+        """Return another plan: some second runs are added, left out, or moved."""
         draw = self._random.random()
         plan = set(point.plan)
         if plan and (draw < 0.3 or draw > 0.9):
@@ -223,14 +225,14 @@ class RerunSearch:
         return useful(self.instance, plan)
 
     def _leave_out(self, plan: set[Run]) -> None:
-        """Leave out a second run; or all of its stage."""
+        """Leave out a second run, or all second runs of its stage."""
         run = sorted(plan)[self._draw(len(plan))]
         plan.remove(run)
         if self._random.random() < 0.4:
             plan.difference_update([other for other in plan if other[1] == run[1]])
 
     def _shift(self, plan: set[Run]) -> None:
-        """Let a second run come before another first run."""
+        """Move a second run before another first run."""
         k, t = sorted(plan)[self._draw(len(plan))]
         near = [s for s in range(len(self._allowed)) if k in self._allowed[s] and s != t]
         if near:
@@ -239,9 +241,9 @@ class RerunSearch:
             plan.add((k, near[self._draw(min(len(near), 8))]))
 
     def _bridge(self, plan: set[Run], point: _Point) -> None:
-        """Bridge a stay by a second run, with the runs before it that a draw says.
+        """Add a second run that replaces a stay, with runs before it to a random depth.
 
-        More often than not, one over a task before which compute waits.
+        More often than not, the stay is over a task before which compute waits.
         """
         again = point.again
         late = point.search.stalls()
@@ -273,7 +275,7 @@ class RerunSearch:
 
 
 def _excess(instance: Instance) -> int:
-    """Bytes without room, over all tasks, whatever is evicted."""
+    """Return the sum, over all tasks, of the bytes that have no room whatever is evicted."""
     scratch = [min(a.workspace_bytes for a in task.algorithms) for task in instance.tasks]
     return sum(
         max(stuck + footprint(instance, k) + scratch[k] - instance.pool_bytes, 0)

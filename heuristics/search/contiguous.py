@@ -1,4 +1,4 @@
-"""Local search in contiguous memory beside one without addresses, each led by the other.
+"""Local search in contiguous memory beside a search without addresses; each of the two guides the other.
 
 Importing this module imports Numba.
 """
@@ -17,31 +17,38 @@ from .kernel import ANY, EARLY_LOW, PLACED, Decisions, simulate
 from .search import CHUNK, LocalSearch
 
 Place = Callable[[Sequence[tuple[int, int, int]], int, int], Sequence[int] | None]
-"""From bytes, begin and end of each piece, the capacity and the alignment to offsets, or None without."""
+"""A function that finds an offset for each piece of memory.
+
+Its arguments are the bytes, begin and end of each piece, the capacity and the alignment. It returns None if
+it finds no offsets.
+"""
 
 _LITTLE, _MUCH = 0.25, 0.75
-"""Shares of the work that the search without addresses gets: where it is ahead, and where it is not."""
+"""Shares of the work for the search without addresses: while it is ahead, and while it is not."""
 
 _GLANCES = 20
-"""Looks at it before the other one begins, ten a round."""
+"""Steps, ten to a round, of the search without addresses before the search with addresses starts."""
 
 _LESS = 1e-3
-"""By how much shorter a program must be than the last without places, for places to be looked for again."""
+"""Relative amount by which a program must be shorter than the last before places for it are sought."""
 
 _FEW = 100
-"""Tasks up to which places are looked for whenever a descent ends below the best program, too."""
+"""Greatest number of tasks with which places are also sought for the last program of a descent.
+
+This is done if that program is shorter than the best program with addresses.
+"""
 
 _PAUSE = 2_000_000
-"""Tasks to simulate without addresses before that is done again."""
+"""Number of tasks to simulate without addresses before places for such a program are sought again."""
 
 
 def new_search(
     instance: Instance, memory: MemoryModel, seed: int, without: Collection[str], place: Place
 ) -> LocalSearch:
-    """Return a search as the instance, the memory model and the rules that are left out want it.
+    """Return a search that fits the instance, the memory model and the rules that are left out.
 
-    Where tensors are in parts there is no second search: parts have to lie together, and with decisions that
-    leave this out, the search with addresses came less far.
+    Tensors in parts have no search without addresses. Their parts have to lie together. A search whose
+    decisions ignore this made the search with addresses worse.
     """
     if memory != "contiguous" or "relaxed-start" in without or in_parts(instance):
         return LocalSearch(instance, memory, seed, without)
@@ -49,12 +56,12 @@ def new_search(
 
 
 class ContiguousSearch(LocalSearch):
-    """A local search with addresses, beside one of the same decisions without.
+    """A local search with addresses, beside a search for the same decisions without addresses.
 
-    When that one comes to rest at a program shorter than the best with addresses, places for all that it
-    holds are looked for at once, with what is known then: when each piece comes and leaves. Where they are
-    found, the program is a schedule. Where not, the search with addresses sets off from its decisions, and
-    finds places one by one, with moves inside the device.
+    When the search without addresses ends a descent with a program that is shorter than the best with
+    addresses, places for all of its data are sought at once: the lifetime of each piece is known then. If
+    places are found, the program is a schedule. If not, the search with addresses starts from these decisions
+    and finds places one by one, with moves inside the device.
 
     Parameters
     ----------
@@ -74,28 +81,28 @@ class ContiguousSearch(LocalSearch):
 
     @property
     def done(self) -> bool:
-        """Whether neither has found a better program for long."""
+        """Whether neither search has found a better program for long."""
         return super().done and self._relaxed.done
 
     def offer(self, start: Schedule | Guide) -> None:
-        """As `LocalSearch`; the search without addresses sets off, too."""
+        """Start both searches from a schedule or a guide, as `LocalSearch.offer` does."""
         super().offer(start)
         self._relaxed.offer(start)
 
     def suggest(self, guide: Guide) -> None:
-        """As `LocalSearch`; to both."""
+        """Suggest a guide to both searches, as `LocalSearch.suggest` does."""
         super().suggest(guide)
         self._relaxed.suggest(guide)
 
     def lead(self, seconds: float = math.inf, bound_ns: int = 0) -> None:
-        """Search without addresses, and set off from what that finds.
+        """Search without addresses, then start from the result.
 
         Parameters
         ----------
         seconds
-            It ends after these, or after some rounds.
+            Time after which the search ends; it also ends after some rounds.
         bound_ns
-            A lower bound; there is no need to search on from there.
+            A lower bound in nanoseconds; the search ends when its program is as short.
         """
         if seconds <= 0:
             return
@@ -108,7 +115,7 @@ class ContiguousSearch(LocalSearch):
             super().offer(self._relaxed.guide())
 
     def run(self, seconds: float = math.inf, work: int = CHUNK) -> None:
-        """As `LocalSearch`, part of it without addresses."""
+        """Continue both searches, as `LocalSearch.run` does."""
         until = time.monotonic() + seconds
         relaxed = int((_LITTLE if self._relaxed.cost < self.cost else _MUCH) * work)
         self._relaxed.run(seconds, relaxed)
@@ -119,7 +126,7 @@ class ContiguousSearch(LocalSearch):
         super().run(until - time.monotonic(), work - relaxed)
 
     def _follow(self) -> None:
-        """Make of what the search without addresses came to rest at what can be made of it."""
+        """Use the end of a descent without addresses: find places for it, or suggest it to this search."""
         if self._relaxed.cost < min(self.cost, self._tried):
             if not self._place_best():
                 super().suggest(self._relaxed.guide())
@@ -130,14 +137,14 @@ class ContiguousSearch(LocalSearch):
                 self._put_in_places(decisions)
 
     def _place_best(self) -> bool:
-        """Find places for the best program without addresses; whether it is the best with them now."""
+        """Find places for the best program without addresses; return whether it is now the best with them."""
         if self._relaxed.makespan_ns is None:
             return False
         self._tried = self._relaxed.cost * (1 - _LESS)
         return self._put_in_places(self._relaxed.best())
 
     def _put_in_places(self, decisions: Decisions) -> bool:
-        """Find places for decisions made without addresses; whether that is the best program now."""
+        """Find places for decisions made without addresses; return whether that is the best program now."""
         pieces = self._relaxed.lifetimes(decisions)
         offsets = self._place(
             [(piece.bytes, piece.begin_ns, piece.end_ns) for piece in pieces],

@@ -1,4 +1,4 @@
-"""What it costs to let a block leave, for the bytes that this frees: how local search tells gaps apart."""
+"""The cost of an eviction per byte that it frees, by which local search distinguishes gaps."""
 
 from __future__ import annotations
 
@@ -29,19 +29,23 @@ from .kernel import (
 )
 
 _LIGHT = 1 / 16
-"""Of what bytes cost on average, what they cost at most where a block leaves anyhow."""
+"""Greatest cost per byte of a light gap, as a share of the average cost per byte."""
 
 _COSTS = ((math.inf, 0.0), (0.1, 0.0), (0.01, 0.0), (0.01, 0.02), (0.01, 0.05))
-"""How closely what bytes cost may be told apart, and in which first share of the tasks they cost nothing."""
+"""Pairs of a class width and a share of the tasks.
+
+The width says how finely costs per byte are distinguished. Data that is written in this first share of the
+tasks costs nothing.
+"""
 
 
 def with_light(instance: Instance, problem: Problem) -> Problem:
-    """Return a problem that tells which gaps are light: their blocks leave wherever that is possible.
+    """Return a problem in which light gaps are marked: their blocks are evicted wherever that is possible.
 
-    Their bytes cost next to nothing, as those of a block of some KiB that takes a whole page, and they last
-    as long as the copies that theirs come upon on the engines, on average. One by one such blocks make no
-    program shorter, so that a search that may keep them does not find out what all of them together buy.
-    Parts of a tensor are none.
+    The bytes of a light gap cost next to nothing, as those of a block of some KiB that takes a whole page.
+    The gap lasts at least as long as the copies that its own copies find on the engines, on average. Evicting
+    one such block makes no program shorter. So a search that may keep them does not find out what all of them
+    are worth together. Parts of a tensor are never light.
     """
     gaps = problem.gaps.copy()
     rate = _rates(problem, by_tensor=False)
@@ -55,7 +59,7 @@ def with_light(instance: Instance, problem: Problem) -> Problem:
 
 
 def costings(problem: Problem) -> Iterator[Problem]:
-    """Yield a problem with each way to tell costs apart, none of them twice: first with none at all."""
+    """Yield a problem for each way to distinguish costs, each of them once; the first distinguishes none."""
     seen = set()
     for (width, free), by_tensor in product(_COSTS, (False, True) if problem.parts else (False,)):
         costed = _with_costs(problem, width, free, by_tensor=by_tensor)
@@ -66,22 +70,23 @@ def costings(problem: Problem) -> Iterator[Problem]:
 
 
 def _with_costs(problem: Problem, width: float, free: float, *, by_tensor: bool) -> Problem:
-    """Return a problem whose gaps have classes of what a byte costs that leaves: the time of its copies.
+    """Return a problem whose gaps have classes of cost: the time of the copies per byte that leaves.
 
-    Bytes are those that a block takes in memory: in whole pages, a small one takes many for the time of its
-    copies. What the host has a copy of need not be offloaded.
+    Bytes are counted as in memory. In whole pages, a small block takes many bytes for the time of its copies.
+    A block that the host holds a copy of need not be offloaded.
 
     Parameters
     ----------
     problem
-        Any.
+        The problem, with or without classes.
     width
-        Of a class, in logarithms.
+        Width of a class, in natural logarithms.
     free
-        What is written in this first share of the tasks costs least: its copies may hide behind compute.
+        Data that is written in this first share of the tasks has the least cost: its copies may overlap
+        compute.
     by_tensor
-        Whether all parts of a tensor cost what they cost together; else the last one, which may take a page
-        for a few bytes, is cheap.
+        Whether all parts of a tensor have the cost of the whole tensor. If not, the last part is cheap, as it
+        may take a page for a few bytes.
     """
     gaps = problem.gaps.copy()
     rates = np.maximum(_rates(problem, by_tensor=by_tensor), 1e-6)
@@ -91,7 +96,7 @@ def _with_costs(problem: Problem, width: float, free: float, *, by_tensor: bool)
 
 
 def _rates(problem: Problem, *, by_tensor: bool) -> NDArray[np.float64]:
-    """Per gap, the time of its copies for a byte in memory, beside the mean of all."""
+    """Return, per gap, the time of its copies per byte in memory, divided by the mean of all gaps."""
     blocks = problem.blocks[problem.gaps[:, BLOCK]]
     out = np.where(problem.gaps[:, VERSION] >= 0, blocks[:, OFFLOAD_NS], 0)
     times, sizes = out + blocks[:, PREFETCH_NS], np.maximum(blocks[:, BYTES], 1)

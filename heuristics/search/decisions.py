@@ -1,4 +1,4 @@
-"""Decisions of local search from a guide or a schedule, all that these leave open filled in."""
+"""Decisions of local search from a guide or a schedule; everything that these leave open is filled in."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ from .kernel import (
 )
 
 Integers = NDArray[np.int64]
+"""Array of int64."""
 
 
 def decisions_of(instance: Instance, problem: Problem, guide: Guide) -> Decisions:
-    """Complete decisions: copies in the order of a guide, others in that of their writers and uses.
+    """Return complete decisions: copies in the order of a guide, the others in that of writers and uses.
 
-    Blocks that leave, and workspaces, go high in contiguous memory, those that stay go low.
+    In contiguous memory, blocks that leave and workspaces have high places, other blocks low ones.
     """
     keys = gap_keys(problem)
     index = {gap: g for g, gap in enumerate(keys)}
@@ -62,7 +63,7 @@ def decisions_of(instance: Instance, problem: Problem, guide: Guide) -> Decision
 
 
 def _evict_suffixes(problem: Problem, evicted: Integers) -> None:
-    """Of each tensor in each gap, let as many of the last parts leave as parts are evicted."""
+    """Replace the evicted parts of each tensor in each gap by as many of its last parts."""
     following, first = problem.gaps[:, NEXT_PART], problem.gaps[:, FIRST_PART]
     count = np.bincount(first, evicted, minlength=len(evicted)).astype(np.int64)
     length = np.bincount(first, minlength=len(evicted))
@@ -74,7 +75,7 @@ def _evict_suffixes(problem: Problem, evicted: Integers) -> None:
 
 
 def _arrange(problem: Problem, decisions: Decisions) -> None:
-    """Let the parts of a tensor leave the last one first, and come back in their order."""
+    """Order the parts of a tensor: the last part leaves first, and the parts come back in their order."""
     for order, first, following in (
         (decisions.offloads, problem.versions[:, LEAVES_FIRST], problem.versions[:, LEAVES_NEXT]),
         (decisions.prefetches, problem.gaps[:, FIRST_PART], problem.gaps[:, NEXT_PART]),
@@ -83,7 +84,10 @@ def _arrange(problem: Problem, decisions: Decisions) -> None:
 
 
 def _ordered(rank: Integers, block: Integers, first: Sequence[int]) -> Integers:
-    """Copies by rank and block, but some of them in a given order: none of them after one of greater rank."""
+    """Order copies by rank and block, and keep a given order of some of them.
+
+    None of these stands behind a copy of greater rank.
+    """
     rank, turn = rank.copy(), np.full(len(rank), len(rank))
     least = NEVER
     for position, i in reversed(list(enumerate(dict.fromkeys(first)))):
@@ -93,12 +97,12 @@ def _ordered(rank: Integers, block: Integers, first: Sequence[int]) -> Integers:
 
 
 def gap_keys(problem: Problem) -> list[Gap]:
-    """Every gap of the arrays by its block and the task before it."""
+    """Return, for every gap of the arrays, its block and the task before it."""
     return list(zip(problem.gaps[:, BLOCK].tolist(), problem.gaps[:, AFTER].tolist(), strict=True))
 
 
 def choose_sides(problem: Problem, decisions: Decisions) -> None:
-    """Let blocks that stay between uses go low, all others high."""
+    """Give blocks that are kept between uses low places, and all others high ones."""
     blocks, gaps = len(problem.blocks), len(problem.gaps)
     assert len(decisions.side) == blocks + gaps + problem.length
     order = np.lexsort((problem.gaps[:, AFTER], problem.gaps[:, BLOCK]))
@@ -114,9 +118,9 @@ def choose_sides(problem: Problem, decisions: Decisions) -> None:
 
 
 def decisions_from(instance: Instance, problem: Problem, schedule: Schedule) -> Decisions:
-    """What a schedule decided: its evictions, algorithms and the order of its copies.
+    """Return the decisions of a schedule: its evictions, its algorithms and the order of its copies.
 
-    Its addresses and its recomputations are not taken over.
+    Its addresses and its recomputations are not used.
     """
     keys = set(gap_keys(problem))
     uses = instance.uses

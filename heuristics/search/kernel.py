@@ -1,27 +1,28 @@
 # mypy: disable-error-code="no-any-return"
-"""The compiled heart of local search: decisions to a program with places and times.
+"""The compiled part of local search: it makes decisions a program with places and times.
 
 A program is issued task by task. The next prefetch goes before the next run where it can start no later and
 its block has room at every task until its use; offloads follow each other in the order that was decided. In
 contiguous memory an allocator gives addresses as the program is issued, and clears a range by moves inside
-the device where the bytes are free but no hole is large enough; elsewhere bytes count, those that are free
-earliest first.
+the device where the bytes are free but no hole is large enough; in the other memory models, only bytes count,
+and the bytes that are free earliest are used first.
 
-Where tensors are in parts, a suffix of the parts leaves: the last part first, and the last comes back last.
-In contiguous memory what is there of a tensor is thus one range, which moves as a whole, and a part that
-comes back follows it; what is in its way is moved.
+Where tensors are in parts, a suffix of the parts is evicted: the last part is offloaded first and prefetched
+last.
+So in contiguous memory, the resident parts of a tensor are one range, which moves as a whole. A part that
+comes back is placed behind them; data in its way is moved.
 
 Local search is late acceptance (Burke and Bykov, EJOR 2017): a move changes what is evicted, the order of
 copies, an algorithm, when a prefetch may come, or where something lies; evictions are repaired at once where
-live blocks exceed the pool. It is taken when the program becomes no longer than it is, or than it was some
-moves ago.
+live blocks exceed the pool. The move is accepted if the program is then no longer than the current one, or
+than the one some moves ago.
 
-Importing this module imports Numba. What it compiles is cached beside it, for as long as this file is as it
-is. It is long because that is all Numba looks at: what calls each other, and the constants that it is
-compiled with, would go on being run as they were after a change in another file.
+Importing this module imports Numba. The compiled code is cached beside this file until the file changes. It
+is long because Numba looks at changes of this file only: if functions that call each other, or constants,
+were in another file, a change there would leave the old code in use.
 
-Nothing is allocated in compiled code, so that Numba need not count references to arrays, which would take
-most of the time. What a simulation works in is in `State`. The steps of `simulate`, marked `_step`, are
+Compiled code allocates nothing. So Numba need not count references to arrays, which would take most of the
+time. The arrays that a simulation works in are in `State`. The steps of `simulate`, marked `_step`, are
 compiled as if they were written where they are called: as calls, each would pass on every array of `State`.
 """
 
@@ -35,16 +36,17 @@ from numba import njit
 from numpy.typing import NDArray
 
 Integers = NDArray[Any]
-"""Of int64; one of them is a plain integer to Numba."""
+"""Array of int64; to Numba, one element is a plain integer."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+"""Type of a function that is compiled."""
 
 
 def _compiled(function: _F) -> _F:
-    """Compile a function, without the runtime that counts references.
+    """Compile a function without Numba's runtime, which counts references.
 
-    What begins with an underscore is called by compiled code alone: it needs no way in from Python, which
-    would take a fifth of the time to compile it all.
+    Only compiled code calls a function whose name begins with an underscore. So it needs no entry from
+    Python, which would add a fifth to the time of compilation.
     """
     private = function.__name__.startswith("_")
     options: Any = {"cache": True, "_nrt": False, "no_cpython_wrapper": private, "no_cfunc_wrapper": True}
@@ -52,53 +54,71 @@ def _compiled(function: _F) -> _F:
 
 
 def _step(function: _F) -> _F:
-    """Write a step into the function that calls it, when that is compiled: a step costs no call."""
+    """Make a function part of each function that calls it, when that is compiled: so a step costs no call."""
     return cast(_F, njit(inline="always")(function))
 
 
 _kinds: Any = np.arange(6)
+"""Numbers of the kinds of logged steps."""
 RUN, OFFLOAD, PREFETCH, MOVE, PLACE, RELEASE = _kinds
-"""Kinds of a logged step. A run is followed by a placement of each of its outputs; placements before the
-first run are of blocks that start on the device."""
+"""Kinds of logged steps.
+
+A run is followed by a placement of each of its outputs. Placements before the first run are of blocks that
+start on the device.
+"""
 
 LOW, HIGH, EARLY_LOW, EARLY_HIGH, TIGHT = np.arange(5)
-"""Which hole a placement takes: the lowest or highest place, the one that is free earliest, the tightest."""
+"""Rules for the hole of a placement.
+
+These are the lowest hole, the highest, the one that is free earliest (the lowest or the highest of several),
+and the tightest.
+"""
 
 PLACED: Any = np.int64(5)
-"""From here on, that at this distance; where that is not free, the lowest that is free earliest."""
+"""Number of the rule for a placement at address 0; each greater number is the rule for the next address.
+
+If that address is not free, the lowest hole that is free earliest is taken.
+"""
 
 IMPOSSIBLE = 1 << 60
-"""From this on a makespan is none: the sooner the program ran out of memory, the greater."""
+"""Least number that stands for no makespan: the sooner a program runs out of memory, the greater."""
 
 NEVER = 1 << 62
+"""Time that is later than any event."""
 
 ANY: Any = np.int64(NEVER)
-"""The makespan that a program must not exceed, where it may have any."""
+"""Limit for a program that may have any makespan."""
 
 _NOTHING: Any = np.int64(0)
-"""Zero as an argument: Numba compiles a function anew for every plain number that it is called with."""
+"""Zero as an argument; Numba would compile a function anew for every plain number that it is called with."""
 
 _NONE: Any = np.int64(-1)
-"""Nobody, in the same way."""
+"""The number -1 as an argument: no element."""
 
 _ANYHOW: Any = np.int64(1)
-"""A placement may move other blocks."""
+"""Argument of a placement that may move other blocks."""
 
 _SIDES = 2000
-"""Twenty changes in a hundred are of sides where there are a hundred tasks, fewer where there are more."""
+"""Weight of changes of sides times the number of tasks, where all other changes have a weight of 80.
+
+The weight is between 1 and 20, so that it is 20 up to 100 tasks.
+"""
 
 _TRIES = 64
-"""Ranges to try before clearing one is given up."""
+"""Number of ranges to try before clearing a range is given up."""
 
 _DRAWS = 20
-"""Times to draw something that a change makes sense for."""
+"""Number of draws of an element for which a change makes sense."""
 
 _CHUNK = 64
-"""Tasks whose greatest load is kept together."""
+"""Number of tasks in a chunk, of which the greatest load is stored."""
 
 _MANY = 32
-"""Free ranges from which on those that are free when compute is are joined: a prefetch may then seem to have
-to wait for memory that is free earlier, so that the program can only be faster than simulated."""
+"""Number of free ranges above which ranges that are free when compute is free are joined.
+
+A prefetch may then seem to wait for memory that is in fact free earlier. So the program can only be faster
+than simulated.
+"""
 
 
 # columns of a problem's arrays
@@ -118,18 +138,20 @@ class Problem(NamedTuple):
     Attributes
     ----------
     length, capacity, single, contiguous
-        Number of tasks; bytes of the pool; whether there is one copy engine; whether addresses count.
+        Number of tasks; bytes of the pool; whether there is only one copy engine; whether addresses count.
     moves, sides
         Whether blocks may be moved inside the device; whether the search changes which holes they take.
     parts
         Whether some blocks are parts of tensors.
     private
-        Per block, where it has a small place of its own beyond the pool, or -1; its bytes are then 0.
+        Per block, the offset of its own small place beyond the pool, or -1. The bytes of a block with such a
+        place are 0.
     initial
-        Blocks that start on the device unless a gap says otherwise.
+        Blocks that start on the device unless a gap at the start evicts them.
     blocks
-        Per block: bytes; times of its copies, -1 where there are none; the version that the host must end up
-        with, or -1. For parts whose places depend on each other: the first part of the tensor, where in the
+        Per block: bytes; times of its copies in nanoseconds, -1 where there are none; the version that the
+        host must hold at the end, or -1. For parts whose places depend on each other: the first part of the
+        tensor, where in the
         tensor the block begins, the part that follows or -1, and the bytes of the tensor; for every other
         block, itself, 0, -1, and its bytes.
     tasks
@@ -142,12 +164,14 @@ class Problem(NamedTuple):
         Per task and algorithm: duration and workspace.
     gaps
         Per gap: its block; the tasks before and after; the version that must be offloaded first, or -1;
-        whether the block is never on the device then; the gaps of the next part of the tensor and of the one
+        whether the block is never on the device during the gap; the gaps of the next part of the tensor and
+        of the one
         before, or -1, and that of the first; its kind, shared by all gaps of blocks of its size between tasks
-        of the same two kinds; what a byte costs that leaves in it, in classes; whether that is next to
-        nothing, so that it is never tried to keep the block.
+        of the same two kinds; the class of its cost per byte that leaves; whether it is light, so that
+        keeping the block is never tried.
     versions
-        Per version of a block: the block, who writes it, whether it must be offloaded anyhow; the version of
+        Per version of a block: the block, the task that writes it, whether it must be offloaded in any case;
+        the version of
         the part that leaves next, or -1, and that of the part that leaves first.
     lists
         The lists of the tasks.
@@ -171,20 +195,20 @@ class Problem(NamedTuple):
 
 
 class Decisions(NamedTuple):
-    """What local search decides.
+    """The decisions of local search.
 
     Attributes
     ----------
     evicted
-        Per gap, 1 where its block leaves the device.
+        Per gap, 1 if its block leaves the device.
     offloads, prefetches
         Versions, and gaps, in the order of their copies.
     hold
         Per gap, the task before which its prefetch is not issued.
     algorithm
-        Per task.
+        Per task, the index of its algorithm.
     side
-        Per block's first place, then per gap's prefetch, then per workspace: which hole it takes.
+        Rule for the hole: first per block's first place, then per gap's prefetch, then per workspace.
     """
 
     evicted: Integers
@@ -198,7 +222,7 @@ class Decisions(NamedTuple):
 class _Pool(NamedTuple):
     """Free ranges by address; without addresses, by the time from which they are free.
 
-    Those from `ends[0]` on and before `ends[1]` count.
+    The ranges from index `ends[0]` up to, but not including, `ends[1]` count.
     """
 
     start: Integers
@@ -209,7 +233,7 @@ class _Pool(NamedTuple):
 
 @_compiled
 def _free(pool: _Pool, contiguous: bool, start: int, size: int, time: int) -> None:
-    """Give a range back that is free from `time` on."""
+    """Return to the pool a range that is free from `time`."""
     head, i = pool.ends
     pool.ends[1] = i + 1
     while i > head and (pool.start[i - 1] > start if contiguous else pool.time[i - 1] > time):
@@ -222,7 +246,7 @@ def _free(pool: _Pool, contiguous: bool, start: int, size: int, time: int) -> No
 def _settle(pool: _Pool, contiguous: bool, now: int) -> None:
     """Join ranges that are free by `now`, before which nothing more starts, and those free at one time.
 
-    A joined range counts as free when all of it is.
+    A joined range counts as free when all of it is free.
     """
     head, tail = pool.ends
     if not contiguous:
@@ -249,9 +273,9 @@ def _settle(pool: _Pool, contiguous: bool, now: int) -> None:
 
 @_compiled
 def _find(pool: _Pool, contiguous: bool, size: int, side: int, ready: int) -> tuple[int, int]:
-    """Address and time of the best place for `size` bytes; a time of `NEVER` where there is none.
+    """Return address and time of the best place for `size` bytes; the time is `NEVER` if there is none.
 
-    Times up to `ready` are as good as each other.
+    Times up to `ready` are equally good.
     """
     head, n = pool.ends
     if size == 0:
@@ -304,7 +328,7 @@ def _find(pool: _Pool, contiguous: bool, size: int, side: int, ready: int) -> tu
 
 @_compiled
 def _free_at(pool: _Pool, at: int, size: int, first: int) -> int:
-    """Time from which on a range is free that begins in free range `first` or later."""
+    """Return the time from which a range is free that begins in free range `first` or later."""
     time = 0
     for i in range(first, pool.ends[1]):
         if pool.start[i] >= at + size:
@@ -316,7 +340,7 @@ def _free_at(pool: _Pool, at: int, size: int, first: int) -> int:
 
 @_compiled
 def _take(pool: _Pool, contiguous: bool, at: int, size: int) -> None:
-    """Take what `_find` has found."""
+    """Take the place that `_find` has found."""
     n = pool.ends[1]
     if not contiguous:
         i = pool.ends[0]
@@ -358,7 +382,7 @@ def _take(pool: _Pool, contiguous: bool, at: int, size: int) -> None:
 
 
 class _Clearing(NamedTuple):
-    """Room to look for a range that can be cleared."""
+    """Working memory for the search for a range that can be cleared."""
 
     there: Integers
     at: Integers
@@ -375,35 +399,36 @@ class _Clearing(NamedTuple):
 
 
 class State(NamedTuple):
-    """The program so far, and room to work in; each simulation begins anew.
+    """The program so far, and working memory; each simulation begins anew.
 
     Attributes
     ----------
     log
         The steps: kind; task or block; algorithm, or the gap of a prefetch; address.
     clock
-        When compute, offloads and prefetches are free; steps logged.
+        Times from which compute, offloads and prefetches are free; the number of logged steps.
     ahead
-        What is still to come: the turns of the next offload and prefetch; the task from which on the block of
-        that prefetch has room until its use, -1: not known; how long all offloads and prefetches take that
-        are still to come; the last task that something comes back for.
+        The remaining copies: the positions of the next offload and prefetch in their orders; the task from
+        which the block of that prefetch has room until its use, or -1 if this is not known; the total time of
+        the remaining offloads and of the remaining prefetches; the last task that a block comes back for.
     address, resident, extent, arrival, used, released
-        Per block: where it lies, whether it is there, the bytes that are there of it, or of the tensor whose
-        first part it is; from when on it is there, is no longer used, and has been released.
+        Per block: its address; whether it is resident; the resident bytes of it, or of the tensor whose first
+        part it is; the times from which it is there, is no longer used, and is released.
     copying, absent, leaving
-        Per block: the end of its last offload, the gap in which it is absent, and that which begins when it
-        has been copied; -1: none.
+        Per block: the end of its last offload; the gap in which it is absent; the gap that begins when it has
+        been copied; -1 if there is no such gap.
     gone, loaded, over
-        Per gap: whether its block leaves, whether it has come back; room.
+        Per gap: whether its block leaves; whether it has come back; working memory.
     needed, issued, copied, written
-        Per version: whether it is offloaded, after which task at the soonest, whether it has been; when it
-        was written.
+        Per version: whether it is offloaded; the task after which it is at the earliest; whether it has been;
+        the time when it was written.
     busy, algorithm, rest, change
-        Per task: bytes that are taken, what it runs, least time of it and all later ones; room.
+        Per task: bytes in use; its algorithm; the least time of it and all later tasks; working memory.
     peak, extra
-        Per chunk of tasks, the most bytes that are taken, and what all of them got.
+        Per chunk of tasks, the greatest number of bytes in use, and the bytes that were added to all of its
+        tasks.
     order, turn
-        Room to arrange copies.
+        Working memory to order copies.
     """
 
     pool: _Pool
@@ -438,7 +463,7 @@ class State(NamedTuple):
 
 
 def state_for(problem: Problem) -> State:
-    """Room to simulate programs in: for all steps, and for as many moves as there are tasks."""
+    """Return the arrays for simulations: for all steps, and for as many moves as there are tasks."""
     tasks, blocks = problem.length, len(problem.blocks)
     gaps, versions = len(problem.gaps), len(problem.versions)
     ranges = 2 * (blocks + gaps) + tasks + 8
@@ -513,7 +538,7 @@ def _touching(start: Integers, size: Integers, at: int) -> int:
 
 @_compiled
 def _free_now(pool: _Pool, now: int) -> int:
-    """Bytes that are free by now."""
+    """Return the bytes that are free by now."""
     total = 0
     for i in range(pool.ends[0], pool.ends[1]):
         if pool.time[i] <= now:
@@ -523,7 +548,7 @@ def _free_now(pool: _Pool, now: int) -> int:
 
 @_compiled
 def _largest(pool: _Pool) -> int:
-    """Bytes of the largest hole."""
+    """Return the bytes of the largest hole."""
     largest, length = 0, 0
     for i in range(pool.ends[1]):
         joins = i > 0 and pool.start[i - 1] + pool.size[i - 1] == pool.start[i]
@@ -534,7 +559,7 @@ def _largest(pool: _Pool) -> int:
 
 @_compiled
 def _holes_around(pool: _Pool, at: int, size: int, latest: int, start: Integers, length: Integers) -> int:
-    """List what is free by `latest` before and behind a range; return the number of such holes."""
+    """List the holes that are free by `before` in front of and behind a range; return their number."""
     holes = 0
     for i in range(pool.ends[1]):
         if pool.time[i] > latest:
@@ -573,12 +598,14 @@ def _sort(key: Integers, what: Integers, count: int) -> None:
 
 @_compiled
 def _clear(problem: Problem, state: State, size: int, only: int, most: int) -> int:
-    """Move blocks so that `size` bytes are free in one range, for less than `most`; its address, or -1.
+    """Move blocks to free `size` bytes in one range at a cost below `most`; return its address or -1.
 
-    Ranges that begin or end where a block or a hole does are tried, the cheapest first, or the one at address
-    `only` unless that is negative; what lies in one goes elsewhere, the largest first, each into the smallest
-    hole that takes it. A range costs the moves and the waits for blocks that are being copied and holes that
-    are not free yet. Blocks go where it is free by now, or anywhere if `most` is `NEVER` and they must.
+    Ranges are tried that begin or end where a block or a hole does, the cheapest first; if `only` is not
+    negative, only the range at this address. The blocks in a range move elsewhere, the largest first, each
+    into the smallest hole that is large enough. A range costs the moves and the waits for blocks that are
+    being copied and holes that
+    are not free yet. Blocks move to holes that are free by now, or to any hole if `most` is `NEVER` and there
+    is no other way.
     """
     pool, room, now = state.pool, state.clearing, state.clock[0]
     blocks = len(problem.blocks)
@@ -686,9 +713,10 @@ def _clear(problem: Problem, state: State, size: int, only: int, most: int) -> i
 
 @_compiled
 def _spot(problem: Problem, state: State, d: int, side: int, ready: int) -> tuple[int, int]:
-    """Address and time of the best place for a block that comes; a time of `NEVER` where there is none.
+    """Return address and time of the best place for a block that comes; the time is `NEVER` if there is none.
 
-    A part follows what is there of its tensor. The first to come takes a hole that has room for all of it.
+    A part is placed behind the resident parts of its tensor. The first part to come takes a hole with room
+    for the whole tensor.
     """
     lead, size = problem.blocks[d, LEAD], problem.blocks[d, BYTES]
     if problem.blocks[lead, FOLLOWING] < 0:
@@ -705,7 +733,7 @@ def _spot(problem: Problem, state: State, d: int, side: int, ready: int) -> tupl
 
 @_compiled
 def _free_in_full(pool: _Pool, at: int, size: int) -> int:
-    """Time from which on a range is free; `NEVER` where something lies in it."""
+    """Return the time from which a range is free; `NEVER` if a block lies in it."""
     time, end = 0, at
     for i in range(pool.ends[1]):
         if pool.start[i] >= at + size:
@@ -720,13 +748,13 @@ def _free_in_full(pool: _Pool, at: int, size: int) -> int:
 
 @_compiled
 def _planned(side: int, at: int) -> bool:
-    """Whether a place is the one that was decided: others wait for it, and nothing is moved."""
+    """Return whether a place is the decided one: then other data waits for it, and no block is moved."""
     return side >= PLACED and at == side - PLACED
 
 
 @_compiled
 def _put(problem: Problem, state: State, d: int, side: int, ready: int, clear: int) -> int:
-    """Place a block that comes, after moves if that is sooner; time of its place, `NEVER` without one."""
+    """Place a block that comes, after moves if that is sooner; return when its place is free, or `NEVER`."""
     at, time = _spot(problem, state, d, side, ready)
     size, lead = problem.blocks[d, BYTES], problem.blocks[d, LEAD]
     if time > ready and clear and problem.moves and not _planned(side, at):
@@ -761,7 +789,7 @@ def _release(problem: Problem, state: State, d: int) -> None:
 
 @_compiled
 def _tell_copies(problem: Problem, decisions: Decisions, state: State) -> None:
-    """Work out `gone` and `needed`: which gaps are to begin with an eviction, and what is to be offloaded."""
+    """Set `gone` and `needed`: which gaps begin with an eviction, and which versions are offloaded."""
     gone, needed = state.gone, state.needed
     for v in range(len(needed)):
         needed[v] = problem.versions[v, DUE_ANYHOW]
@@ -773,7 +801,7 @@ def _tell_copies(problem: Problem, decisions: Decisions, state: State) -> None:
 
 @_compiled
 def _load(problem: Problem, decisions: Decisions, state: State) -> None:
-    """Work out `busy`, without workspaces and prefetches, and in `gone` the gaps that take effect.
+    """Set `busy`, without workspaces and prefetches, and in `gone` mark the gaps that take effect.
 
     An eviction takes effect once its offload has been issued, which may have to wait for its turn.
     """
@@ -808,7 +836,10 @@ def _load(problem: Problem, decisions: Decisions, state: State) -> None:
 
 @_compiled
 def _raise(load: Integers, peak: Integers, extra: Integers, first: int, until: int, size: int) -> None:
-    """Add to the load of some tasks; chunks have their greatest load in `peak`, what all got in `extra`."""
+    """Add bytes to the load of some tasks, and keep `peak` and `extra` of their chunks up to date.
+
+    `peak` is the greatest load of a chunk, and `extra` the bytes that were added to all of its tasks.
+    """
     k = first
     while k < until:
         c = k // _CHUNK
@@ -825,7 +856,7 @@ def _raise(load: Integers, peak: Integers, extra: Integers, first: int, until: i
 
 @_compiled
 def _last_over(load: Integers, peak: Integers, extra: Integers, first: int, until: int, limit: int) -> int:
-    """Return the last of some tasks whose load exceeds a limit, or the task before the first."""
+    """Return the last of some tasks whose load exceeds a limit, or the task before the first one."""
     k = until - 1
     while k >= first:
         c = k // _CHUNK
@@ -840,7 +871,7 @@ def _last_over(load: Integers, peak: Integers, extra: Integers, first: int, unti
 
 @_compiled
 def fitting(problem: Problem, k: int, wanted: int, room: int) -> int:
-    """Return the algorithm that is wanted if its workspace fits, else the fastest that does; -1 if none."""
+    """Return the wanted algorithm if its workspace fits, else the fastest that fits, or -1 if none does."""
     first, last = problem.tasks[k, ALGORITHMS], problem.tasks[k + 1, ALGORITHMS]
     if problem.algorithms[first + wanted, WORKSPACE] <= room:
         return wanted
@@ -855,9 +886,9 @@ def fitting(problem: Problem, k: int, wanted: int, room: int) -> int:
 
 @_compiled
 def _least_rest(problem: Problem, algorithm: Integers, rest: Integers) -> None:
-    """Work out the least time of each task and all after it, and of none.
+    """Set, per task, the least time of the task and all later ones; 0 stands behind the last task.
 
-    Where a workspace finds no place, a task falls back on an algorithm that needs less.
+    A task whose workspace has no place runs an algorithm that needs less memory.
     """
     rest[problem.length] = 0
     for k in range(problem.length - 1, -1, -1):
@@ -871,7 +902,7 @@ def _least_rest(problem: Problem, algorithm: Integers, rest: Integers) -> None:
 
 @_step
 def _choose_algorithms(problem: Problem, decisions: Decisions, state: State) -> bool:
-    """Choose what each task runs, and add its workspace to `busy`; whether all have something that fits."""
+    """Choose the algorithm of each task, and add its workspace to `busy`; return whether all tasks fit."""
     for k in range(problem.length):
         a = fitting(problem, k, decisions.algorithm[k], problem.capacity - state.busy[k])
         if a < 0:
@@ -883,7 +914,7 @@ def _choose_algorithms(problem: Problem, decisions: Decisions, state: State) -> 
 
 @_step
 def _list_copies(problem: Problem, state: State) -> None:
-    """Work out what must be offloaded and prefetched, and how long both take: nothing has been copied yet."""
+    """Set which copies must be made and how long all of them take; no copy has been made yet."""
     ahead, gone, needed = state.ahead, state.gone, state.needed
     _fill(ahead, _NOTHING)
     ahead[ROOM_FROM] = -1
@@ -903,7 +934,7 @@ def _list_copies(problem: Problem, state: State) -> None:
 
 @_step
 def _tell_peaks(problem: Problem, state: State) -> None:
-    """Work out the most bytes that are taken in each chunk of tasks."""
+    """Set the greatest number of bytes in use in each chunk of tasks."""
     _fill(state.peak, _NOTHING)
     _fill(state.extra, _NOTHING)
     for k in range(problem.length):
@@ -929,7 +960,7 @@ def _begin(problem: Problem, state: State) -> None:
 
 @_step
 def _place_initial(problem: Problem, decisions: Decisions, state: State) -> bool:
-    """Place the blocks that start on the device; whether all have a place."""
+    """Place the blocks that start on the device; return whether all have a place."""
     for d in problem.initial:
         if state.absent[d] < 0:
             if _put(problem, state, d, decisions.side[d], _NOTHING, _NOTHING) == NEVER:
@@ -940,7 +971,7 @@ def _place_initial(problem: Problem, decisions: Decisions, state: State) -> bool
 
 @_step
 def _absent_input(problem: Problem, state: State, k: int) -> int:
-    """Return the gap of an input of a task that is not there and must come now; -1: none."""
+    """Return the gap of a task's input that is absent and must come now, or -1."""
     for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
         if not state.resident[problem.lists[i]]:
             return state.absent[problem.lists[i]]
@@ -949,7 +980,7 @@ def _absent_input(problem: Problem, state: State, k: int) -> int:
 
 @_step
 def _next_prefetch(decisions: Decisions, state: State) -> int:
-    """Return the gap whose prefetch has the next turn; -1: all have come."""
+    """Return the gap whose prefetch is next in order, or -1 when all have come."""
     turn = state.ahead[PREFETCH_TURN]
     while turn < len(decisions.prefetches):
         g = decisions.prefetches[turn]
@@ -963,7 +994,7 @@ def _next_prefetch(decisions: Decisions, state: State) -> int:
 
 @_step
 def _ready_at(problem: Problem, state: State, k: int) -> int:
-    """Time from which on compute is free, what task k reads is there and what it updates is not copied."""
+    """Return when compute is free, task k's inputs are there and no block that it updates is copied."""
     ready = state.clock[0]
     for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
         ready = max(ready, state.arrival[problem.lists[i]])
@@ -974,7 +1005,7 @@ def _ready_at(problem: Problem, state: State, k: int) -> int:
 
 @_compiled
 def _start_of(problem: Problem, decisions: Decisions, state: State, k: int) -> int:
-    """When task k would start if it came next."""
+    """Return when task k would start if it came next."""
     start = _ready_at(problem, state, k)
     scratch = problem.algorithms[problem.tasks[k, ALGORITHMS] + state.algorithm[k], WORKSPACE]
     if not problem.contiguous:
@@ -1002,10 +1033,10 @@ def _start_of(problem: Problem, decisions: Decisions, state: State, k: int) -> i
 
 @_step
 def _may_come(problem: Problem, decisions: Decisions, state: State, k: int, g: int) -> bool:
-    """Whether the prefetch that has the next turn goes before task k.
+    """Return whether the prefetch that is next in order goes before task k.
 
-    Its block must have room at every task until its use, it is not held, and it can start no later than
-    the task.
+    Its block must have room at every task until its use, the prefetch is not held, and it can start no later
+    than the task.
     """
     d = problem.gaps[g, BLOCK]
     if state.ahead[ROOM_FROM] < 0:
@@ -1022,7 +1053,7 @@ def _may_come(problem: Problem, decisions: Decisions, state: State, k: int, g: i
 
 @_compiled
 def _prefetch(problem: Problem, decisions: Decisions, state: State, k: int, g: int) -> bool:
-    """Issue the prefetch of a gap before task k; whether its block has a place."""
+    """Issue the prefetch of a gap before task k; return whether its block has a place."""
     d = problem.gaps[g, BLOCK]
     side, ready = decisions.side[len(problem.blocks) + g], max(state.clock[2], state.released[d])
     time = _put(problem, state, d, side, ready, _ANYHOW)
@@ -1044,9 +1075,9 @@ def _prefetch(problem: Problem, decisions: Decisions, state: State, k: int, g: i
 
 @_step
 def _prefetch_before(problem: Problem, decisions: Decisions, state: State, k: int) -> bool:
-    """Issue the prefetches that come before task k, or after the last; whether they have room.
+    """Issue the prefetches that come before task k, or after the last task; return whether they have room.
 
-    What the task needs comes whatever its turn is, all else in turn for as long as it may.
+    The inputs of the task come whatever their order. Other prefetches come in order, as long as they may.
     """
     while True:
         g = _absent_input(problem, state, k) if k < problem.length else -1
@@ -1064,9 +1095,9 @@ def _prefetch_before(problem: Problem, decisions: Decisions, state: State, k: in
 def _place_outputs(
     problem: Problem, decisions: Decisions, state: State, k: int, ready: int
 ) -> tuple[int, int]:
-    """Place what task k writes; when it was ready for the last of them, and when all places are free.
+    """Place the outputs of task k; return when it was ready for the last one, and when all places are free.
 
-    The second is `NEVER` if one has no place. Moves may take compute in between.
+    The second time is `NEVER` if an output has no place. Moves may take compute time in between.
     """
     start = ready
     for i in range(problem.tasks[k, OUTPUTS], problem.tasks[k + 1, OUTPUTS]):
@@ -1084,11 +1115,11 @@ def _place_outputs(
 def _place_workspace(
     problem: Problem, decisions: Decisions, state: State, k: int, ready: int, start: int
 ) -> tuple[int, int, int]:
-    """Place the workspace of task k: its algorithm, the address, and when the task can start for that.
+    """Place the workspace of task k; return the algorithm, the address, and when the task can start.
 
-    Where it would have to wait, it is cleared a place by moves, if they take less time than to wait or to run
-    the fastest algorithm whose workspace has a place. Where it has none, that one runs; -1: not even that.
-    The address is -1 for no workspace.
+    If the workspace would have to wait, a place is cleared by moves, provided that these take less time than
+    the wait, and less than the fastest algorithm whose workspace has a place. If it has no place, that
+    algorithm runs; if there is none, -1 is returned. Without a workspace, the address is -1.
     """
     pool, a, first = state.pool, state.algorithm[k], problem.tasks[k, ALGORITHMS]
     scratch = problem.algorithms[first + a, WORKSPACE]
@@ -1120,7 +1151,7 @@ def _place_workspace(
 
 @_step
 def _occupy(problem: Problem, state: State, k: int, a: int, at: int, start: int) -> None:
-    """Log a run that starts at a time, and what it takes until its end: compute, blocks, its workspace."""
+    """Log a run and what it occupies until its end: compute, blocks and its workspace."""
     row = problem.tasks[k, ALGORITHMS] + a
     end = start + problem.algorithms[row, DURATION]
     state.clock[0] = end
@@ -1141,7 +1172,7 @@ def _occupy(problem: Problem, state: State, k: int, a: int, at: int, start: int)
 
 @_step
 def _run(problem: Problem, decisions: Decisions, state: State, stalls: Integers, k: int) -> bool:
-    """Issue the run of a task; whether what it writes and its workspace have places."""
+    """Issue the run of a task; return whether its outputs and its workspace have places."""
     ready, start = _place_outputs(problem, decisions, state, k, _ready_at(problem, state, k))
     if start == NEVER:
         return False
@@ -1156,9 +1187,9 @@ def _run(problem: Problem, decisions: Decisions, state: State, stalls: Integers,
 
 @_step
 def _offload(problem: Problem, decisions: Decisions, state: State, k: int) -> None:
-    """Issue the offloads whose turn has come after task k: up to the first of what is not written yet.
+    """Issue the offloads that are next in order after task k, up to the first version that is not written.
 
-    Blocks that only waited for that leave.
+    Blocks that only waited for their offload leave.
     """
     turn, versions, gaps = state.ahead[OFFLOAD_TURN], len(problem.versions), len(problem.gaps)
     while turn < versions:
@@ -1188,7 +1219,7 @@ def _offload(problem: Problem, decisions: Decisions, state: State, k: int) -> No
 
 @_step
 def _let_leave(problem: Problem, state: State, k: int) -> None:
-    """Release what is evicted after task k and what nobody uses later; what must be copied first, then."""
+    """Release blocks that are evicted after task k or not used later; a block that is copied leaves then."""
     for i in range(problem.tasks[k + 1, STARTING], problem.tasks[k + 2, STARTING]):
         g = problem.lists[i]
         if state.gone[g]:
@@ -1209,9 +1240,9 @@ def _let_leave(problem: Problem, state: State, k: int) -> None:
 
 @_step
 def _least_end(problem: Problem, state: State, k: int) -> int:
-    """Return the least makespan of a program that goes on like this after task k.
+    """Return the least makespan of a program that continues in this way after task k.
 
-    What is still to be run and copied takes its time, and what comes back last is used after that.
+    All remaining runs and copies take their time, and the block that comes back last is used after that.
     """
     ahead, clock, rest = state.ahead, state.clock, state.rest
     least = max(clock[0] + rest[k + 1], clock[1] + ahead[OFFLOADS_NS])
@@ -1223,7 +1254,7 @@ def _least_end(problem: Problem, state: State, k: int) -> int:
 
 @_step
 def _is_complete(decisions: Decisions, state: State) -> bool:
-    """Whether all has been copied, and the log has room for all steps."""
+    """Return whether all copies are made, and the log has room for all steps."""
     if state.ahead[PREFETCH_TURN] < len(decisions.prefetches):
         return False
     for turn in range(state.ahead[OFFLOAD_TURN], len(decisions.offloads)):
@@ -1236,25 +1267,24 @@ def _is_complete(decisions: Decisions, state: State) -> bool:
 def simulate(
     problem: Problem, decisions: Decisions, state: State, stalls: Integers, allowed: int
 ) -> tuple[int, int]:
-    """Makespan of the decisions in nanoseconds, and the number of steps that the log of the state holds.
+    """Simulate decisions; return the makespan in nanoseconds and the number of steps in the state's log.
 
     Parameters
     ----------
     problem, decisions
-        What to issue.
+        What to simulate.
     state
-        Room to work in; takes the steps.
+        Working memory; receives the steps.
     stalls
-        Takes per task the time for which compute waits before it.
+        Receives, per task, the time for which compute waits before it.
     allowed
-        A program that is certain to take longer is given up: its makespan is then at least what is returned,
-        which is more than this, and neither steps nor stalls are complete.
+        Greatest makespan of use. A program that is certain to take longer is given up. The makespan returned
+        is then greater than this and at most the true one, and neither steps nor stalls are complete.
 
     Returns
     -------
     tuple of int
-        A makespan from `IMPOSSIBLE` on says that memory, or room in the log, ran out: the steps are those
-        until then.
+        A makespan of `IMPOSSIBLE` or more says that memory, or the log, was too small; the steps end there.
     """
     tasks, pool, clock = problem.length, state.pool, state.clock
     _load(problem, decisions, state)
@@ -1286,24 +1316,24 @@ def simulate(
 
 
 class Search(NamedTuple):
-    """A search that can be stopped and continued.
+    """The state of a search that can be stopped and continued.
 
     Attributes
     ----------
     current, best, trial
-        Decisions: where the search is, the best so far, and room for the next.
+        Decisions: the current ones, the best so far, and working memory for the next.
     history
-        Makespans of the moves before, in turn.
+        Makespans of earlier moves, which are overwritten in turn.
     counts
-        Evaluations; makespan of `current`; makespan of `best`; makespan of the best since the search was set
-        off last; evaluations at which that was found.
+        Number of evaluations; makespan of `current`; makespan of `best`; makespan of the best program since
+        the search last started from given decisions; the number of evaluations when that was found.
     random
         State of the random numbers.
     stalls
-        Per task, the time for which compute waits before it in `current`, and room for the next.
+        Per task, the time for which compute waits before it in `current`; and working memory for the next.
     placed
-        Where `current` runs out of memory: the number of the blocks that have a place then, and of each the
-        number of what decided it in `side`.
+        If `current` runs out of memory: the number of blocks that have a place then, followed by the position
+        in `side` of the rule that chose each place.
     """
 
     current: Decisions
@@ -1318,7 +1348,7 @@ class Search(NamedTuple):
 
 @_compiled
 def _draw(random: NDArray[np.uint64], below: int) -> int:
-    """Return a random integer from 0 on and below a limit (splitmix64)."""
+    """Return a random integer that is at least 0 and below a limit (splitmix64)."""
     random[0] += np.uint64(0x9E3779B97F4A7C15)
     z = random[0]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -1346,7 +1376,7 @@ def _copy(target: Decisions, source: Decisions) -> None:
 
 @_compiled
 def leanest(problem: Problem, k: int) -> int:
-    """Least workspace of a task."""
+    """Return the least workspace of a task."""
     least = problem.algorithms[problem.tasks[k, ALGORITHMS], WORKSPACE]
     for a in range(problem.tasks[k, ALGORITHMS], problem.tasks[k + 1, ALGORITHMS]):
         least = min(least, problem.algorithms[a, WORKSPACE])
@@ -1355,7 +1385,7 @@ def leanest(problem: Problem, k: int) -> int:
 
 @_compiled
 def _leaves_before(problem: Problem, g: int, h: int) -> bool:
-    """Whether one of two gaps is the better one to evict."""
+    """Return whether the first of two gaps is the better one to evict."""
     if problem.gaps[g, COST] != problem.gaps[h, COST]:
         return problem.gaps[g, COST] < problem.gaps[h, COST]
     return problem.gaps[g, UNTIL] > problem.gaps[h, UNTIL]
@@ -1365,11 +1395,11 @@ def _leaves_before(problem: Problem, g: int, h: int) -> bool:
 def repair(
     problem: Problem, decisions: Decisions, state: State, random: NDArray[np.uint64], kept: int, noise: int
 ) -> bool:
-    """Evict where live blocks exceed the pool, but not gap `kept`; whether it was possible.
+    """Evict where live blocks exceed the pool, but not in gap `kept`; return whether this was possible.
 
-    Of the gaps over the task, one whose bytes cost little is taken, and of these one with a long stay to
-    come; `noise` is the number of random ones to choose from, 0 for all. Of the parts of a tensor, the last
-    that is there comes first.
+    Of the gaps over the task, one with a low cost per byte is taken, and of these one that ends late. `noise`
+    is the number of random gaps to choose from; 0 stands for all. Of the parts of a tensor, the last resident
+    one comes first.
     """
     tasks, gaps = problem.length, len(problem.gaps)
     gone, load, over = state.gone, state.busy, state.over
@@ -1411,7 +1441,7 @@ def repair(
 
 @_compiled
 def _shift(order: Integers, random: NDArray[np.uint64]) -> None:
-    """Take one element of an order a few places forward or back."""
+    """Move one element of an order a few places forward or back."""
     count = len(order)
     if count < 2:
         return
@@ -1435,7 +1465,7 @@ def _shift(order: Integers, random: NDArray[np.uint64]) -> None:
 def _shift_parts(
     state: State, order: Integers, first: Integers, following: Integers, random: NDArray[np.uint64]
 ) -> None:
-    """Shift one element of an order, or all parts of its tensor, which are then side by side."""
+    """Move one element of an order, or all parts of its tensor, which are then side by side."""
     if len(order) == 0:
         return
     if _draw(random, 2):
@@ -1469,9 +1499,9 @@ def _shift_parts(
 
 @_compiled
 def arrange(order: Integers, first: Integers, following: Integers, turn: Integers) -> None:
-    """Give the places of each tensor's parts in an order to these in turn, whichever were there.
+    """Put each tensor's parts in order, at the positions in the order that its parts have now.
 
-    `turn` is room for as many elements.
+    `turn` is working memory for as many elements.
     """
     _fill(turn, _NONE)
     for i in range(len(order)):
@@ -1483,7 +1513,11 @@ def arrange(order: Integers, first: Integers, following: Integers, turn: Integer
 
 @_compiled
 def _reach(problem: Problem, random: NDArray[np.uint64]) -> int:
-    """Tasks up to which a change is made to all that is of a kind: none, or, one time in four, some."""
+    """Return the distance in tasks within which a change is made to all elements of one kind.
+
+    Three times in four, the distance is 0, which stands for one element only. Otherwise it is the greatest
+    power of two below the number of tasks, halved up to five times.
+    """
     if _draw(random, 4):
         return 0
     reach = 1
@@ -1494,9 +1528,9 @@ def _reach(problem: Problem, random: NDArray[np.uint64]) -> int:
 
 @_compiled
 def _flip(problem: Problem, decisions: Decisions, g: int, reach: int) -> None:
-    """Evict a gap and the parts that follow, or keep it and those before; and its kind within reach.
+    """Evict a gap and the parts that follow, or keep it and the parts before; also its kind within reach.
 
-    Light ones are not kept.
+    Light gaps are not kept.
     """
     evicted = 1 - decisions.evicted[g]
     neighbour = NEXT_PART if evicted else PART_BEFORE
@@ -1512,7 +1546,7 @@ def _flip(problem: Problem, decisions: Decisions, g: int, reach: int) -> None:
 
 @_compiled
 def _near_stall(search: Search, problem: Problem) -> int:
-    """Return a task, one with a long stall before it more often than not."""
+    """Return a task, more often than not one with a long stall before it."""
     tasks = problem.length
     k = _draw(search.random, tasks)
     for _ in range(3):
@@ -1530,7 +1564,7 @@ def _any_side(random: NDArray[np.uint64]) -> int:
 
 @_compiled
 def _change(problem: Problem, search: Search, state: State) -> bool:
-    """Change the trial at random; whether it may be possible."""
+    """Change the trial at random; return whether it may be possible."""
     trial, random = search.trial, search.random
     tasks, blocks, gaps = problem.length, len(problem.blocks), len(problem.gaps)
     if problem.sides and search.counts[1] >= IMPOSSIBLE and search.placed[0] and _draw(random, 2):
@@ -1600,7 +1634,7 @@ def _change(problem: Problem, search: Search, state: State) -> bool:
 
 @_compiled
 def _tell_placed(problem: Problem, state: State, steps: int, placed: Integers) -> None:
-    """List what decided the places of the blocks that are on the device after some steps."""
+    """List the rules that chose the places of the blocks that are on the device after some steps."""
     decided, log = state.leaving, state.log
     _fill(decided, _NONE)
     for step in range(min(steps, len(log))):
@@ -1620,7 +1654,7 @@ def _tell_placed(problem: Problem, state: State, steps: int, placed: Integers) -
 
 @_compiled
 def _same_turns(one: Integers, other: Integers, copied: Integers) -> bool:
-    """Whether what is copied has the same order in two orders of everything."""
+    """Return whether the copies that are made have the same order in two orders of all copies."""
     j = 0
     for element in one:
         if copied[element]:
@@ -1634,7 +1668,7 @@ def _same_turns(one: Integers, other: Integers, copied: Integers) -> bool:
 
 @_compiled
 def same_program(problem: Problem, one: Decisions, other: Decisions, state: State) -> bool:
-    """Whether decisions differ at most in turns and holds of copies that are not made."""
+    """Return whether decisions differ at most in positions and holds of copies that are not made."""
     for g in range(len(one.evicted)):
         if one.evicted[g] != other.evicted[g]:
             return False
@@ -1655,7 +1689,7 @@ def same_program(problem: Problem, one: Decisions, other: Decisions, state: Stat
 
 @_compiled
 def improve(problem: Problem, search: Search, state: State, evaluations: int) -> None:
-    """Make a number of moves."""
+    """Make some moves."""
     counts = search.counts
     for _ in range(evaluations):
         _copy(search.trial, search.current)
@@ -1690,7 +1724,7 @@ def improve(problem: Problem, search: Search, state: State, evaluations: int) ->
 
 @_compiled
 def set_off(problem: Problem, search: Search, state: State, start: Decisions, strength: int) -> None:
-    """Go on from some decisions after a number of random moves, whatever they cost."""
+    """Continue from given decisions after some random moves, whatever their cost."""
     counts = search.counts
     _copy(search.current, start)
     makespan, steps = simulate(problem, search.current, state, search.stalls[0], ANY)

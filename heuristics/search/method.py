@@ -1,4 +1,4 @@
-"""The method ``local-search``."""
+"""The methods ``local-search`` and ``furthest-parts``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from ..parts import with_parts
 from ..program import placement
 
 _FIRST_METHOD = "modnn"
-"""Whose schedule the search starts from where none is given."""
+"""Method whose schedule the search starts from when none is given."""
 
 RULES = ("moves", "places", "relaxed-start", "costs")
-"""What a search can leave out: in contiguous memory, moves inside the device, changing which holes blocks
-take, and a search without addresses beside the one with them; in any, that bytes which cost little leave
-first."""
+"""Rules that a search can leave out.
+
+In contiguous memory: ``moves`` inside the device, changes of the ``places`` of blocks, and ``relaxed-start``,
+a search without addresses beside the one with addresses. In every memory model: ``costs``, by which bytes
+with a low cost leave first.
+"""
 
 RELAXED_SHARE = 0.15
-"""Of the time, which that search has for itself at first."""
+"""Share of the time limit that the search without addresses has to itself at the start."""
 
 
 @register(
@@ -36,14 +39,14 @@ RELAXED_SHARE = 0.15
 )
 @loads(kernels)
 def local_search(instance: Instance, limits: Limits) -> Answer:
-    """Search from the warm start, by default moDNN's schedule; without a time limit, until it is calm.
+    """Search from the warm start, or from moDNN's schedule; without a time limit, until nothing improves.
 
-    Ctrl-C keeps the best.
+    Ctrl-C ends the search with the best schedule so far.
 
     Raises
     ------
     Refusal
-        When there is no program, or for what the search does not model.
+        When there is no program, or the instance has something that the search does not model.
     """
     from .contiguous import ContiguousSearch, new_search  # with it comes Numba
 
@@ -103,14 +106,14 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
 @loads(kernels)
 @limited
 def furthest_parts(instance: Instance, limits: Limits) -> Answer:
-    """Let what is needed last leave first, and do not search.
+    """Evict the data that is needed last, and do not search.
 
-    Evictions are just enough for the bytes of the live blocks; copies follow the order of writers and uses.
+    Evictions are just enough for the bytes of the live blocks. Copies have the order of writers and uses.
 
     Raises
     ------
     Refusal
-        Where there are no places for that, or for what the search does not model.
+        When there are no places, or the instance has something that the search does not model.
     """
     from .search import LocalSearch  # with it comes Numba
 

@@ -1,4 +1,4 @@
-"""From an instance to the arrays of local search."""
+"""Conversion of an instance to the arrays of local search."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from .kernel import (
 )
 
 Integers = NDArray[np.int64]
+"""Array of int64."""
 
 
 _SHARE = 500
-"""The smallest blocks may take this part of the pool for themselves."""
+"""Divisor of the pool: the smallest blocks may get places of their own in one part of this many."""
 
 
 def problem_of(
@@ -41,17 +42,18 @@ def problem_of(
     Parameters
     ----------
     instance, memory
-        What to schedule, and in which memory model.
+        The instance to schedule, and the memory model.
     moves, sides
-        Whether blocks may be moved inside the device, and whether the search changes which holes they take;
-        in contiguous memory.
+        Whether blocks may be moved inside the device, and whether the search changes the holes that they
+        take; only for contiguous memory.
     addresses
-        Whether they count there; without, blocks need just their bytes, and decisions mean the same.
+        Whether addresses count in contiguous memory. If not, blocks need only free bytes, and decisions have
+        the same meaning.
 
     Raises
     ------
     Refusal
-        For parts in contiguous memory that tasks or copies tell apart.
+        For parts in contiguous memory that tasks or copies treat differently.
     """
     contiguous = memory == "contiguous" and addresses
     unit = unit_bytes(instance, memory)
@@ -183,7 +185,7 @@ def problem_of(
 
 
 def _kinds(described: Iterable[Hashable]) -> list[int]:
-    """Number things by what describes them: the same number for those that are alike."""
+    """Number elements by what describes them: elements that are alike have the same number."""
     number: dict[Hashable, int] = {}
     return [number.setdefault(one, len(number)) for one in described]
 
@@ -192,9 +194,9 @@ _INPUT, _OUTPUT, _UPDATE = range(3)
 
 
 class _Touches(NamedTuple):
-    """What tasks touch, in their order: of each task its inputs, then its outputs, then its updates.
+    """The blocks that tasks touch, in order: of each task its inputs, then its outputs, then its updates.
 
-    `begin` says where a task's begin, and where all end.
+    `begin` has the index at which each task begins, and the end of all.
     """
 
     begin: Integers
@@ -204,7 +206,7 @@ class _Touches(NamedTuple):
 
     @classmethod
     def of(cls, instance: Instance) -> _Touches:
-        """Take them from an instance."""
+        """Collect the blocks that the tasks of an instance touch."""
         tasks = instance.tasks
         counts = [(len(task.inputs), len(task.outputs), len(task.updates)) for task in tasks]
         each = _integers(counts, 3)
@@ -216,16 +218,17 @@ class _Touches(NamedTuple):
         )
 
     def sums(self, size: Integers) -> Integers:
-        """Per task, the sum of a figure over its blocks."""
+        """Return, per task, the sum of a quantity over its blocks."""
         return np.diff(np.append(0, np.cumsum(size[self.block]))[self.begin])
 
 
 def _stays(
     touches: _Touches, there: NDArray[np.bool_], stays: NDArray[np.bool_], total: int
 ) -> tuple[Integers, Integers, Integers]:
-    """Every two places in a row where a block has to be: block, task before, task after.
+    """Return every two consecutive points at which a block has to be there: block, task before, task after.
 
-    Places are the start, of blocks that are `there` at first, uses, and the end, of those that stay.
+    Points are the start (of blocks that are `there` at first), uses, and the end (of blocks that must end
+    there).
     """
     first, last = np.flatnonzero(there), np.flatnonzero(stays)
     block = np.concatenate((first, touches.block, last))
@@ -245,10 +248,10 @@ def _make_private(
     size: Integers,
     private: Integers,
 ) -> int:
-    """Give the smallest blocks places of their own at the end of the pool; return what is left of it.
+    """Give the smallest blocks places of their own at the end of the pool; return the bytes left of it.
 
-    They stay on the device: what they take together is a small share of the pool, and of what tasks leave,
-    and no task loses its fastest algorithm to it.
+    These blocks are never evicted. Together they take a small share of the pool and of the memory that tasks
+    leave, and no task loses its fastest algorithm.
     """
     spare = min(capacity // _SHARE, (instance.budget_bytes - least_budget(instance)) // 4)
     needs = touches.sums(size)
@@ -272,7 +275,7 @@ def _make_private(
 
 
 def _quickest_within(algorithms: Integers, count: Integers, room: Integers) -> Integers:
-    """Per task, the workspace of the algorithm that `fastest_within` chooses in the room that there is."""
+    """Return, per task, the workspace of the algorithm that `fastest_within` chooses for its room."""
     task = np.repeat(np.arange(len(count)), count)
     duration, scratch = algorithms.T
     fits = scratch <= room[task]
@@ -282,7 +285,7 @@ def _quickest_within(algorithms: Integers, count: Integers, room: Integers) -> I
 
 
 def _places_in_tensors(instance: Instance, size: Integers, together: bool) -> Integers:
-    """Per block: the first part of its tensor, where it begins, the part that follows, the tensor's bytes.
+    """Return, per block: its tensor's first part, its offset, the part that follows, the tensor's bytes.
 
     Every block is a tensor of its own unless parts have to lie together.
     """
@@ -300,7 +303,7 @@ def _places_in_tensors(instance: Instance, size: Integers, together: bool) -> In
 def _chains(
     instance: Instance, gaps: tuple[Integers, Integers, Integers], versions: tuple[Integers, Integers]
 ) -> tuple[Integers, Integers]:
-    """Chains of parts of a tensor: per gap the next, the one before and the first; per version two of them.
+    """Return chains of a tensor's parts: per gap the next, previous and first part; per version two of them.
 
     A version is followed by that of the part before, which leaves after it.
     """
@@ -322,7 +325,7 @@ def _chains(
 
 
 def _table(*columns: NDArray[Any]) -> Integers:
-    """Put columns beside each other, row by row in memory: the kernels are compiled for that."""
+    """Put columns side by side, row by row in memory, as the kernels are compiled for that."""
     return np.ascontiguousarray(np.column_stack(columns), dtype=np.int64)
 
 
@@ -335,7 +338,7 @@ def _integers(values: Sequence[object], columns: int = 0) -> Integers:
 def _lists(kinds: Sequence[tuple[Integers, Integers]], rows: int) -> tuple[Integers, Integers]:
     """Concatenate lists of several kinds per task; return where each begins, from the fourth column on.
 
-    Of each kind, the rows that values are in the lists of, in increasing order, and the values.
+    Each kind is given as the rows of its values, in increasing order, and the values.
     """
     table = np.zeros((rows, 3 + len(kinds)), dtype=np.int64)
     begun = 0

@@ -1,4 +1,4 @@
-"""From the steps that a simulation has logged to a program, and to what lies in its pool when."""
+"""Conversion of the steps that a simulation has logged to a program, and to the lifetimes of its data."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from .kernel import (
 )
 
 Integers = NDArray[np.int64]
+"""Array of int64."""
 
 
 def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: Integers) -> ProgramBuilder:
-    """Issue the steps that the kernel has logged."""
+    """Build the program of the steps that the kernel has logged."""
     contiguous = memory == "contiguous"
     steps = [
         (
@@ -73,11 +74,11 @@ class Lifetime(NamedTuple):
     Attributes
     ----------
     side
-        The number in `Decisions.side` of what decides its place.
+        The position in `Decisions.side` of the rule that decides its place.
     bytes
-        As the search counts them.
+        Its size in bytes, as the search counts them.
     begin_ns, end_ns
-        From when on, and until when.
+        Times from which and until which it is held, in nanoseconds.
     """
 
     side: int
@@ -87,7 +88,7 @@ class Lifetime(NamedTuple):
 
 
 def lifetimes_of(instance: Instance, problem: Problem, log: Integers) -> list[Lifetime]:
-    """What the steps that the kernel has logged put into the pool, and when; without addresses."""
+    """Return the pieces of the pool that the logged steps use, with their times, but without addresses."""
     schedule = program_of(instance, problem, "divisible", log).finish("lifetimes")
     operations = {operation.id: operation for operation in schedule.operations}
     blocks, gaps = len(problem.blocks), len(problem.gaps)

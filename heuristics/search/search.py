@@ -39,57 +39,69 @@ from .problem import problem_of
 from .program import Lifetime, lifetimes_of, program_of
 
 _Descents = tuple[tuple[int, ...], int]
+"""Lengths of the history of late acceptance, and a number of histories."""
 
 _SHORT: _Descents = (5, 20, 60), 30
+"""Short lengths of the history of late acceptance, used in turn, and the number of histories without a better
+program after which a descent ends.
+"""
 _LONG: _Descents = (20, 60, 200, 600), 20
-"""Lengths of the history of late acceptance, in turn, and after how many histories without a better program a
-descent ends. A longer one settles lower, but in its time many short descents find more different programs,
-the best of which is lower still. In contiguous memory, where a program has to settle in places, too, they are
-long."""
+"""Long lengths of the history, as in `_SHORT`, for contiguous memory.
+
+A descent with a longer history ends lower. But in the same time, many short descents find more different
+programs, the best of which is lower still. In contiguous memory, a program also has to find places, and long
+descents are better.
+"""
 
 _PATIENCE = 200
-"""The search is done when it has simulated this number of programs per decision since the best was found, or
-so many tasks as `_WORK` says."""
+"""Number of programs per decision that are simulated without a better one before the search is done.
+
+The search is also done after simulating `_WORK` tasks without a better program.
+"""
 
 _WORK = 10_000_000
+"""Number of tasks that are simulated without a better program before the search is done.
+
+A share of this number limits a round.
+"""
 
 _ROUND = 200
-"""Programs per decision in a round."""
+"""Number of programs per decision in a round."""
 
 _MANY = 4000
-"""Tasks from which on addresses take most of the time."""
+"""Number of tasks above which addresses take most of the time."""
 
 CHUNK = 100_000
-"""Tasks that are simulated between looks at the clock."""
+"""Number of tasks that are simulated between looks at the clock."""
 
 
 class LocalSearch:
-    """A local search on one instance, that can be stopped and continued.
+    """A local search for schedules of one instance; it can be stopped and continued.
 
-    Descents by late acceptance follow each other: from what is offered, from the best with some random moves,
-    or from evictions that are chosen afresh.
+    Descents by late acceptance follow each other. Each starts from an offered program, from the best program
+    after some random moves, or from evictions that are chosen anew.
 
     Parameters
     ----------
     instance, memory
-        What to schedule, and in which memory model.
+        The instance to schedule, and the memory model.
     seed
-        Of its random decisions.
+        Seed of the random decisions.
     without
         Rules to leave out: ``moves``, ``places``, ``costs``.
     addresses
-        Whether they count where the memory is contiguous; without, blocks need just their bytes.
+        Whether addresses count in contiguous memory. If not, blocks need only free bytes.
 
     Attributes
     ----------
     descents
-        That have ended.
+        Number of descents that have ended.
 
     Raises
     ------
     Refusal
-        For recomputable tasks; for parts in contiguous memory that tasks or copies tell apart; where the time
-        limit passes before it is set up.
+        When tasks are recomputable; when parts in contiguous memory are treated differently by tasks or
+        copies; when the time limit passes before the search is set up.
     """
 
     def __init__(
@@ -150,27 +162,28 @@ class LocalSearch:
 
     @property
     def makespan_ns(self) -> int | None:
-        """Makespan of the best program so far; None while there is none."""
+        """Makespan of the best program so far in nanoseconds; None while there is no program."""
         best = int(self._search.counts[2])
         return None if best >= IMPOSSIBLE else best
 
     @property
     def cost(self) -> int:
-        """Makespan of the best program; from `IMPOSSIBLE` on, the sooner memory runs out, the greater."""
+        """Makespan of the best program; without one, `IMPOSSIBLE` or more, the sooner memory runs out."""
         return int(self._search.counts[2])
 
     @property
     def done(self) -> bool:
-        """Whether it has searched for long without a better program."""
+        """Whether the search has gone on for long without a better program."""
         calm = int(self._search.counts[0]) - self._best_at
         decisions = sum(len(part) for part in self._search.best)
         return calm > min(_PATIENCE * decisions, _WORK // len(self.instance.tasks))
 
     @property
     def round(self) -> int:
-        """Tasks to simulate between looks at other things: some programs for each decision.
+        """Number of tasks to simulate in one call of `run`: some programs for each decision.
 
-        Fewer where tensors are in parts, or thousands of tasks have addresses, which take longer.
+        There are fewer where a simulation takes longer: with tensors in parts, or with addresses of thousands
+        of tasks.
         """
         tasks = len(self.instance.tasks)
         decisions = sum(len(part) for part in self._search.best)
@@ -178,7 +191,13 @@ class LocalSearch:
         return min(_ROUND * decisions * tasks, _WORK // (32 if slow else 2))
 
     def offer(self, start: Schedule | Guide) -> None:
-        """Set off from the decisions of a schedule, or from some that need not fit."""
+        """Start from the decisions of a schedule, or from a guide, which need not fit the pool.
+
+        Parameters
+        ----------
+        start
+            A schedule of the instance in any memory model, or a guide.
+        """
         if isinstance(start, Schedule):
             decisions = decisions_from(self.instance, self._problem, start)
             repair(self._problem, decisions, self._room, self._splitmix, -1, 0)
@@ -187,9 +206,15 @@ class LocalSearch:
         self._set_off(decisions, 0)
 
     def suggest(self, guide: Guide) -> None:
-        """Set off from a guide: at once if it makes for the best program so far, else after this descent.
+        """Start from a guide: at once if it gives the best program so far, else after this descent.
 
-        A tentative one is of no use then. Of several, the last counts.
+        A tentative guide that does not give the best program is ignored. Of several guides, the last one
+        counts.
+
+        Parameters
+        ----------
+        guide
+            Evictions, orders of copies and algorithms.
         """
         decisions = self._complete(guide)
         cost, _ = simulate(self._problem, decisions, self._room, self._search.stalls[1], ANY)
@@ -199,7 +224,15 @@ class LocalSearch:
             self._waiting = decisions
 
     def run(self, seconds: float = math.inf, work: int = CHUNK) -> None:
-        """Search on until so many tasks have been simulated, or some seconds have passed."""
+        """Continue the search until so many tasks have been simulated, or some seconds have passed.
+
+        Parameters
+        ----------
+        seconds
+            Time after which the search stops.
+        work
+            Number of tasks to simulate; a program of n tasks counts n.
+        """
         counts = self._search.counts
         until = time.monotonic() + seconds
         step = max(min(CHUNK, work) // len(self.instance.tasks), 1)
@@ -214,14 +247,25 @@ class LocalSearch:
                 self._next()
 
     def schedule(self, method: str) -> Schedule | None:
-        """Return the best program as a schedule; None while there is none."""
+        """Return the best program as a schedule; None while there is none.
+
+        Parameters
+        ----------
+        method
+            Name of the method, for the schedule.
+
+        Returns
+        -------
+        Schedule or None
+            The schedule in the search's memory model.
+        """
         if self.makespan_ns is None:
             return None
         _, steps = simulate(self._problem, self._search.best, self._room, self._search.stalls[1], ANY)
         return program_of(self.instance, self._problem, self.memory, self._room.log[:steps]).finish(method)
 
     def guide(self) -> Guide:
-        """What the best program decided: its evictions, the order of its copies, its algorithms."""
+        """Return the best program's evictions, the order of its copies, and its algorithms."""
         best, problem = self._search.best, self._problem
         keys = gap_keys(problem)
         returning = [g for g in best.prefetches if best.evicted[g]]
@@ -233,21 +277,21 @@ class LocalSearch:
         return Guide([keys[g] for g in returning], [keys[g] for g in leaving], best.algorithm.tolist())
 
     def best(self) -> Decisions:
-        """A copy of the decisions of the best program."""
+        """Return a copy of the decisions of the best program."""
         return _copied(self._search.best)
 
     def rest(self) -> tuple[int, Decisions]:
-        """Where the last descent ended: the cost of its last program, and its decisions."""
+        """Return the cost and the decisions of the last program of the last descent."""
         cost, decisions = self._rest
         return cost, _copied(decisions)
 
     def lifetimes(self, decisions: Decisions) -> list[Lifetime]:
-        """Return what decisions put into the pool, and when; without addresses."""
+        """Return the data that given decisions put into the pool, with its times, but without addresses."""
         _, steps = simulate(self._problem, decisions, self._room, self._search.stalls[1], ANY)
         return lifetimes_of(self.instance, self._problem, self._room.log[:steps])
 
     def stalls(self) -> list[int]:
-        """Tasks before which compute waits in the best program, the longest wait first."""
+        """Return the tasks before which compute waits in the best program, the longest wait first."""
         if self.makespan_ns is None:
             return []
         waits = np.zeros(len(self.instance.tasks), dtype=np.int64)
@@ -255,7 +299,7 @@ class LocalSearch:
         return [int(k) for k in np.argsort(-waits, kind="stable") if waits[k] > 0]
 
     def _next(self) -> None:
-        """Set off on another descent."""
+        """Start another descent."""
         self._rest = int(self._search.counts[1]), _copied(self._search.current)
         self.descents += 1
         waiting, self._waiting = self._waiting, None
@@ -277,14 +321,14 @@ class LocalSearch:
             self._best_at = int(self._search.counts[0])
 
     def _fastest(self) -> Guide:
-        """Nothing evicted, and the fastest algorithms."""
+        """Return a guide without evictions and with the fastest algorithms."""
         return Guide([], [], self._quickest)
 
     def _complete(self, guide: Guide, noise: int = 0) -> Decisions:
         return self._repaired(decisions_of(self.instance, self._problem, guide), noise)
 
     def _repaired(self, decisions: Decisions, noise: int = 0) -> Decisions:
-        """The same decisions, changed so that light blocks leave, and live ones fit the pool."""
+        """Return the same decisions, changed so that light blocks leave and live blocks fit the pool."""
         decisions.evicted[self._problem.gaps[:, LIGHT] > 0] = 1
         repair(self._problem, decisions, self._room, self._splitmix, -1, noise)
         choose_sides(self._problem, decisions)
