@@ -1,8 +1,8 @@
-"""Answers to one question against each other: no bound stands above a schedule that the checker passed.
+"""Answers to one question compared with each other: no bound is above a schedule that the checker accepted.
 
-The question is an instance in a memory model. A bound that is a solver's or a method's word falls where such
-a schedule is shorter; what is certified of it stays. A certified bound above such a schedule is a defect of
-pebbler itself, and nothing of either is shown.
+The question is an instance in a memory model. A bound may rest on the word of a solver or a method. If a
+checked schedule is shorter, such a bound is rejected, except for the part of it that is certified. A
+certified bound above a checked schedule is a defect of pebbler itself, and neither is shown.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Memory = Literal["contiguous", "paged"]
 """Memory models of solutions."""
 
 OWN = ""
-"""Author of what pebbler itself claims, before any method."""
+"""Author of the bounds that pebbler itself derives."""
 
 _log = logging.getLogger(__name__)
 
 
 class ContradictionError(DefectError, PebblerError):
-    """What is proven in exact arithmetic and a checked schedule contradict each other.
+    """A proof in exact arithmetic and a checked schedule contradict each other.
 
     Attributes
     ----------
     instance, schedule
-        The schedule, and what it is of.
+        The instance, and its schedule.
     bound
-        The bound, with its certificate where it has one; None where a proof says that there is no schedule.
+        The bound, with its certificate if it has one; None if the proof says that there is no schedule.
     """
 
     def __init__(self, instance: Instance, schedule: Schedule, bound: Bound | None, kept: str = "") -> None:
@@ -59,28 +59,29 @@ class ContradictionError(DefectError, PebblerError):
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A bound and who says so; None for a bound: there is no schedule."""
+    """A bound and its author; the bound is None for the claim that there is no schedule."""
 
     author: str
     bound: Bound | None
 
     def above(self, makespan_ns: int) -> bool:
+        """Return whether the claim excludes a schedule with this makespan."""
         return self.bound is None or self.bound.lower_bound_ns > makespan_ns
 
 
 class Answers:
-    """What is claimed of an instance in a memory model, and the shortest schedule that was checked.
+    """The claims about an instance in a memory model, and the shortest schedule that was checked.
 
-    The order in which claims and schedules come makes no difference.
+    The order in which claims and schedules are added makes no difference.
 
     Attributes
     ----------
     instance, memory
         The question.
     shortest
-        The shortest schedule that the checker passed; None: there is none yet.
+        The shortest schedule that the checker accepted; None while there is none.
     refuted
-        Authors whose word has fallen, each with the reason.
+        Authors whose claims were rejected, each with the reason.
     """
 
     def __init__(self, instance: Instance, memory: Memory) -> None:
@@ -95,14 +96,15 @@ class Answers:
         return any(claim.bound is not None for claim in self._claims)
 
     def claim(self, bound: Bound, author: str = OWN) -> None:
-        """Take a bound down.
+        """Add a bound.
 
         Raises
         ------
         PebblerError
-            When it is for paged memory and the question is not, or for larger pages than schedules may have.
+            When the bound is for paged memory and the question is not, or for larger pages than schedules may
+            have.
         ContradictionError
-            When what is certified of it is above a checked schedule.
+            When the certified part of the bound is above a checked schedule.
         """
         if bound.bound_by.endswith(PAGED_ONLY) and self.memory != "paged":
             raise PebblerError(
@@ -116,30 +118,33 @@ class Answers:
         self._settle()
 
     def deny(self, author: str = OWN) -> None:
-        """Take down that somebody says that there is no schedule.
+        """Add the claim that there is no schedule.
 
         Raises
         ------
         ContradictionError
-            When that is pebbler's own proof, and there is one.
+            When the claim is pebbler's own proof, and there is a checked schedule.
         """
         self._claims.append(_Claim(author, None))
         self._settle()
 
     def admit(self, schedule: Schedule) -> None:
-        """Take a schedule down that the checker has passed.
+        """Add a schedule that the checker accepted.
 
         Raises
         ------
         ContradictionError
-            When it is shorter than what is certified.
+            When the schedule is shorter than a certified bound.
         """
         if self.shortest is None or schedule.makespan_ns < self.shortest.makespan_ns:
             self.shortest = schedule
             self._settle()
 
     def bound(self, author: str | None = None) -> Bound:
-        """Return the best bound that stands; with an author, without what is only the word of others."""
+        """Return the best bound that is not rejected.
+
+        If an author is given, bounds that rest only on the word of other authors are left out.
+        """
         bounds = []
         for claim in self._claims:
             whose = author is None or claim.author in (OWN, author)
@@ -154,7 +159,7 @@ class Answers:
         return best
 
     def _settle(self) -> None:
-        """Let the words fall that are above the shortest schedule."""
+        """Reject the claims that are above the shortest schedule."""
         schedule = self.shortest
         if schedule is None:
             return
@@ -186,7 +191,7 @@ class Answers:
 
 
 class Ledger:
-    """Answers by the question: one a round, however often the round is executed."""
+    """The answers to each question; a round is one question, however often it is executed."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -201,7 +206,7 @@ class Ledger:
 
     @property
     def refuted(self) -> dict[str, str]:
-        """Authors whose word has fallen, each with the instance and the reason."""
+        """Authors whose claims were rejected, each with the instance and the reason."""
         return {
             author: f"{answers.instance.name}: {reason}"
             for answers in self._answers.values()
@@ -210,7 +215,7 @@ class Ledger:
 
 
 def _certified(bound: Bound | None) -> Bound | None:
-    """Return what is certified of a bound; None where nothing is."""
+    """Return the certified part of a bound; None if there is none."""
     if bound is None or bound.certified:
         return bound
     return None if bound.certificate is None else certified_bound(bound.certificate)

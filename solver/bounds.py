@@ -1,6 +1,7 @@
-"""Lower bounds on the makespan of a round that need no solver, worked out in exact arithmetic.
+"""Lower bounds on the makespan of a round that need no solver, derived in exact arithmetic.
 
-The arguments are those of `validate.exact_bounds`; here is what finds the position for the second.
+The arguments are those of `validate.bounds.arguments`. This module finds the position for the single-peak
+bound.
 """
 
 from __future__ import annotations
@@ -21,29 +22,35 @@ from ..validate.schedule import MemoryModel
 from .gradient_bounds import gradient_bound_ns
 
 _EXACT = 8
-"""At how many of the most promising positions the single-peak bound is worked out exactly."""
+"""Number of the most promising positions at which the single-peak bound is derived in exact arithmetic."""
 
 
 _CLOSE = 2.5e-6
-"""What a solver's gap tolerance and the safety margin of a bound leave between a schedule and its proof."""
+"""Relative distance between an optimal schedule and its bound that a solver's tolerances can leave.
+
+It covers the solver's gap tolerance and the safety margin of a bound.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A proven lower bound.
+    """A lower bound on the makespan.
 
     Attributes
     ----------
     lower_bound_ns
-        No schedule of the instance is shorter; no paged one, where `bound_by` ends in ``+pages``.
+        The bound in nanoseconds: no schedule of the instance is shorter. If `bound_by` ends in ``+pages``,
+        this holds for paged schedules only.
     bound_by
-        The argument: ``compute``, ``single-peak``, or a solver's name.
+        The argument, such as ``compute`` or ``single-peak``, or a solver's name.
     certified
-        Whether it was derived or checked in exact arithmetic; else it is a solver's word.
+        Whether the bound was derived or checked in exact arithmetic. If not, it rests on a solver's word.
     certificate
-        The best that there is; where the bound is not certified, it proves less than that.
+        The best certificate there is. If the bound is not certified, the certificate proves less than the
+        bound.
     certified_sum_ns
-        What is proven where there is no one certificate: those of an iteration's rounds, added up.
+        The part that is proven without a single certificate: the sum of the proven bounds of an iteration's
+        rounds.
     """
 
     lower_bound_ns: int
@@ -54,28 +61,31 @@ class Bound:
 
     @property
     def certified_ns(self) -> int:
-        """What is proven in exact arithmetic; 0 where nothing is known of it."""
+        """The part of the bound that is proven in exact arithmetic, in nanoseconds; 0 if nothing is."""
         if self.certified:
             return self.lower_bound_ns
         return self.certified_sum_ns if self.certificate is None else self.certificate.lower_bound_ns
 
     def gap(self, makespan_ns: int) -> float:
-        """Optimality gap of a makespan: (makespan - bound) / bound."""
+        """Return the optimality gap of a makespan: (makespan - bound) / bound."""
         return (makespan_ns - self.lower_bound_ns) / max(self.lower_bound_ns, 1)
 
     def meets(self, makespan_ns: int) -> bool:
-        """Whether it is as close to a makespan as a bound in floating point can come."""
+        """Return whether the bound is as close to a makespan as a bound in floating point can be."""
         return makespan_ns * (1 - _CLOSE) <= self.lower_bound_ns
 
     def raised(self, other: Bound) -> Bound:
-        """The better of two bounds (of equal ones the certified), with the better of their certificates."""
+        """Return the better of two bounds, with the better of their certificates.
+
+        Of equal bounds, the certified one is better.
+        """
         better = (other.lower_bound_ns, other.certified) > (self.lower_bound_ns, self.certified)
         best = other if better else self
         certified = other if other.certified_ns > self.certified_ns else self
         return replace(best, certificate=certified.certificate, certified_sum_ns=certified.certified_ns)
 
     def as_dict(self) -> dict[str, object]:
-        """What commands print of it, by name."""
+        """Return the fields that commands print, by name."""
         return {
             "lower_bound_ns": self.lower_bound_ns,
             "bound_by": self.bound_by,
@@ -92,11 +102,25 @@ def certified_bound(certificate: Certificate) -> Bound:
 def best_bound(
     instance: Instance, without: Collection[str] = (), memory: MemoryModel = "contiguous"
 ) -> Bound:
-    """Return the best of the compute bound, that of gradients and, if no task may run again, of a peak.
+    """Return the best lower bound that needs no solver.
 
-    The last is left out where `without`, rules that a method leaves out, has ``single-peak``. For paged
-    memory, the arguments are also tried on the instance in whole pages. Past a deadline (`heuristics.clock`),
-    the compute bound is what there is.
+    It is the best of the compute bound, the bound of gradients (on several GPUs) and, if no task may run
+    again, the single-peak bound. For paged memory, the arguments are also tried on the instance with sizes in
+    whole pages. After a deadline (`heuristics.clock`), only the compute bound is derived.
+
+    Parameters
+    ----------
+    instance
+        Any instance.
+    without
+        Rules that a method leaves out; ``single-peak`` leaves that bound out, and other names have no effect.
+    memory
+        Memory model of the schedules: ``contiguous``, ``paged`` or ``divisible``.
+
+    Returns
+    -------
+    Bound
+        A certified bound. `Bound.lower_bound_ns` has its nanoseconds.
     """
     bounds = [compute_bound(instance)]
     if instance.gpus > 1:
@@ -111,15 +135,15 @@ def best_bound(
 
 
 def compute_bound(instance: Instance) -> Bound:
-    """Sum of the least times of all tasks, over the algorithms that fit the pool beside the task's blocks."""
+    """Return the sum of all tasks' least times, over algorithms that fit the pool beside the task's blocks."""
     return certified_bound(certify(instance, "compute", "compute"))
 
 
 def single_peak_bound(instance: Instance) -> Bound:
-    """Bound by what one task forces out of memory before it and back in after it (`SinglePeak`).
+    """Return the bound from the copies that one task forces before and after it (`SinglePeak`).
 
-    The position with the largest bound is sought in floating point, and the bound at it is exact. Where no
-    position proves more than the compute time, the bound is that.
+    The position with the largest bound is found in floating point, and the bound at it is exact. If no
+    position proves more than the compute time, the bound is the compute time.
 
     Raises
     ------
@@ -137,7 +161,10 @@ def single_peak_bound(instance: Instance) -> Bound:
 
 
 def _promising(peaks: SinglePeak) -> list[int]:
-    """Positions at which the bound is greatest and above that of compute, if all copies had one rate."""
+    """Return the positions whose bounds are greatest and above compute, with one rate for all copies.
+
+    These are the candidates for the bound in exact arithmetic.
+    """
     before, stays = peaks.before, peaks.stays
     total = before[-1]
     excessive = {}
@@ -176,10 +203,11 @@ def _promising(peaks: SinglePeak) -> list[int]:
 
 
 class _Queue:
-    """Stays across a task, in the order in which an engine copies them at one rate.
+    """Stays of blocks across a task, in the order in which an engine copies them at one rate.
 
-    They are the leaves of a binary tree, node i over the nodes 2i and 2i + 1. A node has the bytes under it,
-    and of the stays under it the most that one is available later than the time that those before it take.
+    The stays are the leaves of a binary tree: node i is above the nodes 2i and 2i + 1. A node stores the
+    bytes below it. It also stores the greatest delay of a stay below it: the time by which the stay becomes
+    available later than the stays before it are copied.
     """
 
     def __init__(
@@ -196,7 +224,7 @@ class _Queue:
         self._free = 0
 
     def add(self, i: int) -> None:
-        """Add a stay that is not among them; free ones need no copy."""
+        """Add a stay that is not in the queue; free stays need no copy."""
         available = self._available[i]
         if available is None:
             self._free += self._sizes[i]
@@ -204,7 +232,7 @@ class _Queue:
             self._set(i, self._sizes[i], available)
 
     def remove(self, i: int) -> None:
-        """Remove a stay that is among them."""
+        """Remove a stay that is in the queue."""
         if self._available[i] is None:
             self._free -= self._sizes[i]
         else:
@@ -222,7 +250,7 @@ class _Queue:
             later[node] = early if early > late else late  # without the call of max: this is the inner loop
 
     def copied_by(self, excess: int) -> float:
-        """Earliest time at which so many bytes have been copied; infinite where there are fewer."""
+        """Return the earliest time by which so many bytes are copied; infinity if there are fewer."""
         wanted = excess - self._free
         if wanted <= 0:
             return 0.0

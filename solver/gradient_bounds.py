@@ -1,8 +1,8 @@
-"""What passing gradients on takes at least, in exact arithmetic: a bound for several GPUs without a solver.
+"""The least time to pass gradients on, in exact arithmetic: a bound for several GPUs without a solver.
 
-A gradient cannot be complete before the tasks up to it have run at their fastest. From then on it and those
-that are complete later have to pass, whoever's they are, over the engines, the bus, the cores and the
-network, one after the other or at a shared rate; and what passes last has the rest of its way before it.
+A gradient cannot be complete before the tasks up to it have run at their fastest. From then on, this gradient
+and all later ones of every GPU have to pass the engines, the bus, the cores and the network, one after the
+other or at a shared rate. The gradient that passes last still has the rest of its way to go.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..validate.bounds.arguments import least_times
 
 
 def gradient_bound_ns(instance: Instance) -> int:
-    """Return a time that no schedule of all GPUs undercuts; 0 where no gradients are passed on."""
+    """Return a lower bound in nanoseconds on schedules of all GPUs; 0 if no gradients are passed on."""
     if instance.cluster is UNSET or instance.gpus == 1:
         return 0
     heads = list(accumulate(least_times(instance)))
@@ -45,9 +45,10 @@ def gradient_bound_ns(instance: Instance) -> int:
 
 
 def _passings(cluster: Cluster, gradients: Sequence[Gradient], *, single: bool) -> Iterator[int]:
-    """Yield after each gradient how long those so far take at least from when the first of them is complete.
+    """Yield, after each gradient, the least time to pass all gradients so far.
 
-    It is complete on any GPU then. `single` says that a GPU has one copy engine for both directions.
+    The time begins when the first of them is complete on any GPU. `single` says that a GPU has one copy
+    engine for both directions.
     """
     if not cluster.joins_on_host:
         yield from accumulate(map(cluster.reduce_ns, gradients))
@@ -82,7 +83,7 @@ def _passings(cluster: Cluster, gradients: Sequence[Gradient], *, single: bool) 
 
 
 def own_passing_ns(cluster: Cluster, gradients: Sequence[Gradient]) -> int:
-    """Return how long some gradients take at least from when the first is complete on the same GPU."""
+    """Return the least time of some gradients from the completion of the first one on the same GPU."""
     if not cluster.joins_on_host:
         return sum(map(cluster.reduce_ns, gradients))
     ways = [_Way.of(cluster, gradient) for gradient in gradients]
@@ -91,14 +92,16 @@ def own_passing_ns(cluster: Cluster, gradients: Sequence[Gradient]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """Least times of one gradient on its way.
+    """Least times of one gradient on its way, in nanoseconds.
 
     Attributes
     ----------
     send, add, exchange, back
-        To the host; to be added to the weights; between nodes; and back.
+        Times to copy it to the host; to add it to the weights; to exchange it between nodes; and to copy it
+        back.
     added, returned
-        To the host, and until a node's cores have added those of all its GPUs; back to all of them.
+        Times until a node's cores have added the gradients of all its GPUs, with their copies to the host;
+        and to copy them back to all GPUs.
     """
 
     send: int
@@ -110,6 +113,7 @@ class _Way:
 
     @classmethod
     def of(cls, cluster: Cluster, gradient: Gradient) -> _Way:
+        """Return the least times of a gradient on a cluster."""
         one, all_gpus = 1, cluster.node_gpus
         send, sent = (_on_bus(cluster, gradient, gradient.offload_ns, n) for n in (one, all_gpus))
         back, returned = (_on_bus(cluster, gradient, gradient.prefetch_ns, n) for n in (one, all_gpus))
@@ -120,7 +124,7 @@ class _Way:
 
 
 def _on_bus(cluster: Cluster, gradient: Gradient, time: int, gpus: int) -> int:
-    """Time in which each of some GPUs copies a gradient one way."""
+    """Return the time in which each of some GPUs copies a gradient one way."""
     bus = _Bus(cluster, gpus)
     bus.add(gradient, time)
     return bus.ns
@@ -141,6 +145,6 @@ class _Bus:
 
     @property
     def ns(self) -> int:
-        """What those that were added take."""
+        """Return the time that the added gradients take."""
         on_bus = self._gpus * self._load * SECOND / self._cluster.bus_bytes_per_second
         return max(self._engine, math.ceil(on_bus))

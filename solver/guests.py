@@ -1,9 +1,9 @@
-"""Calling methods, so that whatever one does costs no more than its own answer.
+"""Calls of methods, isolated so that a defect of one method costs only its own answer.
 
-A method gets copies, and what it returns passes the reader of files. One of another package is a guest: it
-is called in a process of its own, whose prints go to standard error, and which is killed where it does not
-keep its time limit. One that is registered in the user's own program is called there: it may depend on what
-lies in that program's memory.
+A method gets copies of its arguments, and its answer passes the reader of files. A method of another package
+is a guest. It is called in a process of its own, whose prints go to standard error, and which is killed if it
+does not keep its time limit. A method that is registered in the user's own program is called in that program,
+because it may depend on the program's memory.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from ..validate.bounds.certificate import Certificate
 from ..validate.schedule import Schedule
 
 GRACE = 30.0
-"""Seconds over its time limit after which a guest is killed: loading and compiling are not limited."""
+"""Seconds after its time limit at which a guest is killed; loading and compiling are not limited."""
 
 _Document = TypeVar("_Document", bound=msgspec.Struct)
+"""Type of a document that a file can hold."""
 
 _EXPECTED: dict[str, type[Exception]] = {
     "refusal": Refusal,
@@ -39,17 +40,17 @@ _EXPECTED: dict[str, type[Exception]] = {
     "wrong": PebblerError,
     "defect": MethodError,
 }
-"""What a guest may raise in its process, by the word that is sent."""
+"""Exceptions that a guest may raise in its process, by the word that is sent for each."""
 
 
 class Host:
-    """Calls one method; its process, where it has one, ends with the ``with`` block.
+    """A caller of one method; the method's process, if it has one, ends with the ``with`` block.
 
     Attributes
     ----------
     waited
-        Seconds of `solve` that were not the method's own: copies were made, its process started or its code
-        loaded.
+        Seconds of `solve` that are not the method's own: for copies, the start of its process, or loading its
+        code.
     """
 
     def __init__(self, info: MethodInfo) -> None:
@@ -70,9 +71,10 @@ class Host:
         Raises
         ------
         Refusal
-            The method's.
+            As the method raises it.
         MethodError
-            When it breaks its contract. What a method of the user's program raises is raised as it is.
+            When the method breaks its contract. Other exceptions of a method in the user's program are not
+            caught.
         """
         began, own = time.perf_counter(), 0.0
         try:
@@ -95,12 +97,12 @@ class Host:
             self.waited += time.perf_counter() - began - own
 
     def transform(self, instance: Instance) -> Instance:
-        """Return the instance that the method plans on: the instance itself where it has no transform.
+        """Return the instance that the method schedules: the instance itself if the method has no transform.
 
         Raises
         ------
         MethodError
-            When that is not of the same iteration, or under another budget.
+            When the result is not of the same iteration, or has another budget.
         """
         if self.info.transform is None:
             return instance
@@ -115,12 +117,12 @@ class Host:
         return changed
 
     def sub_batch(self, workload: Workload, budget_bytes: int) -> int:
-        """Return the images of a round by the method's own rule.
+        """Return the number of images of a round by the method's own rule.
 
         Raises
         ------
         MethodError
-            When that is not a number from 1 to the batch.
+            When this is not a number from 1 to the batch.
         """
         assert self.info.sub_batch is not None
         if self.info.guest:
@@ -164,15 +166,16 @@ class Host:
 
 
 def require_kept(method: str, instance: Instance, changed: Instance) -> None:
-    """Refuse an instance that is not of the same iteration, under the same budget, as another.
+    """Refuse an instance that is not of the same iteration, under the same budget, as another instance.
 
-    Engines, budget, what is resident, rounds and GPUs are the same, and so are the tasks with their
-    algorithms, which are the work; what blocks they touch, and which of them may run again, may differ.
+    Engines, budget, resident bytes, rounds and GPUs must be the same. So must the tasks with their
+    algorithms, which are the work. The blocks that tasks touch may differ, and so may the tasks that may run
+    again.
 
     Raises
     ------
     MethodError
-        With what differs.
+        Names the difference.
     """
     for name in ("engines", "budget_bytes", "resident_bytes", "alignment_bytes", "rounds", "cluster"):
         before, after = getattr(instance, name), getattr(changed, name)
@@ -192,7 +195,7 @@ def require_kept(method: str, instance: Instance, changed: Instance) -> None:
 
 
 def described(error: BaseException) -> str:
-    """Tell an exception by its kind and its text, in one line."""
+    """Return an exception's kind and text in one line."""
     try:
         return " ".join(f"{type(error).__name__}: {error}".split())
     except Exception:
@@ -200,7 +203,7 @@ def described(error: BaseException) -> str:
 
 
 def _read(method: str, answer: object) -> Answer:
-    """Return a method's answer as files would hold it."""
+    """Return a method's answer as it is when it is read from files."""
     if not isinstance(answer, Answer):
         raise MethodError(f"method {method} returned {_kind(answer)}, not an Answer")
     schedule, certificate = answer.schedule, answer.certificate
@@ -245,7 +248,7 @@ def _left(method: str, error: SystemExit) -> str:
 
 
 def perform(name: str, what: str, arguments: tuple[Any, ...]) -> tuple[str, object]:
-    """Call a function of a method; the answer, or what it raised, is made of what any process can read."""
+    """Call a function of a method; return its answer, or its exception, as data that any process can read."""
     info = find_method(name)
     try:
         if what == "call":

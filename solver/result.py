@@ -1,4 +1,4 @@
-"""What a method has come to on an instance."""
+"""The result of a method on an instance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .bounds import Bound
 
 
 class Status(StrEnum):
-    """What is known about the answer."""
+    """The status of an answer: what is known about the schedule."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -23,7 +23,7 @@ class Status(StrEnum):
 
     @property
     def words(self) -> str:
-        """How texts for people say it."""
+        """The status in words, for people."""
         return {
             Status.INFEASIBLE: "impossible",
             Status.UNKNOWN: "no schedule",
@@ -33,24 +33,25 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A checked answer with its figures; all but `schedule` are those of ``solve --json``.
+    """A checked answer with its figures; all of them but `schedule` are figures of ``solve --json``.
 
     Attributes
     ----------
     status, stopped_by
-        What is known, and why the method ended (the reason of a refusal).
+        The status, and why the method ended: ``done``, a limit, or the reason of a refusal.
     makespan_ns, peak_bytes, average_bytes, offloaded_bytes, prefetched_bytes, pinned_bytes
-        Figures of the schedule, for one round; None without one.
+        Figures of the schedule for one round, in nanoseconds and bytes; None without a schedule.
     lower_bound_ns, bound_by, certified
-        The best bound known, who proved it, and whether in exact arithmetic; else it is a solver's word.
+        The best known bound in nanoseconds, its argument or solver, and whether it is proven in exact
+        arithmetic. If not, it rests on a solver's word.
     certified_lower_bound_ns
-        What is proven in exact arithmetic.
+        The bound that is proven in exact arithmetic, in nanoseconds.
     optimality_gap
         (makespan - lower bound) / lower bound.
     solve_seconds
-        Wall time of the method alone.
+        Wall time of the method alone, in seconds.
     failure
-        What a method with status ``error`` raised, or what it broke of its contract.
+        With status ``error``: the exception of the method, or the part of its contract that it broke.
     """
 
     status: Status
@@ -76,11 +77,11 @@ class Result:
 
     @property
     def bound(self) -> Bound:
-        """The best bound known, with its certificate."""
+        """The best known bound, with its certificate."""
         return Bound(self.lower_bound_ns, self.bound_by, self.certified, self.certificate)
 
     def as_dict(self) -> dict[str, object]:
-        """The figures by name, without the schedule, the certificate and the failure."""
+        """Return the figures by name, without the schedule, the certificate and the failure."""
         left_out = ("schedule", "certificate", "failure")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
 

@@ -1,4 +1,4 @@
-"""Solve an instance with a method by name: the schedule is checked before anybody sees it."""
+"""Solving an instance with a method by name; every schedule is checked before it is returned."""
 
 from __future__ import annotations
 
@@ -49,47 +49,49 @@ def solve(
     without: Collection[str] = (),
     on_better: OnBetter | None = None,
 ) -> Result:
-    """Solve an instance.
+    """Solve an instance with a method, and check the schedule.
 
     Parameters
     ----------
     instance
-        What to schedule. On the GPUs of a cluster, every one executes what the method plans for one.
+        The instance to schedule. On a cluster of several GPUs, each GPU executes the schedule that the method
+        plans for one.
     method
-        A name that `list_methods` knows.
+        Name of a registered method; `list_methods` returns all of them.
     time_limit
-        Seconds; None: until the method is done. The bound that needs no solver has as many before it.
+        Time limit of the method in seconds; None means until it is done. The bound that needs no solver may
+        take as long before the method starts.
     seed, workers
-        Of random decisions, and threads of a solver.
+        Seed of random decisions, and number of a solver's threads.
     memory
-        Memory model of the schedule.
+        Memory model of the schedule: ``contiguous`` or ``paged``.
     warm_start
-        A schedule to start from, for methods that can.
+        A schedule to start from, for methods that can use one.
     bound
-        A bound that is known already, so that it need not be computed again. Where it is a solver's word and
-        a schedule is shorter, it falls.
+        A known bound, which then need not be computed again. If it rests on a solver's word and a schedule is
+        shorter, it is rejected.
     solver
-        What solves linear models, in methods that have some: one that `list_linear_solvers` knows.
+        Name of the solver for the linear models of a method; `list_linear_solvers` returns all names.
     log
-        Whether that solver writes its log to standard error.
+        Whether this solver writes its log to standard error.
     without
-        Rules that the method leaves out, of those that `list_methods` tells: to see what each buys.
+        Names of the method's rules to leave out (`MethodInfo.rules`), which shows what each rule is worth.
     on_better
-        Called by methods of this process that improve step by step, with the makespan and the bound
-        (nanoseconds, or None), whenever one is better than before.
+        Function to call whenever the makespan or the bound has improved. It is given both, in nanoseconds or
+        None. Only methods of this process that improve step by step call it.
 
     Returns
     -------
     Result
-        Its schedule has passed the checker.
+        The schedule with its figures and bound. The schedule has passed the checker.
 
     Raises
     ------
     PebblerError
-        For an unknown method, a solver that is not available, or a budget under the minimum.
+        For an unknown method, a solver that is not available, or a budget below the minimum.
     MethodError
-        When a method breaks its contract: its schedule or certificate is refused by its checker, or its bound
-        is above a checked schedule. What a method of this process raises is raised as it is.
+        When a method breaks its contract: the checker rejects its schedule or its certificate, or its bound
+        is above a checked schedule. Other exceptions of a method in this process are not caught.
     ContradictionError
         When a certified bound is above a checked schedule.
     """
@@ -125,14 +127,14 @@ def attempt(
     without: Collection[str] = (),
     on_better: OnBetter | None = None,
 ) -> Result:
-    """Solve as `solve` does, beside other answers to the same question, and enter what is found among them.
+    """Solve an instance as `solve` does, and add the result to other answers to the same question.
 
     A method that fails, or that other answers refute, gives a result with status ``error`` and its failure.
 
     Raises
     ------
     PebblerError
-        For an unknown method, a solver that is not available, or a budget under the minimum.
+        For an unknown method, a solver that is not available, or a budget below the minimum.
     ContradictionError
         When a certified bound is above a checked schedule.
     """
@@ -198,7 +200,7 @@ def attempt(
 
 
 def _start_with(answers: Answers, start: Schedule) -> None:
-    """Check a warm start; where it is in the memory model that is asked for, it is an answer, too."""
+    """Check a warm start; if it is in the requested memory model, it is an answer as well."""
     instance = answers.instance
     if instance.cluster is not UNSET:
         raise PebblerError(f"{instance.name} has several GPUs, for which no method takes a warm start")
@@ -212,7 +214,7 @@ def _start_with(answers: Answers, start: Schedule) -> None:
 
 
 def _excluded(instance: Instance, memory: str) -> str | None:
-    """Say why there can be no schedule, whatever the method."""
+    """Return why there can be no schedule with any method, or None."""
     reason = why_infeasible(instance)
     if reason is None and memory == "paged":
         in_whole_pages = why_infeasible(in_pages(instance, PAGE_BYTES))
@@ -222,12 +224,12 @@ def _excluded(instance: Instance, memory: str) -> str | None:
 
 
 def _entered(answers: Answers, method: str, answer: Answer) -> Schedule | None:
-    """Check what a method answers, enter it, and return its schedule under its own name.
+    """Check a method's answer, add it to the answers, and return its schedule with the method's name.
 
     Raises
     ------
     MethodError
-        When the schedule or the certificate is refused, or a checked schedule refutes what the method says.
+        When the schedule or the certificate is rejected, or a checked schedule refutes the method's claim.
     """
     instance, schedule = answers.instance, answer.schedule
     if answer.certificate is not None:
@@ -262,7 +264,7 @@ def _entered(answers: Answers, method: str, answer: Answer) -> Schedule | None:
 
 
 def _reasons(instance: Instance, schedule: Schedule, memory: str) -> Sequence[str]:
-    """The last gate: say why a schedule is not valid in a memory model."""
+    """Return why a schedule is not valid in a memory model; no schedule is shown without this check."""
     try:
         reasons = list(check_schedule(instance, schedule).reasons)
     except FormatError as error:
@@ -279,12 +281,12 @@ def _status(answer: Answer, bound: Bound) -> Status:
 
 
 def _told(failure: Exception) -> str:
-    """Say what failed: what is wrong with a method's answer, or what it raised."""
+    """Return what failed: the error in a method's answer, or the exception that it raised."""
     return str(failure) if isinstance(failure, MethodError) else described(failure)
 
 
 def log_defect(method: str, where: str, failure: Exception) -> str:
-    """Log a method's failure, in full where it raised something, and return it in a sentence."""
+    """Log a method's failure, with the traceback of an exception, and return it in a sentence."""
     told = _told(failure)
     seen = None if isinstance(failure, MethodError) else failure
     _log.error(

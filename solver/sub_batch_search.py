@@ -1,4 +1,4 @@
-"""The best sub-batch for a method, and a bound over all: no sub-batch is tried that a bound excludes."""
+"""The best sub-batch for a method, and a bound over all: a sub-batch that a bound excludes is not tried."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ from .result import Result
 from .solve import attempt
 
 _PART, _LEAST = 3, 1 / 20
-"""A round may take a third of the time that is left, or a twentieth of all: a slow method sees several."""
+"""Divisor of the time left, and share of the whole time limit: a round may use the greater of the two times.
+
+So a slow method can solve several rounds.
+"""
 
 
 @dataclass(slots=True)
 class Iterations:
     """The iterations of a workload at every sub-batch that a budget allows, and their bounds.
 
-    What is known of a round of some size counts for every sub-batch that has such a round: as its full ones
-    or as its smaller last one. Instances are built anew when they are asked for, and changed by `transform`;
-    bounds are kept, and what methods answer is entered into the ledger.
+    What is known of a round of some size counts for every sub-batch with such a round, as a full round or as
+    the smaller last one. Instances are built anew when they are needed, and changed by `transform`. Bounds
+    are kept, and answers of methods are added to the ledger.
 
     Raises
     ------
@@ -58,16 +61,16 @@ class Iterations:
 
     @property
     def sub_batches(self) -> range:
-        """The sub-batches whose M_min is within the budget: all up to the largest."""
+        """Return the sub-batches whose M_min is within the budget: all up to the largest."""
         return range(1, self._largest + 1)
 
     def fits(self, sub_batch: int) -> bool:
-        """Whether M_min at a sub-batch is within the budget."""
+        """Return whether M_min at a sub-batch is within the budget."""
         self.workload.rounds(sub_batch)
         return sub_batch <= self._largest
 
     def instances(self, sub_batch: int) -> tuple[Instance, ...]:
-        """Return the instances at a sub-batch: one, or a second one for the smaller last round."""
+        """Return the instances at a sub-batch: one, and a second one if the last round is smaller."""
         return tuple(self._build(size, rounds) for size, rounds in self.workload.rounds(sub_batch))
 
     def answers(self, size: int) -> Answers:
@@ -83,24 +86,24 @@ class Iterations:
         return self._add_up(sub_batch, self._compute_bound)
 
     def best_bound(self, sub_batch: int, author: str | None = None) -> Bound:
-        """Return the best bound known on the iteration: of its rounds, added up."""
+        """Return the best known bound on the iteration, which is the sum over its rounds."""
         return self._add_up(sub_batch, lambda size: self.round_bound(size, author))
 
     def round_bound(self, size: int, author: str | None = None) -> Bound:
-        """Return the best bound known on a round: compute or single-peak, or what methods have proven.
+        """Return the best known bound on a round: compute or single-peak, or proven by methods.
 
-        With an author, without what is only the word of other methods.
+        If an author is given, bounds that rest only on the word of other methods are left out.
         """
         return self._answers[size].bound(author) if size in self._answers else self._cheap(size)
 
     def least_bound(self) -> Bound:
-        """Return the least of the bounds over all sub-batches: no choice leads below it."""
+        """Return the least of the bounds over all sub-batches: no choice of the sub-batch is below it."""
         least = _Queue(self, self.sub_batches).front()
         assert least is not None
         return self.of_all(least, self.sub_batches)
 
     def of_all(self, least: Bound, sub_batches: Iterable[int]) -> Bound:
-        """Return the least bound over some sub-batches, certified as far as that of each of them is."""
+        """Return the least bound over some sub-batches; it is certified as far as each of their bounds is."""
 
         def known(size: int) -> Bound:
             return self.round_bound(size) if size in self._best else self._compute_bound(size)
@@ -129,7 +132,7 @@ class Iterations:
 
 
 def iteration_bound(rounds: Sequence[int], bounds: Sequence[Bound]) -> Bound:
-    """Add the bounds of an iteration's rounds up, each as often as it is executed."""
+    """Return the sum of the bounds of an iteration's rounds, each as often as it is executed."""
     return Bound(
         sum(count * bound.lower_bound_ns for count, bound in zip(rounds, bounds, strict=True)),
         " and ".join(dict.fromkeys(bound.bound_by for bound in bounds)),
@@ -140,27 +143,30 @@ def iteration_bound(rounds: Sequence[int], bounds: Sequence[Bound]) -> Bound:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a search over sub-batches has found.
+    """The result of a search over sub-batches.
 
     Attributes
     ----------
     sub_batch, iteration_ns
-        The best one, and the time of the iteration; None where the method has no schedule at all.
+        The best sub-batch, and the time of its iteration in nanoseconds; None if the method has no schedule
+        at all.
     instances, results
-        One a kind of round at the best sub-batch, the smaller last round second.
+        The instance and the result of each kind of round at the best sub-batch; a smaller last round is the
+        second.
     bound
-        No candidate leads to a shorter iteration.
+        A lower bound on the iteration over all candidates.
     evaluated
-        At how many sub-batches the method was tried.
+        Number of sub-batches at which the method was tried.
     pruned
-        How many others were not, by what excludes them: ``budget`` (they do not fit), or the argument whose
-        bound is no less than the best iteration; ``time limit`` or ``interrupted``: nothing does.
+        Numbers of the other sub-batches, by the reason that excludes them: ``budget`` (they do not fit), or
+        the argument whose bound is no less than the best iteration. ``time limit`` and ``interrupted`` count
+        sub-batches that nothing excludes.
     stopped_by
-        ``done`` when all others are excluded, or ``time limit`` or ``interrupted``.
+        ``done`` when all other sub-batches are excluded; else ``time limit`` or ``interrupted``.
     refusal
-        Why the method had no schedule, at the first sub-batch where it had none; None if it always had.
+        Why the method had no schedule at the first sub-batch without one; None if it always had a schedule.
     seconds
-        Wall time of the search.
+        Wall time of the search in seconds.
     """
 
     sub_batch: int | None
@@ -186,32 +192,36 @@ def search_sub_batch(
 ) -> Choice:
     """Find the sub-batch at which a method has the shortest iteration.
 
-    Sub-batches are taken by their bounds, cheap bounds first: the compute bound of all, the single-peak bound
-    of those that come to the front, and what the method itself proves of rounds that others share. What is
-    only the word of other methods excludes nothing. The search ends when no bound that is left is under the
-    best iteration. Of equal iterations, the one that is found first counts, and of equal bounds the one with
-    larger rounds comes first. Ctrl-C keeps the best.
+    Sub-batches are tried in the order of their bounds. Cheap bounds come first: the compute bound of all
+    sub-batches, then the single-peak bound of those that come to the front. What the method itself proves of
+    a round counts for other sub-batches with such a round. Bounds that rest only on the word of other methods
+    exclude nothing.
+
+    The search ends when no remaining bound is below the best iteration. Of equal iterations, the first one
+    found counts. Of equal bounds, the sub-batch with larger rounds comes first. Ctrl-C ends the search with
+    the best so far.
 
     Parameters
     ----------
     iterations
-        Workload, budget and memory model, with the bounds known so far; the search enters what it finds.
+        Workload, budget and memory model, with the bounds known so far; the search adds what it finds.
     method
-        A name that `find_method` knows; its own rule for the sub-batch is not asked.
+        Name of a registered method; its own rule for the sub-batch is not used.
     candidates
-        Sub-batches to choose from; by default all from 1 to the batch.
+        Sub-batches to choose from; by default, all from 1 to the batch.
     time_limit
-        Seconds for the whole search: a round may take a third of what is left, or a twentieth of all.
-        None: until done, however long the method takes at each.
+        Time limit in seconds of the whole search. A round may use a third of the time left, or a twentieth of
+        the whole limit if that is more. None means until done, however long the method takes at each
+        sub-batch.
     seed, workers
-        Of random decisions, and threads of a solver.
+        Seed of random decisions, and number of a solver's threads.
 
     Raises
     ------
     PebblerError
         For an unknown method, a candidate that is not within 1 and the batch, or none that fits the budget.
     MethodError
-        As `solve` raises it, or what the method raises.
+        As `solve` raises it, and exceptions of the method itself.
     """
     load_for(find_method(method).call, Limits(time_limit, seed, workers))
     workload = iterations.workload
@@ -247,9 +257,9 @@ def search_sub_batch(
 
 
 class _Queue:
-    """Sub-batches by their bounds; a bound is worked out further only when it comes to the front.
+    """Sub-batches in the order of their bounds; better bounds are computed only at the front.
 
-    With an author, what is only the word of other methods does not count.
+    If an author is given, bounds that rest only on the word of other methods do not count.
     """
 
     def __init__(self, iterations: Iterations, candidates: Iterable[int], author: str | None = None) -> None:
@@ -263,7 +273,7 @@ class _Queue:
         heapq.heappush(self._heap, (bound.lower_bound_ns, -b, bound.bound_by))
 
     def front(self, limit: float = math.inf) -> Bound | None:
-        """Return the least of all bounds; None when it is not under the limit."""
+        """Return the least of all bounds; None if it is not below the limit."""
         while self._heap and self._heap[0][0] < limit:
             known, negative, _ = self._heap[0]
             bound = self._iterations.best_bound(-negative, self._author)
@@ -278,7 +288,7 @@ class _Queue:
         return -heapq.heappop(self._heap)[1]
 
     def excluded(self, limit: float) -> Counter[str]:
-        """How many are left whose bound is no less than the limit, by its argument."""
+        """Return how many remaining bounds are no less than the limit, by their argument."""
         return Counter(name for known, _, name in self._heap if known >= limit)
 
     def __len__(self) -> int:
@@ -287,7 +297,7 @@ class _Queue:
 
 @dataclass(slots=True)
 class _Search:
-    """A search in progress: what is solved, and the best sub-batch so far."""
+    """A search in progress: the solved rounds, and the best sub-batch so far."""
 
     iterations: Iterations
     method: str
@@ -333,7 +343,7 @@ class _Search:
         self.sub_batch, self.iteration_ns = sub_batch, solved
 
     def solve(self, size: int) -> Result:
-        """Solve a round of some size, once, and keep what is proven of it."""
+        """Solve a round of some size once, and keep the bounds that it proves."""
         if size not in self.solved:
             limit = None
             if self.time_limit is not None:
@@ -351,5 +361,6 @@ class _Search:
         return self.solved[size]
 
     def seconds_left(self) -> float:
+        """Return the seconds left; infinity without a time limit."""
         spent = time.monotonic() - self.began
         return math.inf if self.time_limit is None else self.time_limit - spent

@@ -1,7 +1,7 @@
-"""Plans in terms of gaps, and how they become schedules with addresses and back.
+"""Plans, which say what happens in gaps, and their conversion to schedules with addresses and back.
 
-A plan says which algorithm each task runs with, which gaps between uses a block spends outside the device,
-and in which order everything starts. It knows capacity only; addresses are found here.
+A plan says which algorithm each task runs, in which gaps between uses a block is outside the device, and in
+which order everything starts. A plan knows the capacity only. Addresses are found here.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from ...instances.units import format_time
 from ...validate.schedule import MemoryModel, Schedule
 
 Interval = tuple[int, int]
-"""Start and end."""
+"""Start and end, in units of a clock."""
 
 
 class Gap(NamedTuple):
-    """A time between two uses of a block in which it may be evicted.
+    """The time between two uses of a block, in which it may be evicted.
 
-    `after` is the task of the use before, or -1: the start of the round; `until` the task of the next use,
-    or the number of tasks: the end of the round. `version` counts the writes before the gap; version 0 has a
+    `after` is the task of the use before, or -1 for the start of the round. `until` is the task of the next
+    use, or the number of tasks for the end of the round. `version` counts the writes before the gap; version
+    0 has a
     host copy.
     """
 
@@ -41,10 +42,10 @@ class Gap(NamedTuple):
 
 
 def gaps_of(instance: Instance) -> tuple[Gap, ...]:
-    """Every gap of every block, also those between consecutive tasks.
+    """Return every gap of every block, also those between consecutive tasks.
 
-    A block may leave between two consecutive tasks that both use it: its place serves another block's
-    prefetch while a third is still being offloaded.
+    A block may leave between two consecutive tasks that both use it. Its place is then free for the prefetch
+    of another block while a third one is still being offloaded.
     """
     gaps = []
     for d, block in enumerate(instance.blocks):
@@ -57,12 +58,12 @@ def gaps_of(instance: Instance) -> tuple[Gap, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Nanoseconds as the model counts them.
+    """The unit in which the model counts time.
 
-    A tick is `scale` units of time. Durations round down to ticks, and what rounds to nothing takes one unit,
-    so that it has its place in the order of events; `scale` exceeds the number of such operations, so
-    that all of them together take less than a tick. Hence the shortest plan's length, rounded down to
-    ticks, is a lower bound, and exact where no duration is rounded: all are whole ticks, or nothing.
+    A tick is `scale` units of time. Durations are rounded down to ticks. A duration that rounds to zero takes
+    one unit, so that it has its place in the order of events. As `scale` exceeds the number of such
+    operations, all of them together take less than a tick. Hence the shortest plan's length, rounded down to
+    ticks, is a lower bound. It is exact if no duration is rounded: all are whole ticks, or zero.
     """
 
     tick: int
@@ -70,22 +71,22 @@ class Clock:
     rounds: bool = False
 
     def duration(self, nanoseconds: int) -> int:
-        """Units that an operation takes."""
+        """Return the number of units that an operation takes."""
         return self.scale * (nanoseconds // self.tick) or 1
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Decisions with their times, in units in which every operation takes at least one.
+    """Decisions with their times, in units of a clock; every operation takes at least one unit.
 
     Attributes
     ----------
     algorithms, runs
-        Per task.
+        Per task, the index of its algorithm and its interval.
     offloads
-        By block and version; at most one a version, and none of version 0.
+        Intervals by block and version; at most one for each version, and none of version 0.
     prefetches
-        By gap: these are the gaps in which the block is evicted.
+        Intervals by gap, for exactly those gaps in which the block is evicted.
     """
 
     algorithms: tuple[int, ...]
@@ -95,7 +96,7 @@ class Plan:
 
 
 class _Step(NamedTuple):
-    """What a host thread does next; of two at the same time, a release (turn 0) comes first."""
+    """The next step of a host thread; of two steps at the same time, a release (turn 0) comes first."""
 
     time: int
     turn: Literal[0, 1]
@@ -106,16 +107,16 @@ class _Step(NamedTuple):
 def decode(
     instance: Instance, plan: Plan, memory: MemoryModel, method: str, *, deadline: float = math.inf
 ) -> Schedule:
-    """Issue a plan's decisions in the order of their times, with addresses.
+    """Build the program of a plan's decisions in the order of their times, with addresses.
 
-    Places are taken as the program goes (best fit, then first fit) or chosen for the whole program at once.
+    Places are chosen one by one (best fit, then first fit) or for the whole program at once.
     Where no hole is large enough, a prefetch waits for the next release and a task takes a slower algorithm;
     otherwise the schedule is as long as the plan. The shortest of these schedules is returned.
 
     Parameters
     ----------
     instance, plan
-        What to schedule, and how.
+        The instance, and its plan.
     memory, method
         Memory model and author of the schedule.
     deadline
@@ -124,7 +125,7 @@ def decode(
     Raises
     ------
     Refusal
-        When no attempt finds places for everything; the message gives the makespan in divisible memory.
+        When no attempt finds places for all data; the message gives the makespan in divisible memory.
     """
     steps = _steps(instance, plan)
     start = [
@@ -164,9 +165,9 @@ def decode(
 
 
 def encode(instance: Instance, schedule: Schedule, clock: Clock) -> Plan | None:
-    """Express a schedule as a plan in a clock's units; None where it moves blocks or runs a task again.
+    """Return a schedule as a plan in a clock's units; None if it moves blocks or runs a task again.
 
-    Copies that serve no later use are left out.
+    Copies whose data is not used later are left out.
     """
     gaps = {(gap.block, gap.after): gap for gap in gaps_of(instance)}
     runs: list[Interval] = []
@@ -207,7 +208,7 @@ def encode(instance: Instance, schedule: Schedule, clock: Clock) -> Plan | None:
 
 
 def _steps(instance: Instance, plan: Plan) -> list[_Step]:
-    """Everything that is issued and released, in order of time."""
+    """Return everything that is issued and released, in the order of time."""
     steps = [_Step(start, 1, "run", k) for k, (start, _) in enumerate(plan.runs)]
     steps += [_Step(start, 1, "offload", d) for (d, _), (start, _) in plan.offloads.items()]
     steps += [_Step(start, 1, "prefetch", gap.block) for gap, (start, _) in plan.prefetches.items()]
@@ -232,7 +233,7 @@ def _issue(
     fit: Fit = "best",
     offsets: list[int] | None = None,
 ) -> ProgramBuilder | str:
-    """Issue the steps; return the program, or why something that could not wait found no place."""
+    """Issue the steps; return the program, or the reason why a step that could not wait had no place."""
     builder = ProgramBuilder(
         instance, memory=memory, fit=fit, plan=offsets or (), start=dict.fromkeys(start, None)
     )
@@ -258,7 +259,7 @@ def _issue(
 
 
 def _run(builder: ProgramBuilder, task: int, algorithm: int) -> None:
-    """Run a task with the planned algorithm, or else with the next slower one whose workspace has a place."""
+    """Run a task with the planned algorithm, else with the next slower one whose workspace has a place."""
     order = by_speed(builder.instance.tasks[task])
     *others, last = order[order.index(algorithm) :]
     for choice in others:
@@ -271,7 +272,7 @@ def _run(builder: ProgramBuilder, task: int, algorithm: int) -> None:
 
 
 def _prefetch_where_it_fits(builder: ProgramBuilder, waiting: list[int]) -> list[int]:
-    """Prefetch what has a place now; return what still waits."""
+    """Prefetch the blocks that have a place now; return those that still wait."""
     still = []
     for d in waiting:
         try:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def load_cp_sat(_: Limits) -> None:
-    """Import CP-SAT, for a method that solves with it: that takes half a second."""
+    """Import CP-SAT for a method that solves with it, which takes half a second."""
     from ortools.sat.python import cp_model  # noqa: F401
 
 
@@ -21,8 +21,8 @@ def solve_interruptibly(
 ) -> tuple[cp_model.CpSolverStatus, bool]:
     """Solve a model in another thread, and return its status and whether Ctrl-C ended the search.
 
-    CP-SAT's own handling of the signal is switched off: it can deadlock when the signal comes early, and
-    leaves a handler behind with which the next Ctrl-C ends the program.
+    CP-SAT's own signal handler is off. It can deadlock when the signal comes early, and it leaves a handler
+    behind with which the next Ctrl-C ends the program.
     """
     solver.parameters.catch_sigint_signal = False
     interrupted = False

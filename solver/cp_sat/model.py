@@ -1,6 +1,6 @@
 """CP-SAT: the joint problem in divisible memory as optional intervals, by constraint programming.
 
-Shares nothing with other exact methods but the instance, so that each can find the other's mistakes.
+The model shares only the instance with other exact methods, so that each can find the other's mistakes.
 """
 
 from __future__ import annotations
@@ -23,33 +23,35 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 _LOADING = 0.2
-"""Of the time that a model takes to build, what CP-SAT takes to load it, before it looks at the clock: less
-than that (0.15 on networks of 1,700 to 9,600 tasks)."""
+"""Upper bound on the time in which CP-SAT loads a model, as a share of the time to build it.
+
+CP-SAT looks at the clock only after loading. The share was at most 0.15 on networks of 1,700 to 9,600 tasks.
+"""
 
 _LONGEST = 2**30
-"""Units of time that all operations may take together."""
+"""Greatest number of units of time that all operations together may take."""
 
 _SAFE = 2**31
-"""OR-Tools 9.15 may call a wrong answer optimal where a coefficient is larger (google/or-tools #5293)."""
+"""Coefficient above which OR-Tools 9.15 may call a wrong answer optimal (google/or-tools #5293)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """What CP-SAT says about an instance in divisible memory.
+    """The answer of CP-SAT for an instance in divisible memory.
 
     Attributes
     ----------
     status
-        The solver's word: ``OPTIMAL``, ``FEASIBLE``, ``INFEASIBLE`` or ``UNKNOWN``.
+        The solver's status: ``OPTIMAL``, ``FEASIBLE``, ``INFEASIBLE`` or ``UNKNOWN``.
     lower_bound_ns
-        No schedule is shorter, in any memory model; None when there is no schedule.
+        A lower bound in nanoseconds in every memory model; None when there is no schedule.
     plan
-        The best plan found.
+        The best plan found; None without one.
     exact
-        Whether times and sizes were not rounded, so that an optimal plan is an optimal divisible schedule.
-        Otherwise it is one of a problem that asks for less, and its length is a bound only.
+        Whether no time and no size was rounded, so that an optimal plan is an optimal divisible schedule. If
+        not, the plan solves a relaxed problem, and its length is only a bound.
     interrupted
-        Whether Ctrl-C ended the search; otherwise it was done, or its time was over.
+        Whether Ctrl-C ended the search. If not, the search was done, or its time was over.
     """
 
     status: str
@@ -81,7 +83,7 @@ def _method(instance: Instance, limits: Limits) -> Answer:
 
 
 def _why(found: Relaxation) -> str:
-    """Why the search ended: what it proved, or what stopped it."""
+    """Return why the search ended: the proof that it found, or the limit that it reached."""
     if found.status == "INFEASIBLE":
         return "infeasible in divisible memory"  # a problem that asks for less has no schedule, either
     if found.status == "OPTIMAL":
@@ -93,20 +95,21 @@ def solve_divisible(instance: Instance, limits: Limits) -> Relaxation:
     """Solve an instance in divisible memory: algorithms, evictions and the times of all operations.
 
     One worker with a given seed and no time limit is deterministic. An interrupt (Ctrl-C) ends the search
-    and keeps the best plan. The time limit is for all of it: building the model, trying the warm start and
-    the search.
+    with the best plan so far. The time limit covers building the model, trying the warm start, and the
+    search.
 
     Parameters
     ----------
     instance
-        Without recomputable tasks.
+        An instance without recomputable tasks.
     limits
         The warm start may be any schedule of the instance that moves nothing inside the device.
 
     Raises
     ------
     Refusal
-        For recomputable tasks; where the time is over before the model is built; or when CP-SAT refuses it.
+        When there are recomputable tasks, when the time is over before the model is built, or when CP-SAT
+        refuses the model.
     """
     if any(task.recomputable for task in instance.tasks):
         raise Refusal("cp-sat: recomputation is not modelled yet")
@@ -132,7 +135,7 @@ def solve_divisible(instance: Instance, limits: Limits) -> Relaxation:
 
 
 def _solver(limits: Limits, seconds: float) -> cp_model.CpSolver:
-    """Return a solver for so many seconds at most; infinite: without a limit."""
+    """Return a solver with a time limit in seconds; infinity means no limit."""
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
@@ -144,21 +147,21 @@ def _solver(limits: Limits, seconds: float) -> cp_model.CpSolver:
 
 
 class _Model:
-    """The model: one method a family of rules, each with the number that it has in docs/cp-sat.md.
+    """The model: one method for each family of rules, with the family's number in docs/cp-sat.md.
 
-    `rows` has by family which of the constraints are its own.
+    `rows` maps each family to its constraints.
 
-    Times are in units of `clock`, sizes in `unit` bytes, both rounded down and the pool with them: floors add
-    up to no more than the floor of the sum, so that every schedule satisfies the model (docs/cp-sat.md has
-    the proof). Where nothing had to be rounded, `is_exact`, the model's optimum is that of divisible memory.
-    Memory is taken by
+    Times are in units of `clock`, and sizes in `unit` bytes. Both are rounded down, and so is the pool. The
+    sum of floors is at most the floor of the sum, so that every schedule satisfies the model (docs/cp-sat.md
+    has the proof). If nothing is rounded (`is_exact`), the model's optimum is that of divisible memory.
+    Memory is used by
 
     - a workspace, while its task runs;
     - a block that is kept from the start of one use to the start of the next;
     - a block that leaves: from the start of a use until that use and its offload have ended;
     - a block that returns: from the start of its prefetch to the start of its use.
 
-    None of these takes no time, since every operation takes at least one unit.
+    Each of these takes some time, since every operation takes at least one unit.
     """
 
     def __init__(self, instance: Instance, deadline: float = math.inf) -> None:
@@ -212,12 +215,12 @@ class _Model:
     # --- variables --------------------------------------------------------------------------------
 
     def time(self, name: str) -> cp_model.IntVar:
-        """An instant; wherever one is made, the time limit is looked at."""
+        """Return a variable for an instant, after checking the time limit."""
         self.require_time()
         return self.cp.new_int_var(0, self.horizon, name)
 
     def require_time(self, seconds: float = 0.0) -> None:
-        """Give up where less time than that is left, and nothing has been searched yet."""
+        """Refuse if less than `seconds` is left, because nothing has been searched yet."""
         if time.monotonic() + seconds > self.deadline:
             raise Refusal("time limit: it was over before the model of cp-sat was built and loaded")
 
@@ -229,7 +232,7 @@ class _Model:
         when: cp_model.LiteralT,
         size: int,
     ) -> None:
-        """(3): Memory is taken from a start to a later end if the literal holds."""
+        """(3): Memory is in use from a start to a later end if the literal holds."""
         self.require_time()
         length = self.cp.new_int_var(1, self.horizon + 1, f"length of {name}")
         self.stays.append((self.cp.new_optional_interval_var(start, length, end, when, name), size))
@@ -237,7 +240,7 @@ class _Model:
     def copy(self, name: str, engine: str, nanoseconds: int) -> tuple[cp_model.IntVar, cp_model.IntVar, int]:
         """(2): A copy that happens ends before the end of all.
 
-        Return whether it happens on an engine, when it starts and how long it takes.
+        Returns whether the copy happens, when it starts, and how long it takes.
         """
         happens, start = self.cp.new_bool_var(name), self.time(f"start of {name}")
         length = self.clock.duration(nanoseconds)
@@ -287,7 +290,7 @@ class _Model:
                 self.cp.add_bool_or([False if last is None else last[0]])
 
     def blocks_leave_and_return_between_uses(self) -> None:
-        """(5): In each gap, a block is kept, or goes once the host has it and comes back before its use."""
+        """(5): In a gap, a block is kept, or leaves once the host has it and comes back before its use."""
         for gap in self.gaps:
             block = self.instance.blocks[gap.block]
             name = f"gap of block {gap.block} before task {gap.until}"
@@ -322,7 +325,7 @@ class _Model:
             self.stay(f"departure in {name}", since, away, evicted, size)
 
     def an_offload_serves_an_eviction_or_the_end(self) -> None:
-        """(6): What is offloaded is evicted in a gap of that version, unless it must end on the host."""
+        """(6): An offloaded version is evicted in one of its gaps, unless it must end on the host."""
         served: dict[tuple[int, int], list[cp_model.IntVar]] = defaultdict(list)
         for gap, (evicted, _) in self.evicted.items():
             served[gap.block, gap.version].append(evicted)
@@ -332,7 +335,7 @@ class _Model:
                 self.cp.add_bool_or([*served[d, version], ~happens])
 
     def blocks_go_after_their_last_use(self) -> None:
-        """(7): A block that need not end on the device goes after its last use and its last offload."""
+        """(7): A block that need not end on the device leaves after its last use and last offload."""
         for d, (block, uses) in enumerate(zip(self.instance.blocks, self.instance.uses, strict=True)):
             if not uses or block.finally_ == "device":
                 continue
@@ -350,12 +353,12 @@ class _Model:
             self.cp.add_no_overlap(intervals)
 
     def memory_is_limited(self) -> None:
-        """(9): At every instant, what stays in memory fits the pool."""
+        """(9): At every instant, the data in memory fits the pool."""
         intervals = [interval for interval, _ in self.stays]
         self.cp.add_cumulative(intervals, [size for _, size in self.stays], self.capacity)
 
     def memory_is_limited_while_a_task_runs(self) -> None:
-        """(10): What is kept across a task fits beside it: implied, but linear in the decisions."""
+        """(10): Blocks kept across a task fit beside it; this is implied, but linear in the decisions."""
         from ortools.sat.python import cp_model
 
         begins: dict[int, list[Gap]] = defaultdict(list)
@@ -387,7 +390,7 @@ class _Model:
     # --- plans ------------------------------------------------------------------------------------
 
     def plan(self, solver: cp_model.CpSolver) -> Plan:
-        """The solver's decisions."""
+        """Return the solver's decisions."""
         blocks, length = self.instance.blocks, self.clock.duration
         offloads, prefetches = {}, {}
         for (d, version), (happens, start) in self.offloaded.items():
@@ -414,8 +417,8 @@ class _Model:
     def hint(self, plan: Plan | None, limits: Limits) -> bool:
         """Start from a plan: fix its decisions, let the solver work out the rest, and hint all of it.
 
-        CP-SAT keeps a hint only if it is complete and satisfies every rule. This takes half of the time that
-        is left at most, and is left out where that is too little. Returns whether it was interrupted.
+        CP-SAT keeps a hint only if the hint is complete and satisfies every rule. This step takes at most
+        half of the remaining time, and is left out if that is too little. Returns whether it was interrupted.
         """
         from ortools.sat.python import cp_model
 
@@ -442,13 +445,13 @@ class _Model:
         return interrupted
 
     def bound_ns(self, solver: cp_model.CpSolver) -> int:
-        """The solver's bound in nanoseconds: whole ticks, of which a double holds every one exactly."""
+        """Return the solver's bound in nanoseconds: whole ticks, each of which a double holds exactly."""
         ticks = solver.best_objective_bound
         return self.clock.tick * max(math.ceil(ticks - 1e-6), 0) if math.isfinite(ticks) else 0
 
 
 def _clock(instance: Instance, gaps: tuple[Gap, ...]) -> Clock:
-    """The finest clock for which the horizon stays far below what CP-SAT can hold."""
+    """Return the finest clock for which the horizon is far below the largest number of CP-SAT."""
     runs, copies = _durations(instance, gaps)
     tick = exact = math.gcd(*chain.from_iterable(runs), *copies) or 1
     while True:
@@ -460,12 +463,12 @@ def _clock(instance: Instance, gaps: tuple[Gap, ...]) -> Clock:
 
 
 def _horizon(runs: list[list[int]], copies: list[int], clock: Clock) -> int:
-    """All that can be done, one after the other: no plan without needless waits is longer."""
+    """Return the time of all possible operations in a row: no plan without needless waits is longer."""
     return sum(max(map(clock.duration, times)) for times in runs) + sum(map(clock.duration, copies))
 
 
 def _durations(instance: Instance, gaps: tuple[Gap, ...]) -> tuple[list[list[int]], list[int]]:
-    """Per task the durations of its algorithms, and the durations of all possible copies."""
+    """Return, per task, the durations of its algorithms, and the durations of all possible copies."""
     runs = [[algorithm.duration_ns for algorithm in task.algorithms] for task in instance.tasks]
     copies = [instance.blocks[gap.block].prefetch_ns or 0 for gap in gaps]
     for block, writers in zip(instance.blocks, instance.writers, strict=True):

@@ -1,9 +1,9 @@
-"""Exhaustive search over all schedules of a tiny instance: the yardstick of every other method.
+"""Exhaustive search over all schedules of a tiny instance, with which every other method is compared.
 
-The state of the machine is searched in order of time (A*, with the compute time still to come as the bound).
+States of the machine are searched in the order of time (A*, with the remaining compute time as the bound).
 A left-shifted program starts each operation at time 0 or when another one ends, so it is enough to decide
-at those instants. Contiguous places are multiples of the greatest common divisor of all sizes: pushing every
-residence down as far as it goes leads there without changing a time.
+at those instants. Contiguous places are multiples of the greatest common divisor of all sizes: moving every
+residence to the lowest address that is free for it leads to such places, and changes no time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,13 @@ from ...instances.units import ceil_to
 from ...validate.schedule import MemoryModel, Schedule, unit_bytes
 
 _MOST_PLACES = 64
+"""Greatest number of places of the pool for which the search is tried."""
+
 _MOST_TASKS = 200
+"""Greatest number of tasks for which the search is tried."""
+
 _ABSENT = -1
+"""Offset of a block that is not on the device."""
 
 
 @register("brute-force", "exhaustive search, for tiny instances", "this project", shown="named")
@@ -57,14 +62,14 @@ def brute_force(
     deadline
         Value of `time.monotonic` at which to give up.
     most_states
-        After how many states to give up, whatever the machine.
+        Number of states after which to give up, which does not depend on the computer's speed.
 
     Raises
     ------
     Refusal
         When the pool has too many possible places for an exhaustive search, or there are too many tasks.
     TimeoutError
-        When the deadline has passed, or so many states were not enough.
+        When the deadline has passed, or the search needs more states.
     """
     if len(instance.tasks) > _MOST_TASKS:
         raise Refusal(f"brute force: {len(instance.tasks)} tasks are too many for an exhaustive search")
@@ -101,7 +106,7 @@ def brute_force(
 
 
 class _Busy(NamedTuple):
-    """What a stream is doing: the task or block, the algorithm, the time left, where a workspace lies."""
+    """The current work of a stream: task or block, algorithm, time left, and the workspace's place."""
 
     kind: str
     item: int
@@ -114,10 +119,10 @@ class _Busy(NamedTuple):
 class _State(NamedTuple):
     """The machine at one instant.
 
-    `places` holds each block's offset or -1; `host` the blocks with a valid host copy; `turn` how far the
-    decisions of this instant have come (evictions, then compute, then the copy streams); `owing` that a block
-    was evicted at this instant and nothing has been placed since: evicting any earlier than for the sake of a
-    placement gains nothing.
+    `places` holds each block's offset or -1; `host` the blocks with a valid host copy; `turn` the next
+    decision of this instant (evictions, then compute, then the copy streams); `owing` that a block was
+    evicted at this instant and nothing has been placed since. An eviction is useful only at the time of the
+    placement that needs it.
     """
 
     following: int
@@ -129,7 +134,7 @@ class _State(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A decision: start something on a stream, evict a block, or let time pass."""
+    """A decision: start an operation on a stream, evict a block, or let time pass."""
 
     kind: str
     item: int = 0
@@ -140,7 +145,7 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """Aligned sizes and versions that the machine looks up again and again."""
+    """Aligned sizes and versions, which the machine looks up often."""
 
     sizes: tuple[int, ...]
     workspaces: tuple[tuple[int, ...], ...]
@@ -148,7 +153,7 @@ class _Needs:
 
 
 class _Machine:
-    """All that may happen next, at an instant."""
+    """The machine, which gives all steps that are possible at an instant."""
 
     def __init__(self, instance: Instance, memory: MemoryModel) -> None:
         self.instance = instance
@@ -198,7 +203,7 @@ class _Machine:
     # --- states -----------------------------------------------------------------------------------
 
     def initial_states(self) -> Iterator[_State]:
-        """Every choice of which initial blocks are on the device, and where."""
+        """Yield every choice of the initial blocks on the device, and of their places."""
         blocks = self.instance.blocks
         host = sum(1 << d for d, block in enumerate(blocks) if block.initially != "absent")
         empty = _State(0, (None,) * (2 if self.single else 3), (_ABSENT,) * len(blocks), host, 0)
@@ -213,7 +218,7 @@ class _Machine:
         yield from states
 
     def is_done(self, state: _State) -> bool:
-        """Whether every task has run, every stream is idle and every block is where it must end."""
+        """Return whether every task has run, every stream is idle and every block is where it must end."""
         if state.following < len(self.instance.tasks) or any(state.streams):
             return False
         for d, block in enumerate(self.instance.blocks):
@@ -224,10 +229,10 @@ class _Machine:
         return True
 
     def time_left(self, state: _State) -> int:
-        """A lower bound on the time until the state is done.
+        """Return a lower bound on the time until the state is done.
 
-        The tasks to come follow the one that runs; and a block that is absent and needed is prefetched before
-        the task that needs it, after all that are needed earlier.
+        The remaining tasks follow the one that runs. An absent block that is needed is prefetched before the
+        task that needs it, and after all blocks that are needed earlier.
         """
         compute, *copies = [busy.left if busy else 0 for busy in state.streams]
         left = max(compute + self.tail[state.following], *copies)
@@ -245,7 +250,7 @@ class _Machine:
     # --- decisions --------------------------------------------------------------------------------
 
     def steps(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
-        """Decisions at a state, with the states they lead to and the time that passes."""
+        """Yield the decisions at a state, with the states they lead to and the time that passes."""
         if state.turn == 0:
             yield from self._evictions(state)
         if state.turn <= 1 and state.streams[0] is None:
@@ -343,7 +348,7 @@ class _Machine:
                 )
 
     def _passing(self, state: _State) -> tuple[_Step, _State, int]:
-        """Let time pass until the next operation ends; one that ends with it counts as ended too."""
+        """Let time pass until the next operation ends; one that ends at the same time ends as well."""
         elapsed = min(busy.left for busy in state.streams if busy)
         streams: list[_Busy | None] = []
         host = state.host
@@ -358,7 +363,7 @@ class _Machine:
         return _Step("wait"), self._without_dead(later), elapsed
 
     def _without_dead(self, state: _State) -> _State:
-        """Release the blocks that nobody needs any more; with recomputation that is a decision."""
+        """Release blocks that are not needed any more; with recomputation, this is a decision instead."""
         if self.recomputes:
             return state
         places = tuple(
@@ -376,7 +381,7 @@ class _Machine:
         return any(busy is not None and d in self._touched(busy) for busy in state.streams)
 
     def _arriving(self, state: _State, d: int) -> bool:
-        """Whether a copy is bringing the block just now."""
+        """Return whether a copy is bringing the block at this instant."""
         return any(busy and busy.kind in ("prefetch", "move") and busy.item == d for busy in state.streams)
 
     def _offloading(self, state: _State, d: int) -> bool:
@@ -390,7 +395,7 @@ class _Machine:
         return d in task.outputs or d in task.updates
 
     def _may_go(self, state: _State, d: int) -> bool:
-        """Whether a block's place may be given up: it can come back, or nobody needs it any more."""
+        """Return whether a block may be evicted: it can come back, or it is not needed any more."""
         if state.host >> d & 1:
             return True
         if self.needs.versions[state.following][d] <= 1 and any(
@@ -406,7 +411,7 @@ class _Machine:
         return finally_ == "anywhere" or bool(state.host >> d & 1)
 
     def _is_wanted(self, state: _State, d: int) -> bool:
-        """Whether a block has a use to come: by a task, perhaps one that runs again, or at the end."""
+        """Return whether a block will be used: by a task, perhaps one that runs again, or at the end."""
         uses = self.instance.uses[d]
         if (uses and uses[-1] >= state.following) or self.instance.blocks[d].finally_ == "device":
             return True
@@ -447,7 +452,7 @@ class _Machine:
         return taken
 
     def _rooms(self, state: _State, size: int, exact: int) -> list[int]:
-        """Places for a size beside all that is there: offsets, or just 0 where only capacity counts."""
+        """Yield places for a size beside the present blocks: offsets, or just 0 if only capacity counts."""
         taken = self._taken(state)
         if self.memory != "contiguous":
             return [0] if sum(amount for _, amount in taken) + size <= self.pool else []
@@ -461,7 +466,7 @@ class _Machine:
     def _placements(
         self, state: _State, blocks: list[int], scratch: int, exact: int
     ) -> Iterator[tuple[_State, int]]:
-        """Every way to place a run's outputs and its workspace."""
+        """Yield every way to place a run's outputs and its workspace."""
         if blocks:
             for place in self._rooms(state, self.needs.sizes[blocks[0]], self.exact[blocks[0]]):
                 placed = state._replace(places=_put(state.places, blocks[0], place))
@@ -475,7 +480,7 @@ class _Machine:
     # --- the program ------------------------------------------------------------------------------
 
     def program(self, path: list[tuple[_State, _Step | None]]) -> Schedule:
-        """Issue the decisions of a path in order."""
+        """Return the program of a path's decisions, in order."""
         explicit = self.memory == "contiguous"
         start = {
             d: place if explicit else None for d, place in enumerate(path[0][0].places) if place != _ABSENT
@@ -509,7 +514,7 @@ def _put(places: tuple[int, ...], d: int, place: int) -> tuple[int, ...]:
 def _path(
     parents: dict[_State, tuple[_State, _Step] | None], state: _State
 ) -> list[tuple[_State, _Step | None]]:
-    """The states from the start to `state`, each with the step that led to it."""
+    """Return the states from the start to `state`, each with the step that led to it."""
     path: list[tuple[_State, _Step | None]] = []
     here: _State | None = state
     while here is not None:

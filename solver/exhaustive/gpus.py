@@ -1,8 +1,8 @@
-"""Exhaustive search over what several GPUs could do together, for tiny instances: the yardstick of the rest.
+"""Exhaustive search over the joint schedules of several GPUs, for tiny instances, to judge other methods.
 
-Every GPU may do something else at every instant at which an operation ends, and anybody may wait. Memory is
-divisible, a relaxation: what is found is no longer than any schedule, and no shorter than any bound. With one
-GPU it finds what `brute_force` finds in divisible memory.
+Every GPU may start something at every instant at which an operation ends, and each of them may wait. Memory
+is divisible, which is a relaxation: the optimum is no longer than any schedule, and no shorter than any
+bound. With one GPU, the optimum is that of `brute_force` in divisible memory.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ...validate.schedule import Kind, Operation, Stream
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """The shortest time, and a program that takes it: operations without places, for simulation."""
+    """The shortest time in nanoseconds, and its program: operations without places, for simulation."""
 
     makespan_ns: int
     operations: tuple[Operation, ...]
 
 
 class _Busy(NamedTuple):
-    """What a stream is doing: a task, block or gradient, an algorithm, and nanoseconds or bytes left."""
+    """The current work of a stream: task, block or gradient, algorithm, and nanoseconds or bytes left."""
 
     kind: Kind
     item: int
@@ -41,9 +41,10 @@ class _Busy(NamedTuple):
 
 
 class _Gpu(NamedTuple):
-    """One GPU at an instant; sets are bits, `added` of its gradients on the host, by the host's cores.
+    """One GPU at an instant; sets are bit masks.
 
-    `streams` are compute, the copy engines, and the host's cores where they add one of its gradients.
+    `streams` are compute, the copy engines, and the host's cores, which add one of its gradients; `added` are
+    its gradients that the host's cores have added on the host.
     """
 
     following: int
@@ -56,32 +57,33 @@ class _Gpu(NamedTuple):
 
 
 class _State(NamedTuple):
-    """All GPUs at an instant, and whose decision is next: GPU and stream in turn, then time passes."""
+    """All GPUs at an instant, and the next decision: GPU and stream in turn, then time passes."""
 
     gpus: tuple[_Gpu, ...]
     turn: int
 
 
 _Step = tuple[int, int, _Busy]
-"""GPU, stream, and what it starts."""
+"""GPU, stream, and the work that starts there."""
 
 
 def cluster_brute_force(instance: Instance, *, most_states: float = math.inf) -> Optimum | None:
-    """Return the shortest that all GPUs can do, or None where they cannot.
+    """Return the shortest joint schedule of all GPUs in divisible memory, or None if there is none.
 
     Parameters
     ----------
     instance
-        Of a few tasks and blocks, on very few GPUs of one node, with gradients added up on the host.
+        An instance of a few tasks and blocks, on very few GPUs of one node, with gradients added up on the
+        host.
     most_states
-        After how many states to give up.
+        Number of states after which to give up.
 
     Raises
     ------
     PebblerError
         For several nodes, NVLink, or tasks that may run again.
     TimeoutError
-        When so many states were not enough.
+        When the search needs more states.
     """
     machine = _Machine(instance)
     order = itertools.count()
@@ -114,7 +116,7 @@ def cluster_brute_force(instance: Instance, *, most_states: float = math.inf) ->
 def _path(
     parents: dict[_State, tuple[_State, _Step | None, int]], state: _State
 ) -> list[tuple[_Step | None, int, _State]]:
-    """The steps to a state, each with the time that passes and the state after it."""
+    """Return the steps to a state, each with the time that passes and the state after it."""
     path = []
     while state in parents:
         before, step, elapsed = parents[state]
@@ -124,7 +126,7 @@ def _path(
 
 
 class _Machine:
-    """All that may happen next."""
+    """The GPUs and their bus, which give all steps that are possible."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
@@ -145,7 +147,7 @@ class _Machine:
     # --- states -----------------------------------------------------------------------------------
 
     def initial_states(self) -> Iterator[_State]:
-        """Every choice of initial blocks on the devices; by symmetry, of two GPUs the lesser comes first."""
+        """Yield every choice of the initial blocks on the devices; of symmetric choices, only one."""
         blocks = self.instance.blocks
         host = sum(1 << d for d, block in enumerate(blocks) if block.initially != "absent")
         there = [d for d, block in enumerate(blocks) if block.initially == "device"]
@@ -156,7 +158,7 @@ class _Machine:
             yield _State(gpus, 0)
 
     def _largest(self, blocks: Sequence[int]) -> list[tuple[int, ...]]:
-        """Sets of blocks that fit the pool and to which none can be added: giving up later costs nothing."""
+        """Return the maximal sets of blocks that fit the pool: evicting blocks later costs nothing."""
         found: list[tuple[int, ...]] = []
         for count in range(len(blocks), -1, -1):
             for kept in itertools.combinations(blocks, count):
@@ -166,7 +168,7 @@ class _Machine:
         return found
 
     def is_done(self, state: _State) -> bool:
-        """Whether every GPU has run everything, and everything is where it must be."""
+        """Return whether every GPU has run all tasks, and all data is where it must be."""
         return all(
             gpu.following == len(self.instance.tasks)
             and not any(gpu.streams)
@@ -180,7 +182,7 @@ class _Machine:
         )
 
     def time_left(self, state: _State) -> int:
-        """A time that is left at least: of the tasks, of prefetches, of each gradient's way, of the cores."""
+        """Return a lower bound on the remaining time, from tasks, prefetches, gradients and host cores."""
         left = adding = 0
         for gpu in state.gpus:
             compute, adds = gpu.streams[0], gpu.streams[self.cpu]
@@ -213,7 +215,7 @@ class _Machine:
         return left
 
     def _copying(self, gpu: _Gpu, stream: int) -> int:
-        """How long a stream is busy with its copy at least."""
+        """Return the least time for which a stream is busy with its copy."""
         busy = gpu.streams[stream]
         link = None if busy is None else self._link(busy)
         return 0 if busy is None or link is None else math.ceil(busy.left / link)
@@ -223,7 +225,7 @@ class _Machine:
         return busy is not None and busy.kind == kind and busy.item == item
 
     def _missing(self, gpu: _Gpu) -> Iterator[tuple[int, int]]:
-        """Blocks that have to be prefetched: before which task, and how long that takes at least."""
+        """Return the blocks to prefetch: the task before which each is needed, and its least time."""
         for d, block in enumerate(self.instance.blocks):
             if gpu.host >> d & 1 and not gpu.resident >> d & 1 and block.prefetch_ns:
                 use = next((k for k in self.instance.uses[d] if k >= gpu.following), None)
@@ -233,7 +235,7 @@ class _Machine:
     # --- decisions --------------------------------------------------------------------------------
 
     def steps(self, state: _State) -> Iterator[tuple[_Step | None, _State, int]]:
-        """Decisions of whose turn it is, with the states they lead to and the time that passes."""
+        """Yield the next decisions, with the states they lead to and the time that passes."""
         per_gpu = self.cpu
         if state.turn == per_gpu * len(state.gpus):
             yield from self._adds(state)
@@ -299,7 +301,7 @@ class _Machine:
                 yield self._copy("return", g), gpu._replace(returned=gpu.returned | 1 << g)
 
     def _adds(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
-        """Let the host's cores, if they are idle, add a gradient that has arrived."""
+        """Yield the states in which idle host cores start to add a gradient that has arrived."""
         if any(gpu.streams[self.cpu] for gpu in state.gpus):
             return
         for i, gpu in enumerate(state.gpus):
@@ -312,14 +314,14 @@ class _Machine:
                     yield (i, self.cpu, busy), state._replace(gpus=gpus), 0
 
     def _is_wanted(self, gpu: _Gpu, d: int) -> bool:
-        """Whether a block has a use to come."""
+        """Return whether a block will be used."""
         is_used = any(k >= gpu.following for k in self.instance.uses[d])
         return is_used or self.instance.blocks[d].finally_ == "device"
 
     # --- memory -----------------------------------------------------------------------------------
 
     def _rooms(self, gpu: _Gpu, taken: int, kept: int, scratch: int) -> Iterator[int]:
-        """Ways to make room for what is taken and a workspace, by giving up as few blocks as that needs."""
+        """Yield ways to make room for new data and a workspace by evicting as few blocks as needed."""
         run = gpu.streams[0]
         if run is not None:
             kept |= _bits(self.instance.tasks[run.item].blocks)
@@ -347,7 +349,7 @@ class _Machine:
         return 1 << busy.item if busy is not None and busy.kind == "offload" else 0
 
     def _without_dead(self, gpu: _Gpu) -> _Gpu:
-        """Give up blocks that nobody needs any more."""
+        """Release blocks that are not needed any more."""
         run = gpu.streams[0]
         done = gpu.following - (run is not None)
         resident = gpu.resident
@@ -362,7 +364,7 @@ class _Machine:
     # --- time -------------------------------------------------------------------------------------
 
     def _alone(self, kind: Kind, item: int) -> tuple[int, int]:
-        """Bytes of a copy, and its time with the bus to itself."""
+        """Return the bytes of a copy, and its time with the bus to itself."""
         if kind in ("send", "return"):
             gradient = self.gradients[item]
             return gradient.bytes, gradient.offload_ns if kind == "send" else gradient.prefetch_ns
@@ -370,16 +372,16 @@ class _Machine:
         return block.bytes, (block.offload_ns if kind == "offload" else block.prefetch_ns) or 0
 
     def _copy(self, kind: Kind, item: int) -> _Busy:
-        """Start a copy, with what it puts on the bus."""
+        """Start a copy, with its load on the bus."""
         return _Busy(kind, item, 0, self.cluster.load(*self._alone(kind, item)))
 
     def _link(self, busy: _Busy) -> Fraction | None:
-        """Bytes that a copy's link takes in a nanosecond; None where it takes no time."""
+        """Return the bytes per nanosecond of a copy's link; None if the copy takes no time."""
         size, time = self._alone(busy.kind, busy.item)
         return self.cluster.load(size, time) / time if time else None
 
     def _passing(self, state: _State) -> tuple[None, _State, int]:
-        """Let time pass until something ends."""
+        """Let time pass until an operation ends."""
         speed: dict[tuple[int, int], Fraction | None] = {}
         for stream in {self.out, self.back}:
             copies = [(i, gpu.streams[stream]) for i, gpu in enumerate(state.gpus) if gpu.streams[stream]]
@@ -422,7 +424,7 @@ class _Machine:
     # --- the program ------------------------------------------------------------------------------
 
     def operations(self, path: Sequence[tuple[_Step | None, int, _State]]) -> tuple[Operation, ...]:
-        """Write the decisions down as operations that wait for all that had ended when they started."""
+        """Return the decisions as operations that wait for all that had ended when they started."""
         made: list[Operation] = []
         running: dict[tuple[int, int], int] = {}
         ended: dict[tuple[int, int], int] = {}

@@ -1,9 +1,9 @@
-"""Which tasks are checkpoints of the next model: where memory is tight, and where the last solution fails.
+"""The choice of checkpoints for the next model: tasks where memory is tight or the last solution fails.
 
-FLOW sees neither memory between checkpoints nor when in an interval a block is written or needed. So its
-solution can be impossible there in two ways: a task finds more in memory than fits, or bytes go out before
-they are written or come back after they are used. Checkpoints at such tasks raise the bound; those at which
-nothing has a price do not.
+FLOW sees neither memory between checkpoints nor when a block is written or needed inside an interval. So its
+solution can be impossible there in two ways. A task may have more data in memory than fits. Bytes may leave
+before they are written, or come back after they are used. Checkpoints at such tasks raise the bound.
+Checkpoints without a price do not.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ..linear.model import LinearResult
 from .model import FlowModel
 
 _PRICE = 1e-7
-"""Dual values under it are none: those of FLOW are of the order of one."""
+"""Dual value below which a checkpoint has no price; dual values of FLOW are of the order of one."""
 
 
 class Checkpoints:
-    """Chooses the checkpoints of a sequence of models of an instance.
+    """The choice of checkpoints for a sequence of models of an instance.
 
     Parameters
     ----------
     instance
-        Without recomputable tasks, if models are to be learned from.
+        The instance; it has no recomputable tasks if `learn` is called.
     hot
-        Share of the first checkpoints that are where memory is tight.
+        Share of the first checkpoints that are at tasks where memory is tight.
     """
 
     def __init__(self, instance: Instance, hot: float = 0.5) -> None:
@@ -49,15 +49,15 @@ class Checkpoints:
     def choose(self, count: int) -> list[int]:
         """Choose the checkpoints of the next model.
 
-        Those of the first are where memory is tight. Then first come those of the last model that have a
-        price, the dearest first; then tasks at which its solution fails, and checkpoints without a price.
-        Tasks before which a schedule stalls are none of these unless they have a price: other tasks made way
-        for them, and models of hundreds of tasks proved less.
+        The first checkpoints are at tasks where memory is tight. Later, checkpoints of the last model with a
+        price come first, those with the highest price before the others. Tasks at which its solution fails
+        follow, and then checkpoints without a price. Tasks before which a schedule stalls are not added for
+        that reason: they replaced other tasks, and models of hundreds of tasks proved less.
 
         Parameters
         ----------
         count
-            How many.
+            Number of checkpoints.
         """
         total = len(self._instance.tasks)
         if count >= total:
@@ -68,7 +68,7 @@ class Checkpoints:
         return sorted(islice(ranked, count))
 
     def learn(self, model: FlowModel, result: LinearResult) -> None:
-        """Take note of the prices of checkpoints, and of where else the solution fails."""
+        """Store the prices of checkpoints, and the other tasks at which the solution fails."""
         if result.values is None:
             return
         if not self._courses:
@@ -92,7 +92,7 @@ class Checkpoints:
         self._failing = list(dict.fromkeys(k for k in ranked if k is not None))
 
     def _look(self) -> None:
-        """Look at the instance once: what is in memory where nothing leaves, and the ends of stays."""
+        """Compute once which data is in memory when nothing leaves, and the ends of stays."""
         instance = self._instance
         change = np.zeros(len(instance.tasks) + 1)
         for d, after, until in stays_of(instance):
@@ -109,9 +109,9 @@ class Checkpoints:
         self._resting = np.cumsum(change[:-1]) + scratch + touched - instance.pool_bytes
 
     def _overfull(self, model: FlowModel, values: NDArray[np.float64], spots: NDArray[np.int64]) -> list[int]:
-        """The fullest task of each stretch between checkpoints that holds more than fits, the worst first.
+        """Return the fullest task of each stretch between checkpoints that holds too much, worst first.
 
-        What is absent at both ends of a stretch is absent during it.
+        Data that is absent at both ends of a stretch is taken to be absent during it.
         """
         relief = np.zeros(len(spots) + 1)
         for names, columns in model.gaps.items():
@@ -134,7 +134,10 @@ class Checkpoints:
     def _hasty(
         self, model: FlowModel, values: NDArray[np.float64], prices: Sequence[NDArray[np.float64]]
     ) -> list[int]:
-        """Tasks that write what goes out before them, or use what comes back after, the dearest first."""
+        """Return the tasks that write data that left before, or use data that comes back later.
+
+        The tasks whose violations cost most come first.
+        """
         spots = model.checkpoints
         known = set(spots)
         cost: dict[int, float] = defaultdict(float)
@@ -153,7 +156,7 @@ class Checkpoints:
 
 
 class _Course(NamedTuple):
-    """Of a gap: the bytes of its block, the task that writes it before, the next use, and times of copies."""
+    """A gap's block in bytes, the task that writes it before, the next use, and the times of its copies."""
 
     bytes: int
     writer: int | None
@@ -165,14 +168,14 @@ class _Course(NamedTuple):
 def hot_checkpoints(instance: Instance, count: int, share: float = 0.5) -> list[int]:
     """Choose positions at which memory is accounted for.
 
-    A share of them, the hot ones, are where footprint and live bytes press hardest on the pool, adjacent ones
-    included; the others are spread evenly over time and position, each the tightest of its stretch.
+    A share of them, the hot ones, are where footprint and live bytes exceed the pool most, and may be
+    adjacent. The others are spread evenly over time and position; each is the tightest of its stretch.
     """
     return sorted(_by_heat(instance, count, share))
 
 
 def _by_heat(instance: Instance, count: int, share: float) -> list[int]:
-    """The same, those first that matter most."""
+    """Return the same positions, the most important first."""
     total = len(instance.tasks)
     if count >= total:
         return list(range(total))

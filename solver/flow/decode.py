@@ -1,4 +1,4 @@
-"""From a solution of FLOW to what a search sets off from: what leaves, in which orders, and algorithms."""
+"""Conversion of a solution of FLOW to a guide for a search: evictions, orders of copies, and algorithms."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .families import GapColumns
 from .model import FlowModel
 
 _LEAST = 0.05
-"""Share of a block from which on it leaves where evictions are not whole."""
+"""Smallest share of a block whose absence counts as an eviction, where evictions need not be whole."""
 
 
 class _Eviction(NamedTuple):
-    """A gap that is evicted, with the instants at which its block begins to return, is back, and is out."""
+    """An evicted gap, with the instants at which its block begins to return, is back, and is out."""
 
     gap: Gap
     begins_at: int
@@ -27,10 +27,11 @@ class _Eviction(NamedTuple):
 
 
 def guide_of(instance: Instance, model: FlowModel, values: NDArray[np.float64]) -> Guide:
-    """Decode a solution; tentatively, if not even the choice of algorithms is whole.
+    """Return the guide of a solution; it is tentative if not even the choice of algorithms is whole.
 
-    Where columns stand for the gaps of several blocks, such as the parts of a tensor, so many of these leave
-    as make up the bytes that are absent, the last ones first; the last to leave is the first to come back.
+    A column may stand for the gaps of several blocks, such as the parts of a tensor. Then so many of the
+    blocks leave as make up the absent bytes, the last ones first. The block that leaves last comes back
+    first.
     """
     evictions = [
         eviction
@@ -76,10 +77,10 @@ def _evictions(
 
 
 def _first(true: NDArray[np.bool_]) -> int:
-    """Where it is true for the first time; at its end, if it never is."""
+    """Return the first index at which a condition is true; the end of the range if it never is."""
     return int(true.argmax()) if true.any() else len(true)
 
 
 def _last(true: NDArray[np.bool_]) -> int:
-    """Where it is true for the last time; before its beginning, if it never is."""
+    """Return the last index at which a condition is true; the index before the range if it never is."""
     return int(true.nonzero()[0].max(initial=-1))

@@ -1,8 +1,8 @@
-"""The constraints of FLOW: one function a family, which docs/flow.md has as a formula under the same number.
+"""The constraints of FLOW: one function for each family, with the number of its formula in docs/flow.md.
 
-A function that states a rule begins with its number. The rows of memory and of the engines are made first;
-`add_version` and `add_single_stay` then add the columns of each version, with the rows of its own and its
-terms in those.
+The docstring of such a function begins with the number. The rows of memory and of the engines are made first.
+Then `add_version` and `add_single_stay` add the columns of each version, with the version's rows and with its
+terms in those first rows.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from .unbroken import UnbrokenCopies
 from .versions import Stay, Version
 
 Columns = NDArray[np.int64]
+"""Indices of columns."""
+
 Rows = NDArray[np.int64]
+"""Indices of rows."""
 
 
 class Window(NamedTuple):
     """A stretch of tasks and the least time that it takes.
 
-    From the end of the task before `first`, or the start of the program, to the end of task `until - 1`; if
-    that is the last task, to the end of the program, with the copies that come after all tasks. In
-    nanoseconds. With `idle` it is of the last tasks, and only the time counts for which the engine of
-    prefetches is idle.
+    It begins at the end of the task before `first`, or at the start of the program. It ends with task `until
+    - 1`; if that is the last task, it ends with the program, after the copies that follow all tasks. The time
+    is in nanoseconds. With `idle`, the stretch has the last tasks, and only time counts in which the engine
+    of prefetches is idle.
     """
 
     first: int
@@ -39,9 +42,9 @@ class Window(NamedTuple):
 class GapColumns(NamedTuple):
     """Columns of a gap, in the order of instants.
 
-    From instant `first` on, `absent` says which share of it is absent, and `back` which has still to come
-    back; from `ready` on, `out` which share of its version is out. `soonest` is the share that goes out in
-    the first interval in which any of it can (None: nothing ever).
+    From instant `first` on, `absent` is the share of the block that is absent, and `back` the share that has
+    still to come back. From `ready` on, `out` is the share of its version that is out. `soonest` is the share
+    that goes out in the first interval in which any of it can; None means that none ever does.
     """
 
     first: int
@@ -53,10 +56,10 @@ class GapColumns(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What all versions share.
+    """The columns, rows and units that all versions share.
 
-    A unit of time is `ns` nanoseconds, one of size `size` bytes. `memory` has a row an instant, `out` and
-    `back` one an interval, the same rows for a single engine.
+    A unit of time is `ns` nanoseconds, and a unit of size is `size` bytes. `memory` has one row for each
+    instant. `out` and `back` have one row for each interval; with a single engine, they are the same rows.
     """
 
     builder: ModelBuilder
@@ -71,9 +74,9 @@ class Frame(NamedTuple):
 
 
 def lengths(builder: ModelBuilder, least: NDArray[np.float64], counted: ArrayLike) -> Columns:
-    """(1): The lengths of intervals, of which those that count are added up and minimised.
+    """(1): The objective is the sum of the lengths of the intervals that count.
 
-    An interval between checkpoints takes at least the least times of the tasks in it.
+    An interval between checkpoints takes at least the least times of its tasks.
     """
     return builder.columns(len(least), lower=least, cost=counted)
 
@@ -96,10 +99,10 @@ def memory(
     choices: Sequence[Columns],
     workspaces: Sequence[Sequence[float]],
 ) -> Rows:
-    """(4): At both instants of a checkpoint, its workspace fits the room beside what is present.
+    """(4): At both instants of a checkpoint, its workspace fits in the room beside the present data.
 
-    `room` is what is left, by instant, when everything is present; what is absent is added to it by
-    `_is_absent`. `choices` and `workspaces` are by checkpoint.
+    `room` is the room at each instant if everything is present; `_is_absent` adds the absent data to it.
+    `choices` and `workspaces` are by checkpoint.
     """
     rows = builder.rows(len(room), upper=room, family="memory")
     for i, (choice, sizes) in enumerate(zip(choices, workspaces, strict=True)):
@@ -109,22 +112,22 @@ def memory(
 
 
 def _is_absent(frame: Frame, version: Version, instants: NDArray[np.int64], absent: Columns) -> None:
-    """The terms of a gap in (4)."""
+    """Add the terms of a gap in (4)."""
     frame.builder.entries(frame.memory[instants], absent, -(version.bytes / frame.size))
 
 
 def engine_of_offloads(builder: ModelBuilder, delta: Columns, least: float) -> Rows:
-    """(5): What goes out in an interval takes no longer than the interval.
+    """(5): The offloads in an interval take no longer than the interval.
 
-    Versions add their terms. A `least` of zero makes it as long as the interval, for (25).
+    Versions add their terms. A `least` of zero makes both equal, for (25).
     """
     return _engine(builder, delta, least, family="out")
 
 
 def engine_of_prefetches(builder: ModelBuilder, delta: Columns, least: float) -> Rows:
-    """(6): What comes back in an interval takes no longer than the interval.
+    """(6): The prefetches in an interval take no longer than the interval.
 
-    Versions and `load_first` add their terms. A single engine has the rows of (5) for both directions.
+    Versions and `load_first` add their terms. With a single engine, the rows of (5) serve both directions.
     """
     return _engine(builder, delta, least, family="back")
 
@@ -136,7 +139,7 @@ def _engine(builder: ModelBuilder, delta: Columns, least: float, *, family: str)
 
 
 def load_first(builder: ModelBuilder, back: Rows, time: float) -> None:
-    """The term in (6) of what is loaded in the first interval whatever is decided, by a column that is 1."""
+    """Add the term in (6) of data that must be loaded in the first interval, by a column that is 1."""
     builder.entries(back[:1], builder.columns(1, lower=1.0, upper=1.0), time)
 
 
@@ -146,10 +149,10 @@ def load_first(builder: ModelBuilder, back: Rows, time: float) -> None:
 def add_version(
     frame: Frame, version: Version, whole: bool, lines: tuple[UnbrokenCopies, UnbrokenCopies] | None
 ) -> list[GapColumns]:
-    """Add a version of a block: out once, back after every gap in which it was absent.
+    """Add a version of a block, which goes out at most once and comes back after each gap of absence.
 
-    `whole` says whether what is absent is all of it or nothing; `lines` are the engines on which long copies
-    are not interrupted.
+    `whole` says whether a block is absent as a whole or not at all. `lines` are the engines on which long
+    copies are not interrupted.
     """
     out, left = _add_offload(frame, version, lines)
     gaps = version.gaps if version.prefetch_ns is not None else ()
@@ -159,9 +162,10 @@ def add_version(
 def _add_offload(
     frame: Frame, version: Version, lines: tuple[UnbrokenCopies, UnbrokenCopies] | None
 ) -> tuple[Columns, Columns | None]:
-    """Which share of a version is out, and whether a long offload is done, by instant from `ready` on.
+    """Add the offload of a version, and return its columns by instant from `ready` on.
 
-    The first is empty where nothing can be out, the second None where the offload is not long.
+    The first columns are the share that is out; they are empty if nothing can be out. The second say whether
+    a long offload is done; they are None if the offload is not long.
     """
     nothing = np.zeros(0, dtype=np.int64)
     if version.ready is None or version.offload_ns is None:
@@ -193,7 +197,7 @@ def _add_gap(
     left: Columns | None,
     lines: tuple[UnbrokenCopies, UnbrokenCopies] | None,
 ) -> GapColumns:
-    """Add a gap of a version, of which `out` is out, and `left` says whether its long offload is done."""
+    """Add a gap of a version; `out` is the share that is out, `left` whether its long offload is done."""
     builder, time = frame.builder, float(version.prefetch_ns or 0)
     rate = time / frame.ns
     instants = np.arange(gap.first, gap.last + 1)
@@ -225,28 +229,28 @@ def _add_gap(
 
 
 def stays_out(builder: ModelBuilder, out: Columns) -> None:
-    """(7): What is out stays out: from instant to instant, the share never falls."""
+    """(7): The share of a version that is out never falls from one instant to the next."""
     rising = builder.rows(len(out) - 1, lower=0.0, family="rising")
     builder.entries(rising, out[1:], 1.0)
     builder.entries(rising, out[:-1], -1.0)
 
 
 def comes_back_once(builder: ModelBuilder, back: Columns) -> None:
-    """(8): What has still to come back never rises, and is nothing after the gap."""
+    """(8): The share that has still to come back never rises, and is zero after the gap."""
     falling = builder.rows(len(back) - 1, lower=0.0, family="falling")
     builder.entries(falling, back[:-1], 1.0)
     builder.entries(falling, back[1:], -1.0)
 
 
 def absent_is_to_come_back(builder: ModelBuilder, absent: Columns, back: Columns) -> None:
-    """(9): What is absent has still to come back."""
+    """(9): Absent bytes have still to come back."""
     still = builder.rows(len(back), lower=0.0, family="still")
     builder.entries(still, back, 1.0)
     builder.entries(still, absent, -1.0)
 
 
 def absent_is_out(builder: ModelBuilder, absent: Columns, out: Columns) -> None:
-    """(10): What is absent is out; a version of which the host has a copy from the start has no such row."""
+    """(10): Absent bytes are out; a version that the host holds from the start has no such row."""
     gone = builder.rows(len(absent), lower=0.0, family="gone")
     builder.entries(gone, out, 1.0)
     builder.entries(gone, absent, -1.0)
@@ -267,10 +271,10 @@ def absent_once_it_has_left(builder: ModelBuilder, absent: Columns, done: Column
 
 
 def add_single_stay(frame: Frame, version: Version) -> list[GapColumns]:
-    """Add a version with one gap, where nothing is whole: fewer columns and rows, for the same bound.
+    """Add a version with one gap, if nothing is whole: fewer columns and rows give the same bound.
 
-    Copies that are not used do not count, and bytes that come back in vain and are dropped again count as
-    absent meanwhile.
+    Copies that are not used do not count. Bytes that come back in vain and are dropped again count as absent
+    in between.
     """
     (gap,) = version.gaps
     builder, ready = frame.builder, version.ready or 0
@@ -290,10 +294,11 @@ def add_single_stay(frame: Frame, version: Version) -> list[GapColumns]:
 def leaves_and_returns(
     builder: ModelBuilder, absent: Columns, leaving: Columns, coming: Columns, leaves_in: NDArray[np.int64]
 ) -> None:
-    """(11): What is absent rises by what goes out in an interval, and falls by what comes back.
+    """(11): The absent share rises by what goes out in an interval, and falls by what comes back.
 
-    There is a row for the interval before each instant of the gap and one for the interval after it;
-    `leaves_in` has for each column of `leaving` its row, which is the first for all that goes out before.
+    There is a row for the interval before each instant of the gap, and one for the interval after it.
+    `leaves_in` has the row of each column of `leaving`; for all bytes that go out before the gap, this is the
+    first row.
     """
     balance = builder.rows(len(absent) + 1, lower=0.0, upper=0.0, family="balance")
     builder.entries(balance[:-1], absent, 1.0)
@@ -313,9 +318,9 @@ def add_windows(
     before: NDArray[np.float64],
     ns: float,
 ) -> None:
-    """Add columns for the ends of tasks, which the intervals and the windows keep apart; `before` in units.
+    """Add columns for the ends of tasks that the intervals and the windows relate; `before` is in units.
 
-    The last of them is the end of the program: of a window of the last tasks, and of the last interval.
+    The last of them is the end of the program, which ends a window of the last tasks, and the last interval.
     """
     total = len(before) - 1
     marks = {0, total, *(positions + 1).tolist(), *(end for window in windows for end in window[:2])}
@@ -355,7 +360,7 @@ def intervals_reach_ends(builder: ModelBuilder, since: int, end: int, passed: Co
 
 
 def runs_begin_after_ends(builder: ModelBuilder, since: int, end: int, run: Columns, least: float) -> None:
-    """(23): A checkpoint begins to run when the last end before it, and the least times since then, are over.
+    """(23): A checkpoint starts after the last end before it and the least times of tasks in between.
 
     `run` are the intervals from then to the checkpoint's end.
     """
@@ -367,14 +372,14 @@ def runs_begin_after_ends(builder: ModelBuilder, since: int, end: int, run: Colu
 def windows_take_their_time(
     builder: ModelBuilder, firsts: Sequence[int], untils: Sequence[int], least: Sequence[float]
 ) -> None:
-    """(24): The two ends of a window are at least as far apart as was proven of it."""
+    """(24): The two ends of a window are at least as far apart as was proven."""
     rows = builder.rows(len(least), lower=least, family="windows")
     builder.entries(rows, untils, 1.0)
     builder.entries(rows, firsts, -1.0)
 
 
 def idle_time(builder: ModelBuilder, back: Rows, counted: ArrayLike = 0.0) -> Columns:
-    """(25): An engine's interval is what it copies and what it is idle; `counted` is minimised.
+    """(25): An engine's interval consists of its copies and its idle time; `counted` is minimised.
 
     The idle time is a further term of (6), which otherwise leaves it out.
     """
@@ -386,7 +391,7 @@ def idle_time(builder: ModelBuilder, back: Rows, counted: ArrayLike = 0.0) -> Co
 def add_idle_windows(
     builder: ModelBuilder, windows: Sequence[Window], positions: NDArray[np.int64], back: Rows, ns: float
 ) -> None:
-    """Add columns for what the engine of prefetches is idle in each interval, and a row for each window."""
+    """Add columns for the idle time of the engine of prefetches by interval, and a row for each window."""
     idle = idle_time(builder, back)
     for window in windows:
         begin = 2 * int(np.searchsorted(positions, window.first))
@@ -394,5 +399,5 @@ def add_idle_windows(
 
 
 def idle_windows_take_their_time(builder: ModelBuilder, idle: Columns, least: float) -> None:
-    """(26): From the last checkpoint before a window on, the engine is idle as long as was proven of it."""
+    """(26): From the last checkpoint before a window on, the engine is idle for at least the proven time."""
     builder.entries(builder.rows(1, lower=least, family="idle"), idle, 1.0)

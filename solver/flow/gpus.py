@@ -1,17 +1,18 @@
-"""FLOW for several GPUs: gradients on the engines, and a bus that all share.
+"""FLOW for several GPUs: gradients on the engines, and a bus that all GPUs share.
 
-FLOW bounds every GPU of a cluster by itself; here it is extended by what they share. Let all GPUs wait for
-the last, so that the intervals of each add up to the iteration. FLOW as a linear program is convex, so the
-mean of all GPUs' points satisfies it, whether they do the same or not, and of the mean the following holds:
+FLOW bounds each GPU of a cluster separately; this module extends it by the gradients and the bus. Let all
+GPUs wait for the last, so that the intervals of each add up to the iteration. FLOW as a linear program is
+convex. So the mean of all GPUs' points satisfies it, whether they do the same or not. The mean also satisfies
+two further conditions:
 
-- Gradients move on the engines after the tasks that complete them, weights after their last use, and each of
-  the last to be sent has the rest of its way before it.
-- By the time the last GPU has reached an instant, all have moved what they move before it; from then on that
-  GPU needs its least time for the rest. So the bytes before an instant, of all GPUs, pass the bus in the
-  iteration less that time. Seen from the end, so do those after an instant, in the iteration less the least
-  time before it.
+- Gradients move on the engines after the tasks that complete them, and weights after their last use. The
+  gradients that are sent last still have the rest of their way to go.
+- When the last GPU reaches an instant, all GPUs have moved the bytes that they move before it. From then on,
+  that GPU needs at least its least time for the rest. So the bytes of all GPUs before an instant pass the bus
+  in the iteration less that time. In the same way, the bytes after an instant pass it in the iteration less
+  the least time before the instant.
 
-Nothing of that is true of the mean where columns are whole: such a model has the gradients and no bus.
+With whole columns, this argument about the mean fails. Such a model has the gradients and no bus.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from ..linear.model import LinearModel, LinearOptions
 from .model import FlowModel, Integrality, bound_name, flow_model, proven
 
 _INSTANTS = 24
-"""At so many instants the bus is looked at before and after."""
+"""Number of instants before and after which the bytes on the bus are limited."""
 
 
 def cluster_flow_bound(
@@ -72,7 +73,7 @@ def cluster_flow_model(instance: Instance, checkpoints: Sequence[int], integrali
 
 
 def _on_bus_alone(instance: Instance) -> Instance:
-    """Return the instance with copies that take no less than with the bus to themselves."""
+    """Return the instance with copies that take at least as long as with the bus to themselves."""
     cluster = cluster_of(instance)
 
     def at_least(size: int, time: int) -> int:
@@ -99,7 +100,7 @@ def _on_bus_alone(instance: Instance) -> Instance:
 
 @dataclass(slots=True)
 class _Extension:
-    """Columns and rows beyond those of a FLOW model; times are in its units.
+    """The columns and rows beyond those of a FLOW model; times are in its units.
 
     The first columns of that model are the lengths of its intervals.
     """
@@ -124,20 +125,20 @@ class _Extension:
 
     @property
     def intervals(self) -> int:
-        """Their number."""
+        """Number of the model's intervals."""
         return len(self.model.engine_rows[0])
 
     def row(
         self, entries: Sequence[tuple[int, float]], lower: float, upper: float = np.inf, *, family: str
     ) -> None:
-        """Add a row of a family, of columns with their values."""
+        """Add a row of a family, from columns and their values."""
         row = len(self.model.linear.row_lower) + len(self.bounds)
         self.entries += ((row, column, value) for column, value in entries)
         self.bounds.append((lower, upper))
         self.families.append(family)
 
     def from_interval(self, task: int) -> int:
-        """First interval in which something can happen after a task has ended."""
+        """Return the first interval in which something can happen after a task has ended."""
         checkpoints = self.model.checkpoints
         i = bisect_left(checkpoints, task)
         return 2 * i + 2 if i < len(checkpoints) and checkpoints[i] == task else 2 * i
@@ -145,7 +146,7 @@ class _Extension:
     # --- gradients --------------------------------------------------------------------------------
 
     def pass_gradients(self) -> None:
-        """Add the gradients: their time on the engines, and the rest of the way of those that come last."""
+        """Add the gradients: their time on the engines, and the rest of the way of the last ones."""
         out, back = self.model.engine_rows[0], self.model.engine_rows[-1]
         later: list[Gradient] = []
         for task, together in reversed(self.gradients.items()):
@@ -162,14 +163,14 @@ class _Extension:
             self._move(back, self.from_interval(task), time)
 
     def _leave_time_for_the_way(self, first: int, rest: int) -> None:
-        """(27): From the interval on in which a task can have ended, its and later gradients have to pass."""
+        """(27): The intervals from the possible end of a task on leave time for its and later gradients."""
         row = [(j, 1.0) for j in range(first, self.intervals)]
         self.row(row, rest / self.model.nanoseconds, family="way")
 
     def _move(self, engine: NDArray[np.int64], first: int, time: int) -> None:
         """(28): A gradient or its weights move on an engine, in any intervals from the first on.
 
-        What moves in an interval is in the row of the engine, (5) or (6).
+        The time in an interval is a term in the engine's row, (5) or (6).
         """
         count = self.intervals - first
         added = [(self.columns + j, 1.0) for j in range(count)]
@@ -180,7 +181,7 @@ class _Extension:
     # --- the bus ----------------------------------------------------------------------------------
 
     def share_bus(self) -> None:
-        """Add what all GPUs of a node move, before and after some instants, to what the bus can pass."""
+        """Limit the bytes of all GPUs of a node, before and after some instants, to what the bus can pass."""
         rows, columns, values = self._entries()
         directions = zip(self.model.engine_rows, self._slowest_links(), strict=True)
         chosen = np.unique(np.linspace(0, self.intervals - 1, _INSTANTS).astype(int)).tolist()
@@ -199,17 +200,17 @@ class _Extension:
                     self._pass_the_bus(np.asarray(moved, dtype=np.float64), load, spare)
 
     def _pass_the_bus(self, moved: NDArray[np.float64], load: float, spare: int) -> None:
-        """(29): What all GPUs move on one side of an instant passes the bus beside the tasks of the other.
+        """(29): The bytes on one side of an instant pass the bus beside the tasks of the other side.
 
-        `moved` is by column what a GPU's engine needs for it, `load` the time of the bus for one of the
-        engine's, and `spare` the least time on the other side, nanoseconds.
+        `moved` is, by column, the time that a GPU's engine needs. `load` is the time of the bus for one unit
+        of the engine's time. `spare` is the least time on the other side in nanoseconds.
         """
         found = [(int(c), load * float(moved[c])) for c in np.flatnonzero(moved)]
         whole = [(j, -1.0) for j in range(self.intervals)]
         self.row([*found, *whole], -np.inf, -spare / self.model.nanoseconds, family="bus")
 
     def _slowest_links(self) -> list[Fraction]:
-        """Per engine, the fewest bytes of a nanosecond's copying."""
+        """Return, per engine, the fewest bytes that are copied in a nanosecond."""
         blocks = self.instance.blocks
         gradients = [gradient for together in self.gradients.values() for gradient in together]
         out = [(b.bytes, b.offload_ns) for b in blocks] + [(g.bytes, g.offload_ns) for g in gradients]
@@ -221,16 +222,17 @@ class _Extension:
         ]
 
     def _least_before(self, instant: int) -> int:
-        """Nanoseconds before an instant on any GPU; the last instant is the end."""
+        """Return the least nanoseconds before an instant on any GPU; the last instant is the end."""
         if instant == self.intervals - 1:
             return self.heads[-1]
         return self.heads[self.model.checkpoints[instant // 2] + instant % 2]
 
     def _least_after(self, instant: int) -> int:
-        """Nanoseconds after an instant on any GPU: the rest of the tasks, or what its gradients take.
+        """Return the least nanoseconds after an instant on any GPU, for the remaining tasks or gradients.
 
-        Only a task from the instant's checkpoint on has not ended before the instant. One before it may have
-        ended at any time, and its gradient passed: how little time tasks take says nothing of that.
+        Only tasks from the instant's checkpoint on are known not to have ended before the instant. An earlier
+        task may have ended at any time, and its gradient may have passed. So short times of tasks prove
+        nothing about it.
         """
         if instant == self.intervals - 1:
             return 0
@@ -262,7 +264,7 @@ class _Extension:
         )
 
     def _entries(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """Rows, columns and values of all entries so far."""
+        """Return rows, columns and values of all entries so far."""
         old = self.model.linear
         return (
             np.concatenate([old.rows, np.array([row for row, _, _ in self.entries], dtype=np.int64)]),

@@ -1,6 +1,6 @@
-"""The method ``flow``: FLOW on more and more checkpoints for the bound, local search for the schedule.
+"""The method ``flow``: FLOW on more and more checkpoints for the bound, and local search for the schedule.
 
-The search sets off from what FLOW evicts and which algorithms it takes. FLOW gets the tasks as checkpoints at
+The search starts from the evictions and algorithms of FLOW's solution. FLOW's next checkpoints are tasks at
 which its last solution fails.
 """
 
@@ -41,33 +41,42 @@ if TYPE_CHECKING:
     from ...heuristics.search.search import LocalSearch
 
 _SECONDS = 20.0
-"""Time limit where none is given."""
+"""Time limit in seconds when none is given."""
 
 _GLANCE = 100_000
-"""Tasks that the search simulates between looks at a model."""
+"""Number of tasks that the search simulates before it asks again whether a model is solved."""
 
 _FIRST_SHARE = 0.1
-"""Of a round of the search, before a search without addresses: what is easy is solved by then."""
+"""Share of a round of the search before the search without addresses starts; easy instances are solved by
+then.
+"""
 
 _BOUND_SHARE = 0.25
-"""Of the time, what the bound that needs no solver may take at most."""
+"""Largest share of the time limit for the bound that needs no solver."""
 
 _MODEL_SHARE = 0.8
-"""Of the time left, what a model may take at most: the search sets off from its solution."""
+"""Largest share of the time left for one model, as the search needs time to use the model's solution."""
 
 _GRACE = 2.0
-"""Seconds after the time limit that a solver gets to say what it has proven."""
+"""Seconds after the time limit that a solver has to return what it has proven."""
 
 RULES = ("refinement", "hot-checkpoints", "single-peak", "local-search")
-"""What a run can leave out, with recomputation or without: checkpoints where the last solution fails;
-those where memory is tight (they are spread evenly then); the single-peak bound; the search from decoded
-solutions and rules."""
+"""Rules that a run can leave out, with recomputation or without.
+
+``refinement``: checkpoints at tasks where the last solution fails. ``hot-checkpoints``: checkpoints at tasks
+where memory is tight; without this rule, checkpoints are spread evenly. ``single-peak``: the single-peak
+bound. ``local-search``: the search from decoded solutions and from rules.
+"""
 
 _ALL_RULES = (*RULES, "windows", "unbroken", *SEARCH_RULES)
-"""What it can leave out where tasks run once: also windows, and that long copies are not interrupted."""
+"""Rules that a run can leave out if tasks run once.
+
+Beside `RULES`, these are ``windows``, ``unbroken`` (long copies are not interrupted), and the rules of the
+search.
+"""
 
 _FIRST_METHOD = "modnn"
-"""The rule whose schedule the search starts from."""
+"""The method by rule whose schedule the search starts from."""
 
 _log = logging.getLogger(__name__)
 
@@ -82,9 +91,10 @@ _log = logging.getLogger(__name__)
 def flow(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW on more and more checkpoints, and search for schedules meanwhile.
 
-    Bounds only rise, schedules only improve. Ends when they meet, or with the time limit; where none is
-    given, after 20 s, or when every task is a checkpoint and the search is calm. Ctrl-C keeps the best. With
-    one worker, models and search take turns; with more, the search runs beside the model.
+    Bounds only rise, and schedules only improve. The method ends when they meet, or at the time limit.
+    Without a time limit, it ends after 20 s, or when every task is a checkpoint and the search finds nothing
+    better. Ctrl-C ends it with the best schedule and bound. With one worker, models and search take turns.
+    With more workers, the search runs beside the model.
 
     Raises
     ------
@@ -105,12 +115,12 @@ def flow(instance: Instance, limits: Limits) -> Answer:
 )
 @loads(begin_solver, kernels, load_solver, load_packing)
 def flow_parts(instance: Instance, limits: Limits) -> Answer:
-    """Do what `flow` does, on an instance in parts.
+    """Run `flow` on an instance in parts.
 
     Raises
     ------
     PebblerError
-        Where the tensors are whole.
+        When the tensors are whole.
     Refusal
         As `flow`.
     """
@@ -134,15 +144,16 @@ class FlowRun:
     Attributes
     ----------
     name
-        Of the method.
+        Name of the method.
     rules
-        Those whose schedules the search starts from.
+        Methods by rule whose schedules the search starts from.
     modelled
-        What the models take for the instance: in paged memory, sizes are whole pages.
+        The instance of the models: in paged memory, its sizes are whole pages.
     rounds
-        LPs in a row of as many checkpoints, where each leads to the next.
+        Number of LPs in a row with the same number of checkpoints, each with the checkpoints that the last
+        one suggests.
     thresholds
-        When to build which models.
+        Sizes from which on models are built.
     """
 
     name = "flow"
@@ -172,7 +183,7 @@ class FlowRun:
             self.search = self._new_search()
 
     def answer(self) -> Answer:
-        """Run until done; the best schedule and bound, whatever ended it."""
+        """Run until done, until the time limit or until Ctrl-C; return the best schedule and bound."""
         stopped_by = "done"
         rounds = self.rounds if self.refines else 1
         try:
@@ -256,7 +267,7 @@ class FlowRun:
             self._search()
 
     def _solve(self, worker: LinearWorker, stage: Stage) -> None:
-        """Solve a model, for its bound and for what it decides."""
+        """Solve a model, for its bound and for its decisions."""
         checkpoints = self.checkpoints.choose(stage.count)
         linear, take = self._model(checkpoints, stage)
         result = self._solved(worker, linear, stage.time_limit)
@@ -269,7 +280,7 @@ class FlowRun:
             self._search()
 
     def _tile(self, worker: LinearWorker, stage: Tiling) -> None:
-        """Solve windows, for the models after them."""
+        """Solve windows, for use in the models after them."""
         if self.windows is None and "windows" not in self.limits.without:
             self.windows = self._new_windows()
         if self.windows is None:
@@ -283,7 +294,7 @@ class FlowRun:
         _log.info("%s: windows of %d tasks: %d known", self.name, stage.length, len(self.windows.known))
 
     def _solved(self, worker: LinearWorker, linear: LinearModel, seconds: float) -> LinearResult | None:
-        """Solve a model while the search goes on; None where that made it needless."""
+        """Solve a model while the search goes on; return None if the search made the model needless."""
         if self.search is not None and self.searches:
             seconds = min(seconds, _MODEL_SHARE * (self.deadline - time.monotonic()))
         worker.start(
@@ -301,7 +312,7 @@ class FlowRun:
         return None if self._met() else self._result(worker)
 
     def _result(self, worker: LinearWorker) -> LinearResult:
-        """What the solver said; a solver that goes on after the time limit is stopped."""
+        """Return the solver's result; a solver that is still running after the time limit is stopped."""
         try:
             return worker.result(max(self.deadline - time.monotonic(), 0.0) + _GRACE)
         except TimeoutError:
@@ -311,7 +322,7 @@ class FlowRun:
     def _model(
         self, checkpoints: list[int], stage: Stage
     ) -> tuple[LinearModel, Callable[[LinearResult], None]]:
-        """A model, and what is to be done with its result."""
+        """Return a model, and the function that uses its result."""
         windows = self.windows.known if stage.windowed and self.windows is not None else ()
         unbroken = stage.unbroken and "unbroken" not in self.limits.without
         model = flow_model(
@@ -345,7 +356,7 @@ class FlowRun:
             self._tell()
 
     def _tell(self) -> None:
-        """Tell what is better than before."""
+        """Report the makespan and the bound if either has improved."""
         known = self._makespan_ns(), self.bound.lower_bound_ns
         if known != self.told and self.limits.on_better is not None:
             self.limits.on_better(*known)
@@ -358,7 +369,7 @@ class FlowRun:
         return min(found, default=None)
 
     def _met(self) -> bool:
-        """Whether nothing is left to be found out: the bound meets the schedule."""
+        """Return whether the bound meets the schedule, so that nothing can improve."""
         makespan = self._makespan_ns()
         return makespan is not None and self.bound.meets(makespan)
 
@@ -378,6 +389,6 @@ class FlowRun:
 
 
 class _PartsRun(FlowRun):
-    """The same where tensors are in parts."""
+    """One call of the method with tensors in parts."""
 
     name = "flow-parts"

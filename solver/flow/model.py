@@ -1,12 +1,14 @@
-"""FLOW: a big-M-free, position-indexed model of transfers, whose every subset of checkpoints is a bound.
+"""FLOW: a position-indexed model of transfers without big-M terms; each subset of checkpoints gives a bound.
 
-Positions are tasks. At some of them, the checkpoints, memory is accounted for at two instants, the start
-(2i) and the end (2i + 1) of the i-th checkpoint; interval j ends at instant j, so that odd intervals are the
-runs of checkpoints and even ones what lies between. Bytes flow out (Q, cumulative, per version of a block)
-and have still to come back (R, per gap between uses); a block may be absent at an instant (x) only as far as
-it is out and has still to come back. Memory between instants is left out, and so is that transfers are not
-interrupted, unless copies are `unbroken`. So any choice of checkpoints, with whole or continuous x and
-lambda, bounds the problem from below.
+Positions are tasks. At some of them, the checkpoints, memory is accounted for at two instants: the start (2i)
+and the end (2i + 1) of the i-th checkpoint. Interval j ends at instant j, so that odd intervals are the runs
+of checkpoints, and even ones lie between them.
+
+Bytes flow out (Q, cumulative, per version of a block) and have still to come back (R, per gap between uses).
+A block may be absent at an instant (x) only as far as it is out and has still to come back. The model leaves
+out memory between instants. It also leaves out that transfers are not interrupted, unless copies are
+`unbroken`. So any choice of checkpoints, with whole or continuous x and lambda, bounds the problem from
+below.
 """
 
 from __future__ import annotations
@@ -52,18 +54,20 @@ from .unbroken import LONG, UnbrokenCopies
 from .versions import first_loads_ns, fixed_blocks, merged, staying_bytes, versions_of
 
 Integrality = Literal["none", "algorithms", "all"]
-"""What must be whole: nothing (LP), the choice of algorithms, or that and the evictions (MILP)."""
+"""The variables that must be whole: none (an LP), the choice of algorithms, or this and the evictions
+(MILPs).
+"""
 
 _ROUNDING = 1e-15
-"""Of a row of memory, relative to the sizes in it: so much its coefficients may be off."""
+"""Relative error of a memory row's coefficients, as a share of the sizes in the row."""
 
 _PRICE_BITS = 52
-"""Of the largest price of a certificate: figures of files are exact in a double."""
+"""Number of bits of a certificate's largest price, so that a double holds the figures of files exactly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedModel:
-    """A linear model of a schedule on some checkpoints, in scaled units, whose dual values are prices.
+    """A linear model of a schedule on some checkpoints, in scaled units. Its dual values are prices.
 
     Attributes
     ----------
@@ -72,13 +76,13 @@ class PricedModel:
     rows
         Its rows by family: ``rows["memory"]`` and others, which docs/flow.md lists.
     nanoseconds, bytes
-        What one unit of time and of size in the model is.
+        Nanoseconds in the model's unit of time, and bytes in its unit of size.
     checkpoints
         Tasks, in increasing order.
     choices
         Per checkpoint, the columns of its algorithms, with their indices.
     memory_rows, engine_rows
-        The rows of memory, one an instant, and those of each copy engine, one an interval.
+        The rows of memory, one for each instant, and the rows of each copy engine, one for each interval.
     """
 
     linear: LinearModel
@@ -98,10 +102,9 @@ class FlowModel(PricedModel):
     Attributes
     ----------
     gaps
-        Per gap its columns, or per set of gaps that the checkpoints cannot tell apart.
+        The columns of each gap, or of each set of gaps that are the same to the checkpoints.
     beyond
-        What it has beside the rows of FLOW: ``unbroken`` copies, and ``windows``, of which it takes what was
-        proven.
+        The extensions of the model: ``unbroken`` copies, and ``windows`` with their proven times.
     """
 
     gaps: dict[tuple[Gap, ...], GapColumns]
@@ -131,7 +134,7 @@ def flow_bound(
     Returns
     -------
     Bound or None
-        None when the solver gives no bound (a limit).
+        None when the solver gives no bound, as at a limit.
 
     Raises
     ------
@@ -145,17 +148,17 @@ def flow_bound(
 
 
 def bound_name(integrality: Integrality, solver: str) -> str:
-    """Name of a bound by the model and who solved it."""
+    """Return the name of a bound by its model and its solver."""
     models = {"none": "flow-lp", "algorithms": "flow-partial", "all": "flow-milp"}
     return f"{models[integrality]}-{solver}"
 
 
 def proven(instance: Instance, result: LinearResult, model: FlowModel, name: str) -> Bound | None:
-    """Turn what a solver has proven on FLOW into a bound in nanoseconds; None where it has proven nothing.
+    """Return the bound in nanoseconds that a solver has proven on FLOW; None if it has proven nothing.
 
-    Dual values of a linear model are prices of memory and of the engines' time, from which a bound is worked
-    out in exact arithmetic, with its certificate; windows have no part in it. What rests on floating point
-    alone is lowered by what its tolerances can make (`proven_ns`); it counts where it is higher.
+    Dual values of a linear model are prices of memory and of the engines' time. From these, a bound is
+    derived in exact arithmetic, with its certificate; windows have no part in it. A bound that rests on
+    floating point alone is lowered by the effect of its tolerances (`proven_ns`). It counts if it is higher.
     """
     return proven_by(instance, result, model, name, "+".join((name, *model.beyond)), {})
 
@@ -168,16 +171,16 @@ def proven_by(
     word: str,
     reruns: Mapping[RerunKey, float],
 ) -> Bound | None:
-    """Do what `proven` does for any model with prices.
+    """Return the bound that a solver has proven on any model with prices, as `proven` does.
 
     Parameters
     ----------
     instance, result, model
-        What was solved.
+        The instance, the solver's result, and the model.
     name, word
         Name of the bound by prices, and of the solver's word.
     reruns
-        Prices of second runs beside those of the model, nanoseconds for a byte.
+        Prices of second runs beside those of the model, in nanoseconds per byte.
     """
     found = []
     if result.duals is not None and np.isfinite(result.duals).all():
@@ -191,7 +194,7 @@ def proven_by(
 
 
 def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[RerunKey, float]) -> Prices:
-    """Round dual values to prices in fractions of one denominator that are such prices exactly."""
+    """Round dual values to prices that are exact fractions of one denominator."""
     memory = np.maximum(-duals[model.memory_rows], 0.0) * (model.nanoseconds / model.bytes)
     engines = [np.clip(-duals[rows], 0.0, 1.0) for rows in model.engine_rows]
     highest = max(1.0, float(memory.max(initial=0.0)), *reruns.values())
@@ -225,15 +228,15 @@ def flow_model(
     Parameters
     ----------
     instance, checkpoints
-        What to bound; where memory is accounted for.
+        The instance to bound, and the tasks at which memory is accounted for.
     integrality
-        What must be whole.
+        The variables that must be whole.
     windows
-        Stretches of tasks of which more is known than the checkpoints say.
+        Stretches of tasks with proven least times.
     unbroken
-        Whether long copies are not interrupted, where evictions are whole.
+        Whether long copies are not interrupted; only with whole evictions.
     long
-        Share of the time of the longest copy over which a copy is long.
+        Share of the time of the longest copy above which a copy is long.
 
     Raises
     ------
@@ -252,7 +255,7 @@ def flow_model(
 
 
 def tasks_of(instance: Instance, checkpoints: Sequence[int]) -> list[int]:
-    """Return checkpoints in order, each once.
+    """Return checkpoints in order, without duplicates.
 
     Raises
     ------
@@ -278,19 +281,19 @@ def window_model(
 ) -> FlowModel:
     """Build FLOW for the least time of a stretch of tasks, whatever comes before and after it.
 
-    Every task of it is a checkpoint, and so is the one before it, at whose end the time begins. It ends with
-    the last of these tasks, or with the program if that is the last of all. Copies before and after cost
-    nothing, so that blocks that it does not use leave the device if they can.
+    Every task of the stretch is a checkpoint, and so is the task before it, at whose end the time begins. The
+    time ends with the last task of the stretch, or with the program if that is the last task of all. Copies
+    before and after cost nothing, so that blocks that the stretch does not use leave the device if they can.
 
     Parameters
     ----------
     instance, first, until, integrality
-        The stretch, from task `first` to task `until - 1`, and what must be whole.
+        The stretch, from task `first` to task `until - 1`, and the variables that must be whole.
     before
-        Sums of the least times of the tasks before each task, and of all; nanoseconds.
+        Sums of the least times of the tasks before each task, and of all tasks, in nanoseconds.
     idle
-        Whether only the time counts for which the engine of prefetches is idle, in a stretch of the last
-        tasks. Copies of all blocks count then, each for what it takes.
+        Whether only time counts in which the engine of prefetches is idle, in a stretch of the last tasks.
+        Copies of all blocks count then, each with its own time.
     """
     positions = np.arange(max(first - 1, 0), until, dtype=np.int64)
     blocks: Sequence[int] = range(len(instance.blocks))
@@ -302,7 +305,7 @@ def window_model(
 
 
 class _Stretch(NamedTuple):
-    """Tasks whose time counts, from the first on, and the blocks that are looked at."""
+    """The tasks whose time counts, from the first on, and the blocks that are modelled."""
 
     first: int
     until: int
@@ -320,9 +323,9 @@ def _model(
     long: float | None = None,
     idle: bool = False,
 ) -> FlowModel:
-    """FLOW on some checkpoints for the time of a stretch, or for how long no copy back is made in it.
+    """Build FLOW for the time of a stretch, or for the time in it without prefetches.
 
-    Copies that take more than a share `long` of the longest are not interrupted; None: all may be.
+    Copies that take more than a share `long` of the longest are not interrupted; None means that all may be.
     """
     count = len(positions)
     room = instance.pool_bytes

@@ -1,12 +1,15 @@
-"""FLOW with recomputation: what runs again in an interval beside what is copied in it.
+"""FLOW with recomputation: tasks that run again in an interval beside the copies in it.
 
 As in `flow`, memory is accounted for at both instants of some checkpoints, which are first runs here, and
-every choice of them bounds the problem from below. In the intervals between checkpoints tasks may run again.
-Of each version of a block, at each instant: how much of it is there to be read (`valid`), whether it takes
-memory (`present`), how much of it is out on the host. In an interval it becomes valid as far as it is
-prefetched, or wholly by a run of its producer. What is absent is out, or is made again before it is used
-next. Left out are that copies are not interrupted, memory between instants (and so while tasks run again),
-and how often a task runs again within an interval, if it does. Numbers are those of docs/flow.md.
+every choice of checkpoints bounds the problem from below. In the intervals between checkpoints, tasks may run
+again.
+
+Each version of a block has, at each instant, a share that can be read (`valid`), a share that uses memory
+(`present`), and a share that is out on the host. In an interval, it becomes valid as far as it is prefetched,
+or wholly by a run of its producer. An absent version is out, or is made again before its next use.
+
+The model leaves out that copies are not interrupted, memory between instants (and so while tasks run again),
+and how often a task runs again within an interval. Numbers are those of docs/flow.md.
 """
 
 from __future__ import annotations
@@ -45,16 +48,16 @@ from .model import Integrality, PricedModel, proven_by, tasks_of
 
 @dataclass(frozen=True, slots=True)
 class VersionColumns:
-    """Columns of a version of a block by instant or interval; out of their range there are none.
+    """Columns of a version of a block by instant or interval; outside their range there are none.
 
     Attributes
     ----------
     first
-        The first instant after it is written.
+        The first instant after the version is written.
     present, valid
-        From that instant on: whether it takes memory, and how much of it can be read.
+        By instant, from `first` on: the share that uses memory, and the share that can be read.
     out
-        By interval: how much of it is on the host when the interval ends.
+        By interval: the share that is on the host when the interval ends.
     """
 
     first: int
@@ -70,11 +73,11 @@ class RecomputeModel(PricedModel):
     Attributes
     ----------
     again
-        Per task and interval, whether it runs again in it.
+        The column of each task and interval: whether the task runs again in the interval.
     versions
-        Per block and number of its version.
+        The columns of each version, by block and number of the version.
     block_rows
-        Per row, the block of whose version it is, or -1.
+        Per row, the block to which the row's version belongs, or -1.
     """
 
     again: dict[Run, int]
@@ -90,12 +93,14 @@ def recompute_bound(
     solver: str = "highs",
     **options: Unpack[LinearOptions],
 ) -> Bound | None:
-    """Bound the makespan by FLOW with recomputation on some checkpoints; options are those of `solve_linear`.
+    """Bound the makespan by FLOW with recomputation on some checkpoints.
+
+    The options are those of `solve_linear`.
 
     Returns
     -------
     Bound or None
-        None when the solver gives no bound (a limit).
+        None when the solver gives no bound, as at a limit.
     """
     model = recompute_model(instance, checkpoints, integrality)
     result = solve_linear(model.linear, solver=solver, **options)
@@ -105,7 +110,7 @@ def recompute_bound(
 def proven_with_reruns(
     instance: Instance, result: LinearResult, model: RecomputeModel, integrality: Integrality, solver: str
 ) -> Bound | None:
-    """Turn what a solver has proven into a bound in nanoseconds, as `flow.proven` does."""
+    """Return the bound in nanoseconds that a solver has proven, as `flow.model.proven` does."""
     models = {"none": "lp", "algorithms": "partial", "all": "milp"}
     name = f"flow-recompute-{models[integrality]}-{solver}"
     reruns = {} if result.duals is None else _rerun_prices(instance, model, result.duals)
@@ -115,7 +120,7 @@ def proven_with_reruns(
 def _rerun_prices(
     instance: Instance, model: RecomputeModel, duals: NDArray[np.float64]
 ) -> dict[RerunKey, float]:
-    """What second runs are paid for a byte that they write, and pay for one that they read; nanoseconds."""
+    """Return what second runs gain per byte written, and pay per byte read, in nanoseconds."""
     linear = model.linear
     runs = dict(zip(model.again.values(), model.again, strict=True))
     prices: dict[RerunKey, float] = defaultdict(float)
@@ -142,7 +147,7 @@ def recompute_model(
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A version of a block: who writes it (-1: it is there from the start), and who updates it next."""
+    """A version of a block: its writer (-1: there from the start), and the next task that updates it."""
 
     block: int
     number: int
@@ -152,7 +157,7 @@ class _Version:
 
 @dataclass(slots=True)
 class _Model:
-    """The model while it is built: `memory`, `out` and `back` are rows, all others columns."""
+    """The model while it is built: `memory`, `out` and `back` are rows, and all others are columns."""
 
     instance: Instance
     checkpoints: tuple[int, ...]
@@ -168,6 +173,7 @@ class _Model:
     back: NDArray[np.int64] = field(init=False)
 
     def build(self) -> RecomputeModel:
+        """Return the whole model."""
         instance, builder, count = self.instance, self.builder, len(self.checkpoints)
         total = len(instance.tasks)
         least = least_times(instance)
@@ -235,7 +241,7 @@ class _Model:
         )
 
     def _possible(self) -> set[Run]:
-        """Tasks that may run again, with the intervals in which they may, and in which it can be of use."""
+        """Return the tasks that may run again, each with the intervals in which a run can be of use."""
         last = _last_uses(self.instance)
         return {
             (k, j)
@@ -245,7 +251,7 @@ class _Model:
         }
 
     def _readers(self) -> dict[tuple[int, int], set[Run]]:
-        """Per version of a block, the second runs that read it."""
+        """Return, per version of a block, the second runs that read it."""
         readers: dict[tuple[int, int], set[Run]] = defaultdict(set)
         for k, j in self.again:
             for d in self.instance.tasks[k].inputs:
@@ -253,7 +259,7 @@ class _Model:
         return readers
 
     def _add(self, version: _Version, readers: set[Run]) -> None:
-        """Columns and rows of a version of a block."""
+        """Add the columns and rows of a version of a block."""
         instance, builder, d = self.instance, self.builder, version.block
         block, count = instance.blocks[d], len(self.checkpoints)
         bytes_ = block.bytes / self.size
@@ -345,9 +351,9 @@ class _Model:
         choices: Sequence[NDArray[np.int64]],
         times: Sequence[Sequence[float]],
     ) -> None:
-        """(30): An interval takes as long as its first runs and what runs again in it.
+        """(30): An interval takes as long as its first runs and its second runs.
 
-        `shortest` is the time of its first runs that are no checkpoints; `least` is by task, `choices` and
+        `shortest` is the time of its first runs that are no checkpoints. `least` is by task; `choices` and
         `times` are by checkpoint.
         """
         builder = self.builder
@@ -359,39 +365,39 @@ class _Model:
             builder.entries(work[2 * i + 1], choice, [-time for time in taken])
 
     def _valid_is_present(self, present: NDArray[np.int64], valid: NDArray[np.int64]) -> None:
-        """(31): What is valid is present, and takes memory."""
+        """(31): Valid bytes are present, and use memory."""
         rows = self.builder.rows(len(present), lower=0.0, family="present")
         self.builder.entries(rows, present, 1.0)
         self.builder.entries(rows, valid, -1.0)
 
     def _back_is_out(self, back: NDArray[np.int64], out: Sequence[int]) -> None:
-        """(32): No more comes back in an interval than is out at its end."""
+        """(32): No more bytes come back in an interval than are out at its end."""
         rows = self.builder.rows(len(back), lower=0.0, family="source")
         self.builder.entries(rows, out, 1.0)
         self.builder.entries(rows, back, -1.0)
 
     def _becomes_valid(self, valid: int, arrived: Sequence[int]) -> None:
-        """(33): Valid at an instant is what was so before, came back in the interval, or was made in it."""
+        """(33): Bytes valid at an instant were valid before, came back since, or were made since."""
         row = self.builder.rows(1, lower=0.0, family="valid")
         if arrived:
             self.builder.entries(row, arrived, 1.0)
         self.builder.entries(row, valid, -1.0)
 
     def _is_valid_where_wanted(self, arrived: Sequence[int]) -> None:
-        """(34): All of it is valid in an interval with a first run that needs it, or at the end."""
+        """(34): All of a version is valid in an interval whose first run needs it, or at the end."""
         row = self.builder.rows(1, lower=1.0, family="wanted")
         if arrived:
             self.builder.entries(row, arrived, 1.0)
 
     def _is_valid_where_read_again(self, again: int, arrived: Sequence[int]) -> None:
-        """(35): A second run is no more than what it reads is valid, or becomes so in its interval."""
+        """(35): A second run is at most the share of its inputs that is valid or becomes so meanwhile."""
         row = self.builder.rows(1, lower=0.0, family="read")
         if arrived:
             self.builder.entries(row, arrived, 1.0)
         self.builder.entries(row, again, -1.0)
 
     def _absent_is_out_or_made(self, present: int, others: Sequence[int]) -> None:
-        """(36): What is absent is out, or is made again before it is used next."""
+        """(36): Absent bytes are out, or are made again before they are used next."""
         row = self.builder.rows(1, lower=1.0, family="absent")
         self.builder.entries(row, [present, *others], 1.0)
 
@@ -399,13 +405,13 @@ class _Model:
         return self.instance.tasks[k].outputs
 
     def _instants(self, k: int) -> tuple[int, ...]:
-        """Both instants of a task that is a checkpoint."""
+        """Return both instants of a task that is a checkpoint."""
         j = _at(self.checkpoints, k)
         return (j - 1, j) if j % 2 else ()
 
 
 def _versions(instance: Instance) -> Iterator[_Version]:
-    """Versions of blocks: what is there from the start, then what each writer leaves."""
+    """Return the versions of blocks: those there from the start, then those that each writer makes."""
     for d, block in enumerate(instance.blocks):
         writers = instance.writers[d]
         there = block.initially != "absent"
@@ -415,7 +421,7 @@ def _versions(instance: Instance) -> Iterator[_Version]:
 
 
 def _last_uses(instance: Instance) -> list[int]:
-    """Per task, the last stage in which it can be of use to run it again; -1: none."""
+    """Return, per task, the last stage in which a second run can be of use; -1 if there is none."""
     needed = [
         len(instance.tasks) if block.finally_ == "device" else max(uses, default=-1)
         for block, uses in zip(instance.blocks, instance.uses, strict=True)
@@ -434,7 +440,7 @@ def _last_uses(instance: Instance) -> list[int]:
 
 
 def decided(instance: Instance, model: RecomputeModel, values: NDArray[np.float64]) -> tuple[Plan, Guide]:
-    """Read a solution: what runs again, by half or more, and a guide to the transfers beside it."""
+    """Return the second runs of a solution (one half or more), and a guide to the transfers beside them."""
     plan = useful(instance, _plan(instance, model, values))
     again = unrolled(instance, plan)
     algorithms = [by_speed(task)[0] for task in again.instance.tasks]
@@ -468,7 +474,7 @@ def decided(instance: Instance, model: RecomputeModel, values: NDArray[np.float6
 
 
 def _plan(instance: Instance, model: RecomputeModel, values: NDArray[np.float64]) -> Plan:
-    """What runs again, as late in its interval as what reads it allows."""
+    """Return the second runs, each as late in its interval as the tasks that read its outputs allow."""
     allowed = stages_of(instance)
     plan: set[Run] = set()
     for k, j in sorted(model.again, reverse=True):
@@ -487,7 +493,7 @@ def _plan(instance: Instance, model: RecomputeModel, values: NDArray[np.float64]
 
 
 def _number(instance: Instance, d: int, since: Run | None) -> int:
-    """Number of the version of a block that is there after a run."""
+    """Return the number of a block's version that is there after a run."""
     if since is None:
         return 0
     k, t = since
@@ -495,18 +501,18 @@ def _number(instance: Instance, d: int, since: Run | None) -> int:
 
 
 def _before(checkpoints: Sequence[int], t: int) -> int:
-    """The interval of the second runs of stage t, which come before the first run of task t."""
+    """Return the interval of the second runs of stage t, which come before the first run of task t."""
     return 2 * bisect_left(checkpoints, t)
 
 
 def _at(checkpoints: Sequence[int], k: int) -> int:
-    """The interval in which task k runs for the first time."""
+    """Return the interval in which task k runs for the first time."""
     i = bisect_left(checkpoints, k)
     return 2 * i + (i < len(checkpoints) and checkpoints[i] == k)
 
 
 def _instants(checkpoints: Sequence[int], since: Run | None, until: Run | None) -> tuple[int, int]:
-    """First and last instant after one run and before another; None: the start, the end."""
+    """Return the first and last instant after one run and before another; None for the start or the end."""
     first, last = 0, 2 * len(checkpoints) - 1
     if since is not None:
         j = _at(checkpoints, since[1]) if since[0] == since[1] else _before(checkpoints, since[1])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _TRANSFERS = "transfers"
-"""The rule to leave out for recomputation alone."""
+"""Name of the rule that is left out for recomputation alone."""
 
 
 @register(
@@ -40,8 +40,8 @@ _TRANSFERS = "transfers"
 def flow_recompute(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW with recomputation on more and more checkpoints, and search for schedules meanwhile.
 
-    It ends as `flow` does. Where no task may run again, it is `flow` with another model. Without transfers
-    it copies only what must be copied, and proves nothing beyond the compute time.
+    It ends as `flow` does. If no task may run again, it is `flow` with another model. Without transfers, it
+    makes only the copies that the instance requires, and proves nothing beyond the compute time.
     """
     if _TRANSFERS in limits.without:
         return _Alone(staying(instance), limits).answer()
@@ -77,7 +77,7 @@ class _Run(FlowRun):
         return model.linear, lambda result: self._decide(stage, model, result)
 
     def _decide(self, stage: Stage, model: RecomputeModel, result: LinearResult) -> None:
-        """Take what the solver has proven, and lead the search by what its solution decides."""
+        """Use what the solver has proven, and guide the search by its solution."""
         found = proven_with_reruns(self.modelled, result, model, stage.integrality, self.limits.solver)
         if found is not None:
             self._prove(found)
@@ -89,7 +89,7 @@ class _Run(FlowRun):
 
 
 class _Alone(_Run):
-    """One call of the method without transfers: what it proves of them is not said of the instance."""
+    """One call of the method without transfers, whose bounds do not hold for the instance itself."""
 
     def _prove(self, found: Bound) -> None:
-        """Leave the bound as it is."""
+        """Leave the bound unchanged."""

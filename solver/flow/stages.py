@@ -1,4 +1,4 @@
-"""The best lower bound within a time: from the cheap arguments to FLOW on more and more checkpoints."""
+"""The best lower bound within a time: from cheap arguments to FLOW on more and more checkpoints."""
 
 from __future__ import annotations
 
@@ -26,50 +26,62 @@ from .unbroken import LONG
 from .windows import Windows
 
 _FEW, _MANY, _IN_PARTS = (7 / 6, 2.0), (4 / 3, 3.0), (2.0, 3.0)
-"""By which factor the checkpoints of whole models grow, and about how much longer a model takes then: for few
-tasks, for many, and where tensors are in parts. Of few tasks, more models make for more schedules."""
+"""Growth of the checkpoints of whole models from one to the next, and the resulting growth of the time.
+
+The pairs are for few tasks, for many tasks, and for tensors in parts. With few tasks, more models give more
+schedules.
+"""
 
 _SHARE = 0.3
-"""Share of the time left that a model may take that is not the last."""
+"""Largest share of the time left for a model that is not the last."""
 
 ROUNDS = 4
-"""LPs of so many checkpoints in a row, each on those that the last one suggests."""
+"""Number of LPs in a row with the same number of checkpoints, each with those that the last one suggests."""
 
 _LONGER = 5
-"""There is another on as many as the finer of those LPs have, where there is the time for it: it takes about
-that many times longer."""
+"""Estimated ratio of times of two models in which only algorithms are whole, with more and with fewer
+checkpoints.
+
+The model with more has as many checkpoints as the finer LPs of `Thresholds.finding`, and is built if there is
+time for it.
+"""
 
 _WORTH, _WORTH_LINEAR = 25, 4
-"""An LP that takes longer than the time left over this is the finest: the next takes several times longer.
-The second is for where nothing but LPs is to come."""
+"""Divisors of the time left: an LP that takes longer than the quotient is the finest, as the next takes
+several times longer.
+
+The second divisor is for models with LPs only.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """From how many tasks on there are which models, and of how many tasks they are; tests take other ones.
+    """Numbers of tasks that decide which models are built, and how large they are; tests use smaller ones.
 
     Attributes
     ----------
     first, first_linear
-        Checkpoints of the coarsest model; the second is for where there are so many tasks that there are only
-        LPs: of those, sixteen are too few to find out which ones matter.
+        Checkpoints of the coarsest model. The second number is for so many tasks that there are only LPs:
+        sixteen checkpoints are then too few to find out which of them matter.
     large
-        Tasks above which LPs come before large whole models (one of those may not even finish its
-        relaxation), and copies may be interrupted.
+        Number of tasks above which LPs come before large whole models, and copies may be interrupted. Such a
+        whole model may not even finish its relaxation.
     huge
-        Tasks above which there are only LPs.
+        Number of tasks above which there are only LPs.
     window
-        Tasks of a short window: some layers, whose model is solved in some tenths of a second. Longer ones
-        are of twice and four times as many. A program has more than two windows of a length.
+        Tasks of a short window: some layers, whose model is solved in some tenths of a second. Longer windows
+        have twice and four times as many. A program has more than two windows of a length.
     ends
-        Tasks of windows at the ends of a large program: what the last ones use has to come back, what the
-        first ones write has to leave, and whole evictions say far more of that than their relaxation.
+        Tasks of windows at the ends of a large program. The data of the last tasks has to come back, and the
+        data of the first tasks has to leave. Whole evictions prove far more there than their relaxation.
     finding
-        Checkpoints of the LPs that find out which ones matter: with many more, they share their prices out.
+        Checkpoints of the LPs that find out which checkpoints matter. With many more checkpoints, each has
+        too small a price.
     choosing
-        Checkpoints of the model in which only the choice of algorithms is whole, the dearest of those.
+        Checkpoints of the model in which only the choice of algorithms is whole: those with the highest
+        prices.
     long
-        Share of the time of the longest copy over which a copy is long, so that none cuts in on it.
+        Share of the time of the longest copy above which a copy is long, so that no copy interrupts it.
     """
 
     first: int = 16
@@ -84,14 +96,15 @@ class Thresholds:
 
 
 DEFAULT = Thresholds()
+"""Thresholds of the methods and commands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A model to solve: on how many checkpoints, what is whole in it, and for how many seconds at most.
+    """A model to solve: its number of checkpoints, its whole variables, and its time limit in seconds.
 
-    `windowed` says whether it takes what is known of windows, `leads` whether the next checkpoints follow
-    from its solution, `unbroken` whether long copies are not interrupted.
+    `windowed` says whether the model uses what is known of windows. `leads` says whether the next checkpoints
+    follow from its solution. `unbroken` says whether long copies are not interrupted.
     """
 
     count: int
@@ -104,9 +117,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Windows to solve: of how many tasks each, and for how many seconds at most, all of them.
+    """Windows to solve: the number of tasks of each, and the time limit in seconds of all together.
 
-    `ends` says whether only the last and the first tasks are windows.
+    With `ends`, only the last and the first tasks are windows.
     """
 
     length: int
@@ -115,11 +128,11 @@ class Tiling:
 
 
 def finest_integrality(instance: Instance, solver: str, thresholds: Thresholds = DEFAULT) -> Integrality:
-    """What can be whole in models of an instance.
+    """Return the variables that can be whole in models of an instance.
 
-    In thousands of tasks, nothing: after a minute, a whole model is then no better than its relaxation. Parts
-    of tensors approximate evictions of any size, which are then left continuous. With second runs of many
-    tasks, a whole model says after a minute hardly more than its relaxation.
+    With thousands of tasks, no variable can: after a minute, a whole model is then no better than its
+    relaxation. Parts of tensors approximate evictions of any size, so that evictions are left continuous.
+    With second runs of many tasks, a whole model proves after a minute hardly more than its relaxation.
     """
     again = any(task.recomputable for task in instance.tasks)
     huge = len(instance.tasks) > (thresholds.large if again else thresholds.huge)
@@ -135,30 +148,34 @@ def stages(
     rounds: int = ROUNDS,
     thresholds: Thresholds = DEFAULT,
 ) -> Iterator[Stage | Tiling]:
-    """Models from coarse to fine, so that the bound rises as much as the time allows.
+    """Yield models from coarse to fine, so that the bound rises as much as the time allows.
 
-    Short windows, which take seconds, come first. Where there are many tasks, LPs on few checkpoints follow:
-    they find out which ones matter. On the dearest of these, algorithms alone are whole at first: such a
-    model is often solved to the end where one that is all whole is not. It is solved again with long windows
-    of the last and the first tasks, which take more time than it does. Then come whole models on more and
-    more of them: solved to the end, one says more than a finer one that is cut short. Longer windows and
-    finer LPs come before the last, which has all the time left. Where there are few tasks, each whole model
-    leads to the next, and comes after its LP, which takes little time and whose dual values become a
-    certificate. Where nothing is whole, LPs on more and more checkpoints are all. Whole models take what is
-    known of windows, and so does one LP.
+    Short windows, which take seconds, come first. With many tasks, LPs on few checkpoints follow: they find
+    out which checkpoints matter. On those with the highest prices, only algorithms are whole at first. Such a
+    model is often solved to the end when a model with all variables whole is not. It is solved again with
+    long windows of the last and the first tasks, which take more time than the model.
+
+    Then come whole models on more and more checkpoints. A model that is solved to the end proves more than a
+    finer one that is stopped. Longer windows and finer LPs come before the last model, which has all the time
+    left.
+
+    With few tasks, each whole model leads to the next. It comes after its LP, which takes little time and
+    whose dual values become a certificate. If nothing is whole, there are only LPs on more and more
+    checkpoints. Whole models use what is known of windows, and so does one LP.
 
     Parameters
     ----------
     tasks
-        Their number: the finest model has all of them as checkpoints.
+        Number of tasks. The finest model has all of them as checkpoints.
     deadline
-        When to end, as `time.monotonic` tells it. The time between stages is taken for that of the models.
+        When to end, in seconds on the clock of `time.monotonic`. The time between stages counts as that of
+        the models.
     whole
-        What is whole in the models other than LPs; ``none``: there are only LPs.
+        Variables that are whole in the models other than LPs; with ``none``, there are only LPs.
     rounds
-        How many LPs have the same number of checkpoints; more than one where each leads to the next.
+        Number of LPs with the same number of checkpoints; more than one if each leads to the next.
     thresholds
-        When to build which models.
+        Numbers of tasks that decide which models are built.
     """
 
     def left() -> float:
@@ -265,31 +282,31 @@ def refine_bound(
 ) -> Bound:
     """Return the best bound that the time allows; the bound only rises.
 
-    After the compute and single-peak bounds, which are exact, FLOW takes over on more and more checkpoints,
-    as `stages` orders them, until the time is up, every task is a checkpoint or the bound meets a schedule.
-    Bounds of linear models are certified; those of whole models are the solver's word. With recomputable
-    tasks it is FLOW with recomputation.
+    The compute and single-peak bounds, which are exact, come first. FLOW follows on more and more
+    checkpoints, as `stages` orders them, until the time is up, every task is a checkpoint or the bound meets
+    a schedule. Bounds of linear models are certified. Those of whole models rest on the solver's word. With
+    recomputable tasks, the model is FLOW with recomputation.
 
     Parameters
     ----------
     instance
-        What to bound.
+        The instance to bound.
     time_limit
-        Seconds.
+        Time limit in seconds.
     seed, workers
-        Of the solver's random decisions, and its threads.
+        Seed of the solver's random decisions, and number of its threads.
     solver
-        One that `list_linear_solvers` knows; with GLOP and PDLP the models stay linear.
+        A name that `list_linear_solvers` returns. With GLOP and PDLP, all models are linear.
     log
         Whether the solver writes its log to standard error.
     memory
-        For paged memory, the models take blocks and workspaces in whole pages.
+        Memory model; for paged memory, blocks and workspaces of the models are whole pages.
     shortest_ns
-        The makespan of a schedule that is known.
+        The makespan of a known schedule in nanoseconds.
     on_better
-        Called with every bound that is better than those before.
+        Function to call with every bound that is better than those before.
     thresholds
-        When to build which models.
+        Numbers of tasks that decide which models are built.
 
     Raises
     ------

@@ -1,10 +1,10 @@
-"""Copies that are not interrupted, as rows of FLOW: an engine has one copy under way at a time.
+"""Copies that are not interrupted, as rows of FLOW: an engine has only one copy under way at a time.
 
-FLOW alone lets a short copy cut in on a long one, which then goes on. Here a long copy has begun or not, and
-is done or not, at every instant. At most one of an engine has begun and is not done at an instant. One that
-has begun at the first instant of an interval and is not done at its last takes the engine throughout, so that
-nothing else moves meanwhile. Both hold in every schedule, so that a bound stays one. Numbers are those of
-docs/flow.md.
+FLOW alone lets a short copy interrupt a long one, which then goes on. Here, a long copy has begun or not, and
+is done or not, at every instant. At each instant, at most one long copy of an engine has begun and is not
+done. A long copy that has begun at the first instant of an interval, and is not done at its last, takes the
+engine for the whole interval, so that nothing else moves in it. Both hold in every schedule, so that the
+bound holds as well. Numbers are those of docs/flow.md.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 from ..linear.model import ModelBuilder
 
 LONG = 1 / 3
-"""Share of the time of the longest copy over which a copy is long. Shorter ones do not cut in on long ones
-either, but may on each other, which hardly matters and saves most of the whole columns."""
+"""Share of the time of the longest copy above which a copy is long.
+
+Shorter copies do not interrupt long ones either, but may interrupt each other. This hardly matters, and saves
+most of the whole columns.
+"""
 
 
 class Progress(NamedTuple):
-    """Whole columns of a copy, one an instant: whether it has begun, and whether it is done."""
+    """Whole columns of a copy, one for each instant: whether it has begun, and whether it is done."""
 
     begun: NDArray[np.int64]
     done: NDArray[np.int64]
@@ -34,11 +37,11 @@ class UnbrokenCopies:
     Parameters
     ----------
     builder
-        Of the model.
+        Builder of the model.
     intervals
-        Of the model; each ends at the instant of its number.
+        Columns of the intervals; each interval ends at the instant of its number.
     long_ns
-        Copies that take longer are long.
+        Time in nanoseconds above which a copy is long.
     """
 
     def __init__(self, builder: ModelBuilder, intervals: int, long_ns: float) -> None:
@@ -60,12 +63,13 @@ class UnbrokenCopies:
         Parameters
         ----------
         instants, columns
-            Successive instants, and which share of it is out, or has still to come back, at each of them.
+            Successive instants, and the share of the block that is out, or has still to come back, at each of
+            them.
         time_ns
-            How long it takes.
+            Time of the copy in nanoseconds.
         comes_back
-            Whether it is a prefetch, which ends in the interval after the last instant at the latest. An
-            offload begins in the interval of the first instant at the earliest.
+            Whether it is a prefetch. A prefetch ends at the latest in the interval after the last instant. An
+            offload begins at the earliest in the interval of the first instant.
 
         Returns
         -------
@@ -96,7 +100,7 @@ class UnbrokenCopies:
         return self._builder.rows(intervals, upper=1.0, family="under way")
 
     def _one_takes_an_interval(self) -> NDArray[np.int64]:
-        """(13): An interval is taken throughout as far as long copies take it; these add their terms."""
+        """(13): The part of an interval that long copies take throughout; these copies add their terms."""
         rows = self._builder.rows(len(self._throughout), lower=0.0, upper=0.0, family="throughout")
         self._builder.entries(rows, self._throughout, -1.0)
         return rows
@@ -104,10 +108,10 @@ class UnbrokenCopies:
     def _nothing_else_moves(
         self, instants: NDArray[np.int64], columns: NDArray[np.int64], *, comes_back: bool
     ) -> NDArray[np.int64]:
-        """(14): What moves of a copy in an interval, and what another one takes of it, is at most one.
+        """(14): In an interval, a copy's moving share and the part that another takes add up to at most 1.
 
-        An offload goes on in the interval before an instant, a prefetch in the one after it. A long copy adds
-        the term of what it takes itself.
+        An offload moves in the interval before an instant, a prefetch in the one after it. A long copy adds
+        the term for the part that it takes itself.
         """
         builder = self._builder
         moved = builder.rows(len(instants), upper=1.0, family="moved")
@@ -122,7 +126,7 @@ class UnbrokenCopies:
     def _copied_once_begun(
         self, begun: NDArray[np.int64], columns: NDArray[np.int64], share: float, rest: float
     ) -> None:
-        """(15): A copy of which something has been copied has begun."""
+        """(15): A copy of which some bytes are copied has begun."""
         some = self._builder.rows(len(begun), lower=rest, family="begun")
         self._builder.entries(some, begun, 1.0)
         self._builder.entries(some, columns, -share)
@@ -136,7 +140,7 @@ class UnbrokenCopies:
         self._builder.entries(every, columns, -share)
 
     def _stays(self, once: NDArray[np.int64]) -> None:
-        """(17): A copy that has begun, or is done, stays so."""
+        """(17): A copy that has begun remains begun, and one that is done remains done."""
         stays = self._builder.rows(len(once) - 1, lower=0.0, family="once")
         self._builder.entries(stays, once[1:], 1.0)
         self._builder.entries(stays, once[:-1], -1.0)

@@ -1,8 +1,8 @@
-"""Versions of blocks as FLOW sees them on some checkpoints: when they can be out, where they may be absent.
+"""Versions of blocks in FLOW on some checkpoints: when they can be out, and where they may be absent.
 
 A version begins with a write or an update of its block, or with the program. Its gaps are the stays between
-two uses that have an instant inside. Without whole evictions, versions that the checkpoints cannot tell apart
-are added up to one.
+two uses that have an instant inside. Without whole evictions, versions that are the same to the checkpoints
+are merged into one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ...heuristics.gaps import Gap
 from ...instances.instance import Instance
 
 _FASTEST = -40
-"""Of the paces that are told apart: bytes take a fortieth of the time or less."""
+"""Lowest pace that is distinguished: bytes that take a fortieth of the time or less."""
 
 
 class Stay(NamedTuple):
     """A stay between clusters of uses, by the instants (first to last) at which its block may be absent.
 
-    `must_load` marks a block that starts on the host only.
+    `must_load` says that the block starts on the host only.
     """
 
     first: int
@@ -39,11 +39,11 @@ class Stay(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of a block, or of several that the checkpoints cannot tell apart.
+    """A version of a block, or of several blocks that are the same to the checkpoints.
 
-    `ready` is the first instant at which bytes of it can be out, None where the host has a copy from the
-    start; `must_leave` that the host must end up with it; a copy time of None that it never moves that way.
-    `names` says for each gap which blocks' gaps it stands for.
+    `ready` is the first instant at which bytes of it can be out; None if the host holds it from the start.
+    `must_leave` says that the host must end with it. A copy time of None means that it is never copied in
+    that direction. `names` has, for each gap, the gaps of blocks that it stands for.
     """
 
     bytes: int
@@ -56,20 +56,20 @@ class Version:
 
     @property
     def stays_once(self) -> bool:
-        """Whether it is offloaded and prefetched around one gap, if at all."""
+        """Whether it is offloaded and prefetched around at most one gap."""
         copied = self.ready is not None and self.offload_ns is not None and self.prefetch_ns is not None
         return copied and not self.must_leave and len(self.gaps) == 1 and not self.gaps[0].must_load
 
 
 def fixed_blocks(instance: Instance) -> set[int]:
-    """Blocks that cannot both leave the device and come back."""
+    """Return the blocks that cannot both leave the device and come back."""
     return {
         d for d, block in enumerate(instance.blocks) if block.offload_ns is None or block.prefetch_ns is None
     }
 
 
 def versions_of(instance: Instance, positions: NDArray[np.int64], blocks: Sequence[int]) -> list[Version]:
-    """Versions that can leave the device, or must, with the gaps that have an instant inside."""
+    """Return the versions that can or must leave the device, with the gaps that have an instant inside."""
     versions = []
     for d in blocks:
         block, writers = instance.blocks[d], instance.writers[d]
@@ -96,9 +96,9 @@ def versions_of(instance: Instance, positions: NDArray[np.int64], blocks: Sequen
 
 
 def merged(versions: list[Version]) -> list[Version]:
-    """Make one of the versions that the checkpoints cannot tell apart, at the fastest rates among them.
+    """Merge versions that are the same to the checkpoints, at the fastest rates among them.
 
-    Versions whose bytes take far less or more time than those of others stay apart.
+    Versions whose bytes take far less or more time than those of others are not merged with them.
     """
     groups: dict[tuple[object, ...], list[Version]] = defaultdict(list)
     largest = max(versions, key=lambda v: v.bytes, default=None)
@@ -123,7 +123,7 @@ def merged(versions: list[Version]) -> list[Version]:
 
 
 def _pace(time: Fraction | None, size: int, other_time: Fraction | None, other: int) -> int | None:
-    """Steps of a tenth by which bytes take longer in a copy than in another one; None without copies."""
+    """Return by how many steps of a tenth bytes take longer than in another copy; None without copies."""
     if time is None:
         return None
     if not time or not other_time:
@@ -132,19 +132,19 @@ def _pace(time: Fraction | None, size: int, other_time: Fraction | None, other: 
 
 
 def _least_time(copies: list[tuple[Fraction | None, int]], total: int) -> Fraction | None:
-    """Time of `total` bytes at the fastest rate of some copies; None where there are none."""
+    """Return the time of `total` bytes at the fastest rate of some copies; None if there are none."""
     rates = [time / size for time, size in copies if time is not None]
     return min(rates) * total if rates else None
 
 
 def _ready(writer: int, positions: NDArray[np.int64]) -> int:
-    """First instant by which bytes that a task writes can have been copied."""
+    """Return the first instant by which bytes that a task writes can have been copied."""
     i = int(np.searchsorted(positions, writer, "left"))
     return 2 * i + 2 if i < len(positions) and positions[i] == writer else 2 * i
 
 
 def _stays(instance: Instance, d: int, positions: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Stays of a block between uses: the task after which, and the first and last instant inside."""
+    """Yield the stays of a block between uses: the task before, and the first and last instant inside."""
     marks = [*([-1] if instance.blocks[d].initially != "absent" else []), *instance.uses[d]]
     marks += [len(instance.tasks)] if instance.blocks[d].finally_ == "device" else []
     for after, until in pairwise(marks):
@@ -155,10 +155,10 @@ def _stays(instance: Instance, d: int, positions: NDArray[np.int64]) -> Iterator
 
 
 def first_loads_ns(instance: Instance, positions: NDArray[np.int64]) -> int:
-    """Time of the prefetches that come before the first checkpoint whatever is decided.
+    """Return the time of the prefetches that must come before the first checkpoint.
 
-    They are of blocks that are on the host only, and are used before it or by it. Without checkpoints, the
-    one interval has them all.
+    They are of blocks that start on the host only, and are used before the first checkpoint or by it. Without
+    checkpoints, the one interval has all of them.
     """
     until = positions[0] if len(positions) else len(instance.tasks)
     return sum(
@@ -171,7 +171,7 @@ def first_loads_ns(instance: Instance, positions: NDArray[np.int64]) -> int:
 def staying_bytes(
     instance: Instance, positions: NDArray[np.int64], blocks: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Per instant, the bytes of the blocks between uses: they take memory unless they are absent."""
+    """Return, per instant, the bytes of the blocks between uses, which use memory unless they are absent."""
     bytes_at = np.zeros(2 * len(positions))
     for d in blocks:
         for _, first, last in _stays(instance, d, positions):

@@ -1,9 +1,9 @@
-"""Windows: the least time of stretches of tasks, each by itself, as rows for FLOW on all of them.
+"""Windows: the least times of stretches of tasks, each found separately, as rows for FLOW on all tasks.
 
-Checkpoints are few where tasks are many, and between them FLOW sees neither memory nor evictions. But what
-holds a deep network up is local: a layer waits for room, and the next one waits for the same. FLOW with every
-task of a stretch as a checkpoint, and with all copies before and after it for nothing, bounds the time that
-the stretch takes in every schedule; stretches of repeated layers have the same model, which is solved once.
+With many tasks, checkpoints are few, and between them FLOW sees neither memory nor evictions. But in a deep
+network, delays are local: a layer waits for room, and the next one waits for the same reason. FLOW with every
+task of a stretch as a checkpoint, and with all copies before and after it free, bounds the time of the
+stretch in every schedule. Stretches of repeated layers have the same model, which is solved once.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ from .model import Integrality, window_model
 from .versions import fixed_blocks
 
 _SHARE, _SHARE_OF_ENDS = 0.25, 0.5
-"""Of the time for all windows of a length, what one may take, so that a hard one leaves time to the others.
-The second is for where there are two."""
+"""Largest share of a tiling's time that one window may use, so that a hard window leaves time to the others.
+
+The second share is for a tiling of two windows, at the ends.
+"""
 
 
 class Windows:
-    """What is known of the stretches of an instance.
+    """The stretches of an instance with their proven least times.
 
     Parameters
     ----------
     instance
-        Without recomputable tasks.
+        An instance without recomputable tasks.
     integrality
-        What is whole in the models.
+        The variables that are whole in the models.
 
     Attributes
     ----------
     known
-        Stretches that take longer than the least times of their tasks.
+        Stretches that are proven to take longer than the least times of their tasks.
     """
 
     def __init__(self, instance: Instance, integrality: Integrality) -> None:
@@ -61,21 +63,21 @@ class Windows:
         *,
         ends: bool = False,
     ) -> None:
-        """Cut the tasks into stretches, and bound the time of each in which not all that it uses fits.
+        """Cut the tasks into stretches, and bound the time of each whose data does not fit.
 
-        The last tasks are a stretch, too, whose engine of prefetches is also bounded in how long it is idle:
-        what they use has to come back, and nothing else is left to come.
+        The last tasks are a stretch, too. For it, the idle time of the engine of prefetches is also bounded:
+        the data of the last tasks has to come back, and no other data is left to come.
 
         Parameters
         ----------
         length
-            Tasks of a stretch.
+            Number of tasks of a stretch.
         seconds
-            Time for all of them. What is not proven by then stays unknown.
+            Time in seconds for all stretches. Stretches that are not bounded by then remain unknown.
         solve
-            Solves a model within some seconds; returns None to end early.
+            Function that solves a model within some seconds, and returns None to end early.
         ends
-            Whether only the last and the first tasks are stretches, and their time is all that is bounded.
+            Whether only the last and the first tasks are stretches, and only their time is bounded.
         """
         deadline = time.monotonic() + seconds
         share = _SHARE_OF_ENDS if ends else _SHARE
@@ -115,9 +117,9 @@ class Windows:
                 self.known.append(window)
 
     def _fits(self, first: int, until: int) -> bool:
-        """Whether the fastest algorithms fit beside what a stretch uses and what cannot leave.
+        """Return whether the fastest algorithms fit beside a stretch's data and the blocks that cannot leave.
 
-        All else leaves before it and comes back after it, at no cost to the stretch.
+        All other blocks leave before the stretch and come back after it, at no cost to it.
         """
         instance = self._instance
         kept = self._fixed.union(*(instance.tasks[k].blocks for k in range(first, until)))
@@ -135,7 +137,10 @@ class Windows:
 
 
 def _digest(model: LinearModel) -> bytes:
-    """Of all that a solver is given: models with the same have the same bound, in their own units."""
+    """Return a digest of all that a solver is given: models with the same digest have the same bound.
+
+    The bound is in the models' own units.
+    """
     arrays = (
         model.cost, model.lower, model.upper, model.integer, model.rows, model.columns, model.values,
         model.row_lower, model.row_upper,

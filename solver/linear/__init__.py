@@ -1,1 +1,1 @@
-"""Linear and integer programs: the model, the solvers, and what is believed of their answers."""
+"""Linear and integer programs: the model, the solvers, and the checks of their answers."""

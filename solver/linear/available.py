@@ -1,4 +1,4 @@
-"""Which linear solvers there are on this machine."""
+"""The linear solvers that are available on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .model import (
 
 
 def list_linear_solvers() -> tuple[str, ...]:
-    """Names of the solvers that are available here: OR-Tools', and those that PuLP finds."""
+    """Return the names of the solvers available here: OR-Tools' own, and those that PuLP finds."""
     return *MATH_OPT_SOLVERS, *(name for name in list_by_pulp() if name not in MATH_OPT_SOLVERS)
 
 
@@ -22,7 +22,7 @@ def require_linear_solver(solver: str) -> None:
     Raises
     ------
     PebblerError
-        It lists those that are.
+        Lists the solvers that are available.
     """
     if solver in MATH_OPT_SOLVERS:
         return
@@ -33,7 +33,7 @@ def require_linear_solver(solver: str) -> None:
 
 @cache
 def list_by_pulp() -> tuple[str, ...]:
-    """Names of the solvers that PuLP finds on this machine."""
+    """Return the names of the solvers that PuLP finds on this machine."""
     with Child(_hidden("cbc")) as child:
         child.start(_available)
         found = child.result()
@@ -42,7 +42,7 @@ def list_by_pulp() -> tuple[str, ...]:
 
 
 def _hidden(solver: str) -> tuple[str, ...]:
-    """Modules that must not be imported beside a solver."""
+    """Return the modules that must not be imported in the same process as a solver."""
     return () if solver in MATH_OPT_SOLVERS else ("ortools",)
 
 

@@ -1,7 +1,7 @@
 """Linear and mixed-integer programs as arrays, and the solvers that take them.
 
-A model is built once, by columns and rows given as arrays; adapters hand it to a solver as it is: OR-Tools'
-HiGHS, SCIP, GLOP and PDLP, and through PuLP CBC and what else there is on a machine.
+A model is built once, by columns and rows given as arrays. Adapters pass it unchanged to a solver: OR-Tools'
+HiGHS, SCIP, GLOP and PDLP, or, through PuLP, CBC and other solvers on the machine.
 """
 
 from __future__ import annotations
@@ -18,16 +18,23 @@ from .model import (
 def solve_linear(
     model: LinearModel, *, solver: str = "highs", **options: Unpack[LinearOptions]
 ) -> LinearResult:
-    """Solve a model in another process, and check what comes back: Ctrl-C and crashes of a solver are safe.
+    """Solve a model in another process, and check the result.
+
+    Ctrl-C and crashes of a solver do not harm this process.
 
     Parameters
     ----------
     model
-        What to solve.
+        The model to solve.
     solver
-        One that `list_linear_solvers` knows; GLOP and PDLP only for models without whole columns.
+        A name that `list_linear_solvers` returns; GLOP and PDLP only for models without whole columns.
     **options
         See `LinearOptions`.
+
+    Returns
+    -------
+    LinearResult
+        The checked result.
 
     Raises
     ------

@@ -17,15 +17,17 @@ from .model import (
 )
 
 SHARES = 100.0
-"""HiGHS is given columns between zero and one in hundredths, where others are whole: on some of the models it
-is three times faster then, on others as fast."""
+"""Number of HiGHS's units in the range of a column between zero and one, if other columns are whole.
+
+On some of the models, HiGHS is three times faster with these units; on the others, it is as fast.
+"""
 
 
 def solve_in_process(model: LinearModel, solver: str, **options: Unpack[LinearOptions]) -> LinearResult:
-    """Solve a model in this process, and check what comes back.
+    """Solve a model in this process, and check the result.
 
-    OR-Tools and PuLP must not meet in one process: `solve_linear` sees to that. Entries that solvers would
-    drop are left out here, so that it is a relaxation that is solved.
+    OR-Tools and PuLP must not be loaded in one process; `solve_linear` ensures this. Entries that solvers
+    would drop are left out here, so that the solved model is a relaxation.
     """
     from .verify import verified
 
@@ -45,13 +47,13 @@ def solve_in_process(model: LinearModel, solver: str, **options: Unpack[LinearOp
 
 
 def _shares(model: LinearModel) -> NDArray[np.float64]:
-    """Per column, how many units of HiGHS's one of the model's is."""
+    """Return, per column, the number of HiGHS's units in one unit of the model."""
     between = ~model.integer & (model.lower == 0) & (model.upper == 1)
     return np.where(between, SHARES, 1.0)
 
 
 def _in_units(model: LinearModel, unit: NDArray[np.float64]) -> LinearModel:
-    """Count columns in other units."""
+    """Return the model with columns in other units."""
     return replace(
         model,
         cost=model.cost / unit,
@@ -62,7 +64,7 @@ def _in_units(model: LinearModel, unit: NDArray[np.float64]) -> LinearModel:
 
 
 def without_small_entries(model: LinearModel) -> LinearModel:
-    """Leave out entries that are nothing to solvers; their rows become wider by all that these can make."""
+    """Leave out entries that solvers ignore, and widen their rows by the greatest effect of these entries."""
     small = np.abs(model.values) <= SMALL
     if not small.any():
         return model

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from ortools.math_opt.python import mathopt
 
 _KINDS = {"highs": "HIGHS", "scip": "GSCIP", "glop": "GLOP", "pdlp": "PDLP"}
+"""MathOpt's kind of each solver."""
 
 
 _LARGE = 8000
-"""Columns from which on HiGHS solves the relaxations of whole models by an interior-point method."""
+"""Number of columns above which HiGHS solves the relaxations of whole models by an interior-point method."""
 
 _WORDS = 300
-"""Characters of a solver's complaint that are passed on."""
+"""Number of characters of a solver's error message that are passed on."""
 
 
 def solve_by_math_opt(
@@ -38,7 +39,7 @@ def solve_by_math_opt(
 ) -> LinearResult:
     """Solve a model; options are those of `LinearOptions`.
 
-    SCIP and PDLP take the number of threads, all but PDLP the seed, HiGHS and SCIP the hint.
+    SCIP and PDLP use the number of threads. All but PDLP use the seed. HiGHS and SCIP use the hint.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Linear and integer programs: columns, rows, and what a solver says of them."""
+"""Linear and integer programs: columns, rows, and the result of a solver."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ GAP = 5e-7
 
 
 SMALL = 1e-9
-"""Entries up to this are nothing to HiGHS and SCIP."""
+"""Greatest absolute value of an entry that HiGHS and SCIP treat as zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearModel:
-    """Minimise cost x subject to row_lower <= A x <= row_upper and lower <= x <= upper.
+    """The program: minimise cost x subject to row_lower <= A x <= row_upper and lower <= x <= upper.
 
     Solvers have absolute tolerances: columns, rows and costs should be of the order of one or more.
 
     Attributes
     ----------
     cost, lower, upper
-        Per column, float.
+        Cost and bounds of each column, as floats.
     integer
-        Per column, whether it must be whole.
+        Whether each column must be whole.
     rows, columns, values
         Entries of A, each position at most once.
     row_lower, row_upper
-        Per row, float; infinite where a side is open.
+        Bounds of each row, as floats; infinite on an open side.
     """
 
     cost: NDArray[np.float64]
@@ -52,21 +52,21 @@ class LinearModel:
 
 @dataclass(frozen=True, slots=True)
 class LinearResult:
-    """What a solver said.
+    """The result of a solver.
 
     Attributes
     ----------
     status
         ``optimal``, ``feasible``, ``infeasible``, ``unknown`` (a limit with no solution) or ``error``.
     objective, values
-        The best solution; None without one.
+        Objective and columns of the best solution; None if there is none.
     bound
-        Lower bound on the objective; minus infinity without one.
+        Lower bound on the objective; minus infinity if there is none.
     detail
-        The solver's own words.
+        The solver's own message.
     duals
-        Per row, its dual value: what a unit more on its active side adds to the objective. None where the
-        model has whole columns or the solver tells none.
+        Dual value of each row: the change of the objective per unit more on the row's active side. None if
+        the model has whole columns or the solver gives no dual values.
     """
 
     status: str
@@ -78,21 +78,21 @@ class LinearResult:
 
 
 class LinearOptions(TypedDict, total=False):
-    """How to solve a model.
+    """Options for solving a model.
 
     Attributes
     ----------
     time_limit
-        Seconds; None, the default: until done.
+        Time limit in seconds; None, the default, means until done.
     workers
-        Threads, where the solver takes them; 1 by default (OR-Tools' HiGHS and GLOP run as they like).
+        Number of threads, if the solver takes it; 1 by default. OR-Tools' HiGHS and GLOP choose their own.
     seed
-        Of the solver's random decisions, where it takes one; 0 by default.
+        Seed of the solver's random decisions, if it takes one; 0 by default.
     log
         Whether the solver's log goes to standard error.
     hint
-        Per column, the value in a solution to start from, NaN where nothing is known. HiGHS, SCIP and CBC
-        take it, for models with whole columns.
+        Value of each column in a solution to start from; NaN if it is not known. HiGHS, SCIP and CBC use it
+        for models with whole columns.
     """
 
     time_limit: float | None
@@ -103,12 +103,12 @@ class LinearOptions(TypedDict, total=False):
 
 
 class RowFamilies(Mapping[str, NDArray[np.int64]]):
-    """The rows of a model by the name of their family, for tests and debugging: two bytes a row.
+    """The rows of a model by the name of their family, for tests and debugging; it takes two bytes per row.
 
     Parameters
     ----------
     names, counts
-        Rows in their order: so many of that name follow each other.
+        Names and numbers of rows that follow each other, in the order of rows.
     """
 
     def __init__(self, names: Sequence[str], counts: Sequence[int]) -> None:
@@ -116,19 +116,19 @@ class RowFamilies(Mapping[str, NDArray[np.int64]]):
         self._family = np.repeat(np.array([self._numbers[name] for name in names], dtype=np.int16), counts)
 
     def __getitem__(self, name: str) -> NDArray[np.int64]:
-        """Indices of the rows of a family."""
+        """Return the indices of the rows of a family."""
         return np.flatnonzero(self._family == self._numbers[name])
 
     def __iter__(self) -> Iterator[str]:
-        """Names of families, in the order of their first rows."""
+        """Iterate over the names of families, in the order of their first rows."""
         return iter(self._numbers)
 
     def __len__(self) -> int:
-        """How many families there are."""
+        """Return the number of families."""
         return len(self._numbers)
 
     def and_then(self, names: Sequence[str]) -> RowFamilies:
-        """Return these and more rows after them, of one name each."""
+        """Return these rows and further rows after them, each with its own name."""
         known = list(self._numbers)
         both = RowFamilies([*known, *names], [0] * len(known) + [1] * len(names))
         both._family = np.concatenate([self._family, both._family])
@@ -136,7 +136,7 @@ class RowFamilies(Mapping[str, NDArray[np.int64]]):
 
 
 class ModelBuilder:
-    """Collects columns and rows as arrays."""
+    """A builder of a model, to which columns and rows are added as arrays."""
 
     def __init__(self) -> None:
         self._columns: list[tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], bool]] = []
@@ -153,7 +153,7 @@ class ModelBuilder:
 
     @property
     def row_count(self) -> int:
-        """How many rows there are."""
+        """Number of rows so far."""
         return self._rows
 
     def columns(
@@ -208,7 +208,7 @@ class ModelBuilder:
 
 
 def takes_whole_columns(solver: str) -> bool:
-    """Whether a solver takes columns that must be whole."""
+    """Return whether a solver takes columns that must be whole."""
     return solver not in ("glop", "pdlp")
 
 

@@ -1,7 +1,7 @@
-"""Linear models through PuLP 3.3 and 4: CBC, and whatever else PuLP finds on this machine.
+"""Linear models through PuLP 3.3 and 4: CBC, and other solvers that PuLP finds on this machine.
 
-PuLP imports highspy, pyscipopt and others where they are installed, whose symbols clash with those of
-OR-Tools: this module runs in a process that never loads OR-Tools.
+PuLP imports highspy, pyscipopt and others if they are installed. Their symbols clash with those of OR-Tools,
+so this module runs in a process that never loads OR-Tools.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from .model import GAP, LinearModel, LinearResult
 
 _CBC = {"COIN_CMD": "cbc", "PULP_CBC_CMD": "cbc"}
+"""Pebbler's name of CBC for each of its names in PuLP."""
+
 _OPTIMAL, _INFEASIBLE, _GAP_LIMIT = 1, -1, -7
-"""Statuses of PuLP 3 and 4; the last one of PuLP 4 only, for a gap that is within what was asked for."""
+"""Statuses of PuLP 3 and 4; only PuLP 4 has the last one, for a gap within the requested tolerance."""
 
 
 def available() -> dict[str, str]:
-    """Return the solvers that PuLP finds here: our name, and PuLP's."""
+    """Return the solvers that PuLP finds here: PuLP's name of each, by pebbler's name."""
     found: dict[str, str] = {}
     for name in pulp.listSolvers(onlyAvailable=True):
         found.setdefault(_CBC.get(name, name.lower()), name)
@@ -41,9 +43,9 @@ def solve_by_pulp(
 ) -> LinearResult:
     """Solve a model by one of the solvers that are `available`; options are those of `LinearOptions`.
 
-    Time limit, threads and hint reach the solver where its class in PuLP takes them, the seed CBC only. There
-    is a bound where the solver says optimal and takes a gap tolerance: the objective less that tolerance,
-    which is relative to it or to one.
+    Time limit, threads and hint are passed to the solver if its class in PuLP takes them; only CBC gets the
+    seed. There is a bound if the solver says optimal and takes a gap tolerance: the objective less this
+    tolerance, which is relative to the objective, or to one if that is larger.
     """
     empty = np.bincount(model.rows, minlength=len(model.row_lower)) == 0
     if (empty & ((model.row_lower > 0) | (model.row_upper < 0))).any():
@@ -94,7 +96,7 @@ def solve_by_pulp(
 
 
 def _problem(model: LinearModel) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
-    """Return the model in PuLP's words, and its columns."""
+    """Return the model as PuLP's problem, and its columns."""
     problem = pulp.LpProblem("pebbler", pulp.LpMinimize)
     columns = [
         problem.add_variable(f"x{j}", _finite(low), _finite(high), "Integer" if whole else "Continuous")

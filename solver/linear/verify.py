@@ -1,4 +1,4 @@
-"""What a linear solver returns is checked before it is believed, whichever solver it was."""
+"""Checks of a linear solver's result, whichever solver it was."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 from .model import LinearModel, LinearResult
 
 _TOLERANCE = 1e-5
-"""Of rows and whole columns; relative to the terms of a row, or to one where they are smaller."""
+"""Tolerance of rows and whole columns, relative to the terms of a row, or to one if they are smaller."""
 
 _OBJECTIVE = 1e-6
-"""Of the objective; relative to its terms."""
+"""Tolerance of the objective, relative to its terms."""
 
 
 def verified(model: LinearModel, result: LinearResult) -> LinearResult:
-    """Return the result if its point holds, and otherwise one with status ``error``, no point and no bound.
+    """Return the result if its point holds, else a result with status ``error``, no point and no bound.
 
-    Bounds of columns, rows, whole columns and the objective are recomputed in floating point, and no solution
-    may be better than what its solver calls a bound. The bound of a linear program is no more than what its
-    dual values prove; where the solver tells none, there is one only if the program is solved. Optimality
-    with whole columns and infeasibility cannot be checked so.
+    Bounds of columns, rows, whole columns and the objective are recomputed in floating point. No solution may
+    be better than the bound that its solver claims. The bound of a linear program is at most the bound that
+    its dual values prove. If the solver gives no dual values, there is a bound only if the program is solved.
+    Optimality with whole columns, and infeasibility, cannot be checked in this way.
     """
     wrong = None if result.values is None else _wrong(model, result, result.values)
     if wrong is None and not model.integer.any():
@@ -39,11 +39,12 @@ def verified(model: LinearModel, result: LinearResult) -> LinearResult:
 
 
 def _proven(model: LinearModel, result: LinearResult) -> float:
-    """What the dual values of a linear program prove, whichever they are, less what sums may be rounded by.
+    """Return the bound that a linear program's dual values prove, less the rounding error of sums.
 
-    Prices of rows that have the wrong sign are none. Then every column goes to the bound of it that is
-    cheapest. One that has none is taken to be at most twice the objective, and so is the bound: the models'
-    columns without a bound are times within the makespan, which is that long or longer.
+    The bound holds for any dual values. Prices of rows with the wrong sign count as zero. Then each column is
+    set to the cheaper of its bounds. A column without such a bound is taken to be at most twice the
+    objective, and the result is at most that as well: the models' columns without a bound are times within
+    the makespan, which is that long or longer.
     """
     if result.duals is None:
         return math.inf if result.status == "optimal" else -math.inf
@@ -97,5 +98,5 @@ def _wrong(model: LinearModel, result: LinearResult, values: NDArray[np.float64]
 
 
 def _room(model: LinearModel, values: NDArray[np.float64]) -> float:
-    """How far an objective may be off."""
+    """Return the tolerance of an objective."""
     return _OBJECTIVE * float(np.abs(model.cost * values).sum()) + 1e-12

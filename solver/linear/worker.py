@@ -1,4 +1,4 @@
-"""Linear models solved beside the program: a solver that crashes or hangs costs only its own result."""
+"""Linear models solved in another process: a solver that crashes or hangs costs only its own result."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .model import MATH_OPT_SOLVERS, LinearModel, LinearOptions, LinearResult
 
 
 class LinearWorker:
-    """Solves one model at a time in another process.
+    """A process that solves one model at a time.
 
-    Use it in a ``with`` block. The process is taken over from a worker before it, if there is one that is
-    idle, and left to the next, unless it is busy: then it is ended.
+    Use it in a ``with`` block. The worker takes over an idle process of an earlier worker if there is one,
+    and leaves its process to the next worker. A busy process is ended instead.
 
     Parameters
     ----------
     solver
-        One that `list_linear_solvers` knows.
+        A name that `list_linear_solvers` returns.
     grace
-        Seconds over its time limit after which a solver is killed.
+        Seconds after its time limit at which a solver is killed.
 
     Raises
     ------
@@ -55,7 +55,7 @@ class LinearWorker:
         Raises
         ------
         RuntimeError
-            When the model before this one is not done.
+            When the model before is not done.
         """
         if options.get("log"):  # a new process writes to what is standard error now
             self._child.stop()
@@ -66,18 +66,19 @@ class LinearWorker:
         self._child.start(_solve, model, self._solver, options, wall_limit=wall_limit)
 
     def done(self) -> bool:
-        """Whether there is a result."""
+        """Return whether there is a result."""
         return self._child.done()
 
     def result(self, timeout: float | None = None) -> LinearResult:
-        """Wait for the result; it is ``error`` with what happened where the process ended by itself.
+        """Wait for the result.
 
-        A solver that was stopped or killed leaves ``unknown``.
+        If the process ended unexpectedly, the status is ``error``, with the cause. A solver that was stopped
+        or killed gives ``unknown``.
 
         Raises
         ------
         TimeoutError
-            When there is none after so many seconds; the solver goes on.
+            When there is no result after so many seconds; the solver goes on.
         PebblerError
             When the solver cannot take the model.
         """
@@ -92,11 +93,11 @@ class LinearWorker:
         return found
 
     def stop(self) -> None:
-        """Give up the model that is being solved, at once."""
+        """Stop solving the current model at once."""
         self._child.stop()
 
     def _wait(self) -> None:
-        """Wait until the process has loaded the solver: no time limit pays for that."""
+        """Wait until the process has loaded the solver, which is not part of any time limit."""
         if self._child.done():
             return
         try:
@@ -109,27 +110,27 @@ class LinearWorker:
 
 
 def begin_solver(limits: Limits) -> None:
-    """Have a process begin to load the solver, while this one loads other things."""
+    """Start a process that loads the solver, while this process loads other code."""
     idle = _idle.setdefault(_hidden(limits.solver), [])
     if not idle:
         idle.append(_begun(limits.solver))
 
 
 def load_solver(limits: Limits) -> None:
-    """Have a process ready for the solver of a method's linear models."""
+    """Start a process for the solver of a method's linear models, and wait until it is ready."""
     with LinearWorker(limits.solver):
         pass
 
 
 def _begun(solver: str) -> Child:
-    """A process that loads a solver."""
+    """Return a process that loads a solver."""
     child = Child(_hidden(solver))
     child.start(_load, solver)
     return child
 
 
 _idle: dict[tuple[str, ...], list[Child]] = {}
-"""Processes that wait for a worker, by what is hidden from them."""
+"""Idle processes that wait for a worker, by the modules that are hidden from them."""
 
 
 @atexit.register

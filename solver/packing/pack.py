@@ -1,8 +1,9 @@
 """Dynamic storage allocation: addresses for buffers whose lifetimes are fixed, as low as possible.
 
-First fit in a few orders, then for each group of buffers that time connects the search of `PackingSearch` at
-the height that is aimed at, then OR-Tools' CP-SAT (two-dimensional packing, with the live bytes as a
-cumulative resource). What is known to be needed, and what was found, are told apart all the way.
+First fit in a few orders comes first. Then each group of buffers that time connects is searched by
+`PackingSearch` for a packing of the wanted height. OR-Tools' CP-SAT follows (two-dimensional packing, with
+the live bytes as a cumulative resource). The height that is proven to be needed and the height that was found
+are kept apart throughout.
 """
 
 from __future__ import annotations
@@ -32,37 +33,45 @@ from .search import Answer, Integers, PackingSearch, load_search
 _log = logging.getLogger(__name__)
 
 _LARGEST_SEARCH = 2_000
-"""Buffers of a group above which the search, whose memory grows with their square, is left out."""
+"""Number of buffers of a group above which the search is left out, as its memory grows with their square."""
 
 _STEPS_OF_A_TURN = 20_000_000
+"""Steps of a search in one turn, about 15 ms on one core."""
+
 _TURNS = 1_500
-"""Steps of a search in one turn, about 15 ms on one core, and turns after which it makes way for CP-SAT."""
+"""Number of turns after which the search gives way to CP-SAT."""
 
 _FEW_TURNS = 20
+"""Number of turns of the search if little effort is wanted."""
+
 _FEW_BUFFERS = 150
+"""Number of buffers of a group above which CP-SAT is left out if little effort is wanted.
+
+CP-SAT's presolve alone takes long then.
+"""
+
 _LITTLE = 1.0
-"""Where little effort is asked for: turns; buffers of a group above which CP-SAT, whose presolve alone takes
-long then, is left out; and its limit, in what it calls deterministic seconds."""
+"""Limit of CP-SAT if little effort is wanted, in its deterministic seconds."""
 
 _LARGEST_COEFFICIENT = 2**31
-"""CP-SAT is not given sizes from here on, after division by what they share (google/or-tools #5293)."""
+"""Least size that is not given to CP-SAT, after division by the common unit (google/or-tools #5293)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackResult:
-    """A packing, and what is known about the least height.
+    """A packing, and the proven bound on its height.
 
     Attributes
     ----------
     status
-        ``optimal``: no packing is lower; ``feasible``; ``infeasible``: none fits, which is proven;
-        ``unknown``: none that fits was found.
+        ``optimal``: no packing is lower; ``feasible``: a packing was found; ``infeasible``: it is proven that
+        none fits; ``unknown``: no packing that fits was found.
     height, offsets
         End of the highest buffer, and an offset for each buffer, in bytes; None without a packing that fits.
     capacity
-        The limit that was asked for.
+        The requested limit in bytes, or None.
     lower_bound
-        Proven: no packing is lower.
+        Proven lower bound on the height in bytes.
     interrupted
         Whether Ctrl-C ended the work early.
     """
@@ -75,7 +84,7 @@ class PackResult:
     interrupted: bool = False
 
     def as_dict(self) -> dict[str, object]:
-        """The figures of ``pack --json``."""
+        """Return the figures of ``pack --json``."""
         return {name: getattr(self, name) for name in ("status", "height", "capacity", "lower_bound")}
 
     def __str__(self) -> str:
@@ -99,23 +108,24 @@ def pack(
     Parameters
     ----------
     buffers
-        What to place.
+        The buffers to place.
     capacity
-        Bytes; the first packing that fits is the answer. None: the lowest packing.
+        Greatest height in bytes: the first packing that fits is the answer. None asks for the lowest packing.
     time_limit
-        Seconds, from when the search is loaded; None: until done. First fit gets one second at least. Without
-        a limit that strikes and with one worker the answer is always the same.
+        Time limit in seconds after the search is loaded; None means until done. First fit gets at least one
+        second. If the limit is not reached, and with one worker, the answer is always the same.
     workers, seed
-        Threads and random decisions of CP-SAT.
+        Number of threads of CP-SAT, and seed of its random decisions.
     little
-        Whether to give up after a little, fixed effort: the same answer for the same buffers with one worker.
+        Whether to give up after a small, fixed effort. With one worker, the same buffers then have the same
+        answer.
 
     Raises
     ------
     PebblerError
         When there are no buffers, or their sizes are too large for exact arithmetic.
     AssertionError
-        When the packing found does not hold: a defect.
+        When the packing found is wrong, which is a defect of pebbler.
     """
     unit = common_unit(buffers)
     load_search()
@@ -184,19 +194,20 @@ def load_packing(limits: Limits) -> None:
 
 
 def places(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int) -> Sequence[int] | None:
-    """Find an offset for each of the given pieces with a little, fixed effort.
+    """Find an offset for each of the given pieces with a small, fixed effort.
 
     Parameters
     ----------
     lifetimes
         Bytes, begin and end of each piece; bytes are multiples of the alignment.
     capacity, alignment
-        Bytes of the pool; offsets are multiples of the alignment.
+        Bytes of the pool, and the number of bytes of which offsets are multiples.
 
     Returns
     -------
     sequence of int or None
-        The same for the same pieces; None where that effort, or the time that is left, found no places.
+        The offsets, which are the same for the same pieces; None if no places were found with this effort, or
+        in the time left.
     """
     if not lifetimes:
         return []
@@ -216,7 +227,7 @@ def places(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: 
 
 
 def _connected(buffers: Sequence[Buffer]) -> list[list[int]]:
-    """Indices of the buffers, in groups such that buffers of different groups never live together."""
+    """Return the buffers in groups, such that buffers of different groups never live together."""
     order = sorted(range(len(buffers)), key=lambda i: (buffers[i].lower, i))
     ends = accumulate((buffers[i].upper for i in order), max)
     groups = [[order[0]]]
@@ -228,7 +239,7 @@ def _connected(buffers: Sequence[Buffer]) -> list[list[int]]:
 
 
 class _Group:
-    """Buffers that time connects, as arrays in a common unit; a section is a largest set living at once."""
+    """Buffers that time connects, in arrays and a common unit; a section is a maximal set living at once."""
 
     def __init__(self, buffers: Sequence[Buffer], members: Sequence[int], unit: int) -> None:
         mine = [buffers[i] for i in members]
@@ -256,17 +267,19 @@ class _Group:
         ]
 
     def placed(self) -> Integers:
+        """Return the offsets of the group's packing."""
         assert self.offsets is not None
         return self.offsets
 
     def height(self) -> int:
+        """Return the height of the group's packing."""
         return int((self.placed() + self.size).max())
 
 
 def _first_fit(group: _Group, until: float = math.inf) -> Integers | None:
     """Place buffers one by one, as low as they go, in each of a few orders, and keep the lowest packing.
 
-    None where there was no time for one order; other orders are left out where there is none for them.
+    Returns None if there was no time for any order. Further orders are left out if there is no time for them.
     """
     best: Integers | None = None
     orders = [*group.orders, np.argsort(-group.size, kind="stable"), np.argsort(group.first, kind="stable")]
@@ -295,7 +308,7 @@ def _first_fit_in(group: _Group, order: Integers, until: float) -> Integers | No
 
 
 class _Work:
-    """What is aimed at, what is proven, and the time that is left; heights in the common unit."""
+    """The wanted height, the proven bound and the time left; heights are in the common unit."""
 
     def __init__(
         self, capacity: int | None, deadline: float | None, workers: int, seed: int, little: bool
@@ -308,18 +321,21 @@ class _Work:
         self.lower = 0
 
     def target(self) -> int:
+        """Return the height that the next packing may have."""
         return self.lower if self.capacity is None else self.capacity
 
     def left(self) -> float | None:
+        """Return the seconds left; None without a time limit."""
         return None if self.deadline is None else self.deadline - time.monotonic()
 
     def open(self, group: _Group) -> bool:
-        """Whether a lower packing of the group is wanted, possible, and there is time to look for one."""
+        """Return whether a lower packing is wanted and possible, and there is time to look for it."""
         out_of_reach = self.capacity is not None and self.lower > self.capacity
         left = self.left()
         return group.height() > self.target() and not out_of_reach and (left is None or left > 0)
 
     def solve(self, group: _Group) -> None:
+        """Pack the group: search, then CP-SAT."""
         if len(group.size) <= _LARGEST_SEARCH:
             self._search(group)
         largest = max(group.height(), int(group.alignment.max()))
@@ -329,7 +345,7 @@ class _Work:
             self._cp_sat(group)
 
     def _search(self, group: _Group) -> None:
-        """Look for a packing at the target, or prove that there is none."""
+        """Look for a packing of the target height, or prove that there is none."""
         target, left = self.target(), self.left()
         until = None if left is None else time.monotonic() + left / 2
         searches = [

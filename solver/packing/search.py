@@ -1,13 +1,14 @@
 """A depth-first search for addresses under a given height, after MiniMalloc (Moffitt, ASPLOS 2023).
 
-Every packing can be pushed down until each buffer rests on another or on the ground, so that it is enough to
-place buffers by rising offset, each as low as it goes (canonical solutions). A partial packing is given up
-when at some section of time the bytes still to come no longer fit above the lowest place where any of them
-can begin (section inference), or when the next buffer would leave room under it for one that is still to
-come (dominance). Where no buffer to come crosses a section's border, both sides are searched apart.
+In every packing, buffers can be moved down until each rests on another one or on the ground. So it is enough
+to place buffers in the order of their offsets, each at the lowest place that is free (canonical solutions). A
+partial packing is given up in two cases: in some section of time, the remaining bytes do not fit above the
+lowest place where any of them can begin (section inference); or the next buffer would leave room below it for
+a remaining one (dominance). If no remaining buffer crosses a section's border, both sides are searched
+separately.
 
-`advance` is compiled by Numba when it is first used. It stops after a number of nodes and goes on later from
-where it was, so that time limits, Ctrl-C and several searches in turn need nothing of it.
+`advance` is compiled by Numba when it is first used. It stops after a number of nodes and can continue later.
+So time limits, Ctrl-C and several searches in turn are handled outside of it.
 """
 
 from __future__ import annotations
@@ -22,15 +23,21 @@ from numpy.typing import NDArray
 from ...instances.compiling import telling_of_compiling
 
 Integers = NDArray[np.int64]
+"""Array of int64."""
 
 _FAR = 1 << 62
+"""Offset beyond every height."""
+
 _LOW, _HIGH, _AFTER_OFFSET, _AFTER_RANK, _OFFSET, _CHOICE, _MARK = range(7)
-"""Columns of a frame: its window of sections; the offset and rank that its choice must not come before; its
-choice so far; how many buffers were placed when it began."""
+"""Columns of a frame.
+
+They are: its window of sections; the offset and rank after which its choice must come; its choice so far; and
+the number of buffers that were placed when it began.
+"""
 
 
 class Answer(IntEnum):
-    """What a search has found out."""
+    """The result of a search so far."""
 
     OPEN = 0
     FOUND = 1
@@ -43,14 +50,14 @@ class PackingSearch:
     Parameters
     ----------
     first, last
-        Per buffer, the sections [first, last) of time that it lives in.
+        Sections of time [first, last) in which each buffer lives.
     size, alignment
-        Per buffer; any unit, the same as `height`.
+        Size and alignment of each buffer, in the unit of `height`.
     height
-        What no buffer may reach beyond.
+        Greatest end of a buffer, in any unit.
 
-    Of buffers that could begin at the same offset, and of those that rise as high, the search prefers the
-    one that comes first in the arrays.
+    Of buffers that could begin at the same offset, and of those that end at the same height, the search
+    prefers the first in the arrays.
     """
 
     def __init__(
@@ -72,7 +79,7 @@ class PackingSearch:
         self.answer = Answer.IMPOSSIBLE if (self._to_come[0] > height).any() else Answer.OPEN
 
     def run(self, nodes: int) -> Answer:
-        """Search on for a number of nodes; `offsets` holds the packing when the answer is ``FOUND``."""
+        """Continue the search for some nodes; `offsets` holds the packing if the answer is ``FOUND``."""
         if self.answer == Answer.OPEN:
             answer, self._position, self._placed, self._split = _compiled()(
                 *self._problem,
@@ -95,7 +102,7 @@ class PackingSearch:
 
 @cache
 def load_search() -> None:
-    """Compile the search, or load it from the cache: no time limit pays for that."""
+    """Compile the search, or load it from the cache; this is not part of any time limit."""
     one = np.ones(1, np.int64)
     with telling_of_compiling():
         PackingSearch(np.zeros(1, np.int64), one, one, one, 1).run(1)
@@ -128,16 +135,17 @@ def advance(
     to_come: Integers,
     nodes: int,
 ) -> tuple[int, int, int, bool]:
-    """Search on from a state, which the arrays hold and keep.
+    """Continue the search from the state in the arrays, which is updated.
 
     The frame at each position chooses one buffer of its window. Row p of `ranks`, `lowest` (least offset of
     each buffer), `tops` (height reached in each section) and `to_come` (bytes not placed in each section)
-    is what the frame at position p finds.
+    is the state that the frame at position p starts from.
 
     Returns
     -------
     tuple
-        The answer as a number, position, how many are placed, and whether the next step opens a frame.
+        The answer as a number, the position, the number of placed buffers, and whether the next step opens a
+        frame.
     """
     count, sections = len(size), tops.shape[1]
     floor = np.empty(sections, np.int64)

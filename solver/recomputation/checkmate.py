@@ -1,8 +1,8 @@
 """The method ``checkmate``: recomputation alone, by a search over states and a program over stages.
 
-After Checkmate (Jain et al., MLSys 2020, section 4). Nothing is copied to the host. A program that runs a
-task twice within one stage is not among those of the integer program, and may be shorter. So the bound comes
-from a second model, in which memory counts during first runs only: that covers every program.
+After Checkmate (Jain et al., MLSys 2020, section 4). Nothing is copied to the host. The integer program
+leaves out schedules that run a task twice within one stage, and such a schedule may be shorter. So the bound
+comes from a second model, in which memory counts during first runs only. This model covers every schedule.
 """
 
 from __future__ import annotations
@@ -49,16 +49,19 @@ _SEARCH_SHARE = 0.6
 """Share of the time limit that the search over states may take; the integer programs get the rest."""
 
 _START_SHARE, _START_WORK = 0.2, 3_000_000
-"""Share of the time left for local search, and the tasks that it may simulate."""
+"""Largest share of the time left for local search, and largest number of tasks that it simulates."""
 
 _MOST_STATES, _MOST_BYTES = 3_000_000, 2 << 30
-"""After which that search gives up, too, so that its memory is bounded."""
+"""Numbers of states and of bytes after which the search over states gives up, to limit its memory."""
 
 _STATE_BYTES = 600
-"""Of a state, apart from its sets of blocks, a bit a block."""
+"""Bytes of a state apart from its sets of blocks, which take a bit for each block."""
 
 _STATES, _SEARCH = "states", "local-search"
-"""What can be left out: the search over states; local search for a schedule and a start for the program."""
+"""Rules that can be left out: the search over states, and local search.
+
+Local search gives a schedule and a start for the integer program.
+"""
 
 
 @register(
@@ -73,13 +76,14 @@ _STATES, _SEARCH = "states", "local-search"
 def checkmate(instance: Instance, limits: Limits) -> Answer:
     """Search the states; then solve the integer program for a schedule, and its relaxation for a bound.
 
-    There is a bound where no copy is possible. The program starts from what local search finds.
+    There is a bound only if no copy is possible. The integer program starts from the schedule of local
+    search.
 
     Raises
     ------
     Refusal
-        For a block that only a copy could bring or save, a solver without whole variables, an instance that
-        is too large, or a program that finds no addresses.
+        When a block can be brought or saved only by a copy, the solver has no whole variables, the instance
+        is too large, or no addresses are found.
     """
     _require_no_copies(instance)
     if not takes_whole_columns(limits.solver):
@@ -135,14 +139,14 @@ def _require_no_copies(instance: Instance) -> None:
 
 
 def _searched(instance: Instance, deadline: float) -> Pebbling:
-    """Search the states for a while, in bytes: with addresses a program of as many bytes may not fit."""
+    """Search the states for a while, counting bytes: with addresses, a program of as many bytes may not fit."""
     left = math.inf if deadline == math.inf else _SEARCH_SHARE * (deadline - time.monotonic())
     most = min(_MOST_STATES, _MOST_BYTES // (_STATE_BYTES + len(instance.blocks) // 4))
     return pebble(instance, deadline=time.monotonic() + left, most_states=most)
 
 
 def _started(instance: Instance, limits: Limits, deadline: float) -> Schedule | None:
-    """A schedule by local search, without copies."""
+    """Return a schedule by local search, without copies."""
     from ...heuristics.recomputation.search import RerunSearch  # with it comes Numba
 
     search = RerunSearch(staying(instance), limits.memory, limits.seed)
@@ -151,7 +155,7 @@ def _started(instance: Instance, limits: Limits, deadline: float) -> Schedule | 
 
 
 def _hint(model: StageModel, schedule: Schedule) -> NDArray[np.float64]:
-    """Per column of the program, what a schedule says: which algorithm runs in which stage."""
+    """Return, per column of the program, its value in a schedule: the algorithms that run in each stage."""
     hint = np.full(len(model.linear.cost), np.nan)
     for columns in model.choices.values():
         hint[columns] = 0.0
@@ -180,7 +184,7 @@ def _solved(
 def _proof(
     worker: LinearWorker, instance: Instance, stages: list[list[int]], limits: Limits, deadline: float
 ) -> tuple[str, Bound]:
-    """How the relaxation ended, and the bound that it gives."""
+    """Return how the relaxation ended, and the bound that it gives."""
     try:
         relaxed = Stages(instance, stages, limits.memory, first_runs_only=True).build()
     except OutOfTime as late:

@@ -1,13 +1,13 @@
-"""Recomputation alone by best-first search over what is in memory: exact, where few blocks fit at once.
+"""Recomputation alone by best-first search over the blocks in memory: exact, if few blocks fit at once.
 
-A state is how many tasks have run for the first time, and the set of blocks on the device. From it, the next
-task runs, or one runs again, after blocks have been let go that stand in its way: no more of them than it
-takes, for what stays can be let go later. The search is A*: to the time so far comes the least time of what
-must still run. That is every task to come, and once more the producer of each block that is absent and will
-be read by one of them, and the producers of what those read.
+A state is how many tasks have run for the first time, and the set of blocks on the device. From a state, the
+next task runs, or a task runs again. Before that, blocks are released that take its room, and no more of them
+than necessary, because other blocks can be released later. The search is A*: the time so far is added to the
+least time of the runs that must still come. These are every remaining task, once more the producer of each
+absent block that one of them reads, and the producers of the absent blocks that those read.
 
-The fewer blocks fit at once, the fewer states there are; so it is strong where integer programs are weak. It
-knows nothing of stages: a task may run any number of times between two first runs.
+The fewer blocks fit at once, the fewer states there are, so that the search is strong where integer programs
+are weak. It has no stages: a task may run any number of times between two first runs.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ...heuristics.recomputation.reruns import stages_of
 from ...instances.instance import Instance, Task
 
 Step = tuple[int, int]
-"""A run: a task, and its algorithm."""
+"""A run: a task and its algorithm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pebbling:
-    """What the search has found.
+    """The result of the search.
 
     Attributes
     ----------
     runs
-        Tasks and algorithms of a shortest program, in order; None where there is none, or the search ended
-        before it was found.
+        Tasks and algorithms of a shortest program, in order. None if there is no program, or if the search
+        ended before it was found.
     lower_bound_ns
-        No program is shorter; infinite where it is proven that there is none.
+        A lower bound on programs in nanoseconds; infinite if it is proven that there is none.
     """
 
     runs: tuple[Step, ...] | None
@@ -49,12 +49,13 @@ def pebble(instance: Instance, *, deadline: float = math.inf, most_states: float
     Parameters
     ----------
     instance
-        What to schedule. Blocks that are initially on the host only are absent for ever. Bytes count, so that
-        the result bounds programs in every memory model.
+        The instance to schedule. Blocks that start on the host only are always absent. Memory is counted in
+        bytes, so that the result bounds programs in every memory model.
     deadline
         Value of `time.monotonic` at which to give up.
     most_states
-        After how many states to give up, whatever the machine: looked at, or waiting.
+        Number of states, expanded or waiting, after which to give up; it does not depend on the computer's
+        speed.
     """
     search = _Search(instance, deadline)
     start = search.start()
@@ -91,11 +92,11 @@ def pebble(instance: Instance, *, deadline: float = math.inf, most_states: float
 
 
 _State = tuple[int, int]
-"""Tasks that have run for the first time, and the blocks on the device, a bit each."""
+"""Number of tasks that have run for the first time, and the blocks on the device as a bit mask."""
 
 
 class _Search:
-    """What may happen next, at a state.
+    """The steps that are possible at a state.
 
     Attributes
     ----------
@@ -127,7 +128,7 @@ class _Search:
         ]
 
     def _needed(self) -> list[int]:
-        """Per number of first runs, the blocks that exist and that first runs to come read, or that stay."""
+        """Return, per number of first runs, the existing blocks that are read later or must remain."""
         read = [self.final]
         for inputs in reversed(self.inputs):
             read.append(read[-1] | inputs)
@@ -139,21 +140,23 @@ class _Search:
         return needed
 
     def start(self) -> _State | None:
-        """Everything that starts on the device and is of use; None where what must be there does not fit."""
+        """Return the useful blocks that start on the device; None if the required ones do not fit."""
         there = _mask(d for d, block in enumerate(self.instance.blocks) if block.initially == "device")
         there &= self.wanted[0]
         return (0, there) if self.bytes(there) <= self.room and self.left((0, there)) < math.inf else None
 
     def done(self, state: _State) -> bool:
+        """Return whether all tasks have run, and the blocks that must end on the device are there."""
         return state[0] == self.total and not self.final & ~state[1]
 
     def bytes(self, blocks: int) -> int:
+        """Return the bytes of a set of blocks."""
         return sum(self.sizes[d] for d in _bits(blocks))
 
     def lost(self, state: _State) -> list[int] | None:
-        """Tasks that must run again: they make what is absent and needed, or what those read.
+        """Return the tasks that must run again: producers of absent blocks that are needed, and so on.
 
-        None where something is lost that nobody can make.
+        None means that a block is absent that no task can make again.
         """
         t, there = state
         tasks: list[int] = []
@@ -173,15 +176,15 @@ class _Search:
         return tasks
 
     def left(self, state: _State) -> float:
-        """Least time of what must still run; infinite where something is lost that nobody can make."""
+        """Return the least time of the remaining runs; infinite if a block cannot be made again."""
         tasks = self.lost(state)
         return math.inf if tasks is None else self.tail[state[0]] + sum(self.least[k] for k in tasks)
 
     def steps(self, state: _State, last: Step | None) -> Iterator[tuple[Step, _State, int]]:
-        """Runs that may come next, with the states that they lead to and the time that they take.
+        """Yield the runs that may come next, with the states that they lead to and their times.
 
-        A first run that could as well have come before the second run that was the last step, does so. A
-        state can have a hundred thousand of them, so that each looks at the clock.
+        If the last step was a second run and a first run could have come before it, this first run is left
+        out. A state can have a hundred thousand steps, so each of them checks the clock.
         """
         t, there = state
         again = self.lost(state) or ()
@@ -205,7 +208,7 @@ class _Search:
                         yield (k, a), after, duration
 
     def _as_well(self, last: Step, t: int, after: _State) -> bool:
-        """Whether a second run could come after the first run t instead, and lead to the same state."""
+        """Return whether a second run could come after the first run t, and lead to the same state."""
         k, a = last
         if k >= t or self.inputs[t] & self.outputs[k] or not self.again[t + 1] >> (k + 1) & 1:
             return False
@@ -216,7 +219,7 @@ class _Search:
 
 
 def _efficient(task: Task) -> list[tuple[int, int, int]]:
-    """Duration, workspace and index of the algorithms of which none is both quicker and leaner."""
+    """Return duration, workspace and index of the algorithms such that none is both faster and leaner."""
     chosen: list[tuple[int, int, int]] = []
     keys = [(a.duration_ns, a.workspace_bytes, i) for i, a in enumerate(task.algorithms)]
     for key in sorted(keys):
@@ -226,9 +229,9 @@ def _efficient(task: Task) -> list[tuple[int, int, int]]:
 
 
 def _kept(rest: int, blocks: Sequence[tuple[int, int]], excess: int) -> Iterator[int]:
-    """What may stay when blocks go, the largest first, until the excess has gone.
+    """Yield the sets of blocks that may remain when blocks leave, until the excess is gone.
 
-    No choice holds a block that need not go.
+    No set leaves out a block that need not leave. The largest blocks leave first.
     """
     totals = [*accumulate(size for size, _ in reversed(blocks))][::-1]
     choices = [(rest, 0, excess)]
@@ -243,13 +246,13 @@ def _kept(rest: int, blocks: Sequence[tuple[int, int]], excess: int) -> Iterator
 
 
 def _again(parents: Mapping[_State, tuple[_State, Step]], state: _State) -> Step | None:
-    """The second run that led to a state; None where a first run did."""
+    """Return the second run that led to a state; None if a first run did."""
     before, step = parents.get(state, (None, None))
     return step if before is not None and before[0] == state[0] else None
 
 
 def _path(parents: Mapping[_State, tuple[_State, Step]], state: _State) -> tuple[Step, ...]:
-    """The runs that lead to a state."""
+    """Return the runs that lead to a state."""
     steps = []
     while state in parents:
         state, step = parents[state]

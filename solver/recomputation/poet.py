@@ -1,8 +1,9 @@
 """The method ``poet``: recomputation and paging as one integer program, after POET (Patil et al., ICML 2022).
 
-The program over stages of `stage_model`, with pages: before a stage begins, blocks are copied to the host,
-let go, and copied back, and nothing runs beside copies. So their times add up, and a whole variable for each
-stage, block and direction says what is copied. POET minimises energy under a deadline; here it is time.
+This is the integer program over stages of `stage_model`, with paging: before a stage begins, blocks are
+copied to the host, released, and copied back, and no task runs beside copies. So the times of copies add up.
+A whole variable for each stage, block and direction says whether the block is copied. POET minimises energy
+under a deadline; here, time is minimised.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ from .stage_model import Action, StageModel, Stages, chosen_in, placed, require_
 )
 @loads(load_solver, load_packing)
 def poet(instance: Instance, limits: Limits) -> Answer:
-    """Solve the integer program, and issue what it decides: copies then run beside compute where they can.
+    """Solve the integer program, and build the schedule of its decisions, where copies may overlap compute.
 
-    It proves nothing of the instance, whose schedules need not keep to stages.
+    The program proves nothing about the instance, because other schedules need not have stages.
 
     Raises
     ------
     Refusal
-        For a solver without whole variables, an instance that is too large or asks for a copy that it makes
-        impossible, or a program that finds no addresses.
+        When the solver has no whole variables, the instance is too large or requires a copy that it makes
+        impossible, or no addresses are found.
     """
     require_copies(instance)
     if not takes_whole_columns(limits.solver):
@@ -78,14 +79,14 @@ def poet(instance: Instance, limits: Limits) -> Answer:
 
 @dataclass(slots=True)
 class PagedStages(Stages):
-    """Builds the program with pages.
+    """A builder of the integer program with paging.
 
     Attributes
     ----------
     offloads, prefetches
-        Per stage and block, the column that says whether it is copied before the stage begins.
+        Per stage and block, the column that says whether the block is copied before the stage begins.
     host
-        Per block, the column of what the host has of it, as far as stages have been built.
+        Per block, the column of the share that the host has, for the stages built so far.
     """
 
     offloads: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
@@ -93,7 +94,7 @@ class PagedStages(Stages):
     host: dict[int, int] = field(default_factory=dict, init=False)
 
     def actions(self, model: StageModel, values: NDArray[np.float64]) -> list[Action]:
-        """Read a solution: before each stage the copies out, then those back; then its runs."""
+        """Return a solution's actions: before each stage, copies out, then copies back; then its runs."""
         chosen = chosen_in(model, values)
         out, back = self.offloads.items(), self.prefetches.items()
         found = [(t, Action("offload", d)) for (t, d), copy in out if values[copy] > 0.5]
@@ -102,7 +103,7 @@ class PagedStages(Stages):
         return [action for _, action in sorted(found, key=lambda one: one[0])]
 
     def _at_start(self, d: int, t: int, left: int | None) -> int | None:
-        """What the stage before has left, and what comes back from the host."""
+        """Return the column of a block at a stage's start: the share that was left or that comes back."""
         block = self.instance.blocks[d]
         if t == 0 and block.initially != "absent":
             self.host[d] = self._column(1.0, 1.0)
@@ -119,7 +120,7 @@ class PagedStages(Stages):
         return copies_ns(self.instance.blocks)
 
     def _add_block(self, d: int, size: float, rows: dict[tuple[int, int], int]) -> int | None:
-        """As without pages; what must end on the host is copied at last, if it has not been."""
+        """Add a block as without paging; if it must end on the host, it is copied at the end if need be."""
         left = Stages._add_block(self, d, size, rows)
         if self.instance.blocks[d].finally_ == "host" and self.instance.writers[d]:
             self._save(d, len(self.stages), left)
@@ -127,7 +128,7 @@ class PagedStages(Stages):
         return left
 
     def _save(self, d: int, t: int, left: int | None) -> None:
-        """Let the host have, before a stage, what it had if that is valid, or what is copied."""
+        """Add what the host has before a stage: a copy that it had and that is valid, or one that is made."""
         block, writers = self.instance.blocks[d], self.instance.writers[d]
         written = bisect_left(writers, t)
         if written and writers[written - 1] == t - 1:
@@ -141,5 +142,5 @@ class PagedStages(Stages):
         self.host[d] = held
 
     def _copy(self, ns: int) -> int:
-        """A column that says whether a block is copied, at the price of its time."""
+        """Return a column that says whether a block is copied, with its time as the cost."""
         return int(self.builder.columns(1, upper=1.0, cost=ns / self.ns, integer=True)[0])

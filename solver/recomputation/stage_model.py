@@ -1,11 +1,10 @@
 """An integer program over stages, after Checkmate (Jain et al., MLSys 2020, section 4).
 
-Tasks run for the first time in their order, and stage t is all that happens after the first run of task t - 1
-up to and with that of task t: in it, earlier tasks may run again, in their order and at most once each, over
-all stages as often as it pays. Whole variables say what runs in a stage. Where blocks are follows from that:
-one continuous variable for each stage, block and touch is enough, and one for what stays from stage to stage,
-in place of Checkmate's products. Blocks, in-place updates, several outputs and choices of algorithms are
-those of the instance.
+Tasks run for the first time in their order. Stage t begins after the first run of task t - 1 and ends with
+the first run of task t. In a stage, earlier tasks may run again, in their order and at most once each. Whole
+variables say what runs in a stage. The places of blocks follow from them: in place of Checkmate's products,
+one continuous variable for each stage, block and touch is enough, and one for the blocks that remain from
+stage to stage. Blocks, in-place updates, several outputs and choices of algorithms are those of the instance.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ from ..packing.pack import pack
 from ..scaling import size_unit, slowest_ns, time_unit
 
 _PACK_SECONDS = 10.0
-"""Time limit of the search for addresses, where first fit finds none."""
+"""Time limit in seconds of the search for addresses, if first fit finds none."""
 
 _MOST_STEPS = 30_000
-"""Runs in all stages above which the model is not built: it would not be solved either."""
+"""Number of runs in all stages above which the model is not built, as it would not be solved either."""
 
 
 def require_stages(method: str, instance: Instance) -> list[list[int]]:
-    """Return the stages of an instance, unless they have too many runs to decide on.
+    """Return the stages of an instance, unless they have too many runs for the model.
 
     Raises
     ------
     Refusal
-        In the name of a method.
+        When there are too many runs; the message names the method.
     """
     stages, runs = [], 0
     for stage in each_stage(instance):
@@ -66,9 +65,9 @@ class StageModel:
     linear
         The model, in scaled units; its objective is the makespan.
     nanoseconds
-        What one unit of time in the model is.
+        Nanoseconds in the model's unit of time.
     choices
-        Per stage and task that may run in it, in order, the column of each algorithm.
+        The column of each algorithm, by stage and by task that may run in it, in order.
     """
 
     linear: LinearModel
@@ -78,19 +77,20 @@ class StageModel:
 
 @dataclass(slots=True)
 class Stages:
-    """Builds the integer program.
+    """A builder of the integer program.
 
     Attributes
     ----------
     instance, stages
-        What may run when.
+        The instance, and the tasks that may run in each stage.
     memory
-        Its unit rounds sizes up, so that paged and aligned bytes count; the relaxation takes bytes as they
-        are.
+        Memory model whose unit rounds sizes up, so that paged and aligned bytes count; the relaxation counts
+        bytes without rounding.
     first_runs_only
-        Count memory during first runs only: then every program is covered, and its optimum is a bound.
+        Whether memory counts during first runs only. Then every schedule is covered, and the optimum is a
+        bound.
     builder, choices, ns
-        What has been built so far, and what one unit of time is.
+        The model built so far, its columns of algorithms, and the nanoseconds in its unit of time.
     """
 
     instance: Instance
@@ -107,7 +107,7 @@ class Stages:
         Raises
         ------
         OutOfTime
-            When the deadline that it is built under passes.
+            When the deadline passes.
         """
         instance, builder = self.instance, self.builder
         unit = unit_bytes(instance, self.memory)
@@ -138,14 +138,14 @@ class Stages:
         return StageModel(builder.build(), self.ns, self.choices)
 
     def _copies_ns(self) -> int:
-        """Time of what it may copy."""
+        """Return the time of the copies that the program may make."""
         return 0
 
     def _add_block(self, d: int, size: float, rows: dict[tuple[int, int], int]) -> int | None:
-        """Where a block is: it stays from stage to stage, or is there from its writer on, and is let go once.
+        """Add the columns of a block; return the column of its share at the end.
 
-        Within a stage, what is there at one touch can be no more than at the one before. Returns the column
-        of what is there at the end.
+        A block remains from stage to stage, or is there from its writer on, and is released once. Within a
+        stage, its share at one touch is at most its share at the touch before.
         """
         instance, builder = self.instance, self.builder
         block, count = instance.blocks[d], len(self.stages)
@@ -189,11 +189,11 @@ class Stages:
         return left
 
     def _at_start(self, d: int, t: int, left: int | None) -> int | None:  # noqa: ARG002
-        """Column of what is there of a block when a stage begins: what the stage before has left."""
+        """Return the column of a block's share at a stage's start: the share that the stage before leaves."""
         return left
 
     def _require_purpose(self, t: int, k: int, start: int | None, following: int, touches: list[int]) -> None:
-        """A second run whose output has stayed, or is neither read in its stage nor kept, can be left out."""
+        """Leave out second runs whose output is there already, or is neither read in the stage nor kept."""
         again = self.choices[t, k].tolist()
         later = [column for e in touches if e > k for column in self.choices[t, e].tolist()]
         if start is not None:
@@ -203,7 +203,7 @@ class Stages:
         self.builder.entries(useful, again, -1.0)
 
     def _column(self, upper: float, lower: float = 0.0) -> int:
-        """A column that says how much of a block is there."""
+        """Return a column for the share of a block that is on the device."""
         return int(self.builder.columns(1, lower=lower, upper=upper)[0])
 
     def _at_most(self, column: int, others: list[int]) -> None:
@@ -217,7 +217,7 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A run of a task with an algorithm, or a copy of a block; and the blocks that are let go after it."""
+    """A run of a task with an algorithm, or a copy of a block; and the blocks that are released after it."""
 
     kind: Literal["run", "offload", "prefetch"]
     item: int
@@ -231,7 +231,7 @@ def runs_of(chosen: Iterable[tuple[int, int]]) -> list[Action]:
 
 
 def chosen_in(model: StageModel, values: NDArray[np.float64]) -> dict[tuple[int, int], int]:
-    """Read a solution: the algorithms of what runs, by stage and task, in order."""
+    """Return the algorithms of a solution's runs, by stage and task, in order."""
     return {
         run: int(np.argmax(values[columns]))
         for run, columns in model.choices.items()
@@ -240,9 +240,9 @@ def chosen_in(model: StageModel, values: NDArray[np.float64]) -> dict[tuple[int,
 
 
 def with_releases(instance: Instance, actions: Sequence[Action]) -> list[Action]:
-    """Say what is let go after each action: what is written or copied back next, or not touched again.
+    """Add to each action the blocks to release: those written or copied back next, or not used again.
 
-    Copies that serve nothing are left out.
+    Copies whose data is not used are left out.
     """
     needed = {d for d, block in enumerate(instance.blocks) if block.finally_ == "device"}
     saved = {d for d, block in enumerate(instance.blocks) if block.finally_ == "host"}
@@ -274,14 +274,15 @@ def with_releases(instance: Instance, actions: Sequence[Action]) -> list[Action]
 def placed(
     instance: Instance, actions: list[Action], limits: Limits, deadline: float = math.inf
 ) -> ProgramBuilder:
-    """Issue actions with addresses; where first fit finds none, those of the packing search.
+    """Build the program of actions; if first fit finds no addresses, take those of the packing search.
 
-    That ends at the deadline, as `time.monotonic` tells it; what is issued is so after it as well.
+    The packing search ends at the deadline, in seconds on the clock of `time.monotonic`. The program is built
+    after the deadline as well.
 
     Raises
     ------
     Refusal
-        When there is no place.
+        When no place is found for a block.
     """
 
     def issued(builder: ProgramBuilder) -> None:
@@ -311,14 +312,14 @@ def placed(
 
 
 def issue(builder: ProgramBuilder, actions: Sequence[Action]) -> None:
-    """Issue actions; pages may not hold what bytes would.
+    """Add actions to a program; pages may not hold what bytes would.
 
     Raises
     ------
     Refusal
         When a block that starts on the device has no place there.
     OutOfMemoryError
-        When another has none.
+        When another block has no place.
     """
     instance, there = builder.instance, set(builder.resident_blocks())
     loaded = _loaded_first(instance, actions)
@@ -340,7 +341,7 @@ def issue(builder: ProgramBuilder, actions: Sequence[Action]) -> None:
 
 
 def _loaded_first(instance: Instance, actions: Sequence[Action]) -> set[int]:
-    """Blocks that are prefetched before anything else is done with them."""
+    """Return the blocks whose first action is a prefetch."""
     seen: set[int] = set()
     loaded = set()
     for action in actions:

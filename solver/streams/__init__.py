@@ -1,1 +1,1 @@
-"""How many streams a layer wants: GLP4NN's integer program."""
+"""The best number of streams for a layer: GLP4NN's integer program."""

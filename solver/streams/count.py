@@ -1,6 +1,7 @@
-"""Solve GLP4NN's models: by a linear solver through PuLP, by CP-SAT, and by counting all that there is.
+"""Solutions of GLP4NN's models: by a linear solver through PuLP, by CP-SAT, and by counting all solutions.
 
-The number of optima and the range of streams come from the count alone; the solver's optimum must agree.
+The number of optima and the range of streams come from the count alone. The solver's optimum must agree with
+it.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from ..linear.model import GAP
 from .glp4nn import ModelName, StreamModel, stream_model
 
 CP_SAT = "cp-sat"
+"""Name of CP-SAT as a solver."""
 
 _MOST_STEPS = 3_000_000
-"""Steps of the count, a few seconds; layers have a handful of kernels and take thousands."""
+"""Greatest number of steps of the count, which takes a few seconds; layers take thousands of steps."""
 
 _TIME_LIMIT = 60.0
-"""Seconds for a solver; models of a handful of kernels take milliseconds."""
+"""Time limit of a solver in seconds; models of a few kernels take milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,14 @@ class Optima:
     Attributes
     ----------
     objective
-        Theirs.
+        Their objective.
     count
-        How many there are.
+        Number of optima.
     least, greatest
-        Streams.
+        Least and greatest number of streams of an optimum.
     chosen
-        The one that the model's rule takes, per kernel; without a rule, None where there are several.
+        The optimum that the model's rule chooses, as a number for each kernel; without a rule, None if there
+        are several.
     """
 
     objective: int
@@ -56,15 +59,15 @@ class StreamCount:
     Attributes
     ----------
     model
-        Its name.
+        Name of the model.
     streams
-        C_out; None where the model leaves it open.
+        Number of streams C_out; None if the model leaves it open.
     per_kernel
-        #K_i by name; None likewise.
+        #K_i by the kernel's name; None if the model leaves it open.
     optima, streams_range
         Number of optima, and the fewest and the most streams among them.
     solver
-        Who has solved it.
+        Name of the solver.
     """
 
     model: ModelName
@@ -83,11 +86,11 @@ def count_streams(
     Parameters
     ----------
     layer
-        Kernels of one sample.
+        The layer's kernels for one sample.
     device
         A packaged device.
     name
-        Which version of the model.
+        Name of the model's version.
     solver
         A linear solver that takes whole columns, or ``cp-sat``; by default CBC where PuLP finds it, else
         HiGHS.
@@ -97,7 +100,7 @@ def count_streams(
     PebblerError
         When the model does not apply to the layer, or has no solution.
     AssertionError
-        When the solver and the count disagree: a defect of one of them.
+        When the solver and the count disagree, which is a defect of one of them.
     """
     model = stream_model(name, layer, execution_limits(device))
     solver = default_solver() if solver is None else solver
@@ -118,7 +121,7 @@ def count_streams(
 
 
 def default_solver() -> str:
-    """CBC through PuLP where it is found (PuLP 4 does not bring it along), else HiGHS."""
+    """Return CBC if PuLP finds it (PuLP 4 comes without it), else HiGHS."""
     return "cbc" if "cbc" in list_linear_solvers() else "highs"
 
 
@@ -128,7 +131,7 @@ def best_by_linear(model: StreamModel, solver: str) -> int:
     Raises
     ------
     PebblerError
-        When it is not proven, there is none, or its point breaks a limit.
+        When the optimum is not proven, there is no solution, or the solver's point breaks a limit.
     """
     result = solve_linear(model.linear(), solver=solver, time_limit=_TIME_LIMIT)
     if result.status != "optimal" or result.values is None:
@@ -145,7 +148,7 @@ def best_by_cp_sat(model: StreamModel) -> int:
     Raises
     ------
     PebblerError
-        When it is not proven, or there is none.
+        When the optimum is not proven, or there is no solution.
     """
     from ortools.sat.python import cp_model
 
@@ -175,12 +178,12 @@ def best_by_cp_sat(model: StreamModel) -> int:
 
 
 def all_optima(model: StreamModel) -> Optima:
-    """Go through all solutions, kernel by kernel; partial ones that take and gain the same are one.
+    """Count all solutions, kernel by kernel; partial solutions with equal use and gain are counted together.
 
     Raises
     ------
     PebblerError
-        When there is none, or there are too many to go through.
+        When there is no solution, or there are too many to count.
     """
     resources = list(model.use)
     limits = tuple(model.capacity[resource] for resource in resources)

@@ -1,9 +1,9 @@
-"""How many kernels of a layer to run side by side: GLP4NN's analytical model, in three versions.
+"""The number of a layer's kernels to run side by side: GLP4NN's analytical model, in four versions.
 
 The paper (Fu et al., ICPP 2018, section 3.2) chooses #K_i, how often each kernel K_i runs at a time, so that
 as many threads as possible are active under the limits of a multiprocessor; the sum of all #K_i is the number
-of streams. ``as-printed`` takes its eqs. 3 to 9 at their word, ``as-printed-repaired`` reads beta as blocks
-per multiprocessor in all of them; ``as-implemented`` is what the authors' program computes
+of streams. ``as-printed`` reads its eqs. 3 to 9 literally; ``as-printed-repaired`` reads beta as blocks per
+multiprocessor in all of these equations; ``as-implemented`` is what the authors' program computes
 (github.com/Hao-Tju/GLP4NN_Caffe), and ``corrected`` keeps the idea and the limits that the hardware has.
 
 All are of one form, `StreamModel`: maximise sum gain_i (#K_i div step) subject to
@@ -24,9 +24,13 @@ from ...instances.errors import PebblerError
 from ..linear.model import LinearModel, ModelBuilder
 
 ModelName = Literal["as-printed", "as-printed-repaired", "as-implemented", "corrected"]
+"""Name of a version of the model."""
+
 MODELS: tuple[ModelName, ...] = get_args(ModelName)
+"""Names of all versions of the model."""
 
 Order = Literal["none", "most", "fewest"]
+"""Rule by which one of several optima is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +40,22 @@ class StreamModel:
     Attributes
     ----------
     kernels
-        Names.
+        Names of the kernels.
     most
-        Per kernel, the greatest #K_i.
+        Greatest #K_i of each kernel.
     gain
-        Per kernel, what the objective counts of it; the unit depends on the version.
+        Gain of each kernel in the objective; the unit depends on the version.
     use, capacity
-        Per resource, what a kernel takes of it, and what there is.
+        For each resource, the use of each kernel, and the capacity.
     concurrency
         The greatest sum of all #K_i.
     step
         Gain and use count #K_i div step.
     ties
-        Which of several optima is taken: none; the one of the greatest sum, then lexicographically greatest;
-        the one of the least sum, then lexicographically least.
+        Choice among several optima: none; the one with the greatest sum, then the lexicographically greatest;
+        or the one with the least sum, then the lexicographically least.
     fallback
-        The number of streams where the sum is 1; None: 1.
+        Number of streams if the sum is 1; None stands for 1.
     """
 
     kernels: tuple[str, ...]
@@ -65,11 +69,11 @@ class StreamModel:
     fallback: int | None = None
 
     def streams(self, total: int) -> int:
-        """C_out of a sum of all #K_i (eq. 9)."""
+        """Return C_out for a sum of all #K_i (eq. 9)."""
         return self.fallback if total == 1 and self.fallback is not None else total
 
     def linear(self) -> LinearModel:
-        """The model for a linear solver, which minimises; rows are divided by their common divisor."""
+        """Return the model for a linear solver, which minimises; rows are divided by their common divisor."""
         count = len(self.kernels)
         builder = ModelBuilder()
         launches = builder.columns(count, upper=self.most, integer=True, cost=self._cost(self.step == 1))
@@ -96,11 +100,11 @@ class StreamModel:
         return [-float(gain) if counted else 0.0 for gain in self.gain]
 
     def gained(self, chosen: Sequence[int]) -> int:
-        """Objective of a choice."""
+        """Return the objective of a choice."""
         return sum(gain * (n // self.step) for gain, n in zip(self.gain, chosen, strict=True))
 
     def admits(self, chosen: Sequence[int]) -> bool:
-        """Whether a choice keeps all limits, in exact arithmetic."""
+        """Return whether a choice keeps all limits, in exact arithmetic."""
         return (
             1 <= sum(chosen) <= self.concurrency
             and all(0 <= n <= most for n, most in zip(chosen, self.most, strict=True))
@@ -126,9 +130,10 @@ def stream_model(name: ModelName, layer: LayerKernels, limits: ExecutionLimits) 
 
 
 def _as_printed(layer: LayerKernels, limits: ExecutionLimits) -> StreamModel:
-    """Eqs. 3 to 9 with beta_i = #K_i div #SM (eq. 8), in eq. 7 too, whose right-hand side it makes a bound.
+    """Return eqs. 3 to 9 with beta_i = #K_i div #SM (eq. 8), also in eq. 7.
 
-    The condition of eq. 7, #K_i tau_i beta_i <= tau_max #SM, grows with #K_i: there is a greatest one.
+    The right-hand side of eq. 7 is then a bound. Its condition, #K_i tau_i beta_i <= tau_max #SM, grows with
+    #K_i, so there is a greatest #K_i.
     """
     processors = limits.multiprocessors
 
@@ -155,7 +160,7 @@ def _as_printed(layer: LayerKernels, limits: ExecutionLimits) -> StreamModel:
 
 
 def _as_printed_repaired(layer: LayerKernels, limits: ExecutionLimits) -> StreamModel:
-    """Eqs. 3 to 9 with beta_i = blocks of K_i div #SM everywhere, and #K_i of each kernel running at a time.
+    """Return eqs. 3 to 9 with beta_i = blocks of K_i div #SM everywhere; #K_i of each kernel run at a time.
 
     The denominators of eq. 7 are then per multiprocessor, and so are its numerators.
     """
@@ -179,11 +184,11 @@ def _as_printed_repaired(layer: LayerKernels, limits: ExecutionLimits) -> Stream
 
 
 def _as_implemented(layer: LayerKernels, limits: ExecutionLimits) -> StreamModel:
-    """The authors' linear program, in whole numbers throughout.
+    """Return the authors' linear program, in whole numbers throughout.
 
-    A wave is what the device holds of a kernel's blocks, W = (tau_max div tau_i) #SM, and in the same way for
-    shared memory; the rest of a grid in its last wave stands for the grid. Their solver's choice among optima
-    is not known: the one here gives the 3 streams of the paper's Fig. 6.
+    A wave is the number of a kernel's blocks that the device holds: W = (tau_max div tau_i) #SM, and in the
+    same way for shared memory. The rest of a grid in its last wave stands for the grid. The choice of their
+    solver among optima is not known; the choice here gives the 3 streams of the paper's Fig. 6.
     """
     processors = limits.multiprocessors
     most, threads, shared = [], [], []
@@ -213,10 +218,10 @@ def _as_implemented(layer: LayerKernels, limits: ExecutionLimits) -> StreamModel
 
 
 def _corrected(layer: LayerKernels, limits: ExecutionLimits) -> StreamModel:
-    """Active threads of the whole device, under all that its multiprocessors hold.
+    """Return the model of the device's active threads, under all limits of its multiprocessors.
 
-    A kernel counts with the blocks that it has resident, alone: its grid, or as many as fit. Of equal optima
-    the fewest streams are enough.
+    A kernel counts with the blocks that are resident if it runs alone: its grid, or as many as fit. Of equal
+    optima, the one with the fewest streams is chosen.
     """
     processors = limits.multiprocessors
     resident = [min(k.blocks, resident_blocks(k, limits) * processors) for k in layer.kernels]
@@ -252,6 +257,7 @@ _VERSIONS: dict[ModelName, Callable[[LayerKernels, ExecutionLimits], StreamModel
     "as-implemented": _as_implemented,
     "corrected": _corrected,
 }
+"""The function that builds each version."""
 
 
 def _names(layer: LayerKernels) -> tuple[str, ...]:
@@ -259,12 +265,12 @@ def _names(layer: LayerKernels) -> tuple[str, ...]:
 
 
 def _overlap(duration_ns: int, layer: LayerKernels) -> int:
-    """How many launches fit the time of a kernel (the first term of eq. 7)."""
+    """Return how many launches fit in the time of a kernel (the first term of eq. 7)."""
     return -(-duration_ns // layer.t_launch_ns)
 
 
 def _last_wave(kernel: Kernel, wave: int) -> int:
-    """Blocks that the authors' program counts: the grid, or what is left of it after full waves."""
+    """Return the blocks that the authors' program counts: the grid, or its rest after full waves."""
     left = kernel.blocks if kernel.blocks <= wave else kernel.blocks % wave
     if not left:
         raise PebblerError(
