@@ -155,7 +155,7 @@ def _started(instance: Instance, limits: Limits, deadline: float) -> Schedule | 
 
 
 def _hint(model: StageModel, schedule: Schedule) -> NDArray[np.float64]:
-    """Return, per column of the program, its value in a schedule: the algorithms that run in each stage."""
+    """Return, per column of the program, its value in a schedule: the algorithms of each stage's runs."""
     hint = np.full(len(model.linear.cost), np.nan)
     for columns in model.choices.values():
         hint[columns] = 0.0
