@@ -135,7 +135,7 @@ def best_bound(
 
 
 def compute_bound(instance: Instance) -> Bound:
-    """Return the sum of all tasks' least times, over algorithms that fit the pool beside the task's blocks."""
+    """Return the sum of the tasks' least times, over algorithms that fit beside the task's blocks."""
     return certified_bound(certify(instance, "compute", "compute"))
 
 

@@ -1,1 +1,1 @@
-"""What a schedule is and whether it holds: schedule, simulator, checker, symbolic replay."""
+"""Schedules and proofs: the schedule format, the simulator, the checker, and symbolic replay."""

@@ -1,14 +1,15 @@
 """The checker: proof that a schedule is valid whatever the operations' durations, or every reason why not.
 
-A schedule is a program, so it is not enough that nothing goes wrong at the predicted times. The proof rests
-on the program's order alone: streams run in list order and `after` waits. Where every two operations that
-touch the same bytes are ordered by the program, all executions have the effect of running the list from top
-to bottom, and one pass over the list then shows which version of each block everybody sees.
+A schedule is a program. So it is not enough that it is right at the predicted times. The proof rests on the
+program's order alone: a stream runs its operations in list order, and an operation waits for those in
+`after`. If the program orders every two operations that touch the same bytes, all executions have the same
+effect as running the list from top to bottom. One pass over the list then shows which version of each block
+every operation sees.
 
 Only a divisible schedule is checked at its simulated times, because that model has no addresses: such a
 schedule is a relaxation and never a solution.
 
-This module imports the instance and the schedule and nothing else of the project.
+This module imports only the instance and the schedule from this project.
 """
 
 from __future__ import annotations
@@ -30,27 +31,32 @@ _NEVER = -1
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """Answer of the checker: `valid`, and the reasons when it is not."""
+    """The answer of a checker: whether the input is `valid`, and the reasons if it is not."""
 
     valid: bool
     reasons: tuple[str, ...]
 
 
 def check(instance: Instance, schedule: Schedule, *, instance_sha256: str | None = None) -> CheckReport:
-    """Prove that a schedule is valid for an instance.
+    """Prove that a schedule is valid for an instance, whatever its operations' durations, or say why not.
 
     Parameters
     ----------
     instance, schedule
-        What to check.
+        The schedule to check, and the instance that it is for.
     instance_sha256
-        Checksum of the instance's file, to compare with the one that the schedule names.
+        SHA-256 checksum of the instance's file, to compare with the checksum in the schedule.
+
+    Returns
+    -------
+    CheckReport
+        Whether the schedule is valid, and every reason if it is not.
 
     Raises
     ------
     FormatError
-        When the instance or the schedule is not what a file may hold, or the schedule names a task, an
-        algorithm or a block that the instance does not have.
+        When a file cannot hold the instance or the schedule, or the schedule names a task, an algorithm or a
+        block that the instance does not have.
     """
     instance, schedule = as_from_files(instance, schedule)
     if instance.cluster is not UNSET:
@@ -65,7 +71,7 @@ def check(instance: Instance, schedule: Schedule, *, instance_sha256: str | None
 
 
 def origin_reasons(instance: Instance, schedule: Schedule, instance_sha256: str | None) -> list[str]:
-    """Say how a schedule shows that it is for another instance."""
+    """Return the reasons why a schedule is for another instance, as its names and checksums show."""
     reasons = []
     if schedule.instance != instance.name:
         reasons.append(f"the schedule is for instance '{schedule.instance}', not for '{instance.name}'")
@@ -75,14 +81,14 @@ def origin_reasons(instance: Instance, schedule: Schedule, instance_sha256: str 
 
 
 def check_apart(instance: Instance, schedule: Schedule) -> tuple[list[str], int]:
-    """Check the program of one GPU of several, whose times do not follow from it alone.
+    """Check the program of one GPU of several, whose times do not follow from its own program alone.
 
     Returns
     -------
     reasons
-        Why it is not valid; its times are taken as they are.
+        Why the program is not valid; its times are not checked.
     peak_bytes
-        The peak, at these times where memory is divisible.
+        The peak, at these times if memory is divisible.
     """
     proof = _Proof(instance, schedule)
     proof.program()
@@ -92,7 +98,7 @@ def check_apart(instance: Instance, schedule: Schedule) -> tuple[list[str], int]
 
 @dataclass(slots=True)
 class _Content:
-    """State of one block while the list is run from top to bottom."""
+    """State of one block during the pass over the list from top to bottom."""
 
     device: int | None = None
     host: int | None = None
@@ -122,10 +128,11 @@ class _Proof:
     # --- words ------------------------------------------------------------------------------------
 
     def fail(self, reason: str) -> None:
+        """Add a reason."""
         self.reasons.append(reason)
 
     def name(self, p: int) -> str:
-        """Operation at position `p`, in words."""
+        """Return operation `p` in words."""
         operation = self.operations[p]
         if operation.task is not None:
             return f"operation {operation.id} (run {self.instance.tasks[operation.task].name})"
@@ -133,23 +140,24 @@ class _Proof:
         return f"operation {operation.id} ({operation.kind} {self.block(operation.block).name})"
 
     def what(self, residence: Residence) -> str:
-        """Content of a residence, in words."""
+        """Return the content of a residence in words."""
         if residence.block is not None:
             return f"'{self.block(residence.block).name}'"
         assert residence.workspace_of is not None
         return f"the workspace of {self.name(self.position[residence.workspace_of])}"
 
     def block(self, index: int) -> Block:
+        """Return the name of a block."""
         return self.instance.blocks[index]
 
     # --- order ------------------------------------------------------------------------------------
 
     def ends_before(self, p: int, q: int) -> bool:
-        """Whether operation `p` has ended when `q` starts, in every execution."""
+        """Return whether operation `p` has ended when `q` starts, in every execution."""
         return p == _NEVER or (p != q and self.clocks[q].get(self.operations[p].stream, _NEVER) >= p)
 
     def released_before(self, residence: Residence, q: int) -> bool:
-        """Whether a residence has ended when operation `q` starts, in every execution."""
+        """Return whether a residence has ended when operation `q` starts, in every execution."""
         releases = [self.position[i] for i in residence.released_after]
         return bool(releases) and all(self.ends_before(p, q) for p in releases)
 
@@ -159,7 +167,7 @@ class _Proof:
     # --- rules ------------------------------------------------------------------------------------
 
     def program(self) -> None:
-        """Everything that holds or not whatever the durations."""
+        """Check everything that does not depend on durations."""
         self.streams()
         self.first_runs()
         self.acquisitions()
@@ -169,7 +177,7 @@ class _Proof:
         self.contents()
 
     def streams(self) -> None:
-        """Runs and moves are on compute; copies are on the engine of their direction; null forbids."""
+        """Check streams: runs and moves on compute, copies on their direction's engine, none that is null."""
         single = self.instance.engines == "single"
         proper = {
             "run": "compute",
@@ -184,7 +192,7 @@ class _Proof:
                 self.fail(f"{self.name(p)}: the instance's null time forbids it")
 
     def first_runs(self) -> None:
-        """Every task runs; first runs keep the instance's order; only recomputable tasks run again."""
+        """Check runs: every task runs, first runs are in order, only recomputable tasks run again."""
         following = 0
         for p, operation in enumerate(self.operations):
             if operation.task is None:
@@ -198,7 +206,7 @@ class _Proof:
             self.fail(f"task '{task.name}' never runs")
 
     def acquisitions(self) -> None:
-        """Each residence is acquired by what writes it, has the right size and ends after it began."""
+        """Check that the right operation acquires each residence, with the right size and a later end."""
         for residence in self.schedule.residences:
             p = self._acquisition(residence)
             if residence.block is not None:
@@ -258,7 +266,7 @@ class _Proof:
             self.fail(f"{what} has {residence.bytes} bytes, the algorithm needs {needed}")
 
     def places(self) -> None:
-        """Every residence lies in the pool, aligned; pages are whole."""
+        """Check that every residence lies in the pool and is aligned, and that pages are whole."""
         pool, unit = self.instance.pool_bytes, self.instance.alignment_bytes
         page = self.schedule.page_bytes
         if page is not None:
@@ -287,10 +295,10 @@ class _Proof:
                     )
 
     def separation(self) -> None:
-        """Residences that overlap in address are ordered: one is released before the other is acquired.
+        """Check that of residences with common addresses, one is released before the other is acquired.
 
-        Residences are taken in the order of their acquisition; each must come after those that were the last
-        to hold its bytes. Order is transitive, because a residence is released after it is acquired.
+        Residences are taken in the order of their acquisition. Each must come after the last holders of its
+        bytes. Order is transitive, because a residence is released after it is acquired.
         """
         held = _Holders()
         for p in sorted(self.acquired):
@@ -306,7 +314,7 @@ class _Proof:
                 held.put(ranges, residence)
 
     def succession(self) -> None:
-        """At most one residence of a block is live at a time; a move holds the old and the new one."""
+        """Check that at most one residence of a block is live at a time; a move has the old and the new."""
         last: dict[int, Residence] = {}
         for p in sorted(self.acquired):
             for residence in self.acquired[p]:
@@ -326,7 +334,7 @@ class _Proof:
                     self.fail(f"{self.name(p)} acquires '{name}', whose earlier residence may still be live")
 
     def contents(self) -> None:
-        """Run the list from top to bottom: everybody sees resident data in the right version."""
+        """Go through the list, and check that each operation sees resident data in the right version."""
         state = [_Content(host=None if block.initially == "absent" else 0) for block in self.instance.blocks]
         required = _versions(self.instance)
         current: dict[int, Residence] = {}
@@ -407,7 +415,7 @@ class _Proof:
                 current[d] = residence
 
     def _is_there(self, p: int, d: int, current: dict[int, Residence]) -> None:
-        """The residence that was acquired last holds the block from before `p` starts until it has ended."""
+        """Check that the last residence of the block is there from before `p` starts until it has ended."""
         name = self.block(d).name
         residence = current.get(d)
         if residence is None:
@@ -421,7 +429,7 @@ class _Proof:
             self.fail(f"{self.name(p)} uses '{name}', which may have been released by then")
 
     def _one_base(self, p: int, blocks: Iterable[int], current: dict[int, Residence]) -> None:
-        """Parts of one tensor that a run touches lie at base + begin for one base (contiguous)."""
+        """Check that a run's parts of one tensor lie at base + begin for one base (contiguous)."""
         if self.schedule.memory_model != "contiguous":
             return
         bases: dict[str, set[int]] = defaultdict(set)
@@ -434,7 +442,7 @@ class _Proof:
                 self.fail(f"{self.name(p)} touches parts of '{tensor}' that do not lie at one base")
 
     def figures(self) -> list[int]:
-        """Reported times and makespan are those of the simulation; return its ends."""
+        """Check that the reported times and makespan are those of the simulation; return its ends."""
         ends: list[int] = []
         stream_end: dict[str, int] = {}
         for p, operation in enumerate(self.operations):
@@ -456,9 +464,10 @@ class _Proof:
         return ends
 
     def peak(self, ends: list[int]) -> int:
-        """Return the peak; divisible memory must hold what is live at these times.
+        """Return the peak in bytes, after checking that divisible memory holds the live data at these times.
 
-        Else `places` has looked at all that lies in the pool, so that what is left are the resident bytes.
+        In the other memory models, `places` has checked all residences in the pool, so that only the resident
+        bytes remain to be checked.
         """
         if self.schedule.memory_model == "divisible":
             peak = self._largest_live_sum(ends, max(ends, default=0))
@@ -492,13 +501,14 @@ class _Proof:
 
 
 class _Holders:
-    """Which residence was the last to hold each byte of the pool."""
+    """The last residence that held each byte of the pool."""
 
     def __init__(self) -> None:
         self._starts: list[int] = [0]
         self._holder: list[Residence | None] = [None]
 
     def over(self, ranges: Iterable[tuple[int, int]]) -> list[Residence]:
+        """Return the last holders of any of these bytes."""
         found: dict[int, Residence] = {}
         for start, size in ranges:
             i = bisect_right(self._starts, start) - 1
@@ -510,6 +520,7 @@ class _Holders:
         return list(found.values())
 
     def put(self, ranges: Iterable[tuple[int, int]], residence: Residence) -> None:
+        """Note the holder of these bytes."""
         for start, size in ranges:
             for cut in (start, start + size):
                 i = bisect_right(self._starts, cut) - 1
@@ -523,9 +534,10 @@ class _Holders:
 
 
 def _clocks(operations: tuple[Operation, ...], position: dict[int, int]) -> list[dict[str, int]]:
-    """Per operation and stream, the last position that has ended when it ends (itself on its own stream).
+    """Return, per operation and stream, the last position that has ended when the operation ends.
 
-    Operations of a stream form a chain, so these few numbers answer every question of order.
+    On its own stream, this is the operation itself. Operations of a stream form a chain, so these few numbers
+    answer every question of order.
     """
     clocks: list[dict[str, int]] = []
     last: dict[str, int] = {}
@@ -544,7 +556,7 @@ def _clocks(operations: tuple[Operation, ...], position: dict[int, int]) -> list
 
 
 def _versions(instance: Instance) -> list[dict[int, int]]:
-    """Per task, the version of each block that it finds: how often earlier tasks have written it."""
+    """Return, per task, the version of each block that it finds: how often earlier tasks have written it."""
     count = [0] * len(instance.blocks)
     required = []
     for task in instance.tasks:
@@ -555,14 +567,14 @@ def _versions(instance: Instance) -> list[dict[int, int]]:
 
 
 def _must_acquire(operation: Operation) -> tuple[int, ...]:
-    """Blocks for which the operation must acquire a residence: a prefetch and a move, theirs."""
+    """Return the blocks for which an operation must acquire a residence; a prefetch and a move, their own."""
     if operation.kind in ("prefetch", "move") and operation.block is not None:
         return (operation.block,)
     return ()
 
 
 def _ranges(residence: Residence) -> tuple[tuple[int, int], ...]:
-    """Byte ranges of a residence in the pool: none in divisible memory."""
+    """Return the byte ranges of a residence in the pool; there are none in divisible memory."""
     if residence.offset is not None:
         return ((residence.offset, residence.bytes),)
     return residence.extents or ()

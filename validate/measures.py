@@ -11,14 +11,14 @@ from .schedule import Residence, Schedule
 def lifetime_ns(
     schedule: Schedule, residence: Residence, times: dict[int, tuple[int, int]]
 ) -> tuple[int, int]:
-    """Start and end of a residence: from its acquisition to the latest of its releases.
+    """Return start and end of a residence in nanoseconds: from its acquisition to its last release.
 
     Parameters
     ----------
     schedule, residence
-        The residence and the schedule that it is part of.
+        The residence, and the schedule that it belongs to.
     times
-        Start and end of each operation by id, as `operation_times` gives them.
+        Start and end of each operation by id, as `operation_times` returns them.
     """
     start = 0 if residence.acquired_by is None else times[residence.acquired_by][0]
     end = max((times[i][1] for i in residence.released_after), default=schedule.makespan_ns)
@@ -26,14 +26,14 @@ def lifetime_ns(
 
 
 def operation_times(schedule: Schedule) -> dict[int, tuple[int, int]]:
-    """Reported start and end of every operation, by id."""
+    """Return the reported start and end of every operation in nanoseconds, by id."""
     return {operation.id: (operation.start_ns, operation.end_ns) for operation in schedule.operations}
 
 
 def memory_curve(instance: Instance, schedule: Schedule) -> tuple[list[int], list[int]]:
-    """Bytes in use over time: instants, and the bytes from each instant to the next.
+    """Return the bytes in use over time: instants, and the bytes from each instant to the next.
 
-    What ends at an instant is gone for what starts at it. Resident bytes are included.
+    At one instant, residences that end leave before others start. Resident bytes are included.
     """
     times = operation_times(schedule)
     changes: dict[int, int] = {0: 0, schedule.makespan_ns: 0}
@@ -47,7 +47,7 @@ def memory_curve(instance: Instance, schedule: Schedule) -> tuple[list[int], lis
 
 
 def average_bytes(instance: Instance, schedule: Schedule) -> int:
-    """Time-average of the bytes in use on a GPU over the makespan (vDNN, Fig. 11), rounded down."""
+    """Return the time average of the bytes in use on a GPU (vDNN, Fig. 11), rounded down."""
     times = operation_times(schedule)
     area = 0
     for residence in schedule.residences:
@@ -57,7 +57,7 @@ def average_bytes(instance: Instance, schedule: Schedule) -> int:
 
 
 def highest_byte(schedule: Schedule) -> int:
-    """Greatest end of a residence in the pool (contiguous and paged)."""
+    """Return the greatest end of a residence in the pool in bytes (contiguous and paged)."""
     ends = [
         start + size
         for residence in schedule.residences
@@ -67,7 +67,7 @@ def highest_byte(schedule: Schedule) -> int:
 
 
 def moved_bytes(instance: Instance, schedule: Schedule, kind: str) -> int:
-    """Bytes that all operations of a kind copy: ``offload``, ``prefetch`` or ``move``, on all GPUs."""
+    """Return the bytes of all copies of a kind (``offload``, ``prefetch`` or ``move``) on all GPUs."""
     return sum(
         instance.blocks[operation.block].bytes
         for operation in schedule.operations
@@ -76,7 +76,10 @@ def moved_bytes(instance: Instance, schedule: Schedule, kind: str) -> int:
 
 
 def pinned_bytes(instance: Instance, schedule: Schedule) -> int:
-    """Host memory that the schedule needs: every block that it offloads or prefetches (vDNN, Fig. 12)."""
+    """Return the host memory that the schedule needs: every block that is offloaded or prefetched.
+
+    This is the quantity of vDNN's Fig. 12.
+    """
     blocks = {
         (operation.gpu, operation.block)
         for operation in schedule.operations
@@ -86,7 +89,7 @@ def pinned_bytes(instance: Instance, schedule: Schedule) -> int:
 
 
 def stalls_ns(instance: Instance, schedule: Schedule) -> list[int]:
-    """Per task, how long the compute stream idles before its first run."""
+    """Return, per task, how long the compute stream idles before its first run, in nanoseconds."""
     stalls = [0] * len(instance.tasks)
     started: set[int] = set()
     busy_until = 0

@@ -1,4 +1,4 @@
-"""Does a packing hold? Every reason why not; this shares only the buffers with the solver."""
+"""The check of a packing, which shares only the buffers with the solver."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..instances.buffers import Buffer
 def check_packing(
     buffers: Sequence[Buffer], offsets: Sequence[int], capacity: int | None = None
 ) -> tuple[str, ...]:
-    """Return every reason why a packing does not hold; none when it does.
+    """Return every reason why a packing is wrong; none if it is right.
 
     Parameters
     ----------
     buffers, offsets
         An offset in bytes for each buffer.
     capacity
-        Bytes that no buffer may reach beyond; None: any height.
+        Greatest end of a buffer in bytes; None allows any height.
     """
     if len(offsets) != len(buffers):
         return (f"there are {len(offsets)} offsets for {len(buffers)} buffers",)

@@ -1,7 +1,7 @@
-"""The schedule: a program of operations on streams, and where each block and workspace lies meanwhile.
+"""The schedule: a program of operations on streams, and the places of blocks and workspaces.
 
-The classes mirror the schedule file key by key (format ``pebbler/schedule/1``). Times are what
-simulating the program gives; hardware may run it at any other speed.
+The classes mirror the schedule file key by key (format ``pebbler/schedule/1``). Times are those of simulating
+the program; hardware may run it at any other speed.
 """
 
 from __future__ import annotations
@@ -29,22 +29,28 @@ from ..instances.instance import Instance, Natural, Positive
 from ..instances.units import LARGEST, PAGE_BYTES
 
 Stream = Literal["compute", "d2h", "h2d", "copy", "cpu", "network", "nvlink"]
+"""Name of a stream."""
+
 Kind = Literal["run", "offload", "prefetch", "move", "send", "accumulate", "exchange", "return", "reduce"]
+"""Kind of an operation."""
+
 MemoryModel = Literal["contiguous", "paged", "divisible"]
+"""Name of a memory model."""
 
 _STREAMS, _KINDS, _MODELS = get_args(Stream), get_args(Kind), get_args(MemoryModel)
 
 GRADIENT_KINDS: tuple[Kind, ...] = ("send", "accumulate", "exchange", "return", "reduce")
-"""What happens to gradients where there are several GPUs."""
+"""Kinds of operations that pass gradients on, for several GPUs."""
 
 COLLECTIVE_KINDS: tuple[Kind, ...] = ("exchange", "reduce")
-"""Operations of all nodes, or all GPUs, together."""
+"""Kinds of operations that all nodes, or all GPUs, do together."""
 
 Extent = tuple[Natural, Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]]
+"""Offset and bytes of a range of pages."""
 
 
 def unit_bytes(instance: Instance, memory: MemoryModel) -> int:
-    """Return what sizes are rounded up to in a memory model: the alignment, pages, or single bytes."""
+    """Return the bytes to which sizes are rounded up in a memory model: alignment, page, or one byte."""
     units: dict[MemoryModel, int] = {
         "contiguous": instance.alignment_bytes,
         "paged": PAGE_BYTES,
@@ -59,19 +65,20 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes
     ----------
     id
-        Unique within the schedule.
+        Number of the operation, unique within the schedule.
     gpu
-        Whose step it is; of an ``accumulate``, whose gradient; 0 for what all GPUs do together.
+        The GPU that does it; for an ``accumulate``, the GPU whose gradient is added; 0 for an operation of
+        all GPUs together.
     task, algorithm
-        Of a run, else None.
+        Task and algorithm of a run, else None.
     block
-        Of an offload, a prefetch or a move, else None.
+        Block of an offload, a prefetch or a move, else None.
     gradient
-        Of a send, an accumulate, an exchange, a return or a reduce, else None.
+        Gradient of a send, an accumulate, an exchange, a return or a reduce, else None.
     after
         Ids of operations earlier in the list that must have ended before this one starts.
     start_ns, end_ns
-        Simulated times.
+        Simulated times in nanoseconds.
     """
 
     id: Natural
@@ -106,19 +113,19 @@ class Residence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes
     ----------
     gpu
-        In whose memory it is.
+        The GPU whose memory it is in.
     block, workspace_of
-        What lies there: a block, or the workspace of the run with that id.
+        Its content: a block, or the workspace of the run with that id.
     offset
-        First byte, from the start of the pool (contiguous).
+        Offset of its first byte from the start of the pool (contiguous).
     extents
         ``(offset, bytes)`` pairs of whole pages in the order of their addresses (paged).
     bytes
-        Exactly the size of the block or workspace.
+        Size of the block or workspace in bytes.
     acquired_by
         The operation that writes the block there; None for a block that is initially on the device.
     released_after
-        The residence ends when all of these have ended; empty: kept to the end.
+        Ids of operations: the residence ends when all of them have ended. If empty, it lasts to the end.
     """
 
     gpu: Natural = 0
@@ -147,13 +154,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes
     ----------
     instance, instance_sha256
-        Name of the instance, and the checksum of its file where there is one.
+        Name of the instance, and the SHA-256 checksum of its file if there is one.
     method
-        Which method made it.
+        Name of the method that made it.
     operations, residences
         The program; the list of operations is a topological order.
     makespan_ns, peak_bytes
-        End of the last operation, and resident bytes plus the highest byte in use.
+        End of the last operation in nanoseconds, and the resident bytes plus the highest byte in use.
 
     Raises
     ------
@@ -193,12 +200,25 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def read_schedule(path: str | Path, instance: Instance) -> Schedule:
-    """Read a schedule file for an instance.
+    """Read a schedule file for an instance. The schedule is not checked: see `check`.
+
+    Parameters
+    ----------
+    path
+        The file to read.
+    instance
+        The instance that the schedule is for.
+
+    Returns
+    -------
+    Schedule
+        The schedule as the file has it.
 
     Raises
     ------
     PebblerError
-        When the file cannot be read, breaks a rule of the format, or names what the instance lacks.
+        When the file cannot be read, breaks a rule of the format, or names a task, block or algorithm that
+        the instance does not have.
     """
     schedule = read_document(path, Schedule, "a schedule")
     try:
@@ -209,17 +229,26 @@ def read_schedule(path: str | Path, instance: Instance) -> Schedule:
 
 
 def write_schedule(schedule: Schedule, path: str | Path) -> None:
-    """Write a schedule file."""
+    """Write a schedule file.
+
+    Parameters
+    ----------
+    schedule
+        Any schedule.
+    path
+        The file to write.
+    """
     write_document(schedule, path)
 
 
 def as_from_files(instance: Instance, schedule: Schedule) -> tuple[Instance, Schedule]:
-    """Return an instance and a schedule as reading their files would give them.
+    """Return an instance and a schedule in the form in which they are read from files.
 
     Raises
     ------
     FormatError
-        When files cannot hold them, or the schedule names what the instance lacks.
+        When files cannot hold them, or the schedule names a task, block or algorithm that the instance does
+        not have.
     """
     for given, kind in ((instance, Instance), (schedule, Schedule)):
         if type(given) is not kind:
@@ -230,12 +259,12 @@ def as_from_files(instance: Instance, schedule: Schedule) -> tuple[Instance, Sch
 
 
 def require_indices(instance: Instance, schedule: Schedule) -> None:
-    """Refuse a schedule that names a task, an algorithm, a block, a GPU or a gradient that there is not.
+    """Refuse a schedule that names a task, algorithm, block, GPU or gradient that does not exist.
 
     Raises
     ------
     FormatError
-        With the place and the index.
+        Names the place and the index.
     """
     gradients = () if instance.cluster is msgspec.UNSET else instance.cluster.gradients
     for i, operation in enumerate(schedule.operations):
@@ -258,14 +287,14 @@ def _require_index(where: str, key: str, index: int | None, count: int) -> None:
 
 
 def _are_extents(extents: object) -> bool:
-    """Whether a value is a tuple of pairs of an address and a size."""
+    """Return whether a value is a tuple of pairs of an offset and a size."""
     return type(extents) is tuple and all(
         are_naturals(extent) and len(extent) == 2 and extent[1] > 0 for extent in extents
     )
 
 
 def _require_operations(schedule: Schedule) -> None:
-    """Ids are unique, `after` names earlier operations, and each kind has exactly its keys."""
+    """Check that ids are unique, `after` names earlier operations, and each kind has exactly its keys."""
     seen: set[int] = set()
     for i, operation in enumerate(schedule.operations):
         where = f"operations[{i}] (id {operation.id})"
@@ -290,7 +319,7 @@ def _require_operations(schedule: Schedule) -> None:
 
 
 def _require_residences(schedule: Schedule) -> None:
-    """Each residence is of one thing, names operations that exist, and is placed as the model says."""
+    """Check that each residence has one content, names existing operations, and has a place of its model."""
     ids = {operation.id for operation in schedule.operations}
     model = schedule.memory_model
     if (model == "paged") != (schedule.page_bytes is not None):

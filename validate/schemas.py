@@ -1,8 +1,8 @@
 """JSON Schemas of the file formats, made from the classes that read them.
 
 They are shipped as ``validate/schemas/*.schema.json``, for programs in any language;
-``pebbler schemas -o validate/schemas`` writes them anew. A schema says which keys and types there are;
-what it cannot say, such as that nothing is read before it exists, the readers check.
+``pebbler schemas -o validate/schemas`` writes them anew. A schema says which keys and types there are. The
+readers check all other rules, such as that no data is read before it exists.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ FORMATS: dict[str, type[msgspec.Struct]] = {
     "profile": Profile,
     "schedule": Schedule,
 }
-"""The documents that have a schema, by the name of their files."""
+"""Classes of the documents that have a schema, by the name of their format."""
 
 
 def json_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a document's class.
 
-    In Python a document's format need not be given; in a file it must be, so that it is required here.
+    In Python, the key `format` has a default. A file must have this key, so that the schema requires it.
     """
     _, components = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     for component in components.values():

@@ -1,4 +1,4 @@
-"""Times of a program: every operation starts as soon as its stream and its waits allow."""
+"""Simulation of a program: every operation starts as soon as its stream and its waits allow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .schedule import Operation, Schedule
 
 
 def nominal_ns(instance: Instance, operation: Operation) -> int:
-    """Duration of an operation as the instance gives it; a copy that is not possible counts as 0."""
+    """Return the instance's duration of an operation in nanoseconds; 0 for a copy that is not possible."""
     if operation.task is not None and operation.algorithm is not None:
         return instance.tasks[operation.task].algorithms[operation.algorithm].duration_ns
     assert operation.block is not None
@@ -24,14 +24,20 @@ def nominal_ns(instance: Instance, operation: Operation) -> int:
 def simulate(
     instance: Instance, schedule: Schedule, durations_ns: Sequence[int] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Return the start and end of every operation, in the order of the list; of several GPUs, all of them.
+    """Return the start and end of every operation, in the order of the schedule's list.
 
     Parameters
     ----------
     instance, schedule
-        The program and what it is for.
+        The program, and the instance that it is for; with several GPUs, the operations of all of them are
+        simulated.
     durations_ns
-        One duration an operation, in place of the instance's.
+        Duration of each operation in nanoseconds, in place of the instance's.
+
+    Returns
+    -------
+    tuple of list of int
+        Starts and ends in nanoseconds.
     """
     if instance.cluster is not UNSET:
         return simulate_cluster(instance, schedule, durations_ns)

@@ -139,7 +139,7 @@ def _require_no_copies(instance: Instance) -> None:
 
 
 def _searched(instance: Instance, deadline: float) -> Pebbling:
-    """Search the states for a while, counting bytes: with addresses, a program of as many bytes may not fit."""
+    """Search the states for a while, counting bytes: with addresses, the program found may not fit."""
     left = math.inf if deadline == math.inf else _SEARCH_SHARE * (deadline - time.monotonic())
     most = min(_MOST_STATES, _MOST_BYTES // (_STATE_BYTES + len(instance.blocks) // 4))
     return pebble(instance, deadline=time.monotonic() + left, most_states=most)

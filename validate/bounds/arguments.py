@@ -1,9 +1,9 @@
-"""Lower bounds on the makespan of a round, in integers and fractions only: what certificates rest on.
+"""Lower bounds on the makespan of a round, in integers and fractions only: the basis of certificates.
 
-Every argument here holds in every memory model, for schedules with or without moves inside the device. That
-of a single peak does not hold for recomputable tasks. This module imports the instance and nothing that
-solves, and it works out by itself what is in memory when: an error in a helper that solvers share would
-otherwise prove itself.
+Every argument here holds in every memory model, for schedules with or without moves inside the device. The
+argument of a single peak does not hold for recomputable tasks. This module imports only the instance, and
+nothing that solves. It computes for itself which data is in memory at what time: if solvers shared a helper
+with it, an error in the helper would confirm itself.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from .reruns import RerunKey, cheapest, course_of, rerun_intervals
 
 
 def compute_ns(instance: Instance) -> int:
-    """Sum of the least times of all tasks, over the algorithms that fit the pool beside the task's blocks."""
+    """Return the sum of the tasks' least times, over algorithms that fit beside the task's blocks."""
     return sum(least_times(instance))
 
 
 def least_times(instance: Instance) -> list[int]:
-    """Per task, the least time of the algorithms that fit; of all of them where none fits."""
+    """Return, per task, the least time of the algorithms that fit, or of all algorithms if none fits."""
     return [min(a.duration_ns for a in fitting(instance, k)) for k in range(len(instance.tasks))]
 
 
 def fitting(instance: Instance, k: int) -> tuple[Algorithm, ...]:
-    """Algorithms of task k whose workspace fits the pool beside its blocks; all where none does."""
+    """Return the algorithms of task k whose workspace fits beside its blocks, or all if none does."""
     algorithms = instance.tasks[k].algorithms
     if len(algorithms) == 1:
         return algorithms
@@ -43,22 +43,25 @@ def fitting(instance: Instance, k: int) -> tuple[Algorithm, ...]:
 
 
 def _touched_bytes(instance: Instance, k: int) -> int:
-    """Bytes of the blocks that task k touches: all of them are in memory while it runs."""
+    """Return the bytes of the blocks that task k touches, all of which are in memory while it runs."""
     blocks = instance.blocks
     return sum([blocks[d].bytes for d in instance.tasks[k].blocks])
 
 
 def _needed(instance: Instance, d: int) -> list[int]:
-    """Where a block has to be on the device: its uses, and the end (the number of tasks) if it ends there."""
+    """Return the points where a block must be on the device: its uses, and the end if it must end there.
+
+    The number of tasks stands for the end.
+    """
     at_the_end = instance.blocks[d].finally_ == "device"
     return [*instance.uses[d], *([len(instance.tasks)] if at_the_end else [])]
 
 
 def in_whole_pages(instance: Instance, page_bytes: int) -> Instance:
-    """Return an instance that every paged schedule of this one satisfies, but for addresses.
+    """Return an instance with sizes in whole pages, which paged schedules satisfy except for addresses.
 
-    Blocks and workspaces take whole pages, and the pool has those that lie in it. Parts of a tensor become
-    blocks of their own: where they lie is of no account here.
+    Sizes of blocks and workspaces are rounded up to whole pages, and the pool is rounded down. Parts of a
+    tensor become blocks of their own, because places do not matter here.
     """
 
     def pages(size: int) -> int:
@@ -85,10 +88,10 @@ def in_whole_pages(instance: Instance, page_bytes: int) -> Instance:
 
 @dataclass(frozen=True, slots=True)
 class EvictableStay:
-    """A block between two uses that could be evicted after task `after` and be back for task `until`.
+    """A stay of a block that it can spend on the host, from after task `after` to before task `until`.
 
-    `ready` is the earliest end of the write of its version; None: the host has a valid copy from the start.
-    `out_ns` and `back_ns` are the times of its copies.
+    `ready` is the earliest end of the task that writes its version; None means that the host has a valid copy
+    from the start. `out_ns` and `back_ns` are the times of its copies in nanoseconds.
     """
 
     bytes: int
@@ -100,29 +103,31 @@ class EvictableStay:
 
 
 class SinglePeak:
-    """Bound by what one task forces out of memory before it and back in after it.
+    """The bound from the copies that one task forces before and after it.
 
-    A block *stays* between two successive places where it has to be on the device: the start, if it is there
-    at first, its uses, and the end, if it must be there at last. At any instant of such a stay it is on the
-    device, or it has left after the place before and comes back for the next. (A block that is on the host at
-    first has no stay before its first use: until then it need not have been on the device at all.)
+    A block *stays* between two successive points where it must be on the device: the start (if it is there at
+    first), its uses, and the end (if it must be there at the end). At any instant of such a stay, it is on
+    the device, or it has left after the point before and comes back for the next. (A block that is on the
+    host at first has no stay before its first use: it need not have been on the device at all until then.)
 
-    While task k runs, the blocks that stay across it can hold only what F_k and k's workspace leave of
-    the pool. Of the bytes in excess, those absent when k starts have been offloaded before, and those absent
-    when it ends are prefetched after it. An offload cannot
-    start before the block's version is written, and after a prefetch the tasks from the block's next use on
-    are still to come. So whatever is written by some instant may have left by then, and what else has to
-    leave takes its time after that instant, in the best case those blocks with the most bytes a nanosecond;
-    the instant that proves most is taken. Prefetches are seen from the end. Blocks with a valid host copy
-    need no offload. A block that cannot be copied both ways, as its version needs it, is in memory throughout
-    its stay.
+    While task k runs, the blocks that stay across it have only the memory that F_k and k's workspace leave of
+    the pool. Some of their bytes are then in excess. The bytes that are absent when k starts have been
+    offloaded before. The bytes that are absent when k ends are prefetched after it. An offload cannot start
+    before the block's version is written. After a prefetch, the tasks from the block's next use on are still
+    to come.
+
+    So the data that is written by some instant may have left by then. All other data that has to leave takes
+    its time after that instant; at best, this is the data with the most bytes per nanosecond. The instant
+    that proves most is taken. Prefetches are treated in the same way, seen from the end. Blocks with a valid
+    host copy need no offload. A block that cannot be copied both ways, as its version requires, is in memory
+    throughout its stay.
 
     Attributes
     ----------
     before
         Earliest start of each task, and the compute time: prefix sums of the least times.
     stays
-        What could be evicted.
+        The stays that a block can spend on the host.
 
     Raises
     ------
@@ -139,7 +144,7 @@ class SinglePeak:
         self._staying = _staying_bytes(instance)
 
     def choices(self, k: int) -> list[tuple[int, int]]:
-        """Duration of each algorithm of task k that fits, and the bytes that have no room beside it."""
+        """Return the duration of each fitting algorithm of task k, and the bytes without room beside it."""
         room = self.instance.pool_bytes - _touched_bytes(self.instance, k)
         return [
             (algorithm.duration_ns, self._staying[k] + algorithm.workspace_bytes - room)
@@ -148,7 +153,7 @@ class SinglePeak:
         ]
 
     def at(self, k: int) -> int:
-        """The bound at task k, in nanoseconds; 0 when no algorithm of the task can be chosen."""
+        """Return the bound at task k in nanoseconds; 0 if no algorithm of the task fits."""
         total = self.before[-1]
         across = [stay for stay in self.stays if stay.after < k < stay.until]
         free = sum(stay.bytes for stay in across if stay.ready is None)
@@ -167,15 +172,17 @@ class SinglePeak:
 
 
 _FRACTION = 40
-"""Bits behind the point of a rate, rounded down: of a terabyte, they make a nanosecond."""
+"""Number of fractional bits of a rate, which is rounded down: for a terabyte, the error is about a
+nanosecond.
+"""
 
 
 def _copied_by(pieces: Sequence[tuple[int, int, int]], excess: int) -> Fraction | None:
-    """Earliest time by which an engine can have copied `excess` bytes; None if there are not that many.
+    """Return the earliest time by which an engine can have copied `excess` bytes; None if there are too few.
 
-    `pieces` are, the last first: the time from which on a piece is available, its bytes, and the time of its
-    copy. Of those available from some instant on, all are copied after it but the bytes that there are beyond
-    the excess: in the best case, those that take longest are left out.
+    `pieces` are ordered from the last to the first: the time from which a piece is available, its bytes, and
+    the time of its copy. Of the pieces available from some instant on, all are copied after it except for the
+    bytes that exceed `excess`. At best, the pieces that take longest are left out.
     """
     most = sum(size for _, size, _ in pieces) - excess
     if most < 0:
@@ -199,7 +206,7 @@ def _copied_by(pieces: Sequence[tuple[int, int, int]], excess: int) -> Fraction 
 
 
 def _stays(instance: Instance) -> Iterator[tuple[int, int, int]]:
-    """Every stay: its block, the task after which and the task until which it lasts; -1 is the start."""
+    """Yield every stay: its block, the task before and the task at its end; -1 is the start."""
     for d, block in enumerate(instance.blocks):
         there = [-1] if block.initially == "device" else []
         for after, until in pairwise([*there, *_needed(instance, d)]):
@@ -207,7 +214,7 @@ def _stays(instance: Instance) -> Iterator[tuple[int, int, int]]:
 
 
 def _staying_bytes(instance: Instance) -> list[int]:
-    """Per task, the bytes that stay across it without being touched by it."""
+    """Return, per task, the bytes that stay across it and that it does not touch."""
     change = [0] * (len(instance.tasks) + 1)
     for d, after, until in _stays(instance):
         change[after + 1] += instance.blocks[d].bytes
@@ -216,7 +223,7 @@ def _staying_bytes(instance: Instance) -> list[int]:
 
 
 def _evictable_stays(instance: Instance, before: list[int]) -> list[EvictableStay]:
-    """Every stay across a task that a block could spend elsewhere: it can be offloaded, and prefetched."""
+    """Return every stay across a task that a block can spend on the host: both copies are possible."""
     stays = []
     for d, after, until in _stays(instance):
         block, writers = instance.blocks[d], instance.writers[d]
@@ -234,7 +241,7 @@ def _evictable_stays(instance: Instance, before: list[int]) -> list[EvictableSta
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices, all whole and over one denominator, at the instants and intervals of some checkpoints.
+    """Prices at the instants and intervals of some checkpoints, as whole numbers over one denominator.
 
     The i-th checkpoint has the instants 2i (its start) and 2i + 1 (its end); interval j ends at instant j,
     and a last one lies after the last instant.
@@ -242,16 +249,16 @@ class Prices:
     Attributes
     ----------
     denominator
-        What the figures are to be divided by.
+        Number by which all prices are divided.
     memory
-        Per instant, nanoseconds for a byte that is in memory then.
+        Per instant, the price of a byte in memory, in nanoseconds per byte.
     engines
-        Per copy engine (offload, prefetch; or the only one), per interval, nanoseconds for a nanosecond of
-        its time. What all engines together cost in an interval is at most one.
+        Per copy engine (offload, prefetch; or the only one) and interval, the price of the engine's time, in
+        nanoseconds per nanosecond. The prices of all engines in an interval add up to at most one.
     reruns
-        Per task, interval in which it may run again, and block, nanoseconds for a byte: of what the run
-        writes, what a version pays that is made so; of what it reads, what the run pays. What is not named
-        is for nothing.
+        Per task, interval in which it may run again, and block, a price in nanoseconds per byte. For a block
+        that the run writes, the version that is made pays the price. For a block that it reads, the run pays
+        it. Missing prices are zero.
     """
 
     denominator: int
@@ -263,35 +270,37 @@ class Prices:
 def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) -> int:
     """Bound the makespan by prices of memory and of the engines' time: the Lagrangian bound of FLOW.
 
-    Take any schedule. In no interval is an engine busy for longer than the interval lasts, and at no
-    instant is more in memory than the pool. So the makespan is at least the makespan, plus the price of
-    the time for which engines are busy less the price of the intervals' lengths, plus the price of what is in
-    memory less the price of the pool. Versions of blocks pay second runs that make them, and second runs
-    that read them pay the versions. Tasks, checkpoints, second runs and versions share nothing in that sum:
-    each is bounded by its cheapest choice, and the sum of these is the bound.
+    Take any schedule. In no interval is an engine busy for longer than the interval, and at no instant is the
+    data in memory larger than the pool. So the makespan is at least this sum: the makespan, plus the
+    price of the engines' busy time, less the price of the intervals' lengths, plus the price of the data in
+    memory, less the price of the pool. Versions of blocks pay the second runs that make them, and second runs
+    pay the versions that they read. Tasks, checkpoints, second runs and versions are independent in that sum:
+    each is bounded by its cheapest choice, and the sum of the cheapest choices is the bound.
 
-    - What lies between checkpoints takes at least the least times of the tasks there.
-    - A checkpoint takes an algorithm that fits, and pays for its blocks and its workspace.
-    - A second run takes its least time, pays for what it reads and is paid for what it writes; or it is not.
-    - A version of a block pays for its bytes between uses, or for being offloaded once, wholly, after it is
-      written, and prefetched after each stay that it spends on the host, or is made again. Copying it in
-      pieces is a mix of such choices, and no cheaper than the cheapest of them.
+    - Time between checkpoints is at least the least times of the tasks there.
+    - A checkpoint runs an algorithm that fits, and pays for its blocks and its workspace.
+    - A second run takes its least time, pays for the blocks that it reads, and is paid for those that it
+      writes; or it does not happen.
+    - A version of a block pays for its bytes between uses. Or it pays for one whole offload after it is
+      written, and for a prefetch after each stay that it spends on the host, or for being made again. Copying
+      it in pieces is a mix of such choices, and no cheaper than the cheapest of them.
 
-    Prices that a linear program finds give its bound; any others give a weaker one, but a bound.
+    The prices that a linear program finds give its bound. Any other prices give a bound as well, which is
+    weaker.
 
     Parameters
     ----------
     instance
-        What to bound.
+        The instance to bound.
     checkpoints
         Tasks, in increasing order.
     prices
-        As many as these have instants and intervals.
+        One price for each instant and interval of the checkpoints.
 
     Raises
     ------
     ValueError
-        When the prices are not such prices, with the reason.
+        When the prices are not valid; the message has the reason.
     """
     again = rerun_intervals(instance, checkpoints)
     _require_prices(instance, checkpoints, prices, again)
@@ -324,7 +333,7 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
 
 
 def _run_price(instance: Instance, prices: Prices, left: Sequence[int]) -> int:
-    """Least that second runs can pay, times the denominator; those without prices are left out."""
+    """Return the least that second runs can pay, times the denominator; those without prices are left out."""
     least = least_times(instance)
     balances: dict[tuple[int, int], int] = {}
     for (k, j, d), price in prices.reruns.items():
@@ -335,11 +344,11 @@ def _run_price(instance: Instance, prices: Prices, left: Sequence[int]) -> int:
 
 
 _Dealings = defaultdict[tuple[int, int], dict[int, int]]
-"""Per block and writer of its version, by interval: what is paid for second runs, times the denominator."""
+"""Payments for second runs by interval, times the denominator, for each block and writer of its version."""
 
 
 def _dealings(instance: Instance, prices: Prices, again: Mapping[int, range]) -> tuple[_Dealings, _Dealings]:
-    """What versions pay to be made again, wherever they may be, and what they are paid for being read."""
+    """Return what versions pay to be made again, and what second runs pay for reading them."""
     makes: _Dealings = defaultdict(dict)
     reads: _Dealings = defaultdict(dict)
     for k, intervals in again.items():
@@ -356,17 +365,17 @@ def _dealings(instance: Instance, prices: Prices, again: Mapping[int, range]) ->
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A version of a block, as the checkpoints see it.
+    """A version of a block at the checkpoints.
 
     Attributes
     ----------
     block, writer
-        The block, and the task that writes the version; -1: it is there from the start.
+        The block, and the task that writes the version; -1 if it is there from the start.
     ready
-        First instant at which it can be on the host; None: it is there from the start.
+        First instant at which it can be on the host; None if it is there from the start.
     stays
-        First and last instant of each stay between uses; a stay without instants has its last before its
-        first.
+        First and last instant of each stay between uses. A stay without instants has a last instant before
+        its first.
     must_load
         Whether it is not on the device at the beginning of the first stay.
     must_leave
@@ -382,7 +391,7 @@ class _Version:
 
 
 def _versions(instance: Instance, d: int, checkpoints: Sequence[int]) -> list[_Version]:
-    """Versions of a block: what is there from the start, then what each writer leaves."""
+    """Return the versions of a block: the one from the start, then that of each writer."""
     block, writers = instance.blocks[d], instance.writers[d]
     there = block.initially != "absent"
     marks = [*([-1] if there else []), *_needed(instance, d)]
@@ -407,7 +416,7 @@ def _versions(instance: Instance, d: int, checkpoints: Sequence[int]) -> list[_V
 
 
 def _version_price(version: _Version, upto: Sequence[int], prices: Prices) -> int:
-    """Least that a version can pay for memory and copies, times the denominator."""
+    """Return the least that a version can pay for memory and copies, times the denominator."""
     block, out, back = version.block, prices.engines[0], prices.engines[-1]
     rent = sum(block.bytes * (upto[last + 1] - upto[first]) for first, last in version.stays if first <= last)
     if version.ready is None:
@@ -432,9 +441,9 @@ def _version_price(version: _Version, upto: Sequence[int], prices: Prices) -> in
 
 
 def _savings(block: Block, stay: tuple[int, int], upto: Sequence[int], back: Sequence[int]) -> list[int]:
-    """Per instant of a stay, what a block saves that is on the host from then on and prefetched some time.
+    """Return, per instant of a stay, the saving of a block on the host from then on and prefetched later.
 
-    Nothing where staying is cheaper. A stay without instants saves nothing.
+    The saving is zero if keeping the block is cheaper. A stay without instants saves nothing.
     """
     first, last = stay
     if block.prefetch_ns is None or first > last:
@@ -448,7 +457,7 @@ def _savings(block: Block, stay: tuple[int, int], upto: Sequence[int], back: Seq
 
 
 def _loaded(block: Block, stay: tuple[int, int], upto: Sequence[int], back: Sequence[int]) -> int:
-    """What a block that is on the host only saves in its first stay; negative where loading it costs more."""
+    """Return what a block that starts on the host saves in its first stay; negative if loading costs more."""
     first, last = stay
     if block.prefetch_ns is None:
         return 0

@@ -1,8 +1,8 @@
-"""Certificates of lower bounds: what an argument needs, so that anybody can work out its bound again.
+"""Certificates of lower bounds: the figures with which anybody can compute a bound again.
 
-A certificate is not believed: its bound is computed anew from the instance and the figures that it holds, in
-whole numbers, by `exact_bounds`. Solvers only suggest the figures. The checksum tells a damaged file from a
-false claim. This module imports no solver.
+A certificate is not trusted: `arguments` computes its bound anew, in whole numbers, from the instance and
+from the certificate's figures. Solvers only suggest the figures. The checksum distinguishes a damaged file
+from a false claim. This module imports no solver.
 """
 
 from __future__ import annotations
@@ -23,35 +23,36 @@ from ..check import CheckReport
 from .arguments import Prices, SinglePeak, compute_ns, in_whole_pages, priced_ns
 
 Argument = Literal["compute", "single-peak", "prices"]
+"""Name of an argument that proves a bound."""
 
 PAGED_ONLY = "+pages"
-"""How the name of a bound ends that holds in paged memory only."""
+"""Ending of the name of a bound that holds in paged memory only."""
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A lower bound on the makespan of a round, and what its argument needs.
+    """A lower bound on the makespan of a round, with the figures that its argument needs.
 
     Attributes
     ----------
     instance, instance_sha256
-        Name of the instance, and the checksum of its file where there is one.
+        Name of the instance, and the SHA-256 checksum of its file if there is one.
     argument
         ``compute``, ``single-peak`` (at `position`) or ``prices`` (at `checkpoints`).
     bound_by
-        Who suggested the figures: the argument itself, or a model and a solver.
+        Source of the figures: the argument itself, or a model and a solver.
     lower_bound_ns
-        No schedule of the instance is shorter.
+        The bound in nanoseconds: no schedule of the instance is shorter.
     position
         The task of a single peak.
     checkpoints, denominator, memory_prices, engine_prices
-        Tasks and prices as `exact_bounds.Prices` has them: nanoseconds for a byte at both instants of each
-        checkpoint, and nanoseconds for a nanosecond of each copy engine in each interval.
+        Tasks and prices as in `arguments.Prices`: nanoseconds per byte at both instants of each checkpoint,
+        and nanoseconds per nanosecond of each copy engine in each interval.
     rerun_prices
-        Where tasks may run again: a task, the interval in which it does, a block that it reads or writes, and
-        the price, nanoseconds for a byte.
+        If tasks may run again: a task, the interval in which it does, a block that it reads or writes, and
+        the price in nanoseconds per byte.
     page_bytes
-        Where only paged schedules are bounded, those in pages of a multiple of so many bytes: the argument is
-        for the instance in whole pages.
+        If only paged schedules are bounded, the bytes of which their page size is a multiple. The argument is
+        then for the instance in whole pages.
     checksum
         SHA-256 of the file in which this key is the empty text.
     """
@@ -81,19 +82,19 @@ def certify(
     checkpoints: tuple[int, ...] = (),
     prices: Prices | None = None,
 ) -> Certificate:
-    """Work out the bound of an argument, and return it with a certificate.
+    """Compute the bound of an argument, and return it as a certificate.
 
     Parameters
     ----------
     instance
-        What to bound; where it is in whole pages, only the paged schedules are.
+        The instance to bound. If it is in whole pages, only paged schedules are bounded.
     argument, bound_by, position, checkpoints, prices
-        As the certificate has them; the name gets a word about pages.
+        As in the certificate; for an instance in whole pages, the name is extended by ``+pages``.
 
     Raises
     ------
     ValueError
-        When the argument does not hold for the instance, or its figures are not what it needs.
+        When the argument does not hold for the instance, or its figures are not valid.
     """
     reruns = {} if prices is None else prices.reruns
     page_bytes = page_bytes_of(instance)
@@ -114,15 +115,15 @@ def certify(
 
 
 def name_of_bound(instance: Instance, bound_by: str) -> str:
-    """Name of a bound by what proves it; one for the instance in whole pages holds in paged memory only."""
+    """Return the name of a bound by its proof; the name says if it holds in paged memory only."""
     return bound_by if page_bytes_of(instance) is None else f"{bound_by}{PAGED_ONLY}"
 
 
 def misses(instance: Instance, certificate: Certificate, memory: str) -> str | None:
-    """Say why a bound does not hold for all schedules in a memory model; None where it does.
+    """Return why a bound does not hold for all schedules in a memory model; None if it does.
 
-    A schedule in pages of a multiple of P is one in pages of P, so that a bound for pages of P holds for it.
-    An instance that is in those pages already is bounded as it is.
+    A schedule in pages of a multiple of P is also one in pages of P, so that a bound for pages of P holds for
+    it. An instance that is in those pages already is bounded without change.
     """
     page_bytes = certificate.page_bytes
     if page_bytes is msgspec.UNSET:
@@ -135,12 +136,12 @@ def misses(instance: Instance, certificate: Certificate, memory: str) -> str | N
 
 
 def proven_ns(instance: Instance, certificate: Certificate) -> int:
-    """What the figures of a certificate prove, whatever bound it claims; nanoseconds, 0 at least.
+    """Return the bound in nanoseconds that a certificate's figures prove, whatever it claims; at least 0.
 
     Raises
     ------
     ValueError
-        When the argument does not hold for the instance, or its figures are not what it needs.
+        When the argument does not hold for the instance, or its figures are not valid.
     """
     if certificate.page_bytes is not msgspec.UNSET:
         instance = in_whole_pages(instance, certificate.page_bytes)
@@ -164,9 +165,14 @@ def check_certificate(
     Parameters
     ----------
     instance, certificate
-        What to check.
+        The certificate to check, and the instance that it is for.
     instance_sha256
-        Checksum of the instance's file, to compare with the one that the certificate names.
+        SHA-256 checksum of the instance's file, to compare with the checksum in the certificate.
+
+    Returns
+    -------
+    CheckReport
+        Whether the certificate is valid, and every reason if it is not.
     """
     if sealed(certificate) != certificate:
         return CheckReport(False, ("the checksum is not that of the certificate: it was changed or damaged",))
@@ -199,12 +205,32 @@ def sealed(certificate: Certificate) -> Certificate:
 
 
 def write_certificate(certificate: Certificate, path: str | Path, instance_sha256: str | None = None) -> None:
-    """Write a certificate file for the instance file of a checksum."""
+    """Write a certificate file.
+
+    Parameters
+    ----------
+    certificate
+        The certificate; the file gets its checksum.
+    path
+        The file to write.
+    instance_sha256
+        SHA-256 checksum of the instance's file, if there is one.
+    """
     write_document(sealed(msgspec.structs.replace(certificate, instance_sha256=instance_sha256)), path)
 
 
 def read_certificate(path: str | Path) -> Certificate:
-    """Read a certificate file.
+    """Read a certificate file. Its bound is not checked: see `check_certificate`.
+
+    Parameters
+    ----------
+    path
+        The file to read.
+
+    Returns
+    -------
+    Certificate
+        The certificate as the file has it.
 
     Raises
     ------

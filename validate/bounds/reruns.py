@@ -1,7 +1,7 @@
-"""Second runs in the bound by prices: where tasks may run again, and the cheapest course of a version.
+"""Second runs in the bound by prices: the intervals of second runs, and the cheapest course of a version.
 
-Intervals and instants are those of `exact_bounds.Prices`. This module imports the instance and nothing that
-solves.
+Intervals and instants are those of `arguments.Prices`. This module imports only the instance, and nothing
+that solves.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ RerunKey = tuple[int, int, int]
 
 
 def rerun_intervals(instance: Instance, checkpoints: Sequence[int]) -> dict[int, range]:
-    """Per task that may run again, the intervals in which it may.
+    """Return, for each task that may run again, the intervals in which it may.
 
-    It may while all that it reads is in the version that it read, and no output of it has been updated. That
-    is between checkpoints, which are first runs. After the last task it is of use only where a block must end
-    on the device: what must end on the host can be copied when it is first written, while all else waits,
-    and that takes no longer.
+    It may run again while all of its inputs have the version that its first run read, and no output of it has
+    been updated. Second runs come between checkpoints, which are first runs. After the last task, a second
+    run is of use only if a block must end on the device. A block that must end on the host can be copied when
+    it is first written, while everything else waits, which takes no longer.
     """
     total = len(instance.tasks)
     end = total if any(block.finally_ == "device" for block in instance.blocks) else total - 1
@@ -39,18 +39,19 @@ def rerun_intervals(instance: Instance, checkpoints: Sequence[int]) -> dict[int,
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A version of a block, and what becomes of it from interval to interval.
+    """A version of a block, and the intervals in which it can be copied, kept or made again.
 
     Attributes
     ----------
     block
         The block.
     first, last
-        The intervals in which something can become of it. It is there in the first one unless `must_load`.
+        First and last interval of the course. The version is on the device in the first one unless
+        `must_load`.
     on_host
         Whether the host has it from the start.
     must_load, must_leave
-        Whether it is on the host only at first; whether the host must have it at last.
+        Whether it starts on the host only; whether it must end on the host.
     wanted
         Intervals in which first runs, or the end, need it.
     touched
@@ -101,22 +102,23 @@ def cheapest(
     memory: Sequence[int],
     engines: Sequence[Sequence[int]],
 ) -> int:
-    """Least that a version pays for memory, copies and second runs of its producer, less what readers pay it.
+    """Return the least that a version pays for memory, copies and second runs of its producer.
 
-    Step by step through its intervals: whether it is on the device, and whether the host has it. In each it
-    may arrive, by a prefetch or by a second run; second runs that read it pay if it is there; it may be
-    offloaded if it is there; and it stays or goes.
+    The payments of the version's readers are subtracted. The search goes step by step through the intervals.
+    Its state is whether the version is on the device, and whether the host has it. In each interval, the
+    version may arrive, by a prefetch or by a second run. If it is there, second runs that read it pay, and it
+    may be offloaded. Then it is kept or released.
 
     Parameters
     ----------
     course
         The version.
     makes
-        Per interval in which its producer may run again, what the version pays for that.
+        Payment of the version, per interval in which its producer may run again.
     reads
-        Per interval, what second runs pay that read it.
+        Payment of the second runs that read it, per interval.
     memory, engines
-        Prices, as `exact_bounds.Prices` has them.
+        Prices, as in `arguments.Prices`.
     """
     block, out, back = course.block, engines[0], engines[-1]
     states = {(not course.must_load, course.on_host): 0}

@@ -1,1 +1,1 @@
-"""Schedules executed: a program's operations on real streams, with real kernels at the planned addresses."""
+"""Execution of schedules: operations on real streams, with real kernels at the planned addresses."""

@@ -1,4 +1,4 @@
-"""The backends by name; what one needs is imported when it is opened."""
+"""The backends by name; the modules that a backend needs are imported when it is opened."""
 
 from __future__ import annotations
 
@@ -13,23 +13,28 @@ if TYPE_CHECKING:
     from .device import Backend
 
 BACKENDS = ("cpu", "cuda")
-"""What ``--backend`` may be."""
+"""Values of ``--backend``."""
 
 
 def find_backend(name: str, providers: Sequence[str] = ()) -> Callable[[], Backend]:
-    """Return what opens a backend.
+    """Return the function that opens a backend.
 
     Parameters
     ----------
     name
-        Which.
+        Name of the backend, one of `BACKENDS`.
     providers
-        Whose convolutions it lists, on CUDA: of `PROVIDERS`; by default the first of these.
+        Sources of convolution algorithms for CUDA, of `PROVIDERS`; by default the first of these.
+
+    Returns
+    -------
+    Callable
+        A function without arguments that opens the backend.
 
     Raises
     ------
     PebblerError
-        When there is none of this name, or no such provider.
+        When there is no backend of this name, or no such provider.
     """
     for provider in providers:
         if provider not in PROVIDERS:

@@ -1,4 +1,7 @@
-"""What an execution starts from: weights, images and labels, drawn from a seed, the same on every backend."""
+"""The data at the start of an execution: weights, images and labels, drawn from a seed.
+
+The data is the same on every backend.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def scales_of(layer: Layer) -> int:
 
 
 def weight_shape(layer: Layer, source_channels: int, source_elements: int) -> tuple[int, ...]:
-    """Shape of a layer's weights, without the biases; channels are those of all its inputs together."""
+    """Return the shape of a layer's weights without the biases; channels are those of all its inputs."""
     operation = layer.kind.operation
     if operation == "convolution":
         return layer.shape.channels, source_channels // layer.groups, layer.kernel, layer.kernel

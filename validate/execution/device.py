@@ -1,8 +1,8 @@
-"""What a backend offers to the executor: memory, streams, events and kernels.
+"""The interface of a backend for the executor: memory, streams, events and kernels.
 
-An address is an integer that means something to the backend alone; ``address + offset`` is an address too.
-What is called on a stream returns at once; the stream does it later, in the order of the calls. Everything
-else has been done when the call returns. All calls come from one thread.
+An address is an integer that has a meaning only for the backend; ``address + offset`` is an address too. A
+call on a stream returns at once, and the stream does the work later, in the order of the calls. Every other
+call returns when its work is done. All calls come from one thread.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from ...instances.errors import PebblerError
 from .kernel import Kernel
 
 Launch = Any
-"""What a backend has prepared for a kernel."""
+"""A kernel that a backend has prepared."""
 
 
 class DeviceError(PebblerError):
-    """A device has failed: out of memory, a kernel, a copy; one sentence."""
+    """A failure of a device, such as of memory, a kernel or a copy; the message is one sentence."""
 
 
 class Event(Protocol):
     """A point in the work of a stream."""
 
     def synchronize(self) -> None:
-        """Wait until the stream has come to this point; Ctrl-C interrupts the wait.
+        """Wait until the stream has reached this point; Ctrl-C interrupts the wait.
 
         Raises
         ------
         DeviceError
-            When something before this point, on the stream or on one that it waited for, has failed.
+            When work before this point has failed, on the stream or on one that it waited for.
         """
 
     def since_ns(self, earlier: Event) -> int:
-        """Time from another event, of any stream, to this one; only after both have come.
+        """Return the nanoseconds from another event of any stream to this one, after both are reached.
 
-        Clocks of devices have a precision that falls with the time between two events, so take an event near
-        by, such as the one that a round begins with.
+        The precision of a device's clock falls with the time between two events. So use an event close in
+        time, such as the one at which a round begins.
         """
 
 
 class Stream(Protocol):
-    """Work in order. After a failure a stream does nothing more, but its events come to pass."""
+    """Work in order. After a failure, a stream does no further work, but its events are reached."""
 
     def wait(self, event: Event) -> None:
-        """Do what follows only after an event that has been recorded, on any stream."""
+        """Make all later work wait for an event that has been recorded on any stream."""
 
     def record(self) -> Event:
-        """Mark the point that the stream reaches after all that was asked of it so far."""
+        """Return an event at the point after all work that the stream has been given so far."""
 
     def pause(self, duration_ns: int) -> None:
-        """Do nothing for so long, less than a second; the host can ask for what follows meanwhile."""
+        """Make the stream idle for less than a second; meanwhile, the host can issue further work."""
 
     def copy(self, target: int, source: int, bytes: int) -> None:  # noqa: A002
-        """Copy between addresses of the device and of the host's buffers, in any direction; no overlap."""
+        """Copy between addresses of the device and the host's buffers in any direction, without overlap."""
 
     def fill(self, target: int, bytes: int) -> None:  # noqa: A002
-        """Write bytes of 0xFF to the device: numbers that are read from there are NaN."""
+        """Write bytes of 0xFF to the device, so that numbers that are read from there are NaN."""
 
     def launch(self, launch: Launch, addresses: Mapping[str, int], first: int) -> None:
         """Run a kernel.
@@ -68,37 +68,38 @@ class Stream(Protocol):
         Parameters
         ----------
         launch
-            What `Backend.prepare` returned.
+            The kernel that `Backend.prepare` returned.
         addresses
-            Address of each operand by its word (`Kernel.operands`), and of ``workspace`` where it has one.
+            Address of each operand by its word (`Kernel.operands`), and of ``workspace`` if the kernel has
+            one.
         first
             Index in the batch of the round's first image.
         """
 
 
 class Graph(Protocol):
-    """Work that was captured once and is asked for as a whole, again and again.
+    """Work that is captured once and launched as a whole any number of times.
 
     Attributes
     ----------
     nodes
-        Of every piece of the work, in order: kernels, copies and fills that the device has for it.
+        Number of the graph's nodes (kernels, copies and fills) for each piece of the work, in order.
     """
 
     @property
     def nodes(self) -> tuple[int, ...]: ...  # noqa: D102
 
     def launch(self) -> None:
-        """Do it all, on the stream that it was captured from."""
+        """Launch the graph on the stream that it was captured from."""
 
 
 class Backend(Protocol):
-    """A device. Addresses that it gives out are aligned to 512 bytes at least.
+    """A device. Its addresses are aligned to at least 512 bytes.
 
     Attributes
     ----------
     name
-        As ``--backend`` takes it.
+        Name of the backend for ``--backend``.
     device
         Name of the GPU, or of the processor.
     kinds
@@ -115,111 +116,112 @@ class Backend(Protocol):
     def kinds(self) -> frozenset[str]: ...  # noqa: D102
 
     def allocate(self, bytes: int) -> int:  # noqa: A002
-        """Take device memory, in one piece; it is free again when the backend is closed.
+        """Allocate device memory in one piece, which is released when the backend is closed.
 
         Raises
         ------
         DeviceError
-            When there is not so much.
+            When there is not enough memory.
         """
 
     def allocate_host(self, bytes: int) -> int:  # noqa: A002
-        """Take memory of the host that the device copies from and to at full speed (pinned).
+        """Allocate pinned host memory, which the device copies from and to at full speed.
 
         Raises
         ------
         DeviceError
-            When there is not so much.
+            When there is not enough memory.
         """
 
     def allocate_pages(self, count: int, page_bytes: int) -> None:
-        """Take device memory as pages, numbered from 0, which have no addresses yet; once at most.
+        """Allocate device memory as pages without addresses, numbered from 0; this is possible once.
 
         Raises
         ------
         DeviceError
-            When there is not so much, or the device cannot map pages of that size.
+            When there is not enough memory, or the device cannot map pages of that size.
         """
 
     def reserve(self, bytes: int) -> int:  # noqa: A002
-        """Take addresses, a whole number of pages, at which there is no memory yet."""
+        """Reserve addresses for a whole number of pages; they have no memory yet."""
 
     def map(self, address: int, pages: Sequence[int]) -> None:
-        """Let addresses from a reserved one on mean these pages, one after the other.
+        """Map these pages, in order, at addresses that begin at a reserved one.
 
-        What was mapped there before is not any more; a page may be mapped at several addresses. The caller
-        has waited for all work that uses these addresses.
+        Pages that were mapped there before are unmapped. A page may be mapped at several addresses. The
+        caller has waited for all work that uses these addresses.
         """
 
     def stream(self, name: str) -> Stream:
         """Create a stream; `name` is ``compute``, ``d2h``, ``h2d`` or ``copy``."""
 
     def algorithms(self, kernel: Kernel) -> list[tuple[str, int]]:
-        """Algorithms that can be tried for a kernel, each with the workspace that it would use, in bytes."""
+        """Return the algorithms to try for a kernel, each with the bytes of workspace that it would use."""
 
     def prepare(self, kernel: Kernel) -> Launch:
-        """Prepare a kernel for launches: choose its code, check that its workspace will do.
+        """Prepare a kernel for launches: choose its code, and check that its workspace is large enough.
 
         Raises
         ------
         PebblerError
-            When there is no code for it; the sentence names the task and the algorithm.
+            When there is no code for it; the message names the task and the algorithm.
         """
 
     def nothing(self) -> Launch:
-        """Prepare a launch that does next to nothing, without operands: its time is what launches cost."""
+        """Prepare a launch without operands that does next to nothing, to measure the cost of launches."""
 
     def is_deterministic(self, kernel: Kernel) -> bool:
-        """Whether launches of the kernel on the same numbers give the same bits."""
+        """Return whether launches of the kernel on the same numbers give the same bits."""
 
     def capture(self, streams: Sequence[Stream], work: Sequence[tuple[str, Callable[[], object]]]) -> Graph:
-        """Capture work on streams as a graph: nothing of it is done before the graph is launched.
+        """Capture work on streams as a graph, without doing it before the graph is launched.
 
         Parameters
         ----------
         streams
-            All that the work uses. The first is what the graph is launched on.
+            All streams of the work. The graph is launched on the first one.
         work
-            Pieces, each a name for people and what asks for it. All has been asked for before, outside a
-            capture, for libraries load and allocate when they are first used.
+            Pieces of the work, each with a name for people and a function that issues it. Each piece must
+            have been issued before, outside a capture, because libraries load and allocate at their first
+            use.
 
         Raises
         ------
         PebblerError
-            When the device has no graphs, or a piece cannot be captured; the sentence names it.
+            When the device has no graphs, or a piece cannot be captured; the message names the piece.
         """
 
     def write(self, address: int, values: NDArray[Any]) -> None:
-        """Copy an array to an address of the device or of the host's buffers; no stream is at work."""
+        """Copy an array to an address of the device or of the host's buffers, while no stream works."""
 
     def read(self, address: int, bytes: int) -> NDArray[np.uint8]:  # noqa: A002
-        """Return a copy of what is at an address of the device or of the host's buffers."""
+        """Return a copy of the data at an address of the device or of the host's buffers."""
 
     def versions(self) -> dict[str, str]:
-        """Versions of the driver (under ``driver``) and of the libraries that kernels come from."""
+        """Return the versions of the driver (under ``driver``) and of the libraries with the kernels."""
 
     def energy_j(self) -> float | None:
-        """Energy that the device has taken up to now, in joules; None where nothing counts it.
+        """Return the energy that the device has used up to now in joules; None if it is not counted.
 
-        Where something could, the log has the reason.
+        If counting is possible in principle but fails, the log has the reason.
         """
 
     def record_kernels(self, work: Callable[[], object]) -> list[dict[str, Any]] | None:
-        """Do some work, which waits for itself; return its kernels as ``pebbler streams`` takes them.
+        """Do some work, which waits for itself; return its kernels in the form for ``pebbler streams``.
 
-        None where the device has no such kernels.
+        Returns None if the device has no such kernels.
 
         Raises
         ------
         PebblerError
-            When nothing can tell which these are; the sentence says why.
+            When the kernels cannot be recorded; the message says why.
         """
 
     def memory_bytes(self) -> int:
-        """Device memory that programs can have."""
+        """Return the bytes of device memory that programs can use."""
 
     def close(self) -> None:
-        """Stop the streams, whatever is left to do on them, and give everything back; twice is no error."""
+        """Stop the streams, whatever work remains, and release all memory; a second call does nothing."""
 
 
 def require_kernels(backend: Backend, kernels: Iterable[Kernel]) -> None:

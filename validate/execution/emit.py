@@ -1,7 +1,7 @@
-"""Code generation: a schedule as one stand-alone PyCUDA script (moDNN, DATE 2018, Fig. 2, its last step).
+"""Code generation: a schedule as one stand-alone PyCUDA script (the last step of moDNN, DATE 2018, Fig. 2).
 
-The script holds the program as a list of calls, one operation after the other, with every address, wait and
-algorithm as the schedule has them; it needs pycuda, numpy, cuDNN and, for fully connected layers, cuBLAS.
+The script has the program as a list of calls, one operation after the other, with every address, wait and
+algorithm of the schedule. It needs pycuda, numpy, cuDNN and, for fully connected layers, cuBLAS.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from .plan import Load, Mapped, Place, Plan, Step, plan
 from .rebuild import Rebuilt
 
 _LINE = 100
-"""Characters of a line, about."""
+"""Approximate number of characters of a line."""
 
 _LONGEST = 80
-"""Characters of a text from a file; what the script has of such texts is in comments and the first lines."""
+"""Greatest number of characters of a text from a file, which is used in comments and the first lines only."""
 
 
 def emit(instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> str:
@@ -51,7 +51,7 @@ def emit(instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> str:
     Raises
     ------
     PebblerError
-        When the memory is divisible, or there is no CUDA code for a task or an algorithm in a script.
+        When the memory is divisible, or a script has no CUDA code for a task or an algorithm.
     """
     return _Script(instance, schedule, rebuilt).text()
 
@@ -70,7 +70,7 @@ class _Script:
                 _require_algorithm(step.name, step.kernel)
 
     def text(self) -> str:
-        """Fill the template; its marks are words in capitals between @ signs."""
+        """Fill in the template; its marks are words in capitals between @ signs."""
         parts = {
             "TITLE": self._title(),
             "SIZES": "\n".join(self._sizes()),
@@ -121,11 +121,11 @@ class _Script:
             yield f"POOL_BYTES = {areas['pool']}"
 
     def _scratch_bytes(self) -> int:
-        """What the calls of a task may leave for later ones of that task; one memory does for all tasks."""
+        """Return the bytes of memory between calls of a task; all tasks share this memory."""
         return max(map(scratch_bytes, self.calls), default=0)
 
     def _data(self) -> Iterator[str]:
-        """Draw weights, images and labels as `initial` does."""
+        """Return the code that draws weights, images and labels as `initial` does."""
         network = self.rebuilt.graph.network
         for index, layer in enumerate(network.layers):
             shape = layer.shape
@@ -205,13 +205,13 @@ class _Script:
         yield f"done[{i}] = mark({operation.stream})"
 
     def _carried(self) -> Iterator[str]:
-        """Add up the gradients that a round leaves on the host."""
+        """Return the code that adds up the gradients that a round leaves on the host."""
         for load in self.plan.final:
             piece = f"host[{load.place.offset}:{load.place.offset + load.bytes}]"
             yield f'    carry("{load.tensor}", {load.begin}, {self.rebuilt.tensors[load.tensor]}, {piece})'
 
     def _gradients(self) -> Iterator[str]:
-        """Say where each gradient is at the end of an iteration, in the order of the layers."""
+        """Return the place of each gradient at the end of an iteration, in the order of the layers."""
         for name, (place, size) in self.plan.outside.items():
             if name.startswith("dW("):
                 yield f'gradients["{name[3:-1]}"] = fetch({_address(place)}, {size})'
@@ -223,7 +223,7 @@ class _Script:
 
 
 def _require_algorithm(task: str, kernel: Kernel) -> None:
-    """Refuse an algorithm that a script has not; `calls_of` has refused unknown ones of convolutions."""
+    """Refuse an algorithm that scripts do not have; `calls_of` has refused those of convolutions."""
     if provider_of(kernel.algorithm) != "cudnn":
         raise PebblerError(
             f"task '{task}' runs a plan of cudnn-frontend, which a script has not; solve with algorithms of "
@@ -237,18 +237,18 @@ def _require_algorithm(task: str, kernel: Kernel) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return a text that can be part of a string in the script, whatever its quotes."""
+    """Return a text without characters that could end a string in the script."""
     return re.sub(r"[^ -~]|[\"\\]", "?", text[:_LONGEST])
 
 
 def _section(template: str, name: str, kept: bool) -> str:
-    """Keep a section of the template, or drop it; it lies between `# <NAME` and `# NAME>`."""
+    """Keep a section of the template, or remove it; it lies between `# <NAME` and `# NAME>`."""
     pattern = rf"^# <{name}\n(.*?)^# {name}>\n"
     return re.sub(pattern, r"\1" if kept else "", template, flags=re.MULTILINE | re.DOTALL)
 
 
 def _kernels(used: set[str]) -> str:
-    """Return the source without the kernels that are not used; its paragraphs hold one each."""
+    """Return the source without unused kernels; each of its paragraphs has one kernel."""
     paragraphs = source().split("\n\n")
     names = [re.search(r"^KERNEL\((\w+)", paragraph, re.MULTILINE) for paragraph in paragraphs]
     return "\n\n".join(
@@ -288,7 +288,7 @@ def _argument(step: Step, argument: Argument) -> str:
 
 
 def _call(step: Step, kernel: Kernel, call: Call) -> str:
-    """One call, with its operands named by their words where it has few."""
+    """Return one call, with its operands named by their words if there are few."""
     if isinstance(call, Own):
         arguments = ", ".join(_argument(step, a) for a in call.arguments)
         return f'own("{call.name}", ({call.blocks}, {call.rows}), {arguments})'

@@ -1,15 +1,17 @@
 """The executor: one host thread issues the operations of a plan in the order of the list.
 
-For each it waits, on the operation's stream, for exactly the events that the program names, records an event,
-issues the work, and records another; the host itself waits only before it maps pages. So what overlaps, and
-what is ordered by nothing but luck, is up to the device: as on any machine that runs the schedule.
+For each operation, the executor waits, on the operation's stream, for exactly the events that the program
+names. It records an event, issues the work, and records another event. The host itself waits only before it
+maps pages. So the device decides which operations overlap, and in which order unordered operations run, as on
+any machine that runs the schedule.
 
-A round begins at an event that all streams wait for. They are held back before it while the host issues the
-first operations, as if the host came from the round before; the hold is on nobody's clock. In paged memory
-the host maps pages before it issues the first operations, which is on the clock, so nothing is held.
+A round begins at an event that all streams wait for. The streams are held before this event while the host
+issues the first operations, as if the host came from the round before. This time is not measured. In paged
+memory, the host maps pages before it issues the first operations. This time is measured, so the streams are
+not held.
 
-Where the device has graphs, the same can be issued once while it is captured. A round is then one launch, for
-which the stream is held back, and has one time.
+If the device has graphs, the same work can be captured once. A round is then one launch, before which the
+stream is held, and has one time.
 """
 
 from __future__ import annotations
@@ -32,21 +34,24 @@ from .plan import Load, Place, Plan, Step
 from .streams import hold, works
 
 _NUMBERS = np.float32
+"""Type of all numbers."""
+
 _ALL = "all pages"
+"""Name of the area of all pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What happened to an operation, in nanoseconds from the event at which the round begins.
+    """The times of an executed operation, in nanoseconds from the event at which the round begins.
 
     Attributes
     ----------
     start_ns, end_ns
-        On its stream: after its waits, and when it was done.
+        Times on its stream: after its waits, and at its end.
     host_ns
-        Time of the host thread to issue it, without what follows.
+        Time of the host thread to issue it, without the two times below.
     mapping_ns, waiting_ns
-        Time of the host thread to map pages, and to wait until it could.
+        Time of the host thread to map pages, and to wait until it could map them.
     """
 
     start_ns: int
@@ -63,13 +68,14 @@ class Execution:
     Attributes
     ----------
     rounds
-        Per round, what happened to each operation, in the order of the list; in a graph, to all together.
+        Per round, the times of each operation in the order of the list; for a graph, the times of all
+        together.
     losses
         The loss of each image that was run, summed over the network's losses.
     gradients
         Gradient of the mean loss for the weights of each layer, biases at the end.
     nodes
-        Of each operation in the graph of a round, as many as the device has for it; None without a graph.
+        Number of nodes of each operation in the graph of a round; None without a graph.
     """
 
     rounds: tuple[tuple[Timed, ...], ...]
@@ -79,18 +85,18 @@ class Execution:
 
     @property
     def measured_ns(self) -> int:
-        """Time of all rounds; loading images between them is on nobody's clock."""
+        """Time of all rounds in nanoseconds; loading images between rounds is not measured."""
         return sum(max((timed.end_ns for timed in timed), default=0) for timed in self.rounds)
 
     @property
     def loss(self) -> float:
-        """Mean over these images."""
+        """Mean loss over these images."""
         return float(np.mean(self.losses, dtype=np.float64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """A plan, with what the device has prepared for its steps and the addresses of their operands."""
+    """A plan, with the kernels that the device has prepared for it, and the addresses of the operands."""
 
     plan: Plan
     launches: list[Launch]
@@ -98,28 +104,29 @@ class Program:
 
 
 class Executor:
-    """A plan bound to a device, ready to be executed again and again; a context manager.
+    """A plan bound to a device, which can be executed any number of times; a context manager.
 
     Parameters
     ----------
     backend
         The device; the executor closes it.
     plan
-        What to do.
+        The plan to execute.
     rounds
-        Rounds of an iteration.
+        Number of rounds of an iteration.
     poison
-        Whether memory is filled with NaN at first, and where it is given back: stale reads then show.
+        Whether memory is filled with NaN at the start, and whenever it is released, so that stale reads
+        become visible.
     omit
-        Pairs of operations (one, and an earlier one) by their ids: the first does not wait for the second. It
-        forces faults that a device must show.
+        Pairs of ids of an operation and an earlier one: the first does not wait for the second. So faults are
+        forced that a device must show.
 
     Raises
     ------
     DeviceError
-        When the device has not the memory.
+        When the device has too little memory.
     PebblerError
-        When it has no code for a kernel.
+        When the device has no code for a kernel.
     """
 
     def __init__(
@@ -153,7 +160,7 @@ class Executor:
         self.backend.close()
 
     def load(self, data: Data) -> None:
-        """Give the device weights and labels, and keep the images for the rounds.
+        """Copy weights and labels to the device, and keep the images for the rounds.
 
         Raises
         ------
@@ -174,7 +181,7 @@ class Executor:
             self._require(load.tensor, size)
 
     def bind(self, plan: Plan) -> Program:
-        """Prepare a plan for the memory of this executor, whose own plan has areas that are no smaller.
+        """Prepare another plan for this executor's memory; its areas must not be larger than the own plan's.
 
         Raises
         ------
@@ -188,14 +195,14 @@ class Executor:
         )
 
     def attempt(self, position: int, kernel: Kernel) -> DeviceError | None:
-        """Run one operation of the plan by itself, with another kernel; return why the device refuses it.
+        """Run one operation of the plan alone, with another kernel; return why the device refuses it.
 
-        The kernel's workspace is no larger than that of the plan's.
+        The kernel's workspace is no larger than that of the plan's kernel.
 
         Raises
         ------
         DeviceError
-            When the device does nothing more after it.
+            When the device does no further work after the operation.
         """
         launch = self.backend.prepare(kernel)
         stream = self._streams[self.plan.steps[position].operation.stream]
@@ -214,15 +221,16 @@ class Executor:
         Parameters
         ----------
         program
-            What has been bound; by default the executor's own plan.
+            A program that `bind` returned; by default the executor's own plan.
         graph
             Whether each round is launched as a graph, which is captured the first time. An iteration without
-            comes first: libraries load and allocate when they are first used, which no capture can hold.
+            graphs must come before, because libraries load and allocate at their first use, which a capture
+            cannot contain.
 
         Raises
         ------
         DeviceError
-            When an operation fails; the sentence names the first that did, where that can be told.
+            When an operation fails; the message names the first one that failed, if it is known.
         PebblerError
             When rounds cannot be graphs.
         """
@@ -303,7 +311,7 @@ class Executor:
         )
 
     def _launch(self, program: Program, index: int) -> Timed:
-        """Execute a round as a graph; what differs between rounds is fixed in it, so each has its own."""
+        """Execute a round as a graph; each round has its own, as its data is fixed in it."""
         key = (program, index, self.poison)
         graph = self._graphs.get(key)
         if graph is None:
@@ -318,7 +326,7 @@ class Executor:
         return Timed(0, end.since_ns(origin), host_ns, 0, 0)
 
     def _capture(self, program: Program, first: int) -> Graph:
-        """Capture what a round issues, in the same order with the same waits."""
+        """Capture the work of a round, in the same order with the same waits."""
         events: list[tuple[Event, Event]] = []
 
         def issue(i: int) -> None:
@@ -333,7 +341,7 @@ class Executor:
         )
 
     def _finish(self, events: list[tuple[Event, Event]]) -> None:
-        """Wait for all that was issued; a failure is that of the first operation of the list that has one."""
+        """Wait for all issued work; a failure is that of the first operation of the list that has failed."""
         for step, (_, end) in zip(self.plan.steps, events, strict=False):
             try:
                 end.synchronize()
@@ -363,7 +371,7 @@ class Executor:
         return start, stream.record()
 
     def _map(self, step: Step, events: list[tuple[Event, Event]]) -> tuple[int, int]:
-        """Map the pages of a step; return the time that took, and the time of waiting until it could."""
+        """Map the pages of a step; return the time for mapping, and the time of waiting before."""
         mapping = waiting = 0
         for mapped in step.maps:
             begin = time.perf_counter_ns()
@@ -376,7 +384,7 @@ class Executor:
         return mapping, waiting
 
     def _loaded(self, load: Load, first: int) -> NDArray[np.uint8]:
-        """Bytes of a tensor; those of the round's images where it is data."""
+        """Return the bytes of a tensor; if it is data, only those of the round's images."""
         values = self._data[load.tensor]
         begin = load.begin
         if load.tensor.startswith("X("):
@@ -416,7 +424,7 @@ class Executor:
 
 
 def _before_mapping(plan: Plan) -> int:
-    """Operations of a round that the host issues before it maps any page."""
+    """Return the operations of a round that the host issues before it maps any page."""
     return next((i for i, step in enumerate(plan.steps) if step.maps), len(plan.steps))
 
 
@@ -426,7 +434,7 @@ def require_no_pages(plan: Plan) -> None:
     Raises
     ------
     PebblerError
-        When it is one.
+        When the plan is one in paged memory.
     """
     if plan.pages:
         raise PebblerError(

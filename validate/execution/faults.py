@@ -18,9 +18,9 @@ from .trial import identical
 
 
 def essential_waits(instance: Instance, schedule: Schedule) -> list[tuple[int, int]]:
-    """Return the waits of a valid schedule without any one of which the checker refuses it.
+    """Return the waits of a valid schedule that the checker requires, each of them on its own.
 
-    Each is a pair of ids: an operation, and the one that it waits for.
+    Each wait is a pair of ids: an operation, and the one that it waits for.
     """
     found = []
     for i, operation in enumerate(schedule.operations):
@@ -48,18 +48,18 @@ def executions_until_damage(
     Parameters
     ----------
     instance, schedule
-        The schedule and what it is for.
+        The schedule, and the instance that it is for.
     wait
         One of `essential_waits`.
     backends
-        Open the device, once for each execution; with different delays, for instance.
+        Functions that open the device, one for each execution; for instance with different delays.
     data, right
-        What it starts from, and what comes of it.
+        The data at the start, and the right execution.
 
     Returns
     -------
     int or None
-        Which execution was the first to be damaged, from 1; None when none was.
+        Number of the first damaged execution, counted from 1; None if none was damaged.
     """
     settled = plan(instance, schedule, rebuild(instance))
     for count, backend in enumerate(backends, start=1):

@@ -1,4 +1,4 @@
-"""What each task of a network computes, in words that every backend understands.
+"""The computation of each task of a network, in words that every backend understands.
 
 All numbers are single precision, images in the order NCHW without gaps; a layer's weights are one array, its
 biases at the end. The kinds compute, with N images (`Kernel.images`) of a round:
@@ -45,40 +45,44 @@ from ...instances.networks.builder import Layer, Network, Shape
 from ...instances.networks.taskgraph import LayerTask, Role, TaskGraph
 
 LRN = (5, 1e-4, 0.75, 1.0)
-"""n, alpha, beta and k of local response normalisation (Krizhevsky et al. 2012 as in Caffe, k = 1)."""
+"""The numbers n, alpha, beta and k of local response normalisation (Krizhevsky et al. 2012 as in Caffe, k =
+1).
+"""
+
 EPSILON = 1e-5
-"""Added to the variance in batch norm."""
+"""Number that is added to the variance in batch norm."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """A task with the algorithm that it is run with.
+    """The computation of a task, with its algorithm.
 
     Attributes
     ----------
     task
-        Its name.
+        Name of the task.
     layer, role
-        What it computes.
+        The layer, and the pass or copy that is computed.
     sources
         Shapes of the layer's inputs.
     images, batch
-        Images of a round, and of all rounds together.
+        Number of images of a round, and of all rounds together.
     parameters
-        Values of w: the layer's own, or those of the layer that it shares them with.
+        Number of values of w: the layer's own, or those of the layer that it shares weights with.
     values
-        Of a copy: how many there are to copy.
+        Number of values of a copy.
     key
-        Of the layer's dropout mask.
+        Key of the layer's dropout mask.
     operands
-        The name of what it touches by a word: ``x0``, ``x1``, ..., ``y``, ``dy``, ``dx0``, ..., ``w``,
+        The name of each block or array that it touches, by a word: ``x0``, ``x1``, ..., ``y``, ``dy``,
+        ``dx0``, ..., ``w``,
         ``dw``, ``mask`` (bytes), ``saved``, ``signs`` (bytes: y > 0, written by FP, read by relu), ``labels``
         (int32, of the whole batch: one a position) and ``losses`` (of the whole batch: one an image). Two
-        words may have one name: what works in place.
+        words have one name if the computation works in place.
     adds
-        Words of what it adds to; other results are written.
+        Words of the results that are added to; other results are written.
     algorithm, workspace_bytes
-        As the instance has them; the workspace is at the word ``workspace``, if it has one.
+        Algorithm and workspace of the instance; the word of the workspace is ``workspace``.
     """
 
     task: str
@@ -97,7 +101,7 @@ class Kernel:
 
 
 def kernels_of(graph: TaskGraph, batch: int, signs: frozenset[str] = frozenset()) -> list[Kernel]:
-    """Return what each task of an executable graph computes; algorithms are still to be chosen.
+    """Return the computation of each task of an executable graph, without algorithms.
 
     Parameters
     ----------
@@ -123,7 +127,7 @@ def kernels_of(graph: TaskGraph, batch: int, signs: frozenset[str] = frozenset()
 
 
 def resident(network: Network, batch: int) -> Iterator[tuple[str, int]]:
-    """Names and bytes of what tasks touch beside blocks: weights, their gradients, labels and losses."""
+    """Return names and bytes of the arrays beside blocks: weights, their gradients, labels and losses."""
     for layer in network.layers:
         if layer.parameters:
             yield f"W({layer.name})", 4 * layer.parameters
@@ -134,9 +138,9 @@ def resident(network: Network, batch: int) -> Iterator[tuple[str, int]]:
 
 
 def keep(key: int, first: int, count: int) -> NDArray[np.uint8]:
-    """Return a dropout mask: 1 where a value is kept, from value `first` of the batch's on.
+    """Return a dropout mask that begins at value `first` of the batch: 1 where a value is kept.
 
-    A hash of key and index (the finaliser of MurmurHash3, Appleby 2011) decides, so that the mask depends
+    The mask is a hash of key and index (the finaliser of MurmurHash3, Appleby 2011), so that it depends
     neither on the sub-batch nor on the backend: with ``h = index x 0x9E3779B9 + key`` in 32 bits,
     ``h ^= h >> 16; h *= 0x85EBCA6B; h ^= h >> 13; h *= 0xC2B2AE35; h ^= h >> 16``, kept where ``h >> 31``.
     """
@@ -152,15 +156,15 @@ def keep(key: int, first: int, count: int) -> NDArray[np.uint8]:
 
 
 def resampling(source: Shape, target: Shape) -> tuple[Literal["crop", "repeat", "subsample"], int, int]:
-    """Say which fixed linear map leads from one shape to the other, and its two numbers a and b.
+    """Return the fixed linear map from one shape to the other, and its two numbers a and b.
 
     ``crop``: y[c, h, v] = x[c, h + a, v + b]; ``repeat``: x[c, h // a, v // b]; ``subsample``:
-    x[c, a h, b v], and 0 in channels that x has not (He et al. 2016, option A).
+    x[c, a h, b v], and 0 in channels that x does not have (He et al. 2016, option A).
 
     Raises
     ------
     PebblerError
-        When it is none of these.
+        When the map is none of these.
     """
     rows, columns = target.height, target.width
     if target.channels > source.channels and source.height % rows == 0 == source.width % columns:
@@ -205,7 +209,7 @@ def _kernel(graph: TaskGraph, task: LayerTask, batch: int, signs: frozenset[str]
 
 
 def _operands(graph: TaskGraph, task: LayerTask, has_signs: bool) -> dict[str, str]:
-    """Give the blocks of a task their words, in the order in which `task_graph` lists them."""
+    """Give the blocks of a task their words, in the order of `task_graph`."""
     layer = task.layer
     inputs, outputs, updates = (
         [graph.blocks[d].name for d in blocks] for blocks in (task.inputs, task.outputs, task.updates)

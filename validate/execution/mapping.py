@@ -1,7 +1,7 @@
-"""Paged memory costs time: the host waits for what uses addresses, maps pages there, and only then goes on.
+"""The time cost of paged memory: the host waits for the users of addresses, maps pages, and goes on.
 
-A program says nothing of the host. Here it is simulated with the host as its executor has it: one thread that
-issues the operations in the order of the list, and before some of them waits and maps.
+A program does not mention the host. Here, it is simulated with the host of its executor: one thread that
+issues the operations in the order of the list, and that waits and maps before some of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .plan import Plan, Step
 
 
 def mapping_ns(step: Step, cost: MappingTimes | None) -> int:
-    """Time of the host to map the pages of a step; 0 where the cost is unknown."""
+    """Return the host's time to map the pages of a step in nanoseconds; 0 if the cost is unknown."""
     if cost is None:
         return 0
     return sum(cost.call_ns + cost.page_ns * len(mapped.pages) for mapped in step.maps)
@@ -24,15 +24,15 @@ def simulate_issued(
 ) -> tuple[list[int], list[int]]:
     """Return the start and end of every operation of a round, as the host issues them.
 
-    Issuing takes no time of its own; in contiguous memory, where the host never waits, the times are those of
-    the program.
+    Issuing takes no time. In contiguous memory, the host never waits, and the times are those of the program.
 
     Parameters
     ----------
     plan
-        What is executed.
+        The plan that is executed.
     durations_ns, mappings_ns
-        One an operation: its time on its stream, and the host's time to map what it needs.
+        Per operation, its time on its stream, and the host's time to map the pages that it needs, in
+        nanoseconds.
     """
     starts: list[int] = []
     ends: list[int] = []

@@ -1,4 +1,4 @@
-"""The plan of an execution: a schedule with every address and every wait settled before anything runs.
+"""The plan of an execution: a schedule with every address and every wait fixed before any operation runs.
 
 An address is a place: an offset in an area. Areas are ``pool`` (contiguous memory), ``resident`` (weights,
 gradients, labels and losses, outside the pool), ``host`` (pinned buffers, one for each block that is copied),
@@ -25,7 +25,7 @@ ALIGNMENT = 512
 
 
 class Place(NamedTuple):
-    """An address: bytes from the start of an area."""
+    """An address, as bytes from the start of an area."""
 
     area: str
     offset: int
@@ -38,9 +38,9 @@ class Mapped:
     Attributes
     ----------
     place, pages
-        Pages of the pool, one after the other from the place on.
+        The place, and the pages of the pool that are mapped there in order.
     after
-        Positions in the list of operations that the host waits for: they use what is mapped there now.
+        Positions in the list of the operations that the host waits for, because they use the present mapping.
     """
 
     place: Place
@@ -50,7 +50,7 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Data that is at a place when a round begins: bytes of a tensor from `begin` on."""
+    """Data that is at a place when a round begins: the bytes of a tensor from `begin` on."""
 
     place: Place
     tensor: str
@@ -60,7 +60,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
-    """Memory that is given back when a step and the operations at these positions have ended."""
+    """Memory that is released when a step and the operations at these positions have ended."""
 
     place: Place
     bytes: int
@@ -74,19 +74,19 @@ class Step:
     Attributes
     ----------
     operation
-        It.
+        The operation.
     name
-        What people call it: ``FP(conv1)``, ``offload Y(conv1)``.
+        Its name for people: ``FP(conv1)``, ``offload Y(conv1)``.
     waits
-        Positions in the list, on other streams, of what its stream waits for: exactly `after`.
+        Positions in the list of the operations on other streams that its stream waits for: exactly `after`.
     maps
-        Pages to map first.
+        Pages to map before.
     kernel, operands
-        Of a run: what it computes, and the place of each operand by its word.
+        For a run, its computation, and the place of each operand by its word.
     source, target, bytes
-        Of a copy.
+        For a copy, its places and its size in bytes.
     poisoned
-        Memory that is free after it.
+        Memory that is released after it.
     """
 
     operation: Operation
@@ -103,27 +103,27 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An execution of one round, settled.
+    """The plan for the execution of one round.
 
     Attributes
     ----------
     images, batch
-        Images of the round, and of all rounds together.
+        Number of images of the round, and of all rounds together.
     areas
         Bytes of each area; all but ``pool``, ``resident`` and ``host`` are reserved addresses for pages.
     pages, page_bytes
-        Pages of the pool; 0 in contiguous memory.
+        Number of pages of the pool (0 in contiguous memory), and bytes of a page.
     maps
         Pages that are mapped before a round begins.
     loads
-        Data that is there when a round begins.
+        Data that is in memory when a round begins.
     outside
         Place and bytes of each array outside the blocks, by name: ``W(l)``, ``dW(l)``, ``labels(l)``,
         ``losses(l)``.
     final
-        Where the weights' gradients are at the end of a round when they are blocks: on the host.
+        Places on the host of the weights' gradients at the end of a round, if the gradients are blocks.
     steps
-        What to do, in order.
+        The operations in order.
     """
 
     images: int
@@ -139,12 +139,12 @@ class Plan:
 
 
 def plan(instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> Plan:
-    """Settle every address and every wait of a valid schedule.
+    """Fix every address and every wait of a valid schedule.
 
     Raises
     ------
     PebblerError
-        When the memory is divisible, which has no addresses.
+        When the memory is divisible, as it has no addresses.
     """
     if schedule.memory_model == "divisible":
         raise PebblerError("a schedule in divisible memory has no addresses; solve with --memory contiguous")
@@ -152,7 +152,7 @@ def plan(instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> Plan:
 
 
 class _Planner:
-    """Walks the operations and keeps where every block lies, and who uses which mapping."""
+    """A pass over the operations, which knows the place of every block and the users of every mapping."""
 
     def __init__(self, instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> None:
         self.instance = instance
@@ -174,6 +174,7 @@ class _Planner:
                 self.released[releases[-1]].append((residence, tuple(releases[:-1])))
 
     def plan(self) -> Plan:
+        """Return the plan."""
         outside = self._outside()
         host = self._host()
         maps: list[Mapped] = []
@@ -207,7 +208,7 @@ class _Planner:
         )
 
     def _outside(self) -> dict[str, tuple[Place, int]]:
-        """Places of what is no block: resident for ever."""
+        """Return the places of arrays that are no blocks, which are always resident."""
         found = {}
         end = 0
         for name, size in resident(self.rebuilt.graph.network, self.rebuilt.batch):
@@ -218,7 +219,7 @@ class _Planner:
         return found
 
     def _host(self) -> dict[int, Place]:
-        """Buffers on the host: of blocks that are copied, and of those that are there at first."""
+        """Return buffers on the host for blocks that are copied or that start there."""
         copied = {operation.block for operation in self.schedule.operations if operation.kind != "move"}
         found = {}
         end = 0
@@ -310,7 +311,7 @@ class _Planner:
     # --- places -----------------------------------------------------------------------------------
 
     def _where(self, residence: Residence, *, moving: bool = False) -> Place | None:
-        """Place of a residence; None in paged memory when something else is mapped there by now."""
+        """Return the place of a residence; None in paged memory if other pages are mapped there now."""
         if residence.offset is not None:
             return Place("pool", residence.offset)
         place = self._address(residence, moving)
@@ -332,7 +333,7 @@ class _Planner:
         )
 
     def _use(self, residence: Residence, i: int | None, maps: list[Mapped], *, moving: bool = False) -> Place:
-        """Return the place of a residence; its pages are mapped there first, if they are not."""
+        """Return the place of a residence, after mapping its pages there if they are not."""
         if residence.offset is not None:
             return Place("pool", residence.offset)
         place, pages = self._address(residence, moving), self._pages(residence)
@@ -346,7 +347,7 @@ class _Planner:
         return place
 
     def _used(self, place: Place, i: int) -> None:
-        """Remember who uses a mapping: of each stream the last operation will do."""
+        """Note the users of a mapping: the last operation of each stream."""
         if place.area == "pool":
             return
         stream = self.schedule.operations[i].stream

@@ -1,4 +1,4 @@
-"""From an instance file back to the network: which tensor each block belongs to, what each task computes."""
+"""The network of an instance file, rebuilt: each block's tensor, and each task's computation."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from ...instances.networks.zoo import find_network
 from .kernel import Kernel, kernels_of
 
 _Value = TypeVar("_Value")
+"""Value of a key of the origin."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rebuilt:
-    """What an instance was made from.
+    """The network that an instance was made from.
 
     Attributes
     ----------
     graph
         Tasks and blocks of a round.
     batch
-        Images of an iteration.
+        Number of images of an iteration.
     tensors
         Bytes of each tensor by name: a block of the graph, or the signs of a ReLU.
     parts
-        Per block of the instance, the tensor that it is or belongs to, and its first byte there.
+        Per block of the instance, its tensor, and the offset of its first byte in the tensor.
     kernels
-        Per task, what it computes; without an algorithm.
+        Per task, its computation without an algorithm.
     """
 
     graph: TaskGraph
@@ -40,16 +41,16 @@ class Rebuilt:
     kernels: tuple[Kernel, ...]
 
     def kernel(self, instance: Instance, task: int, algorithm: int) -> Kernel:
-        """Return what a task computes with one of the instance's algorithms."""
+        """Return the computation of a task with one of the instance's algorithms."""
         chosen = instance.tasks[task].algorithms[algorithm]
         return replace(self.kernels[task], algorithm=chosen.name, workspace_bytes=chosen.workspace_bytes)
 
 
 def rebuild(instance: Instance) -> Rebuilt:
-    """Rebuild the network of an instance, and refuse an instance that is not of it.
+    """Rebuild the network of an instance, and refuse an instance that does not match its network.
 
-    Network, batch, sub-batch and graph come from its origin. Tensors in parts and ReLUs that keep signs are
-    recognised; durations, workspaces and budget are free.
+    Network, batch, sub-batch and graph come from the instance's origin. Tensors in parts and ReLUs that keep
+    signs are recognised. Durations, workspaces and budget may have any value.
 
     Raises
     ------
@@ -101,7 +102,7 @@ def _differs(instance: Instance, what: str) -> PebblerError:
 def _require_blocks(
     instance: Instance, graph: TaskGraph, parts: Sequence[tuple[str, int]], tensors: dict[str, int]
 ) -> None:
-    """The blocks are the network's tensors, whole or in parts without gaps."""
+    """Check that the blocks are the network's tensors, whole or in parts without gaps."""
     places = {block.name: (block.initially, block.finally_) for block in graph.blocks}
     reached = dict.fromkeys(tensors, 0)
     for block, (name, begin) in sorted(zip(instance.blocks, parts, strict=True), key=lambda pair: pair[1]):
@@ -126,7 +127,7 @@ def _require_blocks(
 def _require_tasks(
     instance: Instance, graph: TaskGraph, parts: Sequence[tuple[str, int]], signs: dict[str, int]
 ) -> None:
-    """The tasks are the network's, in its order, and touch the same tensors in the same way."""
+    """Check that the tasks are the network's, in its order, and touch the same tensors in the same way."""
     if len(instance.tasks) != len(graph.tasks):
         raise _differs(instance, f"there are {len(instance.tasks)} tasks, and should be {len(graph.tasks)}")
     written = {name for task in instance.tasks for d in task.outputs for name in (parts[d][0],)}
@@ -157,5 +158,5 @@ def _require_tasks(
 
 
 def _touched(parts: Sequence[tuple[str, int]], tensors: Sequence[str]) -> int:
-    """Number of blocks that these tensors are in."""
+    """Return the number of blocks that these tensors are in."""
     return sum(name in tensors for name, _ in parts)

@@ -1,4 +1,4 @@
-"""What is done with the streams of any backend: hold them back, and ask whether they still work."""
+"""Functions for the streams of any backend: to hold them, and to test whether they still work."""
 
 from __future__ import annotations
 
@@ -7,25 +7,30 @@ from collections.abc import Sequence
 from .device import DeviceError, Event, Stream
 
 HELD = 200
-"""Operations that streams are held back for, at most: the driver's queue takes about a thousand launches."""
+"""Greatest number of operations for which streams are held; the driver's queue has room for about a thousand
+launches.
+"""
 
 HELD_NS = 100_000
-"""How long for each of them: more than a host needs for one, so that all are queued when the first begins."""
+"""Nanoseconds to hold streams for each operation.
+
+A host needs less time for one operation, so that all operations are queued when the first one begins.
+"""
 
 
 def hold(streams: Sequence[Stream], operations: int) -> Event:
-    """Hold streams back while the host asks them for the operations to come; return the event they begin at.
+    """Hold streams while the host issues the operations to come; return the event at which they begin.
 
-    What the host takes for the first operations is then in no time that counts from that event, as in a
-    program whose host is ahead of the device. The hold is a pause of a length that is settled before: nothing
-    has to end it, so the host may wait for the streams, or fail, at any time.
+    So the host's time for the first operations is not part of any time that counts from that event, as in a
+    program whose host is ahead of the device. The hold is a pause of fixed length. Nothing has to end it, so
+    the host may wait for the streams, or fail, at any time.
 
     Parameters
     ----------
     streams
-        Each waits for the event.
+        The streams, each of which waits for the event.
     operations
-        How many follow, on all streams together; from 0 on the streams begin at once.
+        Number of operations to come on all streams together; with 0, the streams begin at once.
     """
     first, *others = streams
     if operations:
@@ -37,7 +42,7 @@ def hold(streams: Sequence[Stream], operations: int) -> Event:
 
 
 def works(stream: Stream) -> bool:
-    """Whether a stream still does what it is asked for, after a failure that may have been of one launch."""
+    """Return whether a stream still does work, after a failure that may have been of one launch only."""
     try:
         stream.record().synchronize()
     except DeviceError:

@@ -1,4 +1,4 @@
-"""Training by schedules: gradient descent whose every iteration is an execution, and digits to train on."""
+"""Training by schedules: gradient descent by executed iterations, and images of digits to train on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from .data import Data
 from .executor import Executor
 
 _SIDE = 28
+"""Rows and columns of an image."""
+
 _SCALE = 3
+"""Pixels of an image for each point of a digit's grid, in each direction."""
+
 _NOISE = 0.3
+"""Standard deviation of the noise."""
+
 _GLYPHS = (
     "01110 10001 10011 10101 11001 10001 01110",
     "00100 01100 00100 00100 00100 00100 01110",
@@ -29,7 +35,7 @@ _GLYPHS = (
 
 
 def digits(count: int, rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Draw images of digits, (count, 1, 28, 28), and which digits they show.
+    """Draw images of digits, of shape (count, 1, 28, 28), and the digits that they show.
 
     Digits of 15 x 21 pixels lie anywhere, in normally distributed noise.
     """
@@ -49,11 +55,11 @@ def descend(executor: Executor, data: Data, batches: Iterable[Data], rate: float
     Parameters
     ----------
     executor
-        Executes an iteration.
+        The executor of an iteration.
     data
-        The weights at first.
+        The weights at the start.
     batches
-        Images and labels by name, as `initial` names them.
+        Images and labels by name, with the names of `initial`.
     rate
         Learning rate.
     """

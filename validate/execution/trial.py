@@ -1,4 +1,4 @@
-"""A trial of a schedule: its numbers against a run without budget, its times against the prediction."""
+"""A trial of a schedule: its numbers compared with a run without a budget, its times with the prediction."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ from .rebuild import Rebuilt, rebuild
 from .unlimited import unlimited
 
 TOLERANCE = 1e-4
-"""How far gradients may be apart, relative to the largest of a layer, where kernels are not deterministic."""
+"""Greatest difference of gradients, relative to the layer's largest, if kernels are not deterministic."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """Where the measured time differs from the predicted one, in nanoseconds of an iteration; they add up.
+    """The causes of the difference between measured and predicted time, in nanoseconds of an iteration.
+
+    The four times add up to the difference.
 
     Attributes
     ----------
     kernels_ns
-        Simulated with the measured times of runs and moves, less the prediction.
+        The simulated time with measured times of runs and moves, less the prediction.
     copies_ns
-        What the measured times of copies add to that: among other things, contention with the kernels.
+        The time that measured copies add to that; among other things, it shows contention with the kernels.
     mapping_ns
-        What the measured times of mappings add to that; 0 in contiguous memory.
+        The time that measured mappings add to that; 0 in contiguous memory.
     launches_ns
         The rest: gaps between operations, in which streams wait for the host and for events.
     """
@@ -53,26 +55,27 @@ class Causes:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of it.
+    """The results of a trial.
 
     Attributes
     ----------
     instance, schedule, plan
-        What was executed.
+        The executed schedule, with its instance and its plan.
     backend, device
-        On what.
+        The backend and the device of the execution.
     executions
         Timed iterations, by rising time.
     energy_j
-        Of a timed execution, on average; None where the device does not count it.
+        Average energy of a timed execution in joules; None if the device does not count it.
     reference_ns
-        An iteration without budget; None when there was none.
+        Time of an iteration without a budget in nanoseconds; None if there was none.
     loss
-        Mean over the images.
+        Mean loss over the images.
     identical
-        Whether losses and gradients have the same bits in every execution, that without budget included.
+        Whether losses and gradients have the same bits in every execution, including the one without a
+        budget.
     deterministic
-        Whether the device promises that they have.
+        Whether the device promises the same bits.
     max_abs_error
         Largest difference of a gradient.
     close
@@ -95,30 +98,31 @@ class Trial:
 
     @property
     def scheduled_ns(self) -> int:
-        """An iteration, as the schedule has it: the host takes no time, and never waits."""
+        """Time of an iteration in the schedule, where the host takes no time and never waits."""
         return self.instance.rounds * self.schedule.makespan_ns
 
     @property
     def mapping_cost(self) -> MappingTimes | None:
-        """What mapping pages costs; None where that is unknown, and counts as 0."""
+        """Cost of mapping pages; None if it is unknown, and then it counts as 0."""
         return self.instance.made_from.mapping
 
     @property
     def predicted_ns(self) -> int:
-        """An iteration: as the schedule has it, in paged memory with the waits and mappings of the host.
+        """Predicted time of an iteration in nanoseconds.
 
-        As a graph with its gaps between kernels, where they are known (`graph_gap_change_ns`).
+        It is the schedule's time; in paged memory, with the host's waits and mappings; and as a graph, with
+        the gaps between its kernels, if they are known (`graph_gap_change_ns`).
         """
         return self.instance.rounds * self.simulated(self._expected_ns, self.mappings_ns)
 
     @property
     def nodes(self) -> tuple[int, ...] | None:
-        """Nodes of every operation, where each round was a graph; None where operations were issued."""
+        """Nodes of every operation if each round was a graph; None if operations were issued one by one."""
         return self.median.nodes
 
     @property
     def graph_gap_change_ns(self) -> int | None:
-        """How much longer the gap before a kernel is in a graph than on a stream; None where unknown."""
+        """Difference of the gap before a kernel in a graph and on a stream; None if it is unknown."""
         launches = self.instance.made_from.launches
         if launches is None or launches.graph_gap_ns is None:
             return None
@@ -126,7 +130,7 @@ class Trial:
 
     @property
     def _expected_ns(self) -> list[int]:
-        """Predicted time of every operation; in a graph with another gap before each kernel of a run."""
+        """Predicted time of every operation; in a graph, with its gap before each kernel of a run."""
         change = self.graph_gap_change_ns
         if self.nodes is None or change is None:
             return self.nominal_ns
@@ -139,21 +143,21 @@ class Trial:
 
     @property
     def median(self) -> Execution:
-        """The execution whose time is the median, the lower one of two."""
+        """The execution with the median time; of two, the shorter one."""
         return self.executions[(len(self.executions) - 1) // 2]
 
     @property
     def measured_ns(self) -> int:
-        """An iteration: the median."""
+        """Median time of an iteration in nanoseconds."""
         return self.median.measured_ns
 
     @property
     def right(self) -> bool:
-        """Whether the numbers are what they must be: identical, or close where nothing more is promised."""
+        """Whether the numbers are right: identical, or close if the device does not promise the same bits."""
         return self.identical or (not self.deterministic and self.close)
 
     def causes(self) -> Causes | None:
-        """Say where the measured time differs from the predicted one; None of a graph."""
+        """Return the causes of the difference between measured and predicted time; None for a graph."""
         if self.nodes is not None:
             return None
         kernels = copies = mapping = 0
@@ -184,12 +188,12 @@ class Trial:
         return [mapping_ns(step, cost) for step in self.plan.steps]
 
     def simulated(self, durations_ns: Sequence[int], mappings_ns: Sequence[int]) -> int:
-        """Time of a round with these times of operations and mappings."""
+        """Return the time of a round with these times of operations and mappings."""
         return max(simulate_issued(self.plan, durations_ns, mappings_ns)[1], default=0)
 
     @property
     def operations(self) -> tuple[Timed, ...]:
-        """What happened to each operation in the first round of the median execution.
+        """Times of each operation in the first round of the median execution.
 
         Raises
         ------
@@ -201,9 +205,9 @@ class Trial:
         return self.median.rounds[0]
 
     def measured(self) -> Schedule:
-        """Return the schedule with the times of the median execution's first round in place of the simulated.
+        """Return the schedule with the measured times of the median execution's first round.
 
-        It shows what happened; the simulation of the program differs, so the checker would refuse it.
+        It shows the execution. The simulation of the program has other times, so the checker would reject it.
 
         Raises
         ------
@@ -232,30 +236,30 @@ def attempt(
 ) -> Trial:
     """Execute a valid schedule and the same computation without a budget, and compare.
 
-    The schedule is executed once in poisoned memory, then `repeat` times for its times. Without a reference
-    the timed executions are compared with that in poisoned memory. With graphs it is executed twice in
-    poisoned memory: without them, which libraries need before they can be captured, and with them.
+    The schedule is executed once in poisoned memory, then `repeat` times to measure it. Without a reference,
+    the timed executions are compared with the one in poisoned memory. With graphs, it is executed twice in
+    poisoned memory: without graphs, as libraries must be used before a capture, and with graphs.
 
     Parameters
     ----------
     instance, schedule
-        The schedule, which the caller has checked, and what it is for.
+        The schedule, which the caller has checked, and the instance that it is for.
     backend
-        Opens the device; called once for each of the two.
+        Function that opens the device; it is called once for each of the two.
     repeat
-        Timed executions.
+        Number of timed executions.
     reference
-        Whether to run without a budget first, which takes the memory for it.
+        Whether to run without a budget first, which needs memory for all data.
     seed, data
-        What weights, images and labels are drawn from, or these themselves.
+        Seed of weights, images and labels, or these data.
     graph
         Whether each round is launched as one graph; the run without a budget never is.
 
     Raises
     ------
     PebblerError
-        When the instance cannot be rebuilt, or the device has no room or no code for it, or fails; for a
-        graph, when it is in paged memory, or the device has no graphs.
+        When the instance cannot be rebuilt, or the device has no room or no code for it, or fails. For a
+        graph, also when the memory is paged, or the device has no graphs.
     """
     if repeat < 1:
         raise PebblerError(f"{repeat} timed executions are too few; give 1 or more")
@@ -326,14 +330,14 @@ def _unbudgeted(
 
 
 def identical(one: Execution, other: Execution) -> bool:
-    """Whether losses and gradients have the same bits."""
+    """Return whether losses and gradients have the same bits."""
     return one.losses.tobytes() == other.losses.tobytes() and all(
         one.gradients[name].tobytes() == values.tobytes() for name, values in other.gradients.items()
     )
 
 
 def _error(one: Execution, other: Execution) -> tuple[float, float]:
-    """Largest difference of a gradient: as it is, and relative to the largest gradient of its layer."""
+    """Return the largest difference of a gradient: absolute, and relative to its layer's largest gradient."""
     absolute = relative = 0.0
     for name, values in other.gradients.items():
         difference = float(np.max(np.abs(one.gradients[name] - values), initial=0.0))
@@ -346,7 +350,7 @@ def _error(one: Execution, other: Execution) -> tuple[float, float]:
 
 
 def times(trial: Trial) -> list[tuple[str, int, Timed]]:
-    """Return name, predicted time and what was measured of each operation of the first round.
+    """Return name, predicted time and measured times of each operation of the first round.
 
     Raises
     ------

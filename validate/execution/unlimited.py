@@ -1,4 +1,4 @@
-"""The same computation without a budget: what a schedule's numbers are compared with."""
+"""The same computation without a budget, with whose numbers a schedule's numbers are compared."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..schedule import Operation, Residence, Schedule
 
 
 def unlimited(instance: Instance, schedule: Schedule) -> tuple[Instance, Schedule]:
-    """Return the schedule's runs with its algorithms, one after the other, every block in a place of its own.
+    """Return the schedule's runs with its algorithms, one after the other, with every block at its own place.
 
-    Nothing is copied, except what must be on the host at the end; no memory is used twice but for workspaces.
-    The instance comes with the budget that this takes.
+    Only blocks that must be on the host at the end are copied. Only workspaces share memory. The instance is
+    returned with the budget that this needs.
     """
     unit = instance.alignment_bytes
     offsets: list[int] = []
@@ -81,7 +81,7 @@ def unlimited(instance: Instance, schedule: Schedule) -> tuple[Instance, Schedul
 
 
 def _homecoming(instance: Instance, schedule: Schedule, last_run: int) -> list[Operation]:
-    """Offload, after everything else, what must be on the host at the end."""
+    """Offload, after all other operations, the blocks that must be on the host at the end."""
     first = max((operation.id for operation in schedule.operations), default=0) + 1
     wanted = [d for d, block in enumerate(instance.blocks) if block.finally_ == "host"]
     return [

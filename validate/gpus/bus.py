@@ -7,16 +7,16 @@ from fractions import Fraction
 
 
 def fair_shares(rate: Fraction, links: Sequence[Fraction]) -> list[Fraction]:
-    """Return the max-min fair shares of a bus in bytes a nanosecond.
+    """Return the max-min fair shares of a bus in bytes per nanosecond.
 
-    Nobody gets more than its link takes, and what it leaves is shared by the others equally.
+    No copy gets more than its link takes. The others share the rest equally.
 
     Parameters
     ----------
     rate
-        Of the bus.
+        Rate of the bus in bytes per nanosecond.
     links
-        Of each copy in flight, what its link takes.
+        Rate of the link of each copy in flight, in bytes per nanosecond.
     """
     shares = list(links)
     order = sorted(range(len(links)), key=lambda i: links[i])

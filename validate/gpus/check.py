@@ -1,11 +1,11 @@
-"""The checker for several GPUs: each one's program is right, gradients are whole, times are those of the bus.
+"""The checker for several GPUs: each GPU's program is valid, gradients are whole, times fit the bus.
 
-As for one GPU, the proof rests on the order that the program forces, not on the predicted times: by the
-vector clocks of all streams, each GPU's part is a program of its own, with the waits that the others impose,
-and the checker for one GPU proves that. Beside it, each gradient of each GPU must be sent once it is
-complete, added up on the host once it is there, and the weights returned once all is added and nobody on
-that GPU still reads the old ones. Only then are the times looked at: a copy must have been on its bus for
-exactly as long as its fair share of it takes.
+As for one GPU, the proof rests on the order that the program forces, not on the predicted times. By the
+vector clocks of all streams, each GPU's part is a program of its own, with the waits that the other GPUs
+impose. The checker for one GPU proves that this program is valid. In addition, each gradient of each GPU must
+be sent after it is complete, and added on the host after it is there. The weights must return after all
+gradients are added, and after the GPU's last read of the old weights. The times are checked last: a copy must
+be on its bus for exactly as long as it takes with its fair share.
 
 This module imports no solver, no heuristic and not the simulator.
 """
@@ -41,7 +41,26 @@ from .program import (
 def check_schedule(
     instance: Instance, schedule: Schedule, *, instance_sha256: str | None = None
 ) -> CheckReport:
-    """Prove a schedule valid, of one GPU or of several; parameters and errors as for `check`."""
+    """Prove that a schedule for one GPU or for several is valid, or say why not.
+
+    Parameters
+    ----------
+    instance, schedule
+        The schedule to check, and the instance that it is for.
+    instance_sha256
+        SHA-256 checksum of the instance's file, to compare with the checksum in the schedule.
+
+    Returns
+    -------
+    CheckReport
+        Whether the schedule is valid, and every reason if it is not.
+
+    Raises
+    ------
+    FormatError
+        When a file cannot hold the instance or the schedule, or the schedule names a task, an algorithm or a
+        block that the instance does not have.
+    """
     prove = check if getattr(instance, "cluster", UNSET) is UNSET else check_cluster
     return prove(instance, schedule, instance_sha256=instance_sha256)
 
@@ -69,10 +88,10 @@ def check_cluster(
 
 
 def _with_own_stays(instance: Instance, schedule: Schedule, reasons: list[str]) -> Schedule:
-    """Say which residences begin or end with another GPU's operation, or a gradient's; leave that out.
+    """Report residences that begin or end with another GPU's or a gradient's operation, and leave that out.
 
-    A GPU's memory is held and given back by its own runs and copies. What is left is judged as usual: a
-    residence without a foreign release lasts longer, and one that a foreign operation acquires is not there.
+    Only a GPU's own runs and copies acquire and release its memory. The rest is checked as usual: a residence
+    without a foreign release lasts longer, and a residence that a foreign operation acquires is absent.
     """
     own = {
         operation.id: operation.gpu if operation.gradient is None else None
@@ -100,7 +119,7 @@ def _with_own_stays(instance: Instance, schedule: Schedule, reasons: list[str]) 
 
 
 class _Gradients:
-    """Proof that gradients are added up whole, and weights replaced when nobody reads them."""
+    """The proof that gradients are added up whole, and weights are replaced when no operation reads them."""
 
     def __init__(self, instance: Instance, schedule: Schedule, known: list[dict[Track, int]]) -> None:
         self.cluster = cluster_of(instance)
@@ -120,7 +139,7 @@ class _Gradients:
             self.gradient(g)
 
     def name(self, p: int) -> str:
-        """Operation at position `p`, in words."""
+        """Return operation at position `p` in words."""
         operation = self.operations[p]
         assert operation.gradient is not None
         return (
@@ -129,7 +148,7 @@ class _Gradients:
         )
 
     def streams(self) -> None:
-        """Every operation on a gradient is on the stream of its kind."""
+        """Check that every operation on a gradient is on the stream of its kind."""
         single = self.instance.engines == "single"
         proper: Mapping[str, Stream] = {
             "send": "copy" if single else "d2h",
@@ -145,7 +164,7 @@ class _Gradients:
                 )
 
     def gradient(self, g: int) -> None:
-        """One gradient, from the runs that complete it to the weights."""
+        """Check one gradient, from the runs that complete it to the return of the weights."""
         cluster, gradient = self.cluster, self.cluster.gradients[g]
         gpus = range(cluster.gpus) if cluster.gpus > 1 else range(0)
         on_host = cluster.joins_on_host
@@ -188,7 +207,7 @@ class _Gradients:
         self.ordered(of("accumulate", gpus), of("exchange", [0]), "each node has added its own")
 
     def ordered(self, before: list[int], after: list[int], what: str) -> None:
-        """Every operation of the one kind ends before each of the other starts, in every execution."""
+        """Check that every operation of one kind ends before each of the other starts, in every execution."""
         for q in after:
             for p in before:
                 track = track_of(self.cluster, self.operations[p])
@@ -198,7 +217,7 @@ class _Gradients:
 
 
 def _time_reasons(instance: Instance, schedule: Schedule) -> list[str]:
-    """Compare the reported times with what the program and the shares of the buses make of them."""
+    """Compare the reported times with those that follow from the program and the shares of the buses."""
     reasons = []
     ends: dict[int, int] = {}
     free: dict[Track, int] = {}
@@ -227,9 +246,9 @@ def _time_reasons(instance: Instance, schedule: Schedule) -> list[str]:
 
 
 def _flight_reasons(instance: Instance, copies: list[Operation]) -> list[str]:
-    """Integrate the share of every copy on a bus over its reported time: it ends when all has passed.
+    """Check, by its share of the bus over its reported time, that a copy ends when all its bytes have passed.
 
-    That is the first whole nanosecond by which its bytes have passed the bus.
+    The end is the first whole nanosecond by which all bytes have passed the bus.
     """
     rate = Fraction(cluster_of(instance).bus_bytes_per_second, SECOND)
     size = {copy.id: bus_load(instance, copy) for copy in copies}
@@ -261,7 +280,7 @@ def _by_instant(copies: Iterable[Operation], key: Callable[[Operation], int]) ->
 
 
 def _fair(rate: Fraction, own: Mapping[int, Fraction]) -> dict[int, Fraction]:
-    """Return the max-min fair shares of a bus: a level that all get, but for those whose links take less."""
+    """Return the max-min fair shares of a bus: an equal share for all, except for slower links."""
     content: dict[int, Fraction] = {}
     while len(content) < len(own):
         level = (rate - sum(content.values())) / (len(own) - len(content))

@@ -1,4 +1,4 @@
-"""What a program on several GPUs is made of: streams, the bus that a copy takes, and each GPU's own part."""
+"""The parts of a program on several GPUs: its streams, its copies' buses, and each GPU's own program."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from ...instances.instance import Instance
 from ..schedule import Operation, Schedule, Stream
 
 Track = tuple[str, int]
-"""A stream, with the GPU that it is of; of ``cpu`` the node, of what all do together 0."""
+"""A stream with its GPU; for ``cpu`` with its node, and for operations of all together with 0."""
 
 Bus = tuple[int, str]
 """A node, and the direction of copies on its bus: ``d2h``, ``h2d``, or ``both``."""
 
 OUT = ("offload", "send")
+"""Kinds of copies to the host."""
+
 BACK = ("prefetch", "return")
+"""Kinds of copies from the host."""
 
 
 def cluster_of(instance: Instance) -> Cluster:
@@ -35,7 +38,7 @@ def one_gpu(instance: Instance) -> Instance:
 
 
 def track_of(cluster: Cluster, operation: Operation) -> Track:
-    """Return the stream on which an operation comes after others."""
+    """Return the track whose order an operation follows."""
     if operation.stream == "cpu":
         return "cpu", operation.gpu // cluster.node_gpus
     if operation.stream in ("network", "nvlink"):
@@ -44,7 +47,7 @@ def track_of(cluster: Cluster, operation: Operation) -> Track:
 
 
 def bus_of(instance: Instance, operation: Operation) -> Bus | None:
-    """Return the bus that an operation's copy takes; None for what is no copy to or from the host."""
+    """Return the bus of an operation's copy; None if it is no copy to or from the host."""
     if operation.kind not in (*OUT, *BACK):
         return None
     direction = "both" if instance.engines == "single" else "d2h" if operation.kind in OUT else "h2d"
@@ -62,13 +65,13 @@ def bus_load(instance: Instance, operation: Operation) -> Fraction:
 
 
 def gradient_of(instance: Instance, operation: Operation) -> Gradient:
-    """Return the gradient that an operation passes on."""
+    """Return the gradient of an operation that passes one on."""
     assert operation.gradient is not None
     return cluster_of(instance).gradients[operation.gradient]
 
 
 def alone_ns(instance: Instance, operation: Operation) -> int:
-    """Duration of an operation with the bus to itself; a copy that is not possible counts as 0."""
+    """Return an operation's duration with the bus to itself; 0 for a copy that is not possible."""
     if operation.task is not None and operation.algorithm is not None:
         return instance.tasks[operation.task].algorithms[operation.algorithm].duration_ns
     if operation.block is not None:
@@ -88,7 +91,7 @@ def alone_ns(instance: Instance, operation: Operation) -> int:
 
 
 def part_of(schedule: Schedule, gpu: int, *streams: Stream) -> Schedule:
-    """Return what one GPU does of a schedule, and all of some streams, to be shown; no program of its own."""
+    """Return one GPU's operations of a schedule, and all of some streams, for display only."""
     return replace(
         schedule,
         operations=tuple(
@@ -101,10 +104,10 @@ def part_of(schedule: Schedule, gpu: int, *streams: Stream) -> Schedule:
 
 
 def clocks(cluster: Cluster, operations: Sequence[Operation]) -> list[dict[Track, int]]:
-    """Per operation and track, the last position that has ended when it ends (its own on its own track).
+    """Return, per operation and track, the last position that has ended when the operation ends.
 
-    Operations of a track form a chain, so these few numbers answer every question of order, whatever the
-    durations.
+    On its own track, this is the operation itself. Operations of a track form a chain, so these few numbers
+    answer every question of order, whatever the durations.
     """
     position = {operation.id: p for p, operation in enumerate(operations)}
     known: list[dict[Track, int]] = []
@@ -124,11 +127,11 @@ def clocks(cluster: Cluster, operations: Sequence[Operation]) -> list[dict[Track
 def gpu_programs(
     instance: Instance, schedule: Schedule, known: Sequence[Mapping[Track, int]]
 ) -> list[Schedule]:
-    """Return each GPU's part of a program as a schedule of `one_gpu`, with the times of the whole.
+    """Return each GPU's part of a program as a schedule of `one_gpu`, with the times of the whole program.
 
-    An operation waits for all those of the same GPU that the whole program lets end before it, those that
-    others pass on included; `known` are the clocks of the whole. Gradients are left out: they live in
-    resident memory.
+    An operation waits for all operations of the same GPU that the whole program lets end before it, including
+    waits through other GPUs. `known` are the clocks of the whole program. Gradients are left out, as they are
+    in resident memory.
     """
     tracks = [track_of(cluster_of(instance), operation) for operation in schedule.operations]
     programs = []

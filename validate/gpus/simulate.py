@@ -1,9 +1,9 @@
-"""Times of a program on several GPUs: operations start as soon as they can, and copies share the bus.
+"""Simulation of a program on several GPUs: operations start as soon as they can, and copies share the bus.
 
-A simulation from event to event, in exact arithmetic. Events are at whole nanoseconds: a copy ends at the
-first by which all its bytes have passed the bus. So the same program has the same times everywhere. Every GPU
-is simulated for itself, whether they do the same or not. With one GPU, and a bus no slower than its link, the
-times are those of `simulate`.
+The simulation goes from event to event, in exact arithmetic. Events are at whole nanoseconds: a copy ends at
+the first one by which all its bytes have passed the bus. So the same program has the same times everywhere.
+Every GPU is simulated separately, whether they do the same or not. With one GPU, and a bus no slower than its
+link, the times are those of `simulate`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def simulate_cluster(
     Parameters
     ----------
     instance, schedule
-        The program and the cluster that it is for.
+        The program, and the instance with its cluster.
     durations_ns
-        One duration an operation, with the bus to itself, in place of the instance's.
+        Duration of each operation with the bus to itself, in nanoseconds, in place of the instance's.
     """
     if durations_ns is None:
         durations_ns = [alone_ns(instance, operation) for operation in schedule.operations]
@@ -41,7 +41,7 @@ def simulate_cluster(
 
 @dataclass(slots=True)
 class _Traffic:
-    """Copies in flight on one bus, by position: bytes left since an instant, links and shares."""
+    """The copies in flight on one bus, by position: bytes left since an instant, links and shares."""
 
     rate: Fraction
     since: int = 0
@@ -62,7 +62,7 @@ class _Traffic:
         self.shares = dict(zip(self.links, fair_shares(self.rate, links), strict=True))
 
     def next_end(self) -> int:
-        """Instant at which the first of the copies ends: the first whole one by which it has moved all."""
+        """Return the first whole nanosecond at which one of the copies has moved all its bytes."""
         return self.since + min(math.ceil(self.left[i] / share) for i, share in self.shares.items())
 
 
@@ -94,7 +94,7 @@ class _Simulation:
         self.fixed: list[tuple[int, int]] = []  # end and position of what takes no bus
 
     def run(self) -> tuple[list[int], list[int]]:
-        """Go from event to event until nothing is under way."""
+        """Go from event to event until no operation is under way."""
         now = 0
         ready = [i for i, count in enumerate(self.waits) if not count]
         while True:

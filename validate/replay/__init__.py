@@ -1,1 +1,1 @@
-"""Symbolic replay: what judges the checker, and shares nothing with it but the formats."""
+"""Symbolic replay, which tests the checker and shares only the formats with it."""

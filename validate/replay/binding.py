@@ -1,4 +1,4 @@
-"""A program bound to its memory: what every operation reads and writes, and where."""
+"""A program bound to its memory: the data that every operation reads and writes, and its place."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from .durations import number
 from .fault import Fault, FaultKind
 
 GARBAGE = -1
+"""Version of bytes without valid data."""
+
 NO_BLOCK = -1
+"""Block of bytes that belong to no block."""
+
 AS_FOUND = -2
+"""Version that stands for the version that the operation finds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +28,8 @@ class Use:
     """An access of one operation to one residence.
 
     `cells` are pairs (cell, base): the cell, and the address that byte 0 of the block has if the cell is
-    reached with it. `before` is the version that must be found (None: not read), `after` the version
-    that is left behind (None: not written).
+    reached with it. `before` is the version that must be found (None: not read), and `after` the version that
+    is written (None: not written).
     """
 
     block: int
@@ -35,11 +40,11 @@ class Use:
 
 
 _Wanted = tuple[int, int | None, int | None, int | None]
-"""A use that is not bound yet: block, residence if there is one, version before and version after."""
+"""A use before binding: block, residence if there is one, version before and version after."""
 
 
 class Binding:
-    """A program bound to its memory: pointers, as an executor would bind them when it is built.
+    """A program bound to its memory, with the pointers that an executor would fix before it runs.
 
     An operation uses the residence of a block that was acquired latest in the list, at or before it. Cells
     are the pieces of the address space between all beginnings and ends of residences.
@@ -47,25 +52,25 @@ class Binding:
     Attributes
     ----------
     instance, schedule, index
-        The program and what it is for; the place in the list of every operation, by id.
+        The program and its instance; the position of every operation in the list, by id.
     faults
-        What is wrong at every speed, found while binding.
+        The faults at every speed, found while binding.
     waits, successors
-        Per operation, the number of those that it comes right after, by its stream or its waits; those that
-        come right after it.
+        Per operation, the number of its direct predecessors, by its stream or its waits; and its direct
+        successors.
     acquires, releases, uses, source
-        Per operation, the residences that it acquires and that it is the last to use; what it reads and
-        writes; the residence that a move copies from.
+        Per operation, the residences that it acquires, and those that it releases; its reads and writes; the
+        residence that a move copies from.
     at_start, place_at_end
-        Residences that are there at time 0; by block, the residence that it was in last.
+        Residences at time 0; by block, its last residence.
     acquirer, release_count, owned, used, overlapping
-        Per residence, the operation that acquires it, the number of those that release it, its cells, those
-        that what lies in it takes, each with the address that byte 0 has then, and the residences that share
-        cells with it.
+        Per residence, the operation that acquires it; the number of operations that release it; its cells;
+        the cells that its content uses, each with the address of byte 0; and the residences that share cells
+        with it.
     stays
-        By block, its residences.
+        The residences of each block.
     cell_count
-        Number of cells, or more.
+        Upper bound on the number of cells.
     """
 
     def __init__(self, instance: Instance, schedule: Schedule) -> None:
@@ -92,7 +97,7 @@ class Binding:
         return f"{operation.kind} of '{subject}' (id {operation.id})"
 
     def _bind_order(self) -> None:
-        """Successors and number of predecessors of every operation: its stream's, and its waits'."""
+        """Find successors and number of predecessors of every operation: its stream's, and its waits'."""
         operations = self.schedule.operations
         before: list[set[int]] = []
         last: dict[str, int] = {}
@@ -109,7 +114,7 @@ class Binding:
                 self.successors[j].append(i)
 
     def _bind_residences(self) -> None:
-        """Who acquires and who releases what; the residences that are there at time 0."""
+        """Find which operations acquire and release each residence, and the residences at time 0."""
         count = len(self.schedule.operations)
         self.acquires: list[list[int]] = [[] for _ in range(count)]
         self.releases: list[list[int]] = [[] for _ in range(count)]
@@ -126,7 +131,7 @@ class Binding:
                 self.releases[i].append(r)
 
     def needed(self, residence: Residence) -> int:
-        """Bytes that what lies in a residence really takes."""
+        """Return the bytes that the content of a residence really uses."""
         if residence.block is not None:
             return self.instance.blocks[residence.block].bytes
         run = self.schedule.operations[self.index[number(residence.workspace_of)]]
@@ -137,7 +142,7 @@ class Binding:
     def _bind_cells(self) -> None:
         """Cut the address space where any residence begins or ends; list the cells of every residence.
 
-        In divisible memory every residence gets addresses of its own.
+        In divisible memory, every residence gets its own addresses.
         """
         pieces: list[tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]] = []
         cursor = 0
@@ -183,7 +188,7 @@ class Binding:
                 self.stays[residence.block].append(r)
 
     def _bind_uses(self) -> None:
-        """What every operation reads and writes where, in list order."""
+        """Find what every operation reads and writes, and where, in list order."""
         schedule = self.schedule
         place: dict[int, int] = {}
         for r in self.at_start:

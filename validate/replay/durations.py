@@ -9,7 +9,7 @@ from ..schedule import Operation, Schedule
 
 
 def own_durations(instance: Instance, schedule: Schedule) -> list[int]:
-    """Return the instance's duration of every operation; a copy that is not possible takes no time."""
+    """Return the instance's duration of every operation; it is 0 for a copy that is not possible."""
     durations = []
     for operation in schedule.operations:
         if operation.kind == "run":
@@ -53,12 +53,12 @@ def draw_durations(instance: Instance, schedule: Schedule, rng: Random) -> list[
 
 
 def copy_ns(instance: Instance, operation: Operation) -> int | None:
-    """Duration of a copy as the instance gives it; None where the block never moves that way."""
+    """Return the instance's duration of a copy; None if the block is never copied in that direction."""
     block = instance.blocks[number(operation.block)]
     return {"offload": block.offload_ns, "prefetch": block.prefetch_ns, "move": block.move_ns}[operation.kind]
 
 
 def number(value: int | None) -> int:
-    """A key that the format guarantees to be there."""
+    """Return the value of a key that the format guarantees."""
     assert value is not None
     return value

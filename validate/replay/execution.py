@@ -16,18 +16,18 @@ class Execution:
     Parameters
     ----------
     bound
-        The program.
+        The program, bound to its memory.
     durations_ns
-        One duration an operation, zeros allowed.
+        Duration of each operation in nanoseconds; zeros are allowed.
     rng
-        Breaks ties between events that the program leaves unordered.
+        Generator that chooses the order of simultaneous events that the program does not order.
 
     Attributes
     ----------
     faults
-        What went wrong.
+        The faults found.
     starts, ends
-        When each operation ran.
+        Start and end of each operation in nanoseconds.
     """
 
     def __init__(self, bound: Binding, durations_ns: Sequence[int], rng: Random) -> None:
@@ -194,7 +194,7 @@ class Execution:
                 self._content[cell] = (NO_BLOCK, GARBAGE, 0, stamp)
 
     def _read(self, i: int, use: Use) -> None:
-        """Look whether the block is there, whole and in the right version."""
+        """Check whether the block is there, whole and in the right version."""
         found = {self._content[cell][1] for cell, _ in use.cells}
         right = all(
             self._content[cell][0] == use.block and self._content[cell][2] == base for cell, base in use.cells

@@ -1,4 +1,4 @@
-"""What a schedule reports, beside what happened."""
+"""Comparison of a schedule's reported figures with those of a replay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .fault import Fault
 
 
 def figure_faults(bound: Binding, starts: list[int], ends: list[int]) -> list[Fault]:
-    """Compare what is reported with what happened at the instance's own durations."""
+    """Compare the reported figures with those of the replay at the instance's own durations."""
     schedule, instance = bound.schedule, bound.instance
     faults = []
     for i, operation in enumerate(schedule.operations):
@@ -38,7 +38,11 @@ def figure_faults(bound: Binding, starts: list[int], ends: list[int]) -> list[Fa
 
 
 def _largest_live_sum(bound: Binding, starts: list[int], ends: list[int]) -> int:
-    """What ends at t is gone for what starts at t; what is kept to the end counts to the makespan."""
+    """Return the largest sum of live bytes.
+
+    Residences that end at an instant leave before others start. Residences that are kept to the end last
+    until the makespan.
+    """
     changes: list[tuple[int, int]] = []
     for r, residence in enumerate(bound.schedule.residences):
         acquirer = bound.acquirer[r]

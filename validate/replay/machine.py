@@ -1,8 +1,8 @@
 """Symbolic replay: a program run on a machine that remembers what every byte of the pool holds.
 
-It judges the checker from outside: where the checker reasons about all speeds at once, the replay runs the
-program at one drawn speed and looks for damage. It finds a fault only in the draws that it is given, so
-it can refute a schedule, never prove it.
+The replay tests the checker independently. The checker reasons about all speeds at once. The replay runs the
+program at one random speed and looks for damage. It finds a fault only at the speeds that it is given, so it
+can refute a schedule, but never prove it valid.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from .rules import broken_rules
 def replay(
     instance: Instance, schedule: Schedule, durations_ns: Sequence[int] | None, rng: Random
 ) -> list[Fault]:
-    """Execute a program once and return the faults found; an empty list: it survived.
+    """Execute a program once, and return the faults found; the list is empty if there is none.
 
     Parameters
     ----------
     instance, schedule
-        The program and what it is for.
+        The program, and the instance that it is for.
     durations_ns
-        One duration an operation, zeros allowed; None: the instance's own, and the reported times, makespan
-        and peak (and the capacity of a divisible schedule) are then compared with what happened.
+        Duration of each operation in nanoseconds; zeros are allowed. None stands for the instance's own
+        durations; the reported times, makespan and peak (and the capacity of a divisible schedule) are then
+        compared with the replay.
     rng
-        Breaks ties between events that the program leaves unordered.
+        Generator that chooses the order of simultaneous events that the program does not order.
     """
     return Machine(instance, schedule).replay(durations_ns, rng)
 
@@ -44,7 +45,7 @@ class Machine:
     Attributes
     ----------
     faults
-        What is wrong at every speed.
+        The faults at every speed.
     """
 
     def __init__(self, instance: Instance, schedule: Schedule) -> None:

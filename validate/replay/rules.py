@@ -1,4 +1,4 @@
-"""Rules of the format that a program breaks at every speed."""
+"""Rules of the format, and the breaches of them that do not depend on speed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .fault import Fault
 
 
 def broken_rules(bound: Binding) -> Iterator[Fault]:
-    """Yield what is wrong with tasks, operations and residences."""
+    """Yield the broken rules of tasks, operations and residences."""
     yield from _look_at_tasks(bound)
     yield from _look_at_operations(bound)
     yield from _look_at_residences(bound)
 
 
 def _look_at_tasks(bound: Binding) -> Iterator[Fault]:
-    """Every task has run, first runs in order; re-runs only where allowed, and not after an update."""
+    """Check that all tasks run, first runs in order; re-runs only where allowed, and not after an update."""
     done: set[int] = set()
     for i, operation in enumerate(bound.schedule.operations):
         if operation.kind != "run":
@@ -40,7 +40,7 @@ def _look_at_tasks(bound: Binding) -> Iterator[Fault]:
 
 
 def _look_at_operations(bound: Binding) -> Iterator[Fault]:
-    """Streams are those of the kind and of the engines; a null time forbids a copy."""
+    """Check that streams fit the kind and the engines; a null time forbids a copy."""
     single = bound.instance.engines == "single"
     streams = {
         "run": "compute",
@@ -58,7 +58,7 @@ def _look_at_operations(bound: Binding) -> Iterator[Fault]:
 
 
 def _look_at_residences(bound: Binding) -> Iterator[Fault]:
-    """Sizes, alignment, the pool, and who may acquire and release what."""
+    """Check sizes, alignment, the pool, and which operations acquire and release each residence."""
     instance, schedule = bound.instance, bound.schedule
     if instance.pool_bytes < 0:
         yield Fault("data", "resident bytes are above the budget")

@@ -1,1 +1,1 @@
-"""Kernels side by side on several streams, simulated."""
+"""Simulation of kernels side by side on several streams."""

@@ -5,14 +5,14 @@ One host thread launches the kernels sample by sample, one every launch time of 
 stream n modulo the number of streams (GLP4NN, ICPP 2018, section 3.1). A kernel can start when it has been
 launched and T_launch after its predecessor on its stream has ended: T_launch is the idle time that the
 authors' implementation measures between the kernels of one stream. The device takes kernels in the order in
-which they can start, and begins with the next one's blocks when all of the one before have a place (the
+which they can start. It begins with a kernel's blocks when all blocks of the kernel before have a place (the
 "leftover" policy: Pai et al., ASPLOS 2013). A block goes to the multiprocessor with the fewest threads among
 those that have room for it: threads, blocks, registers and shared memory.
 
-Blocks on one multiprocessor share its throughput. A block alone can use a share of it; where the shares add
-up to more than one, all are slowed down alike. So a kernel alone takes its ``duration_ns``, exactly, and
-kernels together take no less than their work. What is left out: caches and bandwidth that multiprocessors
-compete for, and any cost of a stream itself.
+Blocks on one multiprocessor share its throughput. A block alone can use a share of it. If the shares add up
+to more than one, all blocks are slowed down by the same factor. So a kernel alone takes exactly its
+``duration_ns``, and kernels together take no less than their work. The simulation leaves out caches and
+bandwidth that multiprocessors compete for, and any cost of a stream itself.
 
 Importing this module imports Numba.
 """
@@ -38,17 +38,18 @@ from ...instances.units import format_time
 _log = logging.getLogger(__name__)
 
 MOST_BLOCKS = 20_000_000
-"""More blocks in all are not simulated."""
+"""Greatest number of blocks that is simulated."""
 
 _TOGETHER = 1e-3
-"""Nanoseconds within which events are at one time."""
+"""Nanoseconds within which events count as simultaneous."""
 
 
 def block_times(kernel: Kernel, limits: ExecutionLimits) -> tuple[float, float]:
-    """Nanoseconds of one block at a multiprocessor's full throughput, and alone on a multiprocessor.
+    """Return a block's nanoseconds at a multiprocessor's full throughput, and alone on a multiprocessor.
 
-    Whichever of them is known, the other is such that the kernel alone takes its duration. Of a kernel whose
-    work is not known the block uses the share of its warps in those that hide the latency of arithmetic.
+    One of the two is known; the other is such that the kernel alone takes its duration. If the work of a
+    kernel is not known, a block's share is its number of warps divided by the number that hides the latency
+    of arithmetic.
     """
     resident = resident_blocks(kernel, limits)
     full, rest = waves(kernel.blocks, resident, limits.multiprocessors)
@@ -68,20 +69,20 @@ def block_times(kernel: Kernel, limits: ExecutionLimits) -> tuple[float, float]:
 def streams_ns(
     layer: LayerKernels, device: Device, samples: int, streams: int, launch_ns: int | None = None
 ) -> int:
-    """Time of a layer's samples on so many streams.
+    """Return the time of a layer's samples on so many streams in nanoseconds.
 
     Parameters
     ----------
     layer
-        Kernels of one sample.
+        The layer's kernels for one sample.
     device
         A packaged device.
     samples
-        Of the batch.
+        Number of samples of the batch.
     streams
-        1 to `MOST_STREAMS`.
+        Number of streams, from 1 to `MOST_STREAMS`.
     launch_ns
-        Time of the host between two launches; by default the device's.
+        Time of the host between two launches in nanoseconds; by default the device's.
 
     Raises
     ------
@@ -119,7 +120,7 @@ def streams_ns(
 def speedups(
     layer: LayerKernels, device: Device, samples: int, counts: Collection[int] | None = None
 ) -> dict[int, float]:
-    """Per number of streams, the time on one stream over the time on so many.
+    """Return, per number of streams, the time on one stream divided by the time on so many.
 
     Parameters
     ----------
@@ -157,19 +158,20 @@ def load_simulation() -> None:
 
 
 class _Multiprocessors(NamedTuple):
-    """What happens on every multiprocessor.
+    """The state of every multiprocessor.
 
     Attributes
     ----------
     taken, asked
         Threads, blocks, registers and bytes in use; the sum of its blocks' shares.
     clock, since
-        A clock that runs at one over `asked` where that is more than one, and the time when it was set.
+        A clock that runs at the rate 1 / `asked` if `asked` is more than one, else at the rate 1; and the
+        time when it was set.
     entries, stream, number, end
         Number of entries, and per entry blocks of one kernel that came together: their stream, their number,
         and the clock at their end.
     following
-        When the next block ends, if none comes.
+        Time at which the next block ends, if no other block comes.
     """
 
     taken: NDArray[Any]
@@ -184,16 +186,16 @@ class _Multiprocessors(NamedTuple):
 
 
 class _Streams(NamedTuple):
-    """Where every stream is.
+    """The state of every stream.
 
     Attributes
     ----------
     position
-        Launches on the stream before the present one.
+        Number of launches on the stream before the present one.
     ready
-        When its next kernel can start; infinite while one runs, and at the end.
+        Time at which its next kernel can start; infinite while a kernel runs, and at the end.
     unplaced, unfinished
-        Blocks of the present kernel.
+        Blocks of the present kernel that have no place yet, and that have not ended.
     """
 
     position: NDArray[Any]
@@ -215,7 +217,7 @@ def _run(
     launch_ns: float,
     gap_ns: float,
 ) -> float:
-    """Simulate from event to event, blocks that end and kernels that can start; return when all is done."""
+    """Simulate from event to event: ends of blocks, and kernels that can start; return the end's time."""
     length, most = len(launches), room[1]
     device = _Multiprocessors(
         np.zeros((multiprocessors, 4), np.int64),
@@ -275,7 +277,7 @@ def _run(
 
 @njit(cache=True)
 def _first(now: float, length: int, host: _Streams) -> int:
-    """Return the stream whose kernel can start, if one can: the earliest, then the first launched."""
+    """Return the stream with a kernel that can start: the earliest, then the first launched."""
     first = -1
     for s in range(len(host.ready)):
         if host.ready[s] > now + _TOGETHER:

@@ -1,4 +1,4 @@
-"""The CPU as a device: threads as streams, anonymous memory as its own, NumPy as its kernels.
+"""The CPU as a device: threads as streams, anonymous memory as device memory, NumPy as kernels.
 
 It runs schedules on any machine, with real waits and real overlap, but says nothing about a GPU's times. Each
 stream is one thread: matrix products do not spread to other cores, where copies run.
@@ -30,10 +30,10 @@ from .memory import Memory, array_at, available_bytes
 from .scratch import Scratch
 
 _SWITCH_SECONDS = 1e-5
-"""How long one thread may hold the interpreter while another waits for it, so that streams start soon."""
+"""Seconds for which one thread may hold the interpreter while another waits, so that streams start soon."""
 
 _JOIN_SECONDS = 10.0
-"""How long to wait for a kernel when the backend is closed; one that takes longer keeps its memory."""
+"""Seconds to wait for a kernel when the backend is closed; the memory of a longer kernel is not released."""
 
 
 class CpuEvent:
@@ -50,7 +50,7 @@ class CpuEvent:
         self._time_ns = 0
 
     def reach(self, failure: DeviceError | None) -> None:
-        """Note the time and the failure of the stream so far."""
+        """Note the time, and the failure of the stream so far."""
         self._time_ns = time.perf_counter_ns()
         self.failure = failure
         self._reached = True
@@ -74,16 +74,16 @@ class CpuEvent:
 
 
 class CpuStream:
-    """A thread that works off a queue.
+    """A thread that executes the work in a queue.
 
     Parameters
     ----------
     name
-        Of the thread.
+        Name of the thread.
     aborted
-        Set when nothing more shall be done.
+        Event that is set when no more work shall be done.
     delays
-        Draws a pause in seconds before each copy and launch.
+        Function that draws a pause in seconds before each copy and launch.
     """
 
     def __init__(self, name: str, aborted: threading.Event, delays: Callable[[], float] | None) -> None:
@@ -144,13 +144,13 @@ class CpuStream:
 
 
 class CpuBackend:
-    """The CPU.
+    """The CPU as a backend.
 
     Parameters
     ----------
     delays
-        Longest pause in seconds that is made before copies and launches, and the seed that draws the pauses
-        and the streams that make any: operations that nothing orders then happen in many orders.
+        Longest pause in seconds before copies and launches, and the seed that draws the pauses and the
+        streams with pauses. So operations that the program does not order happen in many orders.
     """
 
     def __init__(self, delays: tuple[float, int] | None = None) -> None:
@@ -175,7 +175,7 @@ class CpuBackend:
 
     @property
     def device(self) -> str:
-        """The processor's name, as the system tells it."""
+        """The processor's name, as the system reports it."""
         with contextlib.suppress(OSError):
             for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
                 if line.startswith("model name"):
@@ -230,7 +230,7 @@ class CpuBackend:
         return lambda _addresses, _first: None
 
     def is_deterministic(self, kernel: Kernel) -> bool:  # noqa: ARG002
-        """Every kernel is: sums are taken in one order."""
+        """Return True: every kernel takes its sums in one order."""
         return True
 
     def capture(
@@ -238,7 +238,7 @@ class CpuBackend:
         streams: Sequence[Stream],  # noqa: ARG002
         work: Sequence[tuple[str, Callable[[], object]]],  # noqa: ARG002
     ) -> Graph:
-        """There are no graphs."""
+        """Refuse, as the CPU has no graphs."""
         raise PebblerError("the CPU has no graphs; run it without --graph")
 
     def write(self, address: int, values: NDArray[Any]) -> None:
@@ -255,11 +255,11 @@ class CpuBackend:
         return {"driver": platform.release(), "Python": platform.python_version(), "NumPy": np.__version__}
 
     def energy_j(self) -> float | None:
-        """Not counted."""
+        """Return None, as energy is not counted."""
         return None
 
     def record_kernels(self, work: Callable[[], object]) -> list[dict[str, Any]] | None:  # noqa: ARG002
-        """A task is not made of kernels that have a configuration."""
+        """Return None, as tasks have no kernels with a launch configuration."""
         return None
 
     def memory_bytes(self) -> int:
@@ -281,7 +281,7 @@ class CpuBackend:
 
 
 def _attempt(work: Callable[[], object], aborted: threading.Event) -> DeviceError | None:
-    """Do a piece of work; return what went wrong."""
+    """Do a piece of work; return its exception if it fails."""
     if aborted.is_set():
         return DeviceError("it was stopped")
     try:

@@ -28,22 +28,33 @@ from .scratch import SCRATCH_BYTES, Scratch
 from .transforms import Tiling, tiling_of
 
 Array = NDArray[np.float32]
+"""Array of single-precision numbers."""
 
 _LOWERED: dict[str, tuple[str, str]] = {
     "FP": ("implicit-gemm", "implicit-precomp-gemm"),
     "BP1": ("algo-0", "algo-1"),
     "BP2": ("algo-0", "algo-3"),
 }
+"""Names of the algorithms that lower to a matrix product, without and with tables, by role."""
+
 TRANSPOSED: dict[Role, Role] = {"FP": "BP1", "BP1": "FP", "BP2": "BP2"}
-"""What the passes of a transposed convolution are to the convolution that it transposes."""
+"""For each pass of a transposed convolution, the pass of the convolution that it transposes."""
+
 _TRANSFORMED = ("fft", "fft-tiling", "winograd-nonfused")
+"""Names of the algorithms by transforms."""
+
 _HALF = SCRATCH_BYTES // 2 - 1024
+"""Bytes of half the scratch buffer, less a margin."""
+
 _TABLE_BYTES = 16
-"""Of an entry of the index tables: first and last row or column of y, the first one of x, and its tap."""
+"""Bytes of an entry of the index tables.
+
+An entry has the first and last row or column of y, the first one of x, and its tap.
+"""
 
 
 class Convolution:
-    """A convolution task with its algorithm; of a transposed convolution, the one that it transposes.
+    """A convolution task with its algorithm; for a transposed convolution, the one that it transposes.
 
     Raises
     ------
@@ -80,7 +91,7 @@ class Convolution:
 
     @staticmethod
     def algorithms(kernel: Kernel) -> list[tuple[str, int]]:
-        """Algorithms that apply, with their workspaces for all images at once."""
+        """Return the algorithms that apply, with their workspaces for all images at once."""
         transposed = kernel.layer.kind.operation == "transposed-convolution"
         role = TRANSPOSED[kernel.role] if transposed else kernel.role
         names = [*_LOWERED[role], *(("gemm",) if role == "FP" else ()), *_TRANSFORMED]
@@ -94,12 +105,12 @@ class Convolution:
         return found
 
     def split(self, values: Array) -> tuple[Array, Array]:
-        """Weights as (groups, outputs, depth) of a group, and biases."""
+        """Return weights as (groups, outputs, depth) of a group, and biases."""
         count = self.outputs * self.depth
         return values[:count].reshape(self.groups, self.outputs // self.groups, self.depth), values[count:]
 
     def whole_workspace(self) -> int:
-        """Bytes of workspace with which all images are processed at once."""
+        """Return the bytes of workspace with which all images are processed at once."""
         if self._tiling is not None:
             return self._tiling.bytes(self.images)
         if self.algorithm == "gemm":
@@ -107,7 +118,7 @@ class Convolution:
         return self._needed() or 0
 
     def _needed(self) -> int | None:
-        """Least workspace; None where the algorithm does not apply. Sets up the tiling of a fast one."""
+        """Return the least workspace, or None if the algorithm does not apply; set up a fast one's tiling."""
         baseline, indexed = _LOWERED[self.role]
         if self.algorithm == baseline:
             return 0
@@ -135,7 +146,7 @@ class Convolution:
                 np.matmul(w[g], lowered, out=_flattened(y, self._outputs(g), piece))
 
     def data(self, dy: Array, w: Array, dx: Array, workspace: NDArray[np.uint8], scratch: Scratch) -> None:
-        """Add to dx."""
+        """Add the gradient of the input to dx."""
         if self._tiling is not None:
             self._tiling.data(dy, w, dx, workspace, scratch)
             return
@@ -150,7 +161,7 @@ class Convolution:
                     dx[piece.images, self._inputs(g), of, along] += values[:, :, i, j, to, right]
 
     def filter(self, x: Array, dy: Array, dw: Array, workspace: NDArray[np.uint8], scratch: Scratch) -> None:
-        """Add to dw."""
+        """Add the gradient of the weights to dw."""
         if self._tiling is not None:
             self._tiling.filter(x, dy, dw, workspace, scratch)
             return
@@ -177,7 +188,7 @@ class Convolution:
         return slice(g * count, (g + 1) * count)
 
     def _pieces(self, room: int) -> Iterator[Piece]:
-        """Cut a group's lowered matrix into pieces of at most `room` bytes: images, rows, parts of rows."""
+        """Cut a group's lowered matrix into pieces of at most `room` bytes: images, rows or parts of rows."""
         column = 4 * self.depth
         row = column * self.columns
         image = row * self.rows
@@ -228,9 +239,9 @@ class Convolution:
         return 2 * self.size * _TABLE_BYTES
 
     def _spans(self, piece: Piece, workspace: NDArray[np.uint8]) -> Iterator[tuple[int, int, _Pair, _Pair]]:
-        """Per tap, rows and columns of the piece for which x has a value, and those of x.
+        """Return, per tap, the rows and columns of the piece for which x has a value, and those of x.
 
-        The algorithms with tables look the bounds up; the others compute them again for every piece.
+        The algorithms with tables look the bounds up. The others compute them again for every piece.
         """
         down, across = self._bounds(workspace)
         for i in range(self.size):
@@ -252,7 +263,7 @@ class Convolution:
         return table[0], table[1]
 
     def _reach(self, tap: int, size: int, count: int) -> tuple[int, int, int, int]:
-        """First and last row (column) of y for which x has this tap, the row of x at row 0 of y, the tap."""
+        """Return the first and last row (column) of y with this tap, x's row at row 0 of y, and the tap."""
         begin = tap - self.pad
         return max(0, -(begin // self.stride)), min(count - 1, (size - 1 - begin) // self.stride), begin, tap
 
@@ -266,7 +277,10 @@ class Convolution:
 
 
 _Pair = tuple[slice, slice]
+"""Rows and columns."""
+
 _Table = NDArray[np.int32]
+"""Table of indices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,17 +293,17 @@ class Piece:
 
     @property
     def count(self) -> int:
-        """Number of images."""
+        """Number of images of the piece."""
         return int(self.images.stop - self.images.start)
 
     @property
     def plane(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Rows and columns of the piece."""
         return self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
 
     @property
     def positions(self) -> int:
-        """Positions of an image."""
+        """Number of positions of an image."""
         return self.plane[0] * self.plane[1]
 
 

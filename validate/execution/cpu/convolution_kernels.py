@@ -1,4 +1,4 @@
-"""Kernels of the CPU for convolutions and transposed ones: operands brought to `cpu_convolution`."""
+"""Kernels of the CPU for convolutions and transposed ones, which bring the operands to `convolution`."""
 
 from __future__ import annotations
 
@@ -73,4 +73,7 @@ def _deconv_filter(convolution: Convolution) -> Compute:
 
 
 CONVOLUTION = {"FP": _conv_forward, "BP1": _conv_data, "BP2": _conv_filter}
+"""Kernels of a convolution by role."""
+
 TRANSPOSED = {"FP": _deconv_forward, "BP1": _deconv_data, "BP2": _deconv_filter}
+"""Kernels of a transposed convolution by role."""

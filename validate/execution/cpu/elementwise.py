@@ -1,4 +1,4 @@
-"""Kernels of the CPU that go value by value, and those that only move values."""
+"""Kernels of the CPU that compute value by value, and those that only move values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .scratch import pieces
 
 
 def relu(at: Operands) -> None:
-    """Set y to 0 where it is negative; keep its signs if they are wanted."""
+    """Set y to 0 where it is negative; store its signs if they are used."""
     y = at.target("y")
     np.maximum(y, 0, out=y)
     if "signs" in at:
@@ -43,7 +43,7 @@ def add(at: Operands) -> None:
 
 
 def add_backward(at: Operands) -> None:
-    """Add dy to every dx that there is."""
+    """Add dy to every dx."""
     dy = at.target("dy")
     for i, shape in enumerate(at.kernel.sources):
         if f"dx{i}" in at:
@@ -61,7 +61,7 @@ def concat(at: Operands) -> None:
 
 
 def concat_backward(at: Operands) -> None:
-    """Add its channels of dy to every dx."""
+    """Add the channels of dy to the dx that they belong to."""
     dy = at.target("dy")
     begin = 0
     for i, shape in enumerate(at.kernel.sources):
@@ -71,7 +71,7 @@ def concat_backward(at: Operands) -> None:
 
 
 def dropout(at: Operands) -> None:
-    """Draw the mask, and double what is kept."""
+    """Draw the mask, and double the values that it keeps."""
     x, y, mask = (values.reshape(-1) for values in (at.source("x", 0), at.target("y"), at.bytes_of("mask")))
     before = at.first * at.kernel.layer.shape.elements
     for part in pieces(y.size, 64):
@@ -112,7 +112,7 @@ def resample(at: Operands) -> None:
 
 
 def resample_backward(at: Operands) -> None:
-    """Transpose of `resample`."""
+    """Apply the transpose of `resample`."""
     dy, dx = at.target("dy"), at.gradient(0)
     which, rows, columns = resampling(at.kernel.sources[0], at.kernel.layer.shape)
     channels, height, width = at.kernel.sources[0]
@@ -127,7 +127,7 @@ def resample_backward(at: Operands) -> None:
 
 
 def scale(at: Operands) -> None:
-    """Multiply by a factor a channel."""
+    """Multiply each channel by its factor."""
     np.multiply(at.source("x", 0), per_channel(at.weights("w")), out=at.target("y"))
 
 
@@ -155,7 +155,7 @@ def gelu(at: Operands) -> None:
 
 
 def gelu_backward(at: Operands) -> None:
-    """Add its slope times dy to dx."""
+    """Add the slope times dy to dx."""
     x, dy, dx = (values.reshape(-1) for values in (at.source("x", 0), at.target("dy"), at.gradient(0)))
     for p in pieces(x.size, 12):
         bend, slope = at.scratch.arrays(*[(x[p].shape, np.float32)] * 2)
@@ -172,7 +172,10 @@ def gelu_backward(at: Operands) -> None:
 
 
 _CUBIC = np.float32(0.044715)
+"""Coefficient of the cubic term of GELU's approximation."""
+
 _SLOPE = np.float32(np.sqrt(2 / np.pi))
+"""Factor of the argument of GELU's tanh."""
 
 
 def _bent(x: Array, out: Array) -> None:

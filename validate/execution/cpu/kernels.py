@@ -1,7 +1,7 @@
-"""The CPU's kernels: what `kernel` describes, in NumPy, one function for each kind of layer and pass.
+"""The CPU's kernels: the computations of `kernel` in NumPy, one function for each layer kind and pass.
 
-Nothing is allocated that grows with the batch (see `cpu_scratch`); sums are taken in one order, so that the
-same numbers give the same bits wherever they lie. Gradients that are not added to begin as zeros.
+No allocation grows with the batch (see `scratch`). Sums are taken in one order, so that the same numbers give
+the same bits wherever they lie. Gradients that are not accumulated begin as zeros.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .operands import Compute, Operands
 from .scratch import Scratch
 
 CpuKernel = Callable[[Mapping[str, int], int], None]
-"""Takes the addresses of the operands and the index of the first image."""
+"""A function of the operands' addresses and of the index of the first image."""
 
 Passes = Mapping[Role, Compute]
 """What computes each pass of a kind."""
@@ -35,7 +35,7 @@ def prepare(kernel: Kernel, scratch: Scratch) -> CpuKernel:
     Raises
     ------
     PebblerError
-        When there is none, or its workspace is too small for the algorithm.
+        When there is no code, or the workspace is too small for the algorithm.
     """
     compute = _compute(kernel)
     has_relu = kernel.role == "FP" and kernel.layer.relu
@@ -60,7 +60,7 @@ def _compute(kernel: Kernel) -> Compute:
 
 
 def algorithms(kernel: Kernel) -> list[tuple[str, int]]:
-    """Algorithms that the CPU has for a kernel, each with the workspace that it is given."""
+    """Return the CPU's algorithms for a kernel, each with the workspace that it gets in bytes."""
     if kernel.role in _OF_ALL:
         return [("kernel", 0)]
     if kernel.layer.kind.name in _CONVOLUTIONS:

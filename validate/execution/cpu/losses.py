@@ -18,7 +18,7 @@ def contrast(at: Operands) -> None:
 
 
 def contrast_backward(at: Operands) -> None:
-    """Add its derivative for both inputs."""
+    """Add the loss's derivative to both inputs' gradients."""
     one, other = rows(at.source("x", 0)), rows(at.source("x", 1))
     into = [rows(at.gradient(i)) if f"dx{i}" in at else None for i in range(2)]
     for n, label in enumerate(at.labels()[:, 0]):
@@ -33,7 +33,7 @@ def contrast_backward(at: Operands) -> None:
 
 
 def softmax(at: Operands) -> None:
-    """Compute probabilities, and the loss of each image."""
+    """Compute probabilities and the loss of each image."""
     x, y = positions(at.source("x", 0)), positions(at.target("y"))
     labels, losses = at.labels(), at.losses()
     for n in range(len(x)):

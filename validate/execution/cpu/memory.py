@@ -17,10 +17,16 @@ from ....instances.errors import PebblerError
 from ..device import DeviceError
 
 _PROT_NONE, _PROT_READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
+"""Protections of mappings."""
+
 _MAP_FIXED = 0x10
+"""Flag of a mapping at a given address."""
+
 _MAP_NOW = getattr(mmap, "MAP_POPULATE", 0)
-"""Look all of the system's smaller pages up when mapping, not one by one when a kernel first touches them."""
+"""Flag to look up all of the system's smaller pages when mapping, not when a kernel first touches them."""
+
 _FAILED = ctypes.c_void_p(-1).value
+"""Address that mmap returns on failure."""
 
 
 def array_at(address: int, shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
@@ -30,7 +36,10 @@ def array_at(address: int, shape: tuple[int, ...], dtype: Any = np.float32) -> N
 
 
 def available_bytes() -> int:
-    """Memory that this process may still take: of the machine, or of its control group if that is less."""
+    """Return the bytes that this process may still allocate, by the machine or by its control group.
+
+    The lesser of the two numbers counts.
+    """
     pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
     free = os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
     for line in _lines("/proc/meminfo"):
@@ -43,7 +52,7 @@ def available_bytes() -> int:
 
 
 class Memory:
-    """Everything that a backend has taken, until `close`."""
+    """All memory of a backend, until `close`."""
 
     def __init__(self) -> None:
         self._pieces: list[mmap.mmap] = []
@@ -59,7 +68,7 @@ class Memory:
         self._libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def allocate(self, size: int) -> int:
-        """Take zeroed memory; its address is a multiple of the machine's page."""
+        """Allocate zeroed memory; its address is a multiple of the machine's page."""
         require_memory(size)
         try:
             piece = mmap.mmap(-1, max(size, 1))
@@ -69,7 +78,7 @@ class Memory:
         return ctypes.addressof(ctypes.c_char.from_buffer(piece))
 
     def allocate_pages(self, count: int, page_bytes: int) -> None:
-        """Take pages without addresses: a file in memory."""
+        """Allocate pages without addresses, as a file in memory."""
         if self._pages is not None:
             raise PebblerError("pages have been allocated before; one pool of them is all there is")
         if not hasattr(os, "memfd_create") or page_bytes % mmap.PAGESIZE:
@@ -80,14 +89,14 @@ class Memory:
         self._page_bytes, self._page_count = page_bytes, count
 
     def reserve(self, size: int) -> int:
-        """Take addresses at which nothing may be read or written."""
+        """Reserve addresses at which no byte may be read or written."""
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         address = self._mmap(None, size, _PROT_NONE, private, -1, 0)
         self._reserved.append((address, size))
         return address
 
     def map(self, address: int, pages: Sequence[int]) -> None:
-        """Map pages one after the other; neighbours in the file take one call."""
+        """Map pages in order; neighbours in the file take one call."""
         assert self._pages is not None
         size = self._page_bytes
         breaks = [0, *(i for i, (a, b) in enumerate(pairwise(pages), 1) if b != a + 1), len(pages)]
@@ -99,7 +108,7 @@ class Memory:
             self._mmap(address + begin * size, length, _PROT_READ_WRITE, flags, self._pages, offset)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all memory."""
         for address, size in self._reserved:
             self._libc.munmap(address, size)
         self._reserved.clear()
@@ -118,7 +127,7 @@ class Memory:
 
 
 def require_memory(size: int) -> None:
-    """Refuse to take more memory than there is, which the system would answer by ending the process."""
+    """Refuse to allocate more memory than there is; otherwise, the system would end the process."""
     free = available_bytes()
     if size > free:
         raise DeviceError(

@@ -10,7 +10,7 @@ from .scratch import pieces
 
 
 def _neighbours(values: Array, out: Array) -> Array:
-    """Sum over `LRN`'s channels around each, of values as (channels, positions)."""
+    """Return each channel's sum over its neighbours (`LRN`), for values as (channels, positions)."""
     half = LRN[0] // 2
     out[...] = values
     for shift in range(1, half + 1):
@@ -39,7 +39,7 @@ def lrn(at: Operands) -> None:
 
 
 def lrn_backward(at: Operands) -> None:
-    """Add to dx."""
+    """Add the derivative to dx."""
     count, alpha, beta, _ = LRN
     found = (at.source("x", 0), at.target("y"), at.target("dy"), at.gradient(0))
     x, y, dy, dx = map(positions, found)
@@ -60,7 +60,7 @@ def lrn_backward(at: Operands) -> None:
 
 
 def _blocks(x: Array) -> list[tuple[slice, list[tuple[slice, slice]]]]:
-    """Cut (images, channels, ...) so that a piece fits the scratch buffer: channels, and pieces of those."""
+    """Cut (images, channels, ...) into channels, and pieces of these, that fit the scratch buffer."""
     count, plane = x.size // x.shape[1], x[0, 0].size
     found = []
     for channels in pieces(x.shape[1], 4 * count):
@@ -70,7 +70,7 @@ def _blocks(x: Array) -> list[tuple[slice, list[tuple[slice, slice]]]]:
 
 
 def bn(at: Operands) -> None:
-    """Normalise every channel over images and positions; save the statistics."""
+    """Normalise every channel over images and positions, and store the statistics."""
     x, y, saved = at.source("x", 0), at.target("y"), at.saved()
     scale, shift = at.weights("w").reshape(2, -1)
     count = x.size // x.shape[1]
@@ -89,7 +89,7 @@ def bn(at: Operands) -> None:
 
 
 def bn_backward(at: Operands) -> None:
-    """Add to dw and dx."""
+    """Add the derivatives to dw and dx."""
     x, dy, (mean, inverse) = at.source("x", 0), at.target("dy"), at.saved()
     dx = at.gradient(0) if "dx0" in at else None
     scale = at.weights("w").reshape(2, -1)[0]
@@ -118,7 +118,7 @@ def bn_backward(at: Operands) -> None:
 
 
 def norm(at: Operands) -> None:
-    """Normalise every position over the channels; save the statistics."""
+    """Normalise every position over the channels, and store the statistics."""
     x, y = positions(at.source("x", 0)), positions(at.target("y"))
     saved = at.saved_of_images()
     scale, shift = at.weights("w").reshape(2, -1, 1)
@@ -134,7 +134,7 @@ def norm(at: Operands) -> None:
 
 
 def norm_backward(at: Operands) -> None:
-    """Add to dw and dx."""
+    """Add the derivatives to dw and dx."""
     x, dy = positions(at.source("x", 0)), positions(at.target("dy"))
     dx = positions(at.gradient(0)) if "dx0" in at else None
     saved = at.saved_of_images()

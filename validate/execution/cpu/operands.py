@@ -1,4 +1,4 @@
-"""The arrays that a launch on the CPU works on, by the words of `kernel`."""
+"""The arrays of a launch on the CPU, by the words of `kernel`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from .memory import array_at
 from .scratch import Scratch
 
 Array = NDArray[np.float32]
+"""Array of single-precision numbers."""
 
 
 class Operands:
-    """The arrays that a launch works on.
+    """The arrays of a launch.
 
     Attributes
     ----------
     kernel
-        What is computed.
+        The computation.
     first
         Index of the first image.
     scratch
-        Room for a little more.
+        Buffer for intermediate results.
     """
 
     def __init__(self, kernel: Kernel, addresses: Mapping[str, int], first: int, scratch: Scratch) -> None:
@@ -46,21 +47,21 @@ class Operands:
         return self._images(word, self.kernel.layer.shape)
 
     def gradient(self, i: int) -> Array:
-        """Return dx of an input, to be added to."""
+        """Return dx of an input, to which the gradient is added."""
         dx = self.source("dx", i)
         if f"dx{i}" not in self.kernel.adds:
             dx[...] = 0
         return dx
 
     def weights(self, word: str) -> Array:
-        """Return w, or dw to be added to; flat."""
+        """Return w, or dw to which the gradient is added, as a flat array."""
         found = array_at(self._addresses[word], (self.kernel.parameters,))
         if word == "dw" and word not in self.kernel.adds:
             found[...] = 0
         return found
 
     def bytes_of(self, word: str) -> NDArray[np.uint8]:
-        """Return a mask or signs: a byte for each value of y."""
+        """Return a mask or signs: one byte for each value of y."""
         return array_at(self._addresses[word], (self.kernel.images, *self.kernel.layer.shape), np.uint8)
 
     def saved(self) -> Array:
@@ -72,7 +73,7 @@ class Operands:
         return array_at(self._addresses["saved"], (self.kernel.images, 2, self.kernel.layer.shape.positions))
 
     def labels(self) -> NDArray[np.int32]:
-        """Return the labels of the images, one a position."""
+        """Return the labels of the images, one for each position."""
         positions = self.kernel.layer.shape.positions
         address = self._addresses["labels"] + 4 * positions * self.first
         return array_at(address, (self.kernel.images, positions), np.int32)
@@ -95,18 +96,19 @@ class Operands:
 
 
 Compute = Callable[[Operands], None]
+"""A function that computes a kernel on its operands."""
 
 
 def per_channel(values: Array) -> Array:
-    """Make one value a channel fit (images, channels, rows, columns)."""
+    """Shape one value for each channel to fit (images, channels, rows, columns)."""
     return values[:, None, None]
 
 
 def rows(values: Array) -> Array:
-    """View as (images, values)."""
+    """Return a view as (images, values)."""
     return values.reshape(len(values), -1)
 
 
 def positions(values: Array) -> Array:
-    """View as (images, channels, positions)."""
+    """Return a view as (images, channels, positions)."""
     return values.reshape(*values.shape[:2], -1)

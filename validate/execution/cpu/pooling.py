@@ -9,7 +9,7 @@ from .scratch import pieces
 
 
 def _taps(at: Operands) -> list[tuple[slice, slice, slice, slice]]:
-    """Per position in the window, the rows and columns of y for which x has it, and those of x."""
+    """Return, per position in the window, the rows and columns of y for which x has it, and those of x."""
     layer, (_, height, width) = at.kernel.layer, at.kernel.sources[0]
 
     def along(tap: int, size: int, count: int) -> tuple[slice, slice]:
@@ -27,7 +27,7 @@ def _taps(at: Operands) -> list[tuple[slice, slice, slice, slice]]:
 
 
 def maxpool(at: Operands) -> None:
-    """Take the greatest value of every window."""
+    """Store the greatest value of every window."""
     x, y = at.source("x", 0), at.target("y")
     y[...] = -np.inf
     for h, v, below, right in _taps(at):
@@ -36,7 +36,7 @@ def maxpool(at: Operands) -> None:
 
 
 def maxpool_backward(at: Operands) -> None:
-    """Give dy to the first value of the window that equals y."""
+    """Add dy to the first value of the window that equals y."""
     x, y, dy, dx = at.source("x", 0), at.target("y"), at.target("dy"), at.gradient(0)
     taps = _taps(at)
     planes = y.shape[0] * y.shape[1]
@@ -56,7 +56,7 @@ def maxpool_backward(at: Operands) -> None:
 
 
 def _counts(at: Operands) -> Array:
-    """Per position of y, how many values of x its window has."""
+    """Return, per position of y, how many values of x its window has."""
     counts = np.zeros(at.kernel.layer.shape[1:], dtype=np.float32)
     for h, v, _, _ in _taps(at):
         counts[h, v] += 1
@@ -64,7 +64,7 @@ def _counts(at: Operands) -> Array:
 
 
 def avgpool(at: Operands) -> None:
-    """Take the mean of the values that every window has."""
+    """Store the mean of the values that every window has."""
     x, y = at.source("x", 0), at.target("y")
     y[...] = 0
     for h, v, below, right in _taps(at):
@@ -73,7 +73,7 @@ def avgpool(at: Operands) -> None:
 
 
 def avgpool_backward(at: Operands) -> None:
-    """Share dy among the values of the window."""
+    """Add equal parts of dy to the values of the window."""
     dy, dx = at.target("dy"), at.gradient(0)
     counts, taps = _counts(at), _taps(at)
     planes = dy.shape[0] * dy.shape[1]

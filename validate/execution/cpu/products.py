@@ -29,7 +29,7 @@ def fc_data(at: Operands) -> None:
 
 
 def fc_filter(at: Operands) -> None:
-    """Add to dw."""
+    """Add the gradient of the weights to dw."""
     x, dy = rows(at.source("x", 0)), rows(at.target("dy"))
     dw, db = _split(at.weights("dw"), dy.shape[1], x.shape[1])
     for part in pieces(len(dw), 4 * x.shape[1]):
@@ -39,7 +39,7 @@ def fc_filter(at: Operands) -> None:
 
 
 def _split(values: Array, outputs: int, inputs: int) -> tuple[Array, Array]:
-    """Weights and biases of a fully connected layer."""
+    """Return the weights and biases of a fully connected layer."""
     return values[: outputs * inputs].reshape(outputs, inputs), values[outputs * inputs :]
 
 
@@ -60,7 +60,7 @@ def linear(at: Operands) -> None:
 
 
 def linear_data(at: Operands) -> None:
-    """Add to every dx."""
+    """Add the gradient of each input to its dx."""
     dy = positions(at.target("dy"))
     inputs = sum(shape.channels for shape in at.kernel.sources)
     w, _ = _split(at.weights("w"), dy.shape[1], inputs)
@@ -78,7 +78,7 @@ def linear_data(at: Operands) -> None:
 
 
 def linear_filter(at: Operands) -> None:
-    """Add to dw."""
+    """Add the gradient of the weights to dw."""
     dy = positions(at.target("dy"))
     inputs = sum(shape.channels for shape in at.kernel.sources)
     dw, db = _split(at.weights("dw"), dy.shape[1], inputs)

@@ -1,8 +1,8 @@
-"""Room for what the CPU's kernels hold between reading and writing: as small as a GPU's on-chip memory.
+"""A buffer for intermediate results of the CPU's kernels, as small as a GPU's on-chip memory.
 
-Kernels allocate nothing that grows with the batch. What they need beside their operands and the planned
-workspace they take from here, piece by piece, in as many rounds as that makes; what NumPy allocates inside
-one call on a piece is no larger than the buffer.
+No allocation of a kernel grows with the batch. Beside its operands and its planned workspace, a kernel uses
+only this buffer, piece by piece, in as many rounds as necessary. Allocations of NumPy inside one call on a
+piece are no larger than the buffer.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 SCRATCH_BYTES = 4 * 2**20
-"""All the memory that the kernels of a backend have besides operands and workspaces (4 MiB)."""
+"""Bytes of all the memory that the kernels of a backend have beside operands and workspaces (4 MiB)."""
 
 _ALIGNMENT = 64
+"""Bytes that arrays in the buffer are aligned to."""
 
 
 class Scratch:
-    """A fixed buffer, given out from its start again and again."""
+    """A fixed buffer, whose memory is used again from its start in every call."""
 
     def __init__(self) -> None:
         self._buffer = np.empty(SCRATCH_BYTES, dtype=np.uint8)
 
     def arrays(self, *wanted: tuple[tuple[int, ...], Any]) -> list[NDArray[Any]]:
-        """Return arrays of these shapes and types; those of an earlier call are void.
+        """Return arrays of these shapes and types; arrays of an earlier call must not be used any more.
 
         Raises
         ------
         MemoryError
-            When they do not fit.
+            When the arrays do not fit.
         """
         found = []
         end = 0
@@ -45,7 +46,7 @@ class Scratch:
 
 
 def pieces(count: int, bytes_each: int) -> Iterator[slice]:
-    """Cut a range of things that need so many bytes each into slices that the scratch buffer has room for."""
+    """Cut a range of elements with so many bytes each into slices that fit the scratch buffer."""
     most = max(1, (SCRATCH_BYTES - 16 * _ALIGNMENT) // max(bytes_each, 1))
     for begin in range(0, count, most):
         yield slice(begin, min(begin + most, count))

@@ -15,10 +15,11 @@ from ....instances.networks.taskgraph import Role
 from .scratch import Scratch, pieces
 
 Array = NDArray[np.float32]
+"""Array of single-precision numbers."""
 
 
 class Geometry(Protocol):
-    """What a transform has to know of a convolution."""
+    """The sizes of a convolution that a transform needs."""
 
     role: Role
     algorithm: str
@@ -35,7 +36,7 @@ class Geometry(Protocol):
 
 
 def tiling_of(conv: Geometry) -> Tiling | None:
-    """Return the transform of a fast algorithm; None where it does not apply (as in `costs`)."""
+    """Return the transform of a fast algorithm; None if it does not apply (as in the cost model)."""
     height, width = (conv.height, conv.width) if conv.role == "BP1" else (conv.rows, conv.columns)
     if conv.algorithm == "fft":
         padded = conv.height + 2 * conv.pad, conv.width + 2 * conv.pad
@@ -57,7 +58,7 @@ def tiling_of(conv: Geometry) -> Tiling | None:
 class Fourier:
     """Real FFTs of tiles: correlations are products with a conjugate (Mathieu et al. 2013).
 
-    NumPy's types know FFTs of double precision only, which is why they are cast.
+    According to NumPy's types, FFTs have double precision only; hence the casts.
     """
 
     dtype = np.dtype(np.complex64)
@@ -90,9 +91,9 @@ class Fourier:
 
 @lru_cache(maxsize=16)
 def winograd_matrices(outputs: int, taps: int) -> tuple[Array, Array, Array]:
-    """Matrices A^T, G and B^T of F(outputs, taps) (Lavin and Gray 2016), by Toom and Cook's method.
+    """Return the matrices A^T, G and B^T of F(outputs, taps) by Toom and Cook's method.
 
-    The points are 0, 1, -1, 2, -2, ... and infinity.
+    The method is due to Lavin and Gray (2016). The points are 0, 1, -1, 2, -2, ... and infinity.
     ``y = A^T ((G w) * (B^T x))`` is the correlation of x, outputs + taps - 1 values long, with w.
     """
     size = outputs + taps - 1
@@ -144,10 +145,11 @@ class Winograd:
 
 @dataclass(frozen=True)
 class Tiling:
-    """A fast convolution: planes in overlapping tiles, each of which gives `step` outputs a side.
+    """A fast convolution: planes in overlapping tiles, each of which gives `step` outputs on each side.
 
     The workspace begins with the filters, as (points, groups, Cin, Cout); tiles of images follow, as (points,
-    groups, tiles, channels), of x and then of y. The gradient of the filters takes their place.
+    groups, tiles, channels), of x and then of y. The gradient of the filters is stored in place of the
+    filters.
     """
 
     conv: Geometry
@@ -156,18 +158,18 @@ class Tiling:
 
     @cached_property
     def grid(self) -> tuple[int, int]:
-        """Tiles of a plane: of the input's for its gradient, else of the output's."""
+        """Return the tiles of a plane: of the input's for its gradient, else of the output's."""
         conv = self.conv
         plane = (conv.height, conv.width) if conv.role == "BP1" else (conv.rows, conv.columns)
         return -(-plane[0] // self.step[0]), -(-plane[1] // self.step[1])
 
     @property
     def tiles(self) -> int:
-        """Tiles of an image and channel."""
+        """Return the number of tiles of an image and channel."""
         return self.grid[0] * self.grid[1]
 
     def bytes(self, images: int) -> int:
-        """Workspace for so many images at a time."""
+        """Return the workspace for so many images at a time, in bytes."""
         conv, value = self.conv, self.transform.dtype.itemsize * self.transform.points
         pairs = conv.inputs * conv.outputs // conv.groups
         return value * (pairs + images * self.tiles * (conv.inputs + conv.outputs))
@@ -221,12 +223,12 @@ class Tiling:
 
     @property
     def _tile_bytes(self) -> int:
-        """Scratch memory for a tile: as it is, transformed, its step, and its share of a padded plane."""
+        """Return a tile's scratch memory: tile, transform, step, and its share of a padded plane."""
         tile, step = 4 * self.transform.shape[0] * self.transform.shape[1], 4 * self.step[0] * self.step[1]
         return 2 * tile + step + self.transform.dtype.itemsize * self.transform.points
 
     def _blocks(self, channels: int) -> Iterator[tuple[slice, slice]]:
-        """Cut the tiles of an image into rows of tiles and channels that the scratch buffer has room for."""
+        """Cut the tiles of an image into rows of tiles and channels that fit the scratch buffer."""
         width = self.grid[1] * self._tile_bytes
         for rows in pieces(self.grid[0], width):
             for part in pieces(channels, width * (rows.stop - rows.start)):
@@ -237,7 +239,7 @@ class Tiling:
     ) -> None:
         """Transform the tiles of x into (points, groups, tiles, channels).
 
-        Tiles are whole ones, which overlap; as `filters` they are a step wide.
+        Tiles are whole and overlap; as `filters`, they are one step wide.
         """
         reach = self.step if filters else self.transform.shape
         images, channels, height, width = x.shape
@@ -289,12 +291,12 @@ class Tiling:
                 y[n, part, top:bottom] += whole[:, : bottom - top, :width]
 
     def _spots(self, n: int, rows: slice) -> slice:
-        """Places of an image's rows of tiles among all tiles."""
+        """Return the positions of an image's rows of tiles among all tiles."""
         begin = n * self.tiles
         return slice(begin + rows.start * self.grid[1], begin + rows.stop * self.grid[1])
 
     def _arrays(self, count: int, scratch: Scratch) -> tuple[Array, NDArray[Any]]:
-        """Room for so many tiles and for their points."""
+        """Return arrays for so many tiles and for their points."""
         tiles, points = scratch.arrays(
             ((count, *self.transform.shape), np.float32),
             ((count, self.transform.points), self.transform.dtype),
@@ -332,11 +334,11 @@ class _Room:
         self._images = max(1, (len(workspace) - tiling.bytes(0)) // (tiling.bytes(1) - tiling.bytes(0)))
 
     def filters(self, groups: int, inputs: int, outputs: int) -> NDArray[Any]:
-        """Return room for (points, groups, inputs, outputs)."""
+        """Return an array for (points, groups, inputs, outputs)."""
         return self._values[: self._begin].reshape(self._points, groups, inputs, outputs)
 
     def tiles(self, count: int, groups: int, inputs: int, outputs: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return room for (points, groups, count, inputs) and (points, groups, count, outputs)."""
+        """Return arrays for (points, groups, count, inputs) and (points, groups, count, outputs)."""
         begin, between = self._begin, self._begin + self._points * groups * count * inputs
         end = between + self._points * groups * count * outputs
         of_x = self._values[begin:between].reshape(self._points, groups, count, inputs)
@@ -349,7 +351,7 @@ class _Room:
 
 
 def _grouped(part: slice, size: int) -> Iterator[tuple[int, slice, slice]]:
-    """Cut channels into those of each group: the group, the channels in it, their places in the part."""
+    """Cut channels by group; return the group, the channels in it, and their positions in the part."""
     begin = part.start
     while begin < part.stop:
         g = begin // size

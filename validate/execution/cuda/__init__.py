@@ -1,1 +1,1 @@
-"""The CUDA backend: PyCUDA, cuDNN, cuBLAS and kernels of our own."""
+"""The CUDA backend: PyCUDA, cuDNN, cuBLAS and pebbler's own kernels."""

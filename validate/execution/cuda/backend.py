@@ -1,10 +1,10 @@
-"""The CUDA backend: PyCUDA for memory, streams and events; cuDNN, cuBLAS and kernels of our own for the work.
+"""The CUDA backend: PyCUDA for memory, streams and events; cuDNN, cuBLAS and own kernels for the work.
 
-Convolutions come from one of two providers (convolutions.py); the name of a task's algorithm says from which.
+Convolutions come from one of two providers (`providers`); the name of a task's algorithm says from which.
 
-It runs in the device's primary context, which the process keeps. Memory that the libraries and the context
-take for themselves is outside the budget. So is the scratch memory of our own kernels, one for all tasks, for
-they run on one stream.
+The backend runs in the device's primary context, which the process keeps. Memory that the libraries and the
+context allocate is outside the budget. So is the scratch memory of pebbler's own kernels; all tasks share it,
+because they run on one stream.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ from .providers import PROVIDERS, Convolution, Operand, Provider, provider_of
 from .virtual_memory import VirtualMemory
 
 _TITLES = {"cudnn": "cuDNN", "cudnn-frontend": "cudnn-frontend"}
+"""Name of each provider for people."""
 
 _log = logging.getLogger(__name__)
 
 CudaLaunch = list[Callable[[Mapping[str, int], int], None]]
-"""What computes a task: calls that take the addresses and the round's first image."""
+"""The calls that compute a task; each takes the addresses and the round's first image."""
 
 
 class CudaEvent:
@@ -62,12 +63,12 @@ class CudaEvent:
         self.raw = raw
 
     def synchronize(self) -> None:
-        """Wait until the stream has come to this point."""
+        """Wait until the stream has reached this point."""
         with _failing(self._driver):
             self.raw.synchronize()
 
     def since_ns(self, earlier: Event) -> int:
-        """Time from another event to this one; CUDA gives it in single-precision milliseconds."""
+        """Return the time from another event to this one; CUDA gives it in single-precision milliseconds."""
         assert isinstance(earlier, CudaEvent)
         with _failing(self._driver):
             elapsed_ms: float = earlier.raw.time_till(self.raw)
@@ -88,7 +89,7 @@ class _PinnedMemory:
         return address
 
     def view(self, address: int, size: int) -> NDArray[np.uint8] | None:
-        """Return what lies at an address; None for one of the device."""
+        """Return the data at an address; None for an address of the device."""
         index = bisect_right(self._buffers, address, key=lambda item: item[0]) - 1
         if index < 0:
             return None
@@ -96,7 +97,7 @@ class _PinnedMemory:
         return buffer[address - begin : address - begin + size] if address - begin < buffer.size else None
 
     def clear(self) -> None:
-        """Give the buffers back."""
+        """Release the buffers."""
         self._buffers.clear()
 
 
@@ -114,24 +115,24 @@ class CudaStream:
         self.raw = raw
 
     def wait(self, event: Event) -> None:
-        """Do what follows only after an event."""
+        """Make later work wait for an event."""
         assert isinstance(event, CudaEvent)
         with _failing(self._driver):
             self.raw.wait_for_event(event.raw)
 
     def record(self) -> CudaEvent:
-        """Mark a point."""
+        """Return an event at this point."""
         with _failing(self._driver):
             event = self._driver.Event()
             event.record(self.raw)
         return CudaEvent(self._driver, event)
 
     def pause(self, duration_ns: int) -> None:
-        """Do nothing for so long."""
+        """Make the stream idle for some time."""
         self._pauses.ask(self.raw.handle, duration_ns)
 
     def copy(self, target: int, source: int, bytes: int) -> None:  # noqa: A002
-        """Copy, in any direction."""
+        """Copy in any direction."""
         to_host, from_host = (self._host.view(address, bytes) for address in (target, source))
         with _failing(self._driver):
             if to_host is not None:
@@ -154,19 +155,20 @@ class CudaStream:
 
 
 class CudaBackend:
-    """A GPU; the executor closes it.
+    """A GPU as a backend; the executor closes it.
 
     Parameters
     ----------
     number
-        Which GPU, as CUDA counts them.
+        Number of the GPU in CUDA's order.
     providers
-        Whose algorithms of convolutions `algorithms` lists; `prepare` takes those of all.
+        Providers whose algorithms of convolutions `algorithms` lists; `prepare` accepts those of all
+        providers.
 
     Raises
     ------
     PebblerError
-        When PyCUDA, the driver or a GPU is not there.
+        When PyCUDA, the driver or a GPU is missing.
     """
 
     name = "cuda"
@@ -205,27 +207,27 @@ class CudaBackend:
     # --- memory -----------------------------------------------------------------------------------
 
     def allocate(self, bytes: int) -> int:  # noqa: A002
-        """Take device memory, in one piece."""
+        """Allocate device memory in one piece."""
         with _failing(self.driver, bytes):
             allocation = self.driver.mem_alloc(max(bytes, 1))
         self._closing.callback(allocation.free)
         return int(allocation)
 
     def allocate_host(self, bytes: int) -> int:  # noqa: A002
-        """Take pinned memory of the host."""
+        """Allocate pinned host memory."""
         with _failing(self.driver, bytes, "pinned host memory"):
             return self._host.add(self.driver.pagelocked_empty(max(bytes, 1), np.uint8))
 
     def allocate_pages(self, count: int, page_bytes: int) -> None:
-        """Take device memory as pages."""
+        """Allocate device memory as pages."""
         self._memory.create(count, page_bytes)
 
     def reserve(self, bytes: int) -> int:  # noqa: A002
-        """Take addresses without memory."""
+        """Reserve addresses without memory."""
         return self._memory.reserve(bytes)
 
     def map(self, address: int, pages: Sequence[int]) -> None:
-        """Let addresses mean these pages."""
+        """Map these pages at addresses."""
         self._memory.map(address, pages)
 
     def write(self, address: int, values: NDArray[Any]) -> None:
@@ -238,7 +240,7 @@ class CudaBackend:
                 self.driver.memcpy_htod(address, data)
 
     def read(self, address: int, bytes: int) -> NDArray[np.uint8]:  # noqa: A002
-        """Return a copy of what is at an address."""
+        """Return a copy of the data at an address."""
         if (view := self._host.view(address, bytes)) is not None:
             return view.copy()
         data = np.empty(bytes, dtype=np.uint8)
@@ -270,7 +272,7 @@ class CudaBackend:
         return found
 
     def prepare(self, kernel: Kernel) -> CudaLaunch:
-        """Bind the calls of a task; a convolution's workspace must do for its algorithm."""
+        """Bind the calls of a task; a convolution's workspace must be large enough for its algorithm."""
         calls = calls_of(kernel)
         self._reserve_scratch(scratch_bytes(calls))
         with _failing(self.driver):
@@ -285,7 +287,7 @@ class CudaBackend:
         return [self.bind(Own("relu_backward", 1, (address, address, 1)))]
 
     def is_deterministic(self, kernel: Kernel) -> bool:
-        """Return what cuDNN says of a convolution; everything else is deterministic."""
+        """Return cuDNN's answer for a convolution; all other kernels are deterministic."""
         convolution = convolution_of(kernel)
         if convolution is None:
             return True
@@ -307,7 +309,7 @@ class CudaBackend:
         return Capturer()
 
     def versions(self) -> dict[str, str]:
-        """Versions of the driver, PyCUDA, cuDNN, its frontend where it is asked for, and cuBLAS."""
+        """Return the versions of the driver, PyCUDA, cuDNN, its frontend if it is used, and cuBLAS."""
         number = self.driver.get_driver_version()
         return {
             "driver": f"{number // 1000}.{number % 1000 // 10}",
@@ -317,7 +319,7 @@ class CudaBackend:
         }
 
     def energy_j(self) -> float | None:
-        """Return what NVML counts; None without nvidia-ml-py, or on a GPU that does not count."""
+        """Return the energy by NVML; None without nvidia-ml-py, or on a GPU that does not count it."""
         if find_spec("pynvml") is None:
             _unknown(
                 "energy", "nvidia-ml-py is not installed; install it with pip install 'pebbler[profiler]'"
@@ -334,17 +336,17 @@ class CudaBackend:
             return None
 
     def record_kernels(self, work: Callable[[], object]) -> list[dict[str, Any]] | None:
-        """Return what CUPTI records."""
+        """Return the kernels that CUPTI records."""
         from .cupti import record_kernels
 
         return record_kernels(work)
 
     def memory_bytes(self) -> int:
-        """Memory of the GPU."""
+        """Return the memory of the GPU in bytes."""
         return int(self._gpu.total_memory())
 
     def close(self) -> None:
-        """Wait for what the streams have been asked to do, and give everything back."""
+        """Wait for the work of the streams, and release everything."""
         self._functions.clear()
         try:
             self.driver.Context.synchronize()
@@ -374,7 +376,7 @@ class CudaBackend:
         return self._cublas[stream]
 
     def _function(self, name: str) -> Any:
-        """Return a kernel of our own, compiled at first use."""
+        """Return an own kernel, which is compiled at its first use."""
         if self._module is None:
             self._module = _compile(self.driver)
         if name not in self._functions:
@@ -384,7 +386,7 @@ class CudaBackend:
         return self._functions[name]
 
     def _reserve_scratch(self, size: int) -> None:
-        """See that there is so much; what has been bound, or captured, before keeps the smaller memory."""
+        """Grow the scratch memory if need be; calls bound or captured before keep the smaller memory."""
         if size > self._scratch_bytes:
             self._scratch, self._scratch_bytes = self.allocate(size), size
 
@@ -453,7 +455,7 @@ def _open_provider(name: str, stream: int) -> Provider:
 
 @cache
 def _unknown(what: str, reason: str) -> None:
-    """Say once why something is not measured."""
+    """Log once why a quantity is not measured."""
     _log.warning("no %s: %s", what, reason)
 
 
@@ -482,7 +484,7 @@ def _compile(driver: Any) -> Any:
 
 
 def _value(argument: Any, addresses: Mapping[str, int], first: int) -> Any:
-    """What a call gets for an argument."""
+    """Return the value that a call gets for an argument."""
     if isinstance(argument, Operand):
         return addresses[argument.word] + argument.offset + first * argument.per_image
     if isinstance(argument, First):

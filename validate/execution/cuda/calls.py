@@ -22,14 +22,19 @@ from ..plan import ALIGNMENT
 from .providers import Convolution, Operand, Pass, provider_of
 
 BLOCK = 256
-"""Threads of a block, as in the source of the kernels."""
+"""Number of threads of a block, as in the source of the kernels."""
+
 MOST_BLOCKS = 4096
-"""Blocks of a kernel that runs over values, at most: its threads take several."""
+"""Greatest number of blocks of a kernel over values, each of whose threads may compute several values."""
+
 PART = 8 * BLOCK
-"""Values that one block adds up; a sum over more is cut into parts, of half as many at least."""
+"""Number of values that one block adds up; a sum over more is cut into parts of at least half as many."""
+
 COLUMNS = 32
-"""Positions of a block of a layer norm, as in the source of the kernels."""
+"""Number of positions of a layer norm's block, as in the source of the kernels."""
+
 FLOAT = 4
+"""Bytes of a single-precision number."""
 
 
 ALGORITHMS: dict[Pass, tuple[str, ...]] = {
@@ -63,10 +68,13 @@ _PASSES: dict[Operation, dict[str, Pass]] = {
     "convolution": {"FP": "forward", "BP1": "backward_data", "BP2": "backward_filter"},
     "transposed-convolution": {"FP": "backward_data", "BP1": "forward", "BP2": "backward_filter"},
 }
-"""What cuDNN computes for a task; a transposed convolution is one from its output to its input."""
+"""cuDNN's pass for each task; a transposed convolution is a convolution from its output to its input."""
+
 _RESULTS = {"FP": "y", "BP1": "dx0", "BP2": "dw"}
-"""What such a task writes."""
+"""Operand that such a task writes."""
+
 _MODES = {"crop": 0, "repeat": 1, "subsample": 2}
+"""Number of each map of a resampling layer in the source of the kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,7 @@ class Scratch:
 
 
 Argument = Operand | First | Scratch | int | float | None
-"""Of a kernel; None is the address 0."""
+"""Argument of a kernel; None is the address 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,7 @@ class Product:
 
 
 Call = Own | Convolution | Product
+"""A call that is part of a task's computation."""
 
 
 def source() -> str:

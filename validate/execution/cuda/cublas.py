@@ -19,7 +19,7 @@ class Cublas:
     Raises
     ------
     PebblerError
-        When cuBLAS is not there.
+        When cuBLAS is missing.
     """
 
     def __init__(self, stream: int) -> None:
@@ -51,17 +51,17 @@ class Cublas:
 
     @property
     def version(self) -> str:
-        """As cuBLAS counts: 130000 is 13.0.0."""
+        """Version in cuBLAS's count: 130000 is 13.0.0."""
         found = c.c_int()
         self._library.call("cublasGetVersion_v2", self._handle, c.byref(found))
         return f"{found.value // 10000}.{found.value // 100 % 100}.{found.value % 100}"
 
     def close(self) -> None:
-        """Give the handle back."""
+        """Release the handle."""
         self._library.call("cublasDestroy_v2", self._handle)
 
     def multiply(self, product: Product, a: int, b: int, result: int) -> None:
-        """Ask for a product on the stream."""
+        """Issue a product on the stream."""
         lda, ldb, ldc = product.leading
         beta = c.byref(self._one if product.adds else self._zero)
         sizes = (*map(int, product.transpose), *product.sizes)

@@ -15,24 +15,34 @@ from .libraries import Library
 from .providers import Convolution, Pass
 
 _FMA_MATH = 3
+"""cuDNN's number for computation without tensor cores."""
+
 _CROSS_CORRELATION = 1
+"""cuDNN's number for a convolution without flipped filters."""
+
 _NCHW = _FLOAT = 0
+"""cuDNN's numbers for the order NCHW and for single precision."""
 
 _WORKSPACE_SIZE: dict[Pass, str] = {
     "forward": "cudnnGetConvolutionForwardWorkspaceSize",
     "backward_data": "cudnnGetConvolutionBackwardDataWorkspaceSize",
     "backward_filter": "cudnnGetConvolutionBackwardFilterWorkspaceSize",
 }
+"""Functions that return the bytes of a workspace, by pass."""
+
 _SUGGESTION: dict[Pass, str] = {
     "forward": "cudnnGetConvolutionForwardAlgorithm_v7",
     "backward_data": "cudnnGetConvolutionBackwardDataAlgorithm_v7",
     "backward_filter": "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
 }
+"""Functions that list the algorithms, by pass."""
+
 _COMPUTATION: dict[Pass, str] = {
     "forward": "cudnnConvolutionForward",
     "backward_data": "cudnnConvolutionBackwardData",
     "backward_filter": "cudnnConvolutionBackwardFilter",
 }
+"""Functions that compute a convolution, by pass."""
 
 
 class _Performance(c.Structure):
@@ -60,7 +70,7 @@ class Cudnn:
     Raises
     ------
     PebblerError
-        When cuDNN is not there.
+        When cuDNN is missing.
     """
 
     def __init__(self, stream: int) -> None:
@@ -73,18 +83,18 @@ class Cudnn:
 
     @property
     def version(self) -> str:
-        """As cuDNN counts: 9.13.0."""
+        """Version of cuDNN, such as 9.13.0."""
         number = self._library.loaded.cudnnGetVersion()
         return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
     def close(self) -> None:
-        """Give the descriptors and the handle back."""
+        """Release the descriptors and the handle."""
         for made in self._made:
             made.close()
         self._library.call("cudnnDestroy", self._handle)
 
     def describe(self, convolution: Convolution) -> Descriptors:
-        """Make the descriptors of a convolution."""
+        """Create the descriptors of a convolution."""
         found = Descriptors(self, convolution)
         self._made.append(found)
         return found
@@ -116,7 +126,7 @@ class Cudnn:
 
 
 class Descriptors:
-    """Descriptors of a convolution; `close` gives them back."""
+    """Descriptors of a convolution; `close` releases them."""
 
     def __init__(self, cudnn: Cudnn, convolution: Convolution) -> None:
         self._cudnn = cudnn
@@ -136,31 +146,34 @@ class Descriptors:
         library.call("cudnnSetConvolutionGroupCount", self._conv, convolution.groups)
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Release the descriptors."""
         self._library.call("cudnnDestroyTensorDescriptor", self._x)
         self._library.call("cudnnDestroyTensorDescriptor", self._y)
         self._library.call("cudnnDestroyFilterDescriptor", self._w)
         self._library.call("cudnnDestroyConvolutionDescriptor", self._conv)
 
     def algorithms(self) -> Sequence[tuple[str, int]]:
-        """Names of all of cuDNN's algorithms, each with its workspace; 0 where cuDNN refuses it."""
+        """Return the names of cuDNN's algorithms, each with its workspace; 0 where cuDNN refuses it."""
         names = ALGORITHMS[self._convolution.which]
         return [(name, self.workspace_bytes(name) or 0) for name in names]
 
     def workspace_bytes(self, algorithm: str) -> int | None:
-        """Bytes that an algorithm needs; None when it cannot compute this convolution."""
+        """Return the bytes that an algorithm needs; None if it cannot compute this convolution."""
         found = c.c_size_t()
         name = _WORKSPACE_SIZE[self._convolution.which]
         arguments = (*self._in_order(), self._number(algorithm), c.byref(found))
         return None if self._library.status(name, self._cudnn._handle, *arguments) else int(found.value)
 
     def is_deterministic(self, algorithm: str) -> bool:
-        """Whether cuDNN reports it as deterministic here."""
+        """Return whether cuDNN reports an algorithm as deterministic here."""
         return self._number(algorithm) in self._deterministic
 
     @cached_property
     def _deterministic(self) -> set[int]:
-        """Numbers of the algorithms that are; cuDNN lists each once for every type of math, two at most."""
+        """Return the numbers of deterministic algorithms.
+
+        cuDNN lists each algorithm once for every type of math, which is at most twice.
+        """
         which = self._convolution.which
         found = (_Performance * (2 * len(ALGORITHMS[which])))()
         count = c.c_int()
@@ -175,7 +188,7 @@ class Descriptors:
         return algorithm_number(self._convolution.which, algorithm)
 
     def compute(self, algorithm: str, x: int, w: int, y: int, workspace: int, workspace_bytes: int) -> None:
-        """Ask for the convolution on the stream; the operand that it computes is written or added to."""
+        """Issue the convolution on the stream; the operand that it computes is written or added to."""
         one = c.byref(self._cudnn._one)
         beta = c.byref(self._cudnn._one if self._convolution.adds else self._cudnn._zero)
         how = (self._conv, self._number(algorithm), workspace, workspace_bytes, beta)
@@ -203,7 +216,7 @@ def load_cudnn() -> Library:
     Raises
     ------
     PebblerError
-        When it is not there.
+        When it is missing.
     """
     return Library("cuDNN", ["libcudnn.so.9"], _explain, "install nvidia-cudnn-cu13 from PyPI")
 

@@ -2,7 +2,7 @@
 
 A plan is an engine of cuDNN with its knobs set; its name says which (``eng7_k2=0``), and it has its own
 workspace. As in the legacy interface, tensors are NCHW in single precision, and plans that use tensor cores
-or round are left out. A graph has no factor for what was there before, so plans only write.
+or round are left out. A graph has no factor for previous values of the result, so plans only write.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CudnnFrontend:
     Raises
     ------
     PebblerError
-        When cudnn-frontend or cuDNN is not there.
+        When cudnn-frontend or cuDNN is missing.
     """
 
     def __init__(self, stream: int) -> None:
@@ -49,16 +49,16 @@ class CudnnFrontend:
 
     @property
     def version(self) -> str:
-        """As NVIDIA counts: 1.23.0."""
+        """Version of cudnn-frontend, such as 1.23.0."""
         return str(self.module.__version__)
 
     def close(self) -> None:
-        """Give the handle back, and all plans."""
+        """Release the handle and all plans."""
         self._described.clear()
         self.module.destroy_handle(self.handle)
 
     def describe(self, convolution: Convolution) -> Plans:
-        """Return the plans of a convolution; those of the same shapes are shared."""
+        """Return the plans of a convolution; convolutions of the same shapes share their plans."""
         sizes = (convolution.pad, convolution.stride)
         key = (convolution.which, convolution.x, convolution.w, convolution.y, *sizes)
         if key not in self._described:
@@ -67,7 +67,7 @@ class CudnnFrontend:
 
 
 class Plans:
-    """The plans of a convolution, made when they are first asked for."""
+    """The plans of a convolution, which are made when they are first needed."""
 
     def __init__(self, frontend: CudnnFrontend, convolution: Convolution) -> None:
         self._frontend = frontend
@@ -80,7 +80,7 @@ class Plans:
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        """Where each plan stands in the list of the heuristics, which may name one twice."""
+        """Return the position of each plan in the list of the heuristics, which may name one twice."""
         found: dict[str, int] = {}
         if self._graph is not None:
             for index in range(self._graph.get_execution_plan_count()):
@@ -88,12 +88,12 @@ class Plans:
         return found
 
     def algorithms(self) -> Sequence[tuple[str, int]]:
-        """Names of the plans that cuDNN can make, each with its workspace."""
+        """Return the names of the plans that cuDNN can make, each with its workspace."""
         sizes = ((name, self.workspace_bytes(name)) for name in self._places)
         return [(name, size) for name, size in sizes if size is not None]
 
     def workspace_bytes(self, algorithm: str) -> int | None:
-        """Bytes that a plan needs; None when cuDNN does not propose it here, or cannot make it."""
+        """Return the bytes that a plan needs; None if cuDNN does not propose it here, or cannot make it."""
         if algorithm not in self._usable:
             size = None
             if self._made(self._graph, algorithm):
@@ -102,11 +102,11 @@ class Plans:
         return self._usable[algorithm]
 
     def is_deterministic(self, algorithm: str) -> bool:
-        """Whether cuDNN makes the plan with all left out whose results vary."""
+        """Return whether cuDNN makes the plan when those with varying results are excluded."""
         return self._made(self._proposed(self._repeatable)[0], algorithm)
 
     def compute(self, algorithm: str, x: int, w: int, y: int, workspace: int, workspace_bytes: int) -> None:
-        """Ask for the convolution on the stream."""
+        """Issue the convolution on the stream."""
         del workspace_bytes  # known to be enough
         places = dict(zip(self._tensors, (x, w, y), strict=True))
         index = self._places[algorithm]
@@ -116,13 +116,13 @@ class Plans:
             raise DeviceError(f"cudnn-frontend: {_sentence(error)}") from None
 
     def _made(self, graph: Any, algorithm: str) -> bool:
-        """Have cuDNN make a plan; whether it can."""
+        """Let cuDNN make a plan; return whether it can."""
         if algorithm not in self._places:
             return False
         return self._done(algorithm, lambda: graph.build_plan_at_index(self._places[algorithm]))
 
     def _done(self, what: str, work: Callable[[], object]) -> bool:
-        """Do something that cuDNN may refuse; other failures are told, and count as a refusal."""
+        """Do something that cuDNN may refuse; other failures are logged, and count as a refusal."""
         try:
             work()
         except self._frontend.module.cudnnGraphNotSupportedError:
@@ -133,7 +133,7 @@ class Plans:
         return True
 
     def _proposed(self, without: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
-        """Return a graph with the heuristics' plans, and its x, w and y; None where cuDNN has no plan."""
+        """Return a graph with the heuristics' plans, and its x, w and y; None if cuDNN has no plan."""
         module, convolution = self._frontend.module, self._convolution
         single = module.data_type.FLOAT
         types = dict.fromkeys(("io_data_type", "intermediate_data_type", "compute_data_type"), single)
@@ -168,7 +168,7 @@ class Plans:
 
 
 def _strides(shape: Sequence[int]) -> list[int]:
-    """Values between neighbours in each dimension, without gaps."""
+    """Return the distance between neighbours in each dimension in values, without gaps."""
     return list(itertools.accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1))[::-1]
 
 

@@ -10,13 +10,16 @@ from ....instances.errors import PebblerError
 from ....instances.importers.extras import require_extra
 
 _BUFFER_BYTES = 8 * 2**20
+"""Bytes of a buffer for records."""
+
 _FORCED = 1
+"""Flag to flush records that are not complete."""
 
 
 def record_kernels(work: Callable[[], object]) -> list[dict[str, Any]]:
     """Return the kernels that ran during some work, which waits for them, in the order in which they began.
 
-    Each is an object as ``pebbler streams`` takes it: ``name``, ``grid``, ``block``, ``shared_bytes``,
+    Each is an object in the form for ``pebbler streams``: ``name``, ``grid``, ``block``, ``shared_bytes``,
     ``registers``, ``duration_ns`` and ``invocations``, which is 1.
 
     Raises
@@ -52,7 +55,7 @@ def record_kernels(work: Callable[[], object]) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _failing() -> Iterator[None]:
-    """Turn an error of another's package, whatever its version and the machine have, into one sentence."""
+    """Turn an error of another package into one sentence, whatever its version and the machine."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""PyCUDA's driver module, and the primary context of a GPU, which a process takes and gives back once."""
+"""PyCUDA's driver module, and the primary context of a GPU, which a process retains and releases once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ....instances.errors import PebblerError
 from ....instances.importers.extras import require_extra
 
 _LIBRARY = "libcuda.so.1"
+"""File name of NVIDIA's driver."""
 
 
 def load_driver() -> Any:
@@ -34,12 +35,12 @@ def load_driver() -> Any:
 
 
 def start(driver: Any) -> None:
-    """Let the driver begin its work; in a process where it has, this does nothing.
+    """Initialise the driver; if the process has done so already, this does nothing.
 
     Raises
     ------
     PebblerError
-        When it cannot; the sentence has the versions of CUDA that the driver and PyCUDA are for.
+        When the driver cannot be initialised; the message has the CUDA versions of the driver and of PyCUDA.
     """
     try:
         driver.init()
@@ -64,7 +65,7 @@ def primary_context(driver: Any, number: int) -> Any:
     Raises
     ------
     pycuda.driver.Error
-        When CUDA cannot make it.
+        When CUDA cannot create it.
     """
     context = driver.Device(number).retain_primary_context()
     atexit.register(_release, driver, context)
@@ -74,8 +75,8 @@ def primary_context(driver: Any, number: int) -> Any:
 def _release(driver: Any, context: Any) -> None:
     """Release a primary context.
 
-    PyCUDA does so where it is current, and only when asked: without that, it would detach the context as if
-    it had made it. CUDA leaves what is released on the thread's stack, and PyCUDA leaves it there too.
+    PyCUDA releases it only if it is current, and only on request. Without this call, PyCUDA would detach the
+    context as if it had created it. CUDA leaves a released context on the thread's stack, and so does PyCUDA.
     """
     with contextlib.suppress(driver.Error):  # of a context that has failed: the process ends
         context.push()
@@ -84,7 +85,7 @@ def _release(driver: Any, context: Any) -> None:
 
 
 def _why_not_loaded(said: str) -> str:
-    """Say why PyCUDA's module cannot be imported."""
+    """Return why PyCUDA's module cannot be imported."""
     try:
         library = ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -100,7 +101,7 @@ def _why_not_loaded(said: str) -> str:
 
 
 def _number(version: tuple[int, ...]) -> int:
-    """Return a version as the driver counts it: 13.0 is 13000."""
+    """Return a version in the driver's count: 13.0 is 13000."""
     return version[0] * 1000 + version[1] * 10
 
 

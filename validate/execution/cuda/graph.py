@@ -1,13 +1,14 @@
 """Work on several streams as one CUDA graph: captured once, then launched as a whole.
 
 PyCUDA does not wrap these calls; they are made through ctypes, in the context that PyCUDA has made current.
-What is asked of a stream while it is captured becomes nodes of the graph. Of a stream, each comes after the
-one before; a wait for an event becomes edges. Other streams join a capture by waiting for an event of its
+Work that is issued to a stream during a capture becomes nodes of the graph. Each node of a stream comes after
+the one before it, and a wait for an event becomes edges. Other streams join a capture by waiting for an event
+of its
 first stream, which has to wait for them before it ends.
 
-The capture is in thread-local mode. An allocation in the middle of it, of a library say, would happen once
-and not again when the graph is launched; relaxed mode would let it pass, and thread-local mode refuses it.
-Global mode would refuse such calls of other threads as well, whose work is not captured.
+The capture is in thread-local mode. An allocation during a capture, for example by a library, would happen
+once, and not again when the graph is launched. Relaxed mode would allow it. Thread-local mode refuses it.
+Global mode would also refuse such calls of other threads, whose work is not captured.
 """
 
 from __future__ import annotations
@@ -22,12 +23,17 @@ from ..device import DeviceError, Stream
 from .libraries import Library, load_cuda
 
 _THREAD_LOCAL = 1
+"""CUDA's number for the thread-local capture mode."""
+
 _ACTIVE = 1
+"""CUDA's number for an active capture."""
+
 _NO_FLAGS = 0
+"""No flags for the instantiation of a graph."""
 
 
 class CudaGraph:
-    """A graph that can be launched; `close` gives it back, before its stream goes."""
+    """A graph that can be launched; `close` releases it before its stream."""
 
     def __init__(self, driver: Library, handle: c.c_void_p, stream: int, nodes: tuple[int, ...]) -> None:
         self._driver = driver
@@ -36,16 +42,16 @@ class CudaGraph:
         self.nodes = nodes
 
     def launch(self) -> None:
-        """Do it all, on the stream that it was captured from."""
+        """Launch the graph on the stream that it was captured from."""
         self._driver.call("cuGraphLaunch", self._handle, self._stream)
 
     def close(self) -> None:
-        """Give it back; no launch is under way."""
+        """Release the graph; no launch is under way."""
         self._driver.call("cuGraphExecDestroy", self._handle)
 
 
 class Capturer:
-    """The driver's calls to capture.
+    """The driver's calls for a capture.
 
     Raises
     ------
@@ -71,9 +77,9 @@ class Capturer:
     def capture(
         self, streams: Sequence[Stream], stream: int, work: Sequence[tuple[str, Callable[[], object]]]
     ) -> CudaGraph:
-        """Capture work on streams; nothing of it is done yet. See `Backend.capture`.
+        """Capture work on streams without doing it. See `Backend.capture`.
 
-        `stream` is the driver's handle of the first.
+        `stream` is the driver's handle of the first stream.
         """
         graph, handle = c.c_void_p(), c.c_void_p()
         with _without_collection():
@@ -102,7 +108,7 @@ class Capturer:
     def _issue(
         self, streams: Sequence[Stream], stream: int, work: Sequence[tuple[str, Callable[[], object]]]
     ) -> tuple[int, ...]:
-        """Ask for all the work, on all streams; return the nodes of each piece."""
+        """Issue all the work on all streams; return the nodes of each piece."""
         first, *others = streams
         start = first.record()
         for other in others:
@@ -121,12 +127,12 @@ class Capturer:
         return tuple(end - begin for begin, end in itertools.pairwise(ends))
 
     def _count(self, stream: int) -> int:
-        """Nodes that have been captured so far.
+        """Return the number of nodes captured so far.
 
         Raises
         ------
         DeviceError
-            When something has invalidated the capture without having said so.
+            When the capture was invalidated without an earlier error.
         """
         status, graph, count = c.c_int(), c.c_void_p(), c.c_size_t()
         asked = (c.byref(status), None, c.byref(graph), None, None)
@@ -139,7 +145,7 @@ class Capturer:
 
 @contextlib.contextmanager
 def _without_collection() -> Iterator[None]:
-    """Keep Python from collecting cycles: memory of the device that goes with them would end the capture."""
+    """Stop Python's collection of cycles: a release of device memory would end the capture."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -1,12 +1,13 @@
 """A convolution layer on CUDA, sample by sample on several streams: GLP4NN's parallelism, executed.
 
 Samples go round robin to the streams of a pool, sample n to stream n modulo S (Fu et al., ICPP 2018, section
-3.1). A sample launches what it does in Caffe (`pebbler.instances.devices.caffe`): im2col and col2im are our
-own, with Caffe's launch configuration; products are cuBLAS's, with a handle for every stream; the gradient of
-the biases is a sum of our own in place of a gemv. Every stream has one buffer for the lowered matrix.
+3.1). A sample launches what it does in Caffe (`pebbler.instances.devices.caffe`): im2col and col2im are own
+kernels with Caffe's launch configuration. Products are cuBLAS's, with a handle for every stream. The gradient
+of the biases is a sum by an own kernel in place of a gemv. Every stream has one buffer for the lowered
+matrix.
 
-Results are the same bit for bit whatever S is: the paper's convergence invariance (section 3.3.1), taken
-strictly. Outputs and gradients of the inputs are of one sample each. Gradients of the weights add up over
+Results have the same bits for every S, which is the paper's convergence invariance (section 3.3.1) in a
+strict sense. Outputs and gradients of the inputs are of one sample each. Gradients of the weights add up over
 samples in an order without S: sample n is added to partial sum n modulo P, after sample n - P, and the
 partial sums are added up in their order once all streams have been joined. P is fixed. Where S divides P, one
 stream has all samples of a partial sum; elsewhere streams wait for each other's events.
@@ -34,18 +35,19 @@ from .calls import BLOCK, Own, Product
 from .providers import Operand
 
 PARTIAL_SUMS = 32
-"""P: as many as there are streams at most, and a multiple of every power of two up to that."""
+"""Number P of partial sums: the greatest number of streams, and a multiple of every power of two up to it."""
 
 STAND_IN = "Fake CUDA device"
-"""Begins the name of the tests' driver in host memory."""
+"""Beginning of the device name of the tests' driver in host memory."""
 
 Wait = Literal["fork", "order", "join"]
-"""Streams wait for what was before, and for each other's partial sums; what comes after waits for them."""
+"""Kind of a wait: for the work before, for other streams' partial sums, or of later work for the streams."""
 
 Arrays = dict[str, NDArray[np.float32]]
-"""By word: ``x0``, ``w`` (the biases follow the weights), ``y``, ``dy``, ``dx0``, ``dw``."""
+"""Arrays by word: ``x0``, ``w`` (the biases follow the weights), ``y``, ``dy``, ``dx0``, ``dw``."""
 
 _ALIGNMENT = 512
+"""Bytes that arrays are aligned to."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,9 +59,9 @@ class Passed:
     Attributes
     ----------
     elapsed_ns
-        From before the fork to after the join, by events of the GPU.
+        Nanoseconds from before the fork to after the join, by events of the GPU.
     host_ns
-        Time in which the host has asked for it.
+        Nanoseconds of the host to issue the pass.
     """
 
     elapsed_ns: int
@@ -68,16 +70,16 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A layer on several numbers of streams.
+    """Measurements of a layer on several numbers of streams.
 
     Attributes
     ----------
     device
         Name of the GPU.
     times_ns
-        Median time of a pass, by number of streams.
+        Median time of a pass in nanoseconds, by number of streams.
     launch_ns
-        Host time of one launch, on average over the pass on one stream.
+        Average host time of one launch in the pass on one stream, in nanoseconds.
     identical
         Whether all results are finite and have the same bits as on one stream.
     """
@@ -89,7 +91,7 @@ class Measured:
 
     @property
     def is_stand_in(self) -> bool:
-        """Whether that was no GPU, so that the times say nothing."""
+        """Whether the device was no GPU, so that the times mean nothing."""
         return self.device.startswith(STAND_IN)
 
 
@@ -101,7 +103,7 @@ def sizes_of(conv: Convolution) -> dict[str, int]:
 
 
 def draw(conv: Convolution, direction: Direction, seed: int = 0) -> Arrays:
-    """Draw what a pass reads: normally distributed, weights such that outputs are of the size of inputs."""
+    """Draw the inputs of a pass: normally distributed, with weights that keep outputs of the inputs' size."""
     rng = np.random.default_rng(seed)
     sizes = sizes_of(conv)
     drawn = {word: rng.standard_normal(sizes[word], dtype=np.float32) for word in _READ[direction]}
@@ -110,11 +112,14 @@ def draw(conv: Convolution, direction: Direction, seed: int = 0) -> Arrays:
 
 
 _READ: dict[Direction, tuple[str, ...]] = {"forward": ("x0", "w"), "backward": ("x0", "w", "dy")}
+"""Operands that a pass reads."""
+
 _WRITTEN: dict[Direction, tuple[str, ...]] = {"forward": ("y",), "backward": ("dw", "dx0")}
+"""Operands that a pass writes."""
 
 
 def sample_calls(conv: Convolution, direction: Direction, *, adds: bool) -> list[Own | Product]:
-    """Return what Caffe launches for one sample, in order (``base_conv_layer.cpp``).
+    """Return the calls that Caffe makes for one sample, in order (``base_conv_layer.cpp``).
 
     Parameters
     ----------
@@ -130,7 +135,10 @@ def sample_calls(conv: Convolution, direction: Direction, *, adds: bool) -> list
 
 
 class _SampleCalls:
-    """Matrices are row-major: a product is asked for as that of the transposed, with its factors swapped."""
+    """The calls for one sample.
+
+    Matrices are row-major: cuBLAS is asked for the transposed product, with its factors swapped.
+    """
 
     def __init__(self, conv: Convolution) -> None:
         self.conv = conv
@@ -142,6 +150,7 @@ class _SampleCalls:
         self.output = FLOAT * conv.out_channels * self.columns
 
     def forward(self) -> Iterator[Own | Product]:
+        """Return the calls of the forward pass."""
         rows, depth, columns, channels = self.rows, self.depth, self.columns, self.conv.out_channels
         yield from self._im2col()
         for group in range(self.conv.groups):
@@ -152,6 +161,7 @@ class _SampleCalls:
         yield Product((False, False), (columns, channels, 1), (columns, 1, columns), operands, adds=True)
 
     def backward(self, adds: bool) -> Iterator[Own | Product]:
+        """Return the calls of the backward pass."""
         rows, depth, columns, channels = self.rows, self.depth, self.columns, self.conv.out_channels
         biases = (self._outputs("dy", 0), Operand("dw", self.biases))
         in_one_part = (1, channels, columns, columns)  # so that it is one launch, as in Caffe
@@ -179,7 +189,7 @@ class _SampleCalls:
             yield self._each("im2col", Operand("x0", per_image=self.image), Operand("lowered"), n)
 
     def _each(self, name: str, source: Operand, target: Operand, n: int) -> Own:
-        """A thread a value of n, as in Caffe."""
+        """Return a kernel with a thread for each of n values, as in Caffe."""
         conv = self.conv
         sizes = (conv.in_height, conv.in_width, conv.out_height, conv.out_width)
         window = (conv.kernel_h, conv.kernel_w, conv.stride, conv.pad)
@@ -187,7 +197,7 @@ class _SampleCalls:
         return Own(name, blocks, (source, target, *sizes, *window, n), threads=CAFFE_THREADS)
 
     def _lowered(self, word: str, group: int) -> Operand:
-        """A group's part of the lowered matrix; the image itself where it is that."""
+        """Return a group's part of the lowered matrix, or of the image if no lowering is needed."""
         offset = FLOAT * group * self.depth * self.columns
         return Operand("lowered", offset) if self._is_lowered else Operand(word, offset, self.image)
 
@@ -208,16 +218,16 @@ class StreamedLayer:
     conv
         The layer, with its batch.
     direction
-        Which pass.
+        The pass.
     most
-        Streams of the pool.
+        Number of streams of the pool.
     sums
-        P, the partial sums of the gradients of the weights.
+        Number P of partial sums of the weights' gradients.
 
     Raises
     ------
     DeviceError
-        When the GPU has not the memory.
+        When the GPU has too little memory.
     """
 
     def __init__(
@@ -261,12 +271,12 @@ class StreamedLayer:
         return [self._backend.bind(call, stream) for call in calls]
 
     def load(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
-        """Write what the pass reads."""
+        """Write the inputs of the pass."""
         for word, values in arrays.items():
             self._backend.write(self._places[word], values)
 
     def poison(self) -> None:
-        """Fill with NaN what the pass writes, on the stream that it follows."""
+        """Fill the outputs of the pass with NaN, on the stream before the pass."""
         filled = [(self._places[word], self._bytes[word]) for word in self._written]
         filled += [(buffer, self._buffer_bytes) for buffer in self._buffers]
         filled += [(self._parts, self._sums * self._stride)] if self._backward else []
@@ -282,7 +292,7 @@ class StreamedLayer:
         streams
             S.
         omit
-            Waits to leave out, for tests of whether that shows.
+            Waits to leave out, for tests of whether the results show it.
         """
         samples = [self._sample(n, n % streams) for n in range(self._batch)]
         pool = self._pool[:streams]
@@ -308,14 +318,14 @@ class StreamedLayer:
         return Passed(end.since_ns(start), host_ns)
 
     def _sample(self, n: int, number: int) -> tuple[CudaLaunch, dict[str, int]]:
-        """Return what sample n launches on a stream of the pool, and where its operands are."""
+        """Return the launches of sample n on a stream of the pool, and the places of their operands."""
         places = self._places | {"lowered": self._buffers[number]}
         if self._backward:
             places["dw"] = self._parts + n % self._sums * self._stride
         return self._calls[number][n >= self._sums], places
 
     def results(self) -> Arrays:
-        """Return what the pass has written, as the next operation of its stream sees it."""
+        """Return the outputs of the pass, as the next operation of its stream sees them."""
         for word in self._written:
             self._main.copy(self._host[word], self._places[word], self._bytes[word])
         self._main.record().synchronize()
@@ -334,25 +344,25 @@ def measure(
     repeat: int = 5,
     seed: int = 0,
 ) -> Measured:
-    """Run a layer on several numbers of streams: check the results of each, then take the times in turns.
+    """Run a layer on several numbers of streams: check the results of each, then measure the times in turns.
 
     Parameters
     ----------
     open_backend
-        Opens the GPU, which is closed again.
+        Function that opens the GPU, which is closed at the end.
     conv, direction
-        The layer with its batch, and which pass.
+        The layer with its batch, and the pass.
     counts
         Numbers of streams, up to `MOST_STREAMS`; one stream is measured in any case.
     repeat
-        Timed passes for each number.
+        Number of timed passes for each number of streams.
     seed
-        Of what the layer reads.
+        Seed of the layer's inputs.
 
     Raises
     ------
     PebblerError
-        For a number of streams that is too large; when there is no GPU, or it has not the memory.
+        For a number of streams that is too large, or when there is no GPU, or it has too little memory.
     """
     counts = tuple(dict.fromkeys((1, *counts)))
     for streams in counts:

@@ -1,4 +1,4 @@
-"""Libraries of CUDA, called through ctypes: found, loaded, and every status looked at."""
+"""CUDA's libraries, called through ctypes: found, loaded, and with every status checked."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Library:
     Parameters
     ----------
     title
-        What people call it.
+        Name of the library for people.
     names
-        File names to look for, the best first: where the system looks, then in the packages from PyPI.
+        File names to look for, the best first: in the system's folders, then in the packages from PyPI.
     explain
-        Gives the text of a status.
+        Function that returns the text of a status.
     hint
-        How to get it.
+        How to install the library.
 
     Raises
     ------
     PebblerError
-        When it is not there.
+        When the library is missing.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Library:
         Raises
         ------
         DeviceError
-            When it says that something went wrong.
+            When the status is an error.
         """
         if status := self.status(name, *arguments):
             raise DeviceError(f"{self.title}: {name} failed: {self._explain(self.loaded, status)} ({status})")
@@ -61,7 +61,7 @@ class Library:
         return int(getattr(self.loaded, name)(*arguments))
 
     def declare(self, **signatures: Sequence[Any]) -> None:
-        """Say what types functions take.
+        """Declare the types of functions' arguments.
 
         Raises
         ------
@@ -76,24 +76,24 @@ class Library:
             function.argtypes, function.restype = list(types), ctypes.c_int
 
     def create(self, name: str) -> ctypes.c_void_p:
-        """Call a function that creates something and gives it a handle."""
+        """Call a function that creates an object and returns its handle."""
         handle = ctypes.c_void_p()
         self.call(name, ctypes.byref(handle))
         return handle
 
 
 def load_cuda(hint: str = "install NVIDIA's driver") -> Library:
-    """Return the driver, for the calls that PyCUDA does not wrap; they work in the context that is current.
+    """Return the driver, for the calls that PyCUDA does not wrap; they work in the current context.
 
     Parameters
     ----------
     hint
-        How to get one that has these calls.
+        How to install a driver that has these calls.
 
     Raises
     ------
     PebblerError
-        When it is not there.
+        When the driver is missing.
     """
     library = Library("the CUDA driver", ["libcuda.so.1"], _explain, hint)
     library.declare(cuGetErrorString=[ctypes.c_int, ctypes.c_void_p])
@@ -107,7 +107,7 @@ def _explain(library: ctypes.CDLL, status: int) -> str:
 
 
 def _load(title: str, names: Sequence[str], hint: str) -> ctypes.CDLL:
-    """Look in the folders of LD_LIBRARY_PATH as it is now, then where the system does, then in packages."""
+    """Look in the present folders of LD_LIBRARY_PATH, then in the system's folders, then in packages."""
     folders = [Path(place) for place in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if place]
     named = [str(folder / name) for name in names for folder in folders if (folder / name).exists()]
     packaged = [

@@ -1,8 +1,8 @@
-"""Streams that do nothing for a while, by the driver's host functions, which PyCUDA does not wrap.
+"""Pauses of streams, by the driver's host functions, which PyCUDA does not wrap.
 
-The function is the C library's own `usleep`: the driver's thread sleeps, takes no lock of Python's, and waits
-for nothing that the host still has to do. So a pause ends by itself, whatever becomes of the host: neither an
-exception, nor a full queue, nor a kernel that is loaded at its first launch can make it a deadlock.
+The function is the C library's `usleep`. The driver's thread sleeps, takes no lock of Python's, and does not
+wait for the host. So a pause ends in any case: neither an exception, nor a full queue, nor a kernel that is
+loaded at its first launch can make it a deadlock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .libraries import load_cuda
 
 
 class Pauses:
-    """Asks the driver for pauses, in the context that is current."""
+    """Issues pauses in the current context."""
 
     def __init__(self) -> None:
         self._library = load_cuda()
@@ -21,7 +21,7 @@ class Pauses:
         self._sleep = c.cast(c.CDLL(None).usleep, c.c_void_p)
 
     def ask(self, stream: int, duration_ns: int) -> None:
-        """Let a stream do nothing for so long, to the next microsecond, and less than a second.
+        """Make a stream idle for some time below a second, to the next microsecond.
 
         Raises
         ------

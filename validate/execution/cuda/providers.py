@@ -1,8 +1,8 @@
-"""What the CUDA backend asks of a library that has convolutions: which ways there are, and to go one of them.
+"""The interface of a library with convolutions for the CUDA backend: its algorithms, and running one.
 
 There are two: cuDNN's legacy interface (``cudnn``), in which an algorithm has a number, and NVIDIA's
 cudnn-frontend (``cudnn-frontend``), in which it is an execution plan that heuristics propose. The name of an
-algorithm says whose it is (`provider_of`).
+algorithm says which provider it belongs to (`provider_of`).
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 PROVIDERS = ("cudnn", "cudnn-frontend")
-"""What ``--provider`` may be."""
+"""Values of ``--provider``."""
+
 PLAN = "cudnn-frontend:"
-"""How the names of cudnn-frontend's plans begin."""
+"""Beginning of the names of cudnn-frontend's plans."""
 
 
 def provider_of(algorithm: str) -> str:
-    """Return whose algorithm it is."""
+    """Return the provider of an algorithm."""
     return "cudnn-frontend" if algorithm.startswith(PLAN) else "cudnn"
 
 
 Pass = Literal["forward", "backward_data", "backward_filter"]
+"""Name of a pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An address: that of a word, some bytes on, and more for every image before the round."""
+    """An address: that of a word plus some bytes, and more bytes for every image before the round."""
 
     word: str
     offset: int = 0
@@ -38,7 +40,7 @@ class Operand:
 class Convolution:
     """A convolution by cuDNN: shapes are (images, channels, height, width).
 
-    `scratch` bytes at the start of the task's workspace are not the algorithm's.
+    The first `scratch` bytes of the task's workspace do not belong to the algorithm.
     """
 
     which: Pass
@@ -55,35 +57,35 @@ class Convolution:
 
     @property
     def written(self) -> tuple[int, int, int, int]:
-        """Shape of what it writes."""
+        """Shape of the operand that it writes."""
         return {"forward": self.y, "backward_data": self.x, "backward_filter": self.w}[self.which]
 
 
 class Described(Protocol):
-    """A convolution, known to a provider; whose algorithm is in question does not matter."""
+    """A convolution that a provider knows, whatever the algorithm."""
 
     def algorithms(self) -> Sequence[tuple[str, int]]:
-        """Names that can be tried, each with its workspace in bytes; cuDNN may still refuse one."""
+        """Return the names of algorithms to try, each with its workspace in bytes; cuDNN may refuse some."""
 
     def workspace_bytes(self, algorithm: str) -> int | None:
-        """Bytes that an algorithm needs; None when it cannot compute this convolution."""
+        """Return the bytes that an algorithm needs; None if it cannot compute this convolution."""
 
     def is_deterministic(self, algorithm: str) -> bool:
-        """Whether an algorithm always gives the same bits, as the provider reports."""
+        """Return whether an algorithm always gives the same bits, as the provider reports."""
 
     def compute(self, algorithm: str, x: int, w: int, y: int, workspace: int, workspace_bytes: int) -> None:
-        """Ask for the convolution on the provider's stream: its pass says which of x, w and y it writes."""
+        """Issue the convolution on the provider's stream; its pass says which of x, w and y it writes."""
 
 
 class Provider(Protocol):
-    """A library on the stream for compute."""
+    """A library on the compute stream."""
 
     @property
     def version(self) -> str:
-        """As the library counts."""
+        """Version of the library."""
 
     def describe(self, convolution: Convolution) -> Described:
-        """Make what the library needs to know of a convolution."""
+        """Prepare the library's description of a convolution."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""

@@ -1,4 +1,4 @@
-"""What CUPTI tells of the kernels of each task: the input of models of streams (GLP4NN, ICPP 2018)."""
+"""CUPTI's records of the kernels of each task: the input of models of streams (GLP4NN, ICPP 2018)."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from ..kernel import kernels_of, resident
 from ..profiling.host_costs import launch_times
 
 _REPEAT = 5
+"""Number of measurements of a launch."""
 
 
 def kernels_of_tasks(
     backend: Backend, graph: TaskGraph, algorithms: Mapping[str, Sequence[tuple[str, int]]]
 ) -> Iterator[dict[str, Any]]:
-    """Run every task of a graph alone; give ``name``, ``algorithm``, and the ``kernels`` that ran.
+    """Run every task of a graph alone; return ``name``, ``algorithm``, and the ``kernels`` that ran.
 
     Parameters
     ----------
     backend, graph
-        On what, and of what.
+        The device, and the graph of tasks.
     algorithms
-        Names and workspaces that each task is run with, by its name.
+        Names and workspaces of each task's algorithms, by the task's name.
 
     Raises
     ------
     DeviceError
-        When the device has not the memory for a task, or fails.
+        When the device has too little memory for a task, or fails.
     PebblerError
-        When nothing can tell which kernels ran.
+        When the kernels cannot be recorded.
     """
     sizes = {block.name: block.bytes for block in graph.blocks} | dict(resident(graph.network, graph.batch))
     stream = backend.stream("compute")
@@ -58,5 +59,5 @@ def kernels_of_tasks(
 
 
 def launch_ns(backend: Backend) -> int:
-    """Time that the host takes to launch a small kernel."""
+    """Return the host's time to launch a small kernel in nanoseconds."""
     return launch_times(backend, _REPEAT).host_ns

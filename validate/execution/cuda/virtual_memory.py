@@ -12,8 +12,13 @@ from ..device import DeviceError
 from .libraries import load_cuda
 
 _PINNED = _DEVICE = 1
+"""CUDA's numbers for pinned allocations and for memory of a device."""
+
 _MINIMUM = 0
+"""CUDA's number for the minimum granularity."""
+
 _READ_AND_WRITE = 3
+"""CUDA's number for access by reads and writes."""
 
 
 class _Location(c.Structure):
@@ -39,7 +44,7 @@ class _Access(c.Structure):
 
 
 class VirtualMemory:
-    """Pages and reserved addresses of a device, given back by `close`.
+    """Pages and reserved addresses of a device, released by `close`.
 
     Parameters
     ----------
@@ -69,12 +74,12 @@ class VirtualMemory:
         self._mapped: dict[int, int] = {}
 
     def create(self, count: int, page_bytes: int) -> None:
-        """Take pages, numbered from 0.
+        """Allocate pages, numbered from 0.
 
         Raises
         ------
         DeviceError
-            When there is not so much memory, or the device cannot map pages of that size.
+            When there is not enough memory, or the device cannot map pages of that size.
         """
         least = c.c_size_t()
         self._library.call("cuMemGetAllocationGranularity", c.byref(least), c.byref(self._property), _MINIMUM)
@@ -87,7 +92,7 @@ class VirtualMemory:
             self._pages.append(handle.value)
 
     def reserve(self, size: int) -> int:
-        """Take addresses without memory; `size` is rounded up to whole pages."""
+        """Reserve addresses without memory; `size` is rounded up to whole pages."""
         size = -(-size // self._page_bytes) * self._page_bytes
         address = c.c_uint64()
         self._library.call("cuMemAddressReserve", c.byref(address), size, 0, 0, 0)
@@ -95,7 +100,7 @@ class VirtualMemory:
         return int(address.value)
 
     def map(self, address: int, pages: Sequence[int]) -> None:
-        """Let addresses mean these pages, one after the other; what differs is unmapped first."""
+        """Map these pages, in order, at addresses; a different mapping there is removed first."""
         size = self._page_bytes
         whole = size * len(pages)
         for at, page in zip(range(address, address + whole, size), pages, strict=True):
@@ -109,7 +114,7 @@ class VirtualMemory:
         self._library.call("cuMemSetAccess", address, whole, c.byref(self._access), 1)
 
     def close(self) -> None:
-        """Give everything back; no work uses it any more."""
+        """Release everything; no work uses it any more."""
         while self._mapped:
             address, _ = self._mapped.popitem()
             self._library.call("cuMemUnmap", address, self._page_bytes)

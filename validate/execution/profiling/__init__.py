@@ -1,1 +1,1 @@
-"""What a profile has: tasks, copies, launches and mappings, measured on a device."""
+"""Profiling: tasks, copies, launches and mappings, measured on a device."""

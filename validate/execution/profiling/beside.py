@@ -1,7 +1,7 @@
-"""Times of work on a stream: alone, and while other streams are busy all along.
+"""Times of work on a stream: alone, and while other streams are busy all the time.
 
-That they are busy is not taken for granted: events say whether the others began before the first time that
-counts and ended after the last. Where they did not, they are asked for more, and the work is measured anew.
+The other streams are not assumed to be busy. Events show whether their work began before the first time that
+counts and ended after the last. If not, more of their work is issued, and all is measured again.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from ..device import Event, Stream
 from ..streams import hold
 
 _MOST = 10_000
-"""So often is other work asked for, at most."""
+"""Greatest number of times that the other work is issued."""
 
 _MARGIN = 1.5
-"""How much longer than the work the others are to last, when it is known how long that is."""
+"""Ratio of the duration of the other work to that of the measured work, once both are known."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Something that a stream is asked for again and again.
+    """Work that is issued to a stream any number of times.
 
     Attributes
     ----------
     name
-        What people call it.
+        Its name for people.
     stream
-        On which it is done.
+        The stream of the work.
     ask
-        Asks for it once.
+        Function that issues it once.
     """
 
     name: str
@@ -44,33 +44,37 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """From an event on a stream to a later one."""
+    """The time from an event on a stream to a later event."""
 
     begin: Event
     end: Event
 
     @property
     def ns(self) -> int:
+        """Nanoseconds between the events."""
         return self.end.since_ns(self.begin)
 
 
 def alone_ns(work: Work, repeat: int) -> int:
-    """Return the median time of some work, done `repeat` times and once more before, which does not count."""
+    """Return the median time of some work in nanoseconds.
+
+    The work is done `repeat` times, after a first time that does not count.
+    """
     hold([work.stream], repeat + 1)
     return _median(_asked(work, repeat))
 
 
 def beside_ns(work: Work, others: Sequence[Work], repeat: int) -> int | None:
-    """Return the median time of some work beside other work on streams that are never idle meanwhile.
+    """Return the median time of some work in nanoseconds, while other streams are never idle.
 
-    None where the others are too short to cover it, which the log says.
+    Returns None, with a message in the log, if the other work is too short to cover it.
 
     Parameters
     ----------
     work
-        What is timed, `repeat` times and once more before, which does not count.
+        The work to measure: `repeat` times, after a first time that does not count.
     others
-        What goes on meanwhile, each on a stream of its own.
+        The other work, each on its own stream.
     """
     counts = [repeat + 4] * len(others)
     while max(counts) <= _MOST:
@@ -91,10 +95,10 @@ def beside_ns(work: Work, others: Sequence[Work], repeat: int) -> int | None:
 def _attempt(
     work: Work, others: Sequence[Work], counts: Sequence[int], repeat: int
 ) -> tuple[list[_Span], list[_Span]]:
-    """Return the spans of the work that count, and of each of the others from its first time to its last.
+    """Return the spans of the work that count, and each other work's span from its first time to its last.
 
-    The work begins when each of the others has been done once. The rest of these are asked for after it, in
-    turns, for a queue that is full makes the host wait.
+    The work begins when each of the others has been done once. The rest of the others is issued after the
+    work, in turns, because the host waits when a queue is full.
     """
     hold([*(other.stream for other in others), work.stream], sum(counts) + repeat + 1)
     begins = []
@@ -114,7 +118,7 @@ def _attempt(
 
 
 def _asked(work: Work, repeat: int) -> list[_Span]:
-    """Ask for the work once, and then as often as it counts; return the spans of these."""
+    """Issue the work once, and then as often as it counts; return the spans of these times."""
     work.ask()
     spans = []
     for _ in range(repeat):

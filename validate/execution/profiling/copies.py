@@ -1,4 +1,4 @@
-"""Times of copies: alone, in both directions at once, and beside a kernel, which they slow down in turn."""
+"""Times of copies: alone, in both directions at once, and beside a kernel, whose time is measured as well."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ..streams import works
 from .beside import Work, alone_ns, beside_ns
 
 SMALLEST_COPY = 4096
-"""Bytes of the smallest copy that is measured; sizes rise by a factor of 4 to that of the largest block."""
+"""Bytes of the smallest copy that is measured; sizes rise by a factor of 4 up to the largest block."""
 
 _DRAWN = 4 * 2**20
-"""Bytes of random numbers that operands repeat."""
+"""Bytes of random numbers, which are repeated in operands."""
 
 
 class Copies:
-    """Copies of up to so many bytes in each direction, each with buffers and a stream of its own.
+    """Copies of up to so many bytes in each direction, each with its own buffers and its own stream.
 
     Raises
     ------
     DeviceError
-        When the device has not the memory.
+        When the device has too little memory.
     """
 
     def __init__(self, device: Backend, largest: int) -> None:
@@ -49,7 +49,7 @@ class Copies:
         }
 
     def work(self, way: str, size: int) -> Work:
-        """Return a copy: ``offload``, ``prefetch`` or ``move``."""
+        """Return the work of a copy: ``offload``, ``prefetch`` or ``move``."""
         stream, target, source = self._ways[way]
         return Work(way, stream, partial(stream.copy, target, source, size))
 
@@ -67,7 +67,7 @@ class Copies:
             )
 
     def beside(self, kernel: Work, repeat: int) -> dict[str, Any]:
-        """Measure the largest copies and a kernel beside each other; None for what cannot be."""
+        """Measure the largest copies and a kernel beside each other; None for times without a result."""
         offload, prefetch = (self.work(way, self.largest) for way in ("offload", "prefetch"))
         return {
             "bytes": self.largest,
@@ -92,15 +92,15 @@ class Copies:
 
 
 def longest_kernel(device: Backend, stream: Stream, instance: Instance, rebuilt: Rebuilt) -> Work | None:
-    """Return the convolution or product that takes longest by the instance, as work on random numbers.
+    """Return the convolution or product with the longest duration in the instance, as work on random numbers.
 
-    It is run with its first algorithm, by rising workspace, that the device launches; None where it launches
-    none.
+    It runs the first of its algorithms, by rising workspace, that the device launches. Returns None if the
+    device launches none.
 
     Raises
     ------
     DeviceError
-        When the device has not the memory, or does nothing more after a launch that failed.
+        When the device has too little memory, or does no further work after a launch that failed.
     """
     pairs = zip(instance.tasks, rebuilt.kernels, strict=True)
     _, kernel = max(
@@ -122,7 +122,7 @@ def _multiplies(kernel: Kernel) -> bool:
 
 
 def _drawn(device: Backend, size: int) -> int:
-    """Take memory full of normally distributed numbers, which repeat."""
+    """Allocate memory filled with normally distributed numbers, which repeat."""
     place = device.allocate(size)
     drawn = np.random.default_rng(0).standard_normal(_DRAWN // 4, dtype=np.float32).view(np.uint8)
     for begin in range(0, size, _DRAWN):
@@ -133,7 +133,7 @@ def _drawn(device: Backend, size: int) -> int:
 def _launched(
     device: Backend, stream: Stream, kernel: Kernel, addresses: Mapping[str, int]
 ) -> Callable[[], None] | None:
-    """Launch a kernel for the first time; return what launches it again, None where the device refuses."""
+    """Launch a kernel for the first time; return a function that launches it again, or None if refused."""
     try:
         launch = device.prepare(kernel)
     except PebblerError:

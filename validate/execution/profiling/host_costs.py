@@ -1,4 +1,4 @@
-"""What the host costs a program: the time of a launch, and of mapping pages."""
+"""Costs of the host for a program: the time of a launch, and the time of mapping pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..device import Backend, DeviceError, Stream
 from ..streams import HELD, hold
 
 _COUNTS = (HELD // 2, HELD)
-"""Launches of a shorter and of a longer queue."""
+"""Numbers of launches of a shorter and of a longer queue."""
 
 _MAPPED = 16
 """Pages of the larger of the two mappings that are measured."""
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def launch_times(device: Backend, repeat: int) -> LaunchTimes:
-    """Measure launches that do next to nothing: on a stream, and on a device with graphs also in a graph."""
+    """Measure launches that do next to nothing: on a stream and, on a device with graphs, also in a graph."""
     stream = device.stream("compute")
     launch = device.nothing()
     hosts: list[int] = []
@@ -53,10 +53,11 @@ def launch_times(device: Backend, repeat: int) -> LaunchTimes:
 
 
 def _gap_ns(stream: Stream, ask: Callable[[int], None], repeat: int) -> int:
-    """Time of the device from one launch to the next, all of them queued before it begins with the first.
+    """Return the device's time from one launch to the next, when all are queued before the first begins.
 
-    It is that of many launches less that of half as many, by the launches between. So nothing counts that
-    comes once, such as the launch of a graph; nor does the first time, for what is loaded then.
+    It is the time of a longer queue less that of a shorter one, divided by the difference in launches. So
+    costs that occur once, such as the launch of a graph, are not counted. Nor is the first time, because of
+    loading.
     """
     spans: dict[int, list[int]] = {count: [] for count in _COUNTS}
     for number in range(repeat + 1):
@@ -72,7 +73,7 @@ def _gap_ns(stream: Stream, ask: Callable[[int], None], repeat: int) -> int:
 
 
 def mapping_times(device: Backend, repeat: int) -> MappingTimes | None:
-    """Measure the host's time to map one page and many, each time others than before."""
+    """Measure the host's time to map one page and many, each time other pages than before."""
     try:
         device.allocate_pages(2 * _MAPPED, PAGE_BYTES)
         address = device.reserve(_MAPPED * PAGE_BYTES)

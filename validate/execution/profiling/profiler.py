@@ -1,13 +1,13 @@
 """The profiler: a network's tasks with all algorithms, copies, and mappings of pages, measured on a device.
 
-Tasks are measured where they will run: in the network's order, on its data, each between two others. The
+Tasks are measured as they will run: in the network's order, on its data, each between two others. The
 whole iteration is executed without a budget, with the first algorithm of every task, then with the second,
-and so on, and all that again and again, so that what changes with time, such as clocks, changes all times
-alike. A task's time is what it adds to its stream, from the end of the task before to its own end. Of several
-times the median counts, as it does for executions of a schedule (`trial`).
+and so on. All of this is repeated, so that changes over time, such as those of clocks, affect all times
+alike. A task's time is the time that it adds to its stream, from the end of the task before to its own end.
+The median of several times counts, as it does for executions of a schedule (`trial`).
 
-All these iterations use the same memory, that of the largest workspaces. Before an algorithm is part of one
-it is launched by itself: libraries refuse some only then.
+All these iterations use the same memory, with room for the largest workspaces. Before an algorithm is part of
+an iteration, it is launched alone, because libraries refuse some algorithms only at a launch.
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ from .copies import Copies, longest_kernel
 from .host_costs import launch_times, mapping_times
 
 _STRUCTURE = "K40"
-"""Device of the cost model that instances are made with before their algorithms are replaced."""
+"""Device of the cost model for instances whose algorithms are then replaced by measured ones."""
 
 _MOST_COPIES = 20
-"""Times of each copy, launch and mapping, at most: large ones take long, and they vary little."""
+"""Greatest number of times that each copy, launch and mapping is measured: large ones take long and vary
+little.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -64,34 +66,35 @@ def profile(
 ) -> Profile:
     """Measure a network on a device.
 
-    ``meta`` has what does not fit the profile's rules: algorithms that could not be measured and why, those
+    The profile's ``meta`` has further results: algorithms that could not be measured and why, those
     whose bits vary, how far times spread, what copies and kernels cost beside each other, why no kernels were
     recorded, and whether the profile is complete.
 
     Parameters
     ----------
     network, batch
-        Specification and images of an iteration.
+        Specification of the network, and number of images of an iteration.
     backend
-        Opens the device.
+        Function that opens the device.
     sub_batches
-        Images of a round, each measured; by default the batch alone.
+        Numbers of images of a round, each of which is measured; by default the batch alone.
     repeat
-        Executions of which the median counts; one more comes first and does not. Copies, launches and
-        mappings are measured so often, too, but not more than 20 times.
+        Number of executions whose median counts, after a first one that does not count. Copies, launches and
+        mappings are measured as often, but at most 20 times.
     seed
-        Of weights, images and labels.
+        Seed of weights, images and labels.
     keep
-        Gets the profile so far as soon as every task of a sub-batch has a time, and after each algorithm more
-        and each repetition. It is one that can be used: ``complete`` in its ``meta`` is False. The last two
-        are complete: without the kernels that ran, and what is returned.
+        Function that is given the profile so far, as soon as every task of a sub-batch has a time, and after
+        each further algorithm and each repetition. Such a profile can be used; ``complete`` in its ``meta``
+        is False. The last two profiles are complete: one without the recorded kernels, and the one that is
+        returned.
 
     Raises
     ------
     PebblerError
         When there is no such network or sub-batch, or the device has no room or no code for a task.
     DeviceError
-        When the device fails so that it does nothing more.
+        When the device fails and does no further work.
     """
     sizes = sorted(set(sub_batches or (batch,)))
     if repeat < 1:
@@ -126,7 +129,7 @@ def profile(
 def _machine(
     network: str, instances: Sequence[Instance], backend: Callable[[], Backend], repeat: int
 ) -> Profile:
-    """Measure what is the machine's: a profile without tasks."""
+    """Return a profile without tasks, with the measurements of the machine."""
     device = backend()
     try:
         rebuilt = rebuild(instances[-1])
@@ -161,7 +164,7 @@ def _machine(
 
 
 def _with_tasks(whole: Profile, measured: Sequence[_SubBatch]) -> Profile:
-    """Return the profile with what has been measured of the tasks so far."""
+    """Return the profile with the measurements of tasks so far."""
     tasks = [task for one in measured for task in one.tasks()]
     spread = [_middle_half(times) for one in measured for times in one.times()]
     return msgspec.structs.replace(
@@ -180,7 +183,7 @@ def _with_tasks(whole: Profile, measured: Sequence[_SubBatch]) -> Profile:
 
 
 def _kernels(measured: Sequence[_SubBatch]) -> tuple[tuple[TaskKernels, ...], str | None]:
-    """Have the kernels of all tasks recorded; return why not, where the device has kernels."""
+    """Record the kernels of all tasks; return why this failed, if the device has kernels."""
     try:
         found = tuple(kernels for one in measured for kernels in one.kernels())
     except (PebblerError, msgspec.ValidationError) as error:
@@ -200,11 +203,11 @@ class _Column:
     Attributes
     ----------
     program
-        It.
+        The program of the iteration.
     new
-        Tasks that have no such algorithm in an earlier one.
+        Tasks whose algorithm is in no earlier column.
     energy_j
-        Of each execution, where the device counts it.
+        Energy of each execution in joules, if the device counts it.
     """
 
     program: Program
@@ -213,7 +216,7 @@ class _Column:
 
 
 class _SubBatch:
-    """The tasks of one sub-batch.
+    """The measurements of the tasks of one sub-batch.
 
     Attributes
     ----------
@@ -239,7 +242,7 @@ class _SubBatch:
     # --- results ----------------------------------------------------------------------------------
 
     def tasks(self) -> Iterator[TaskTimes]:
-        """Return what has been measured of every task; nothing before each has a time."""
+        """Return the measurements of every task; nothing before each task has a time."""
         if not all(self._times):
             return
         for task, usable, found in zip(self._instance.tasks, self._usable, self._times, strict=True):
@@ -255,7 +258,7 @@ class _SubBatch:
             yield from found
 
     def energy(self) -> Iterator[IterationEnergy]:
-        """Return the energy of an iteration with each of the algorithms, where the device counts it."""
+        """Return the energy of an iteration with each of the algorithms, if the device counts it."""
         for number, column in enumerate(self._columns, start=1):
             if column.energy_j:
                 energy_mj = round(1000 * statistics.fmean(column.energy_j))
@@ -264,12 +267,12 @@ class _SubBatch:
     # --- measuring --------------------------------------------------------------------------------
 
     def measure(self, kept: Callable[[], object]) -> None:
-        """Measure all algorithms of all tasks, and say so whenever there is something to keep.
+        """Measure all algorithms of all tasks, and report whenever there is more to store.
 
         Raises
         ------
         DeviceError
-            When the device does nothing more.
+            When the device does no further work.
         """
         device = self._backend()
         try:
@@ -318,7 +321,7 @@ class _SubBatch:
     def _advance(
         self, executor: Executor, candidates: Sequence[list[Algorithm]], kept: Callable[[], object]
     ) -> list[int]:
-        """Give every task the next of its candidates that the device launches; return those that got one."""
+        """Give each task its next candidate that the device launches; return the tasks that got one."""
         new = []
         for k, left in enumerate(candidates):
             while left and k not in new:
@@ -341,7 +344,7 @@ class _SubBatch:
         return new
 
     def _execute(self, executor: Executor, number: int) -> None:
-        """Execute a column, and note its times and energy."""
+        """Execute a column, and store its times and energy."""
         column = self._columns[number]
         taken = executor.backend.energy_j()
         timed = executor.run(column.program).rounds[0]
@@ -374,7 +377,7 @@ class _SubBatch:
         return replace(self._rebuilt.kernels[k], algorithm=algorithm.name, workspace_bytes=size)
 
     def _plan(self, algorithms: Sequence[Algorithm]) -> Plan:
-        """Plan an iteration without a budget, with one algorithm for each task."""
+        """Return the plan of an iteration without a budget, with one algorithm for each task."""
         tasks = tuple(
             msgspec.structs.replace(task, algorithms=(algorithm,))
             for task, algorithm in zip(self._instance.tasks, algorithms, strict=True)
@@ -399,7 +402,7 @@ class _SubBatch:
     # --- kernels ----------------------------------------------------------------------------------
 
     def kernels(self) -> Iterator[TaskKernels]:
-        """Have the device record the kernels of all algorithms of all tasks; none where it has none."""
+        """Record the kernels of all algorithms of all tasks; return none if the device has none."""
         device = self._backend()
         try:
             if device.record_kernels(lambda: None) is None:
@@ -416,7 +419,7 @@ class _SubBatch:
 
 
 def _middle_half(times: Sequence[int]) -> float:
-    """Return the middle half of some times as a share of the median."""
+    """Return the width of the middle half of some times as a share of the median."""
     if len(times) < 2:
         return 0.0
     low, middle, high = statistics.quantiles(times, n=4)
