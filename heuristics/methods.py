@@ -12,11 +12,15 @@ import sys
 from collections.abc import Callable, Collection
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
-from typing import Literal
+from typing import Literal, get_args
 
+from ..instances.arguments import quoted, require_kind, require_one_of, require_seconds, require_whole
 from ..instances.errors import DefectError, PebblerError
+from ..instances.figures import is_text
 from ..instances.instance import Instance
+from ..instances.units import LARGEST_SEED, MOST_THREADS
 from ..instances.workload import Workload
 from ..validate.bounds.certificate import Certificate
 from ..validate.schedule import Schedule
@@ -50,6 +54,11 @@ class Limits:
     on_better
         Function to call whenever the makespan or the bound has improved. It is given both, in nanoseconds or
         None.
+
+    Raises
+    ------
+    PebblerError
+        For a value of another kind, such as a time limit that is a text.
     """
 
     time_limit: float | None = None
@@ -61,6 +70,18 @@ class Limits:
     log: bool = False
     without: frozenset[str] = frozenset()
     on_better: OnBetter | None = None
+
+    def __post_init__(self) -> None:
+        require_seconds("time_limit", self.time_limit)
+        require_whole("seed", self.seed, 0, LARGEST_SEED)
+        require_whole("workers", self.workers, 1, MOST_THREADS)
+        require_one_of("memory", self.memory, ("contiguous", "paged"))
+        if self.warm_start is not None:
+            require_kind("warm_start", self.warm_start, Schedule, "give a schedule, such as result.schedule")
+        if self.on_better is not None and not callable(self.on_better):
+            raise PebblerError(
+                f"on_better is {quoted(self.on_better)}; give a function of a makespan and a bound"
+            )
 
     @property
     def incumbent(self) -> Schedule | None:
@@ -185,7 +206,8 @@ def register(
     """Register a method under a name (a decorator).
 
     A method with a rule for the sub-batch, or with a transform, is a planner: it chooses more than a
-    schedule.
+    schedule. What a module registers again replaces what it registered before, as when a cell of a notebook
+    runs a second time.
 
     Parameters
     ----------
@@ -206,16 +228,29 @@ def register(
     Raises
     ------
     PebblerError
-        When the name is taken.
+        When another module has registered the name, or an argument is wrong.
     """
+    for word, text in (("name", name), ("summary", summary), ("source", source)):
+        if not is_text(text):
+            raise PebblerError(f"the {word} of a method is {quoted(text)}; give one line of text")
+    require_one_of("shown", shown, get_args(Shown))
 
     def enter(method: Method) -> Method:
-        if name in _methods:
+        known = _methods.get(name)
+        if known is not None and _module_of(known.call) != _module_of(method):
             raise PebblerError(f"method '{name}' is registered already; choose another name")
-        _methods[name] = MethodInfo(name, summary, source, method, shown, sub_batch, transform, rules)
+        guest = known is not None and known.guest
+        _methods[name] = MethodInfo(name, summary, source, method, shown, sub_batch, transform, rules, guest)
         return method
 
     return enter
+
+
+def _module_of(method: Method) -> str | None:
+    """The module that defines a method; of a partial function, that of the function."""
+    while isinstance(method, partial):
+        method = method.func
+    return getattr(method, "__module__", None)
 
 
 def list_methods() -> tuple[MethodInfo, ...]:
@@ -248,6 +283,7 @@ def find_method(name: str) -> MethodInfo:
     PebblerError
         When no method has this name; the message lists similar names, or all names.
     """
+    require_kind("a method", name, str, "give its name, such as 'flow'")
     if name not in _methods:
         load_entry_points()
     if name in _methods:

@@ -31,6 +31,7 @@ from .figures import (
 )
 from .gpus.cluster import Cluster
 from .origin import LayerTasks, Origin, of_entries, of_labels
+from .units import as_html, as_lines, format_size
 
 _UNKNOWN = Origin()
 
@@ -203,6 +204,36 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _require_tasks(self)
         _require_gradients(self)
         _require_layers(self.named_layers, len(self.tasks), "layers")
+
+    def __str__(self) -> str:
+        return as_lines(self._facts())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        origin, copies = self.made_from, {"duplex": "both ways at once", "single": "one at a time"}
+        words = (
+            " on ".join(filter(None, (origin.network, origin.device))),
+            f"a batch of {origin.batch}" if origin.batch else "",
+            f"{origin.sub_batch} in a round" if origin.sub_batch else "",
+        )
+        moved, layers = sum(block.bytes for block in self.blocks), self.named_layers
+        facts = [
+            ("instance", self.name),
+            ("made from", ", ".join(filter(None, words))),
+            ("tasks", f"{len(self.tasks)}" + (f", of {len(layers)} layers" if layers else "")),
+            ("blocks", f"{len(self.blocks)}, {format_size(moved)} in all"),
+            (
+                "budget",
+                f"{format_size(self.budget_bytes)}, {format_size(self.resident_bytes)} of it always taken",
+            ),
+            ("copies", copies[self.engines]),
+            ("transforms", ", ".join(transform.kind for transform in self.applied)),
+            ("rounds", str(self.rounds)),
+            ("GPUs", str(self.gpus) if self.gpus > 1 else ""),
+        ]
+        return [(name, value) for name, value in facts if value]
 
     @property
     def made_from(self) -> Origin:

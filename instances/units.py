@@ -1,10 +1,12 @@
-"""Sizes and times as people write them: ``12GiB``, ``12G``, ``12GB``; ``60s``, ``5min``, ``5m``."""
+"""What people write and read: sizes (``12GiB``, ``12G``), times (``60s``, ``5min``, ``5m``) and facts."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from fractions import Fraction
+from html import escape
 
 from .errors import PebblerError
 
@@ -142,3 +144,18 @@ def format_time(nanoseconds: int) -> str:
         if abs(nanoseconds) >= scale:
             return f"{nanoseconds / scale:.3f} {unit}"
     return f"{nanoseconds} ns"
+
+
+Facts = Sequence[tuple[str, str]]
+"""Names and values, as `as_lines` and `as_html` show them."""
+
+
+def as_lines(facts: Facts) -> str:
+    """Write facts as text, a line each."""
+    return "\n".join(f"{name:<16} {value}" for name, value in facts)
+
+
+def as_html(facts: Facts) -> str:
+    """Write facts as a table that a notebook shows, a row each."""
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts)
+    return f"<table>{rows}</table>"

@@ -6,10 +6,11 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
+from .arguments import quoted, require_kind, require_one_of, require_whole
 from .devices.device import Device, find_device
 from .devices.roofline import (
     Convolution,
@@ -20,7 +21,7 @@ from .devices.roofline import (
     product_algorithms,
 )
 from .errors import FormatError, PebblerError
-from .figures import text_of
+from .figures import is_text, text_of
 from .instance import Algorithm, Block, Instance, Task
 from .memory import least_budget, parse_budget, require_budget, with_budget
 from .networks.builder import Layer, Network
@@ -41,7 +42,8 @@ class Workload:
     Attributes
     ----------
     network
-        Specification as `find_network` takes it.
+        A name or a specification as `find_network` takes it, or a `Network` of one's own, as `NetworkBuilder`
+        makes it.
     batch
         Images of an iteration.
     device
@@ -58,10 +60,10 @@ class Workload:
     Raises
     ------
     PebblerError
-        When the batch is not positive, or the profile is of something else.
+        When the batch is not positive, another argument is wrong, or the profile is of something else.
     """
 
-    network: str
+    network: str | Network
     batch: int
     device: str
     graph: Graph = "executable"
@@ -70,17 +72,30 @@ class Workload:
     profile: Profile | None = None
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise PebblerError(f"a batch of {self.batch} is not positive; give 1 or more")
+        advice = "give a name, such as 'vgg16', or a Network, which NetworkBuilder makes"
+        require_kind("network", self.network, (str, Network), advice)
+        if not is_text(self.name):
+            raise PebblerError(f"the network's name is {quoted(self.name)}; give one line of text")
+        require_whole("batch", self.batch, 1)
+        require_kind("device", self.device, str, "give a name, such as 'k40', or a file of your own (.toml)")
+        require_one_of("graph", self.graph, get_args(Graph))
+        require_one_of("engines", self.engines, ("duplex", "single"))
+        require_kind("weights_as_blocks", self.weights_as_blocks, bool, "give True or False")
         if self.profile is not None:
+            require_kind("profile", self.profile, Profile, "give what read_profile returns")
             measured = (self.profile.network, self.profile.machine.device, self.profile.graph)
             for word, asked, got in zip(
-                ("network", "device", "graph"), (self.network, self.device, self.graph), measured, strict=True
+                ("network", "device", "graph"), (self.name, self.device, self.graph), measured, strict=True
             ):
                 if asked != got:
                     raise PebblerError(
                         f"the profile is of the {word} '{got}', not of '{asked}'; give its own"
                     )
+
+    @property
+    def name(self) -> str:
+        """What the network is called: its specification, or the name of one's own."""
+        return self.network if isinstance(self.network, str) else self.network.name
 
     def instance(
         self,
@@ -114,8 +129,13 @@ class Workload:
         sub_batch = self.batch if sub_batch is None else sub_batch
         self._require_sub_batch(sub_batch)
         instance = self.round(sub_batch, rounds)
-        budget_bytes = parse_budget(budget, instance) if isinstance(budget, str) else budget
-        instance = with_budget(instance, budget_bytes)
+        if isinstance(budget, str):
+            budget = parse_budget(budget, instance)
+        elif type(budget) is not int or budget < 0:
+            raise PebblerError(
+                f"budget is {quoted(budget)}; give whole bytes, or a text: '12GiB', '50%' or '1.05xMmin'"
+            )
+        instance = with_budget(instance, budget)
         if check_budget:
             require_budget(instance)
         return instance
@@ -128,7 +148,7 @@ class Workload:
         PebblerError
             When there is none of this name.
         """
-        return find_network(self.network)
+        return find_network(self.network) if isinstance(self.network, str) else self.network
 
     def round(self, sub_batch: int, rounds: int) -> Instance:
         """Return the instance of one round at a valid sub-batch, under a budget of 0."""
@@ -141,7 +161,7 @@ class Workload:
             raise _too_large(graph) from None
         _require_figures(graph, algorithms, costs)
         return Instance(
-            name=f"{_slug(self.network)}-b{sub_batch}",
+            name=f"{_slug(self.name)}-b{sub_batch}",
             engines=self.engines,
             budget_bytes=0,
             resident_bytes=graph.resident_bytes,
@@ -177,8 +197,10 @@ class Workload:
         return [(sub_batch, full)] + ([(rest, 1)] if rest else [])
 
     def _require_sub_batch(self, sub_batch: int) -> None:
-        if not 1 <= sub_batch <= self.batch:
-            raise PebblerError(f"a sub-batch of {sub_batch} is not within 1 and the batch of {self.batch}")
+        if type(sub_batch) is not int or not 1 <= sub_batch <= self.batch:
+            raise PebblerError(
+                f"a sub-batch of {quoted(sub_batch)} is not within 1 and the batch of {self.batch}"
+            )
 
 
 def _require_figures(
@@ -290,7 +312,7 @@ def _meta(network: Network, costs: Device | Profile) -> dict[str, Any]:
 def _origin(workload: Workload, network: Network, graph: TaskGraph, costs: Device | Profile) -> Origin:
     """Say what the instance was made from."""
     return Origin(
-        network=workload.network,
+        network=workload.name,
         batch=workload.batch,
         sub_batch=graph.batch,
         device=costs.name if isinstance(costs, Device) else costs.machine.device,

@@ -12,10 +12,13 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import get_args
 
 from ..heuristics.clock import OutOfTime, look
+from ..instances.arguments import require_instance, require_one_of
 from ..instances.instance import Instance
 from ..instances.transforms import in_pages
+from ..instances.units import format_time
 from ..validate.bounds.arguments import EvictableStay, SinglePeak
 from ..validate.bounds.certificate import Certificate, certify, name_of_bound
 from ..validate.schedule import MemoryModel
@@ -84,6 +87,11 @@ class Bound:
         certified = other if other.certified_ns > self.certified_ns else self
         return replace(best, certificate=certified.certificate, certified_sum_ns=certified.certified_ns)
 
+    def __str__(self) -> str:
+        word = "in exact arithmetic" if self.certified else "the solver's word"
+        told = f"{format_time(self.lower_bound_ns)} ({self.bound_by}, {word})"
+        return told if self.certified else f"{told}; {format_time(self.certified_ns)} in exact arithmetic"
+
     def as_dict(self) -> dict[str, object]:
         """Return the fields that commands print, by name."""
         return {
@@ -121,7 +129,14 @@ def best_bound(
     -------
     Bound
         A certified bound. `Bound.lower_bound_ns` has its nanoseconds.
+
+    Raises
+    ------
+    PebblerError
+        For what is no instance, or another memory model.
     """
+    require_instance(instance)
+    require_one_of("memory", memory, get_args(MemoryModel))
     bounds = [compute_bound(instance)]
     if instance.gpus > 1:
         name = name_of_bound(instance, "gradients")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from html import escape
 
-from ..instances.units import format_size, format_time
+from ..instances.units import as_html, as_lines, format_size, format_time
 from ..validate.bounds.certificate import Certificate
 from ..validate.schedule import Schedule
 from .bounds import Bound
@@ -85,14 +84,21 @@ class Result:
         left_out = ("schedule", "certificate", "failure")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
 
+    def is_feasible(self) -> bool:
+        """Whether there is a schedule; it has passed the checker."""
+        return self.schedule is not None
+
+    def summary(self) -> str:
+        """The answer with its figures in a few lines, as ``pebbler solve`` prints it."""
+        return as_lines(self._facts())
+
     def __str__(self) -> str:
-        return "\n".join(f"{name:<16} {value}" for name, value in self._rows())
+        return self.summary()
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in self._rows())
-        return f"<table>{rows}</table>"
+        return as_html(self._facts())
 
-    def _rows(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         word = "certified" if self.certified else "the solver's word"
         bound = f"{format_time(self.lower_bound_ns)} ({self.bound_by}, {word})"
         ended = self.stopped_by

@@ -15,6 +15,7 @@ from ..heuristics.clock import LEAST, until
 from ..heuristics.loading import load_for
 from ..heuristics.methods import Answer, Limits, MethodError, OnBetter, Refusal, find_method
 from ..heuristics.spread import spread
+from ..instances.arguments import names_of, require_instance, require_kind
 from ..instances.errors import FormatError, PebblerError
 from ..instances.files import reread
 from ..instances.instance import Instance
@@ -22,7 +23,7 @@ from ..instances.memory import require_budget, why_infeasible
 from ..instances.transforms import in_pages
 from ..instances.units import PAGE_BYTES, format_size
 from ..validate.bounds.certificate import PAGED_ONLY, check_certificate, misses
-from ..validate.gpus.check import check_schedule
+from ..validate.gpus.check import check
 from ..validate.measures import average_bytes, moved_bytes, pinned_bytes
 from ..validate.schedule import Schedule
 from .answers import Answers
@@ -88,13 +89,14 @@ def solve(
     Raises
     ------
     PebblerError
-        For an unknown method, a solver that is not available, or a budget below the minimum.
+        For an unknown method, a solver that is not available, a wrong argument, or a budget below the minimum.
     MethodError
         When a method breaks its contract: the checker rejects its schedule or its certificate, or its bound
         is above a checked schedule. Other exceptions of a method in this process are not caught.
     ContradictionError
         When a certified bound is above a checked schedule.
     """
+    require_instance(instance)
     result = attempt(
         Answers(instance, memory),
         method,
@@ -134,23 +136,25 @@ def attempt(
     Raises
     ------
     PebblerError
-        For an unknown method, a solver that is not available, or a budget below the minimum.
+        For an unknown method, a solver that is not available, a wrong argument, or a budget below the minimum.
     ContradictionError
         When a certified bound is above a checked schedule.
     """
     instance, memory = answers.instance, answers.memory
     info = find_method(method)
-    info.require_rules(without)
+    left_out = frozenset(names_of("without", without))
+    limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log, left_out, on_better)
+    info.require_rules(left_out)
     require_budget(instance)
     require_linear_solver(solver)
     if bound is not None:
+        require_kind("bound", bound, Bound, "give what best_bound or refine_bound returns")
         answers.claim(bound)
     elif not answers.bounded:
         with until(math.inf if time_limit is None else time.monotonic() + time_limit, LEAST):
             answers.claim(best_bound(instance, memory=memory))
     if warm_start is not None:
         _start_with(answers, warm_start)
-    limits = Limits(time_limit, seed, workers, memory, warm_start, solver, log, frozenset(without), on_better)
     schedule = failure = None
     load_for(info.call, limits)
     excluded = _excluded(instance, memory)
@@ -205,7 +209,7 @@ def _start_with(answers: Answers, start: Schedule) -> None:
     if instance.cluster is not UNSET:
         raise PebblerError(f"{instance.name} has several GPUs, for which no method takes a warm start")
     start = reread(start)
-    if reasons := check_schedule(instance, start).reasons:
+    if reasons := check(instance, start).reasons:
         raise PebblerError(
             f"the warm start is not a schedule of {instance.name}: {reasons[0]}; give one that is valid"
         )
@@ -266,7 +270,7 @@ def _entered(answers: Answers, method: str, answer: Answer) -> Schedule | None:
 def _reasons(instance: Instance, schedule: Schedule, memory: str) -> Sequence[str]:
     """Return why a schedule is not valid in a memory model; no schedule is shown without this check."""
     try:
-        reasons = list(check_schedule(instance, schedule).reasons)
+        reasons = list(check(instance, schedule).reasons)
     except FormatError as error:
         return (str(error),)
     if schedule.memory_model != memory:

@@ -229,7 +229,7 @@ def search_sub_batch(
     possible = [b for b in wanted if iterations.fits(b)]
     if not possible:
         raise PebblerError(
-            f"{workload.network}: there is no candidate within the largest sub-batch that fits the budget, "
+            f"{workload.name}: there is no candidate within the largest sub-batch that fits the budget, "
             f"{iterations.sub_batches[-1]}; give a smaller one"
         )
     search = _Search(iterations, method, time_limit, seed, workers, time.monotonic())

@@ -38,7 +38,7 @@ class CheckReport:
 
 
 def check(instance: Instance, schedule: Schedule, *, instance_sha256: str | None = None) -> CheckReport:
-    """Prove that a schedule is valid for an instance, whatever its operations' durations, or say why not.
+    """Prove that a schedule is valid for an instance of one GPU; `gpus.check` has the one for any number.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def check(instance: Instance, schedule: Schedule, *, instance_sha256: str | None
     """
     instance, schedule = as_from_files(instance, schedule)
     if instance.cluster is not UNSET:
-        return CheckReport(False, ("GPUs of a cluster share a bus; check_schedule proves their schedules",))
+        return CheckReport(False, ("GPUs of a cluster share a bus; pebbler.check proves their schedules",))
     proof = _Proof(instance, schedule)
     proof.reasons += origin_reasons(instance, schedule, instance_sha256)
     proof.program()

@@ -6,6 +6,7 @@ the program; hardware may run it at any other speed.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -26,7 +27,7 @@ from ..instances.figures import (
 )
 from ..instances.files import read_document, reread, write_document
 from ..instances.instance import Instance, Natural, Positive
-from ..instances.units import LARGEST, PAGE_BYTES
+from ..instances.units import LARGEST, PAGE_BYTES, as_html, as_lines, format_size, format_time
 
 Stream = Literal["compute", "d2h", "h2d", "copy", "cpu", "network", "nvlink"]
 """Name of a stream."""
@@ -197,6 +198,23 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             require_types(self)
         _require_operations(self)
         _require_residences(self)
+
+    def __str__(self) -> str:
+        return as_lines(self._facts())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        kinds = Counter(operation.kind for operation in self.operations)
+        return [
+            ("schedule of", self.instance),
+            ("method", self.method),
+            ("operations", ", ".join(f"{count} {kind}" for kind, count in kinds.items())),
+            ("makespan", format_time(self.makespan_ns)),
+            ("peak memory", format_size(self.peak_bytes)),
+            ("memory model", self.memory_model),
+        ]
 
 
 def read_schedule(path: str | Path, instance: Instance) -> Schedule:

@@ -11,7 +11,8 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from ...heuristics.methods import MethodInfo, OnBetter, Transform, find_method, list_methods
+from ...heuristics.methods import Limits, MethodInfo, OnBetter, Transform, find_method, list_methods
+from ...instances.arguments import names_of, require_instance, require_kind
 from ...instances.errors import BudgetError, PebblerError
 from ...instances.files import checksum
 from ...instances.instance import Instance
@@ -97,20 +98,22 @@ def compare(
     Raises
     ------
     PebblerError
-        For an unknown method, none at all, or a budget under the minimum.
+        For an unknown method, none at all, a wrong argument, or a budget under the minimum.
     """
-    rounds = (instances,) if isinstance(instances, Instance) else tuple(instances)
-    names = default_methods(rounds) if methods is None else tuple(dict.fromkeys(methods))
+    rounds = (instances,) if isinstance(instances, Instance) else _instances(instances)
+    left_out = names_of("without", without)
+    Limits(time_limit, seed, workers, memory, on_better=on_better)
+    names = default_methods(rounds) if methods is None else names_of("methods", methods)
     if not rounds or not names:
         raise PebblerError("there is nothing to compare; give at least one instance and one method")
     for name in names:
         find_method(name)
     for instance in rounds:
         require_budget(instance)
-    run = _Run(Ledger(memory), time_limit, seed, workers, without, on_better)
+    run = _Run(Ledger(memory), time_limit, seed, workers, left_out, on_better)
     run.require_names(rounds)
     for instance in rounds:
-        run.ledger.of(instance).claim(best_bound(instance, without, memory))
+        run.ledger.of(instance).claim(best_bound(instance, left_out, memory))
     run.all(_Task(info.name, rounds, _planning(info, rounds)) for info in map(find_method, names))
     if refine and time_limit is not None:
         run.refine(rounds, time_limit)
@@ -133,9 +136,11 @@ def compare_auto(
     budget; a budget refers to the peak at the whole batch, or to the least at one image. The time limit is
     for a whole search, too; where none is given, a search ends after 60 s.
     """
+    require_kind("workload", workload, Workload, "make one with Workload(network, batch, device)")
+    Limits(time_limit, seed, workers, memory)
     budget_bytes = auto_budget(workload, budget)
     whole = workload.instance(budget_bytes, check_budget=False)
-    names = default_methods([whole], auto=True) if methods is None else tuple(dict.fromkeys(methods))
+    names = default_methods([whole], auto=True) if methods is None else names_of("methods", methods)
     found = [find_method(name) for name in names]
     run = _Run(Ledger(memory), time_limit, seed, workers)
     whole_tensors = Iterations(workload, budget_bytes, ledger=run.ledger)
@@ -156,6 +161,15 @@ def compare_auto(
             for host in [hosts.enter_context(Host(info))]
         )
         return run.comparison((whole,), whole_tensors.least_bound, workload.floor(), auto=True)
+
+
+def _instances(given: Sequence[Instance]) -> tuple[Instance, ...]:
+    """Return the instances of an iteration, and refuse what is none."""
+    if not isinstance(given, list | tuple):
+        require_instance(given)
+    for instance in given:
+        require_instance(instance)
+    return tuple(given)
 
 
 def _planning(info: MethodInfo, instances: Sequence[Instance]) -> Callable[[], tuple[Instance, ...]]:
@@ -268,7 +282,7 @@ class _Run:
         except ContradictionError:
             raise
         except Exception as error:
-            return task.asked, _failed((), error, method, iterations.workload.network)
+            return task.asked, _failed((), error, method, iterations.workload.name)
         if choice.sub_batch is None:
             reason = choice.refusal or choice.stopped_by
             return instances, _Answer((), reason, Status.UNKNOWN, choice)

@@ -11,14 +11,17 @@ import hashlib
 import io
 import logging
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from tempfile import TemporaryDirectory
+from typing import Literal, get_args
 
 import msgspec
 
-from ...heuristics.methods import find_method
+from ...heuristics.methods import Limits, find_method
+from ...instances.arguments import require_instance, require_kind, require_one_of, require_whole
 from ...instances.errors import PebblerError
 from ...instances.files import encode, read_document, write_atomically, write_document, write_instance
 from ...instances.instance import Instance
@@ -33,9 +36,11 @@ from ...validate.bounds.certificate import Certificate, proven_ns, read_certific
 from ...validate.schedule import Schedule, read_schedule, write_schedule
 from ..output.machine import made_here
 from ..output.names import file_name
-from ..output.table import format_table, line_width, wrapped
+from ..output.table import format_html, format_table, line_width, wrapped
 
 Spacing = Literal["adaptive", "even"]
+
+_HEADER = ("budget", "of peak", "time", "overhead", "lower bound", "certified", "gap", "solved at")
 
 _FINEST = 1 / 500
 """Share of the range of budgets below which two neighbours are not parted."""
@@ -106,14 +111,19 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     made: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        header = ("budget", "of peak", "time", "overhead", "lower bound", "certified", "gap", "solved at")
         rows = [_cells(self, point) for point in self.points]
-        notes = (
+        table = format_table(_HEADER, rows, "r" * len(_HEADER))
+        return table + "\n\n" + wrapped(self._notes(), line_width())
+
+    def _repr_html_(self) -> str:
+        return format_html(_HEADER, [_cells(self, point) for point in self.points], self._notes())
+
+    def _notes(self) -> str:
+        return (
             f"{self.instance}, {self.method}, {self.memory_model} memory; "
             f"ideal {format_time(self.ideal_ns)}; "
             f"least budget {format_size(self.least_budget_bytes)}, peak {format_size(self.peak_bytes)}"
         )
-        return format_table(header, rows, "rrrrrrrr") + "\n\n" + wrapped(notes, line_width())
 
     def as_csv(self) -> str:
         """The points as a table with commas, one column an attribute."""
@@ -122,6 +132,47 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         writer.writerow(Point.__struct_fields__)
         writer.writerows(msgspec.structs.astuple(point) for point in self.points)
         return text.getvalue()
+
+
+def frontier(
+    instance: Instance,
+    method: str,
+    *,
+    points: int = 9,
+    spacing: Spacing = "adaptive",
+    time_limit: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    memory: Literal["contiguous", "paged"] = "contiguous",
+    folder: str | Path | None = None,
+) -> Frontier:
+    """Solve an instance at budgets from the least to the peak: what a method reaches, and what is proven.
+
+    Parameters
+    ----------
+    instance
+        What to solve; its budget does not matter.
+    method, time_limit, seed, workers, memory
+        As for `solve`, for each point; with a time limit the bound of each point is refined as long.
+    points
+        How many at most.
+    spacing
+        ``even``: spread over the budgets; ``adaptive``: between the points that leave the most open.
+    folder
+        Where to write the files of every point, as `Sweep` does; points that are there are not solved again.
+        None: nothing is kept but the result.
+
+    Raises
+    ------
+    PebblerError
+        For an unknown method, a wrong argument, or a folder that has a frontier of something else.
+    """
+    require_whole("points", points, 1)
+    require_one_of("spacing", spacing, get_args(Spacing))
+    if folder is not None:
+        require_kind("folder", folder, (str, Path), "give a path")
+    with TemporaryDirectory() if folder is None else nullcontext(folder) as place:
+        return Sweep(instance, method, Path(place), time_limit, seed, workers, memory).run(points, spacing)
 
 
 @dataclass(slots=True)
@@ -160,7 +211,9 @@ class Sweep:
     _fallen: set[int] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
+        require_instance(self.instance)
         find_method(self.method)
+        Limits(self.time_limit, self.seed, self.workers, self.memory)
         path = self.path("frontier.json")
         if not path.exists():
             return

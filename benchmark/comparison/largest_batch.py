@@ -12,7 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from ...heuristics.methods import find_method
+from ...heuristics.methods import Limits, find_method
+from ...instances.arguments import require_kind, require_whole
 from ...instances.instance import Instance
 from ...instances.memory import ideal_ns, least_budget, require_budget
 from ...instances.units import format_size, format_time
@@ -146,9 +147,12 @@ def largest_batch(
     Raises
     ------
     PebblerError
-        For an unknown method, or a budget under the minimum of one image.
+        For an unknown method, a wrong argument, or a budget under the minimum of one image.
     """
+    require_kind("workload", workload, Workload, "make one with Workload(network, batch, device)")
+    require_whole("budget_bytes", budget_bytes, 0)
     find_method(method)
+    Limits(time_limit, seed, workers, memory)
     require_budget(_instance(workload, budget_bytes, 1))
     points: dict[int, Point] = {}
 
@@ -180,7 +184,7 @@ def largest_batch(
         interrupted = True
     tried = {b: p for b, p in points.items() if p.stopped_by is not None or p.excluded_by is not None}
     return LargestBatch(
-        network=workload.network,
+        network=workload.name,
         device=workload.device,
         method=method,
         memory_model=memory,

@@ -77,7 +77,7 @@ def auto_budget(workload: Workload, budget: int | str) -> int:
     floor = workload.floor()
     if reference.budget_bytes < floor:
         raise BudgetError(
-            f"{workload.network}: a budget of {reference.budget_bytes} bytes is under the minimum of {floor} "
+            f"{workload.name}: a budget of {reference.budget_bytes} bytes is under the minimum of {floor} "
             f"bytes ({format_size(floor)}) that it needs even with a sub-batch of one image; "
             "give a larger budget"
         )

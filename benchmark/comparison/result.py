@@ -13,7 +13,7 @@ from ...solver.bounds import Bound
 from ...solver.result import Status
 from ...validate.schedule import Schedule
 from ..output.captions import MODEL_LIMITS
-from ..output.table import format_table, line_width, wrapped
+from ..output.table import format_html, format_table, line_width, wrapped
 from .gpus import cluster_figures, cluster_notes
 
 
@@ -99,7 +99,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Methods side by side; prints as a table.
+    """Methods side by side; prints as a table, and shows as one in a notebook.
 
     Attributes
     ----------
@@ -192,7 +192,29 @@ class Comparison:
             ],
         }
 
+    @property
+    def best(self) -> Row | None:
+        """The row with the shortest iteration, of equal ones the first; None where there is no schedule."""
+        solved = [row for row in self.rows if row.figures is not None]
+        return min(solved, key=lambda row: row.figures.iteration_ns if row.figures else 0, default=None)
+
     def __str__(self) -> str:
+        told = ("instance", "lower bound", "planned", "warning", "interrupted")
+        return self._text([note for note in self._notes() if note[0] in told], "")
+
+    def summary(self) -> str:
+        """The table with all that it rests on, as ``pebbler compare`` prints it."""
+        return self._text(self._notes(), _LEGEND)
+
+    def _repr_html_(self) -> str:
+        columns = _columns([row for row in self.rows if row.figures is not None])
+        rows: list[tuple[str, ...]] = [*zip(*columns.values(), strict=True)]
+        rows += [(methods, f"{words}: {reason}") for words, methods, reason in self._failures()]
+        plans = (f"planned: {plan}" for plan in self._plans())
+        caption = "; ".join((_describe(self.instances), f"lower bound {self._told_bound()}", *plans))
+        return format_html(tuple(columns) or ("method", "status"), rows, caption)
+
+    def _text(self, notes: list[tuple[str, str]], legend: str) -> str:
         width = line_width()
         solved = [row for row in self.rows if row.figures is not None]
         parts = []
@@ -204,22 +226,26 @@ class Comparison:
                 "ll".ljust(len(columns), "r"),
                 width,
             )
-            parts = [table, wrapped(_LEGEND, width)]
-        for notes in filter(None, (self._failures(), self._notes())):
-            lines = (wrapped(text, width, first=f"{name + ':':<13} ", indent=14) for name, text in notes)
+            parts = [table, *([wrapped(legend, width)] if legend else [])]
+        failures = [(words, f"{methods}: {reason}") for words, methods, reason in self._failures()]
+        for facts in filter(None, (failures, notes)):
+            lines = (wrapped(text, width, first=f"{name + ':':<13} ", indent=14) for name, text in facts)
             parts.append("\n".join(lines))
         return "\n\n".join(parts)
 
-    def _failures(self) -> list[tuple[str, str]]:
-        """Which methods have no schedule, and why; those of one reason together."""
+    def _told_bound(self) -> str:
+        return f"{self.bound}" + (", the least over all sub-batches" if self.auto else "")
+
+    def _failures(self) -> list[tuple[str, str, str]]:
+        """What became of the methods without a schedule, which they are, and why; by reason."""
         methods: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             if row.figures is None:
                 methods.setdefault((row.status.words, row.stopped_by), []).append(row.method)
-        return [(words, f"{', '.join(names)}: {reason}") for (words, reason), names in methods.items()]
+        return [(words, ", ".join(names), reason) for (words, reason), names in methods.items()]
 
     def _notes(self) -> list[tuple[str, str]]:
-        instance, bound = self.instance, self.bound
+        instance = self.instance
         notes = [
             ("instance", _describe(self.instances)),
             (
@@ -229,13 +255,7 @@ class Comparison:
                 f"the least possible is {format_size(self.least_budget)}",
             ),
             ("ideal", f"{format_time(self.ideal_ns)} (fastest algorithms, no memory limit)"),
-            (
-                "lower bound",
-                f"{format_time(bound.lower_bound_ns)} ({bound.bound_by}, "
-                + ("in exact arithmetic)" if bound.certified else "the solver's word)")
-                + ("" if bound.certified else f"; {format_time(bound.certified_ns)} in exact arithmetic")
-                + (", the least over all sub-batches" if self.auto else ""),
-            ),
+            ("lower bound", self._told_bound()),
             (
                 "model",
                 f"{_GRAPHS[instance.made_from.graph]}, {_COPIES[instance.engines]}, "

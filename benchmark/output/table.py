@@ -7,6 +7,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Sequence
+from html import escape
 from itertools import zip_longest
 
 WIDTH = 100
@@ -89,6 +90,19 @@ def format_table(
         ]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
+
+
+def format_html(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
+    """Write rows under a header as a table that a notebook shows; the last cell of a short row is wide."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        *first, last = cells
+        wide = f' colspan="{len(header) - len(first)}"' if len(cells) < len(header) else ""
+        written = "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in first)
+        return f"<tr>{written}<{tag}{wide}>{escape(last)}</{tag}></tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return f"<table><caption>{escape(caption)}</caption>{line(header, 'th')}{body}</table>"
 
 
 def _blocks(least: Sequence[int], width: int) -> list[list[int]]:

@@ -128,7 +128,7 @@ def timelines(instance: Instance, schedules: Mapping[str, Schedule], title: str,
         return png(figure)
 
 
-def overview(comparison: Comparison, made: str) -> bytes:
+def overview(comparison: Comparison, made: str | None = None) -> bytes:
     """Draw the methods of a comparison side by side, as PNG: iteration times and peaks.
 
     Parameters
@@ -136,7 +136,7 @@ def overview(comparison: Comparison, made: str) -> bytes:
     comparison
         What they found.
     made
-        When, where and with what they ran.
+        When, where and with what they ran; by default the picture does not say it.
     """
     rows = comparison.rows
     longest = max((row.figures.iteration_ns for row in rows if row.figures), default=1)

@@ -69,7 +69,7 @@ class WorkloadProblem:
         rest = [word for word in words if word not in ("executable", "duplex")]
         if self.sub_batch is not None:
             rest.append(f"sub-batch {self.sub_batch}")
-        return "/".join([work.network, str(work.batch), work.device, self.budget, *rest])
+        return "/".join([work.name, str(work.batch), work.device, self.budget, *rest])
 
     def instances(self) -> tuple[Instance, ...]:
         """Build the instances of the iteration; the whole batch in one round where the method chooses.

@@ -18,7 +18,7 @@ from ..choices import run_fastest
 from ..clock import limited
 from ..methods import Answer, Limits, Refusal, register
 from ..program.builder import OutOfMemoryError, ProgramBuilder
-from ..program.placement import build
+from ..program.placement import build_program
 from ..program.regions import alone, build_in_regions, in_order
 from ..recomputation.plan import fastest_with_room, turn, used_later
 from .layerwise import Execution, next_layer, passes
@@ -131,7 +131,7 @@ def geeps(instance: Instance, limits: Limits) -> Answer:
         Execution(instance, builder, layers, leaves, algorithms, next_layer).all()
 
     pool = with_budget(instance, instance.resident_bytes + buffers)
-    return Answer(build(pool, limits.memory, issue, one_copy_queue=True).finish("geeps-rule"))
+    return Answer(build_program(pool, limits.memory, issue, one_copy_queue=True).finish("geeps-rule"))
 
 
 @register(
@@ -177,7 +177,7 @@ def save_on_cpu(instance: Instance, limits: Limits) -> Answer:
                 if builder.is_resident(d):
                     builder.release(d)
 
-    return Answer(build(instance, limits.memory, issue).finish("save-on-cpu-rule"))
+    return Answer(build_program(instance, limits.memory, issue).finish("save-on-cpu-rule"))
 
 
 def _in_order(

@@ -11,7 +11,7 @@ from ...instances.instance import Instance
 from ...instances.networks.kinds import Group, described_kind
 
 
-class Unit(msgspec.Struct, frozen=True):
+class LayerStep(msgspec.Struct, frozen=True):
     """The consecutive tasks of one layer in one pass.
 
     Attributes
@@ -35,10 +35,10 @@ class Unit(msgspec.Struct, frozen=True):
         return described_kind(self.kind).group
 
 
-def units(instance: Instance) -> tuple[Unit, ...]:
-    """Group an instance's tasks into units: the tasks of one layer in one pass.
+def layer_steps(instance: Instance) -> tuple[LayerStep, ...]:
+    """Group an instance's tasks into steps: the tasks of one layer in one pass.
 
-    Where the instance does not name its layers, every task is a unit, of kind ``conv`` if it has several
+    Where the instance does not name its layers, every task is a step, of kind ``conv`` if it has several
     algorithms and else of kind ``other``.
 
     Parameters
@@ -48,8 +48,8 @@ def units(instance: Instance) -> tuple[Unit, ...]:
 
     Returns
     -------
-    tuple of Unit
-        The units in the order of their tasks. Every task is in one of them.
+    tuple of LayerStep
+        The steps in the order of their tasks. Every task is in one of them.
     """
     role: list[tuple[str, str, Literal["forward", "backward"] | None]] = [
         (task.name, "conv" if len(task.algorithms) > 1 else "other", None) for task in instance.tasks
@@ -60,6 +60,6 @@ def units(instance: Instance) -> tuple[Unit, ...]:
         for k in layer.backward:
             role[k] = layer.name, layer.kind, "backward"
     return tuple(
-        Unit(layer, kind, direction, tuple(tasks))
+        LayerStep(layer, kind, direction, tuple(tasks))
         for (layer, kind, direction), tasks in groupby(range(len(role)), key=lambda k: role[k])
     )

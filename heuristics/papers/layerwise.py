@@ -14,14 +14,14 @@ from ...instances.instance import Instance
 from ..clock import look
 from ..program.builder import ProgramBuilder
 from ..program.pool import Range
-from .layers import Unit, units
+from .layers import LayerStep, layer_steps
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
     """A layer in one pass: its unit, the blocks that it reads and does not make, and those that it writes."""
 
-    unit: Unit
+    unit: LayerStep
     needs: tuple[int, ...]
     writes: frozenset[int]
 
@@ -29,7 +29,7 @@ class Pass:
 def passes(instance: Instance) -> list[Pass]:
     """Return the layers of an instance in both passes, in order."""
     found = []
-    for unit in units(instance):
+    for unit in layer_steps(instance):
         look()
         made: set[int] = set()
         changed: set[int] = set()
@@ -130,8 +130,8 @@ class Execution:
 
 def offload_points(
     instance: Instance,
-    all_units: Sequence[Unit],
-    offloads: Callable[[Unit], bool],
+    all_units: Sequence[LayerStep],
+    offloads: Callable[[LayerStep], bool],
     *,
     unread: bool = False,
 ) -> dict[int, list[int]]:

@@ -17,7 +17,7 @@ from ..clock import limited
 from ..methods import Answer, Limits, Refusal, register
 from ..program.builder import OutOfMemoryError, ProgramBuilder
 from ..program.regions import Groups, alone, build_in_regions, largest_first
-from .layers import units
+from .layers import layer_steps
 from .layerwise import Execution, next_layer, offload_points, passes
 
 CAFFE_WORKSPACE = 8 * 2**20
@@ -142,7 +142,7 @@ def gradients(instance: Instance) -> dict[int, int]:
 def in_place(builder: ProgramBuilder) -> list[int]:
     """Group the last stay of data with that of its gradient, if the gradient is written over dead data."""
     instance, blocks, lives = builder.instance, builder.placements(), builder.lifetimes()
-    unit_of = [u for u, unit in enumerate(units(instance)) for _ in unit.tasks]
+    unit_of = [u for u, unit in enumerate(layer_steps(instance)) for _ in unit.tasks]
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for i, d in enumerate(blocks):
@@ -162,7 +162,7 @@ def in_place(builder: ProgramBuilder) -> list[int]:
 def _migrating(instance: Instance, limits: Limits, name: str, groups: Groups, *, at_once: bool) -> Answer:
     """Schedule by the inter-layer strategy (algorithm 1)."""
     both_ways, algorithms = passes(instance), caffe_algorithms(instance)
-    leaves_at = offload_points(instance, units(instance), lambda _: True, unread=True)
+    leaves_at = offload_points(instance, layer_steps(instance), lambda _: True, unread=True)
 
     def issue(builder: ProgramBuilder) -> None:
         Execution(instance, builder, both_ways, leaves_at, algorithms, next_layer, at_once=at_once).all()

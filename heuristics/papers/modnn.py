@@ -18,7 +18,7 @@ from ..methods import Answer, Limits, Refusal, register
 from ..parts import with_parts
 from ..program.builder import OutOfMemoryError, ProgramBuilder
 from . import modnn_sub_batch as sub_batch
-from .modnn_eviction import evict, find_scheme
+from .modnn_eviction import evict_blocks, find_eviction
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +229,10 @@ class _Simulation:
         now = self.builder.ends[self.last_run[0]] if self.last_run else 0
         movable = self.builder.evictable() & ~self.unused
         movable[list(self.instance.tasks[t].blocks)] = False
-        return find_scheme(self.builder, size, movable, self.needed_at, now)
+        return find_eviction(self.builder, size, movable, self.needed_at, now)
 
     def _evict(self, blocks: tuple[int, ...]) -> None:
-        evict(self.builder, blocks)
+        evict_blocks(self.builder, blocks)
         self.unused[list(blocks)] = False
         for d in blocks:
             self._want(d)

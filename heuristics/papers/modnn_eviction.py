@@ -15,7 +15,7 @@ Scheme = tuple[int, ...]
 """Blocks to evict, in the order of their addresses."""
 
 
-def find_scheme(
+def find_eviction(
     builder: ProgramBuilder,
     size: int,
     movable: NDArray[np.bool_],
@@ -88,7 +88,7 @@ def find_scheme(
     return None if best is None else (best[0], best[2])
 
 
-def evict(builder: ProgramBuilder, scheme: Scheme) -> None:
+def evict_blocks(builder: ProgramBuilder, scheme: Scheme) -> None:
     """Evict a scheme's blocks: offload those without a valid copy on the host, then release their memory.
 
     Parameters
@@ -96,7 +96,7 @@ def evict(builder: ProgramBuilder, scheme: Scheme) -> None:
     builder
         The program so far, to which the offloads and releases are added.
     scheme
-        Indices of resident blocks, as `find_scheme` returns them.
+        Indices of resident blocks, as `find_eviction` returns them.
 
     Raises
     ------

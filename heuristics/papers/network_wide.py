@@ -7,7 +7,7 @@ from ..choices import run_fastest
 from ..clock import limited
 from ..methods import Answer, Limits, Refusal, register
 from ..program.builder import OutOfMemoryError, ProgramBuilder
-from .layers import units
+from .layers import layer_steps
 
 
 @register(
@@ -28,7 +28,7 @@ def network_wide(instance: Instance, limits: Limits) -> Answer:
     """
     kept = {
         d
-        for unit in units(instance)
+        for unit in layer_steps(instance)
         if unit.direction == "forward"
         for k in unit.tasks
         for d in instance.tasks[k].blocks

@@ -9,9 +9,9 @@ from ..choices import by_speed, leanest
 from ..clock import limited
 from ..methods import Answer, Limits, register
 from ..program.builder import ProgramBuilder
-from ..program.placement import Issue, build
+from ..program.placement import Issue, build_program
 from ..program.pool import Range
-from .layers import Unit, units
+from .layers import LayerStep, layer_steps
 from .layerwise import Execution, offload_points, passes
 
 _SOURCE = "vDNN (MICRO 2016), section III"
@@ -45,12 +45,12 @@ def vdnn_conv_p(instance: Instance, limits: Limits) -> Answer:
     return _static(instance, limits, "vdnn-conv-p", convolution, _fastest)
 
 
-def managed(unit: Unit) -> bool:
+def managed(unit: LayerStep) -> bool:
     """Return whether a unit is a feature extraction layer, not one of classification (section IV-A)."""
     return unit.group != "classifier"
 
 
-def convolution(unit: Unit) -> bool:
+def convolution(unit: LayerStep) -> bool:
     """Return whether a unit is a convolution, behind whose long computation copies hide best (vDNN_conv)."""
     return unit.group == "convolution"
 
@@ -63,16 +63,16 @@ def _static(
     instance: Instance,
     limits: Limits,
     name: str,
-    offloads: Callable[[Unit], bool],
+    offloads: Callable[[LayerStep], bool],
     choose: Callable[[Task], int],
 ) -> Answer:
     issue = program(instance, offloads, [choose(task) for task in instance.tasks])
-    return Answer(build(instance, limits.memory, issue, one_copy_queue=True).finish(name))
+    return Answer(build_program(instance, limits.memory, issue, one_copy_queue=True).finish(name))
 
 
 def program(
     instance: Instance,
-    offloads: Callable[[Unit], bool],
+    offloads: Callable[[LayerStep], bool],
     algorithms: Sequence[int],
     *,
     workspace_at: Mapping[int, int] | None = None,
@@ -94,7 +94,7 @@ def program(
     rooms
         Receives, per task, the ranges that are free beside the blocks on the device while it runs.
     """
-    layers, leaves_at = passes(instance), offload_points(instance, units(instance), offloads)
+    layers, leaves_at = passes(instance), offload_points(instance, layer_steps(instance), offloads)
 
     def issue(builder: ProgramBuilder) -> None:
         Execution(

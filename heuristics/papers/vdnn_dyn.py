@@ -15,10 +15,10 @@ from ..choices import by_speed, leanest
 from ..clock import OutOfTime, limited
 from ..methods import Answer, Limits, Refusal, register
 from ..program.builder import ProgramBuilder
-from ..program.placement import build, build_again
+from ..program.placement import build_again, build_program
 from ..program.pool import Range
 from . import modnn_sub_batch as sub_batch
-from .layers import Unit, units
+from .layers import LayerStep, layer_steps
 from .network_wide import network_wide
 from .vdnn import convolution, managed, program, vdnn_all_p, vdnn_conv_p
 
@@ -108,10 +108,11 @@ def _downgraded(instance: Instance, schedule: Schedule) -> set[str]:
     """Return the names of the layers of which some task does not run its fastest algorithm."""
     chosen = _algorithms(schedule)
     slower = {k for k, a in chosen.items() if a != by_speed(instance.tasks[k])[0]}
-    return {unit.layer for unit in units(instance) if slower.intersection(unit.tasks)} if slower else set()
+    steps = layer_steps(instance) if slower else ()
+    return {unit.layer for unit in steps if slower.intersection(unit.tasks)}
 
 
-def _greedy(instance: Instance, memory: MemoryModel, offloads: Callable[[Unit], bool]) -> Schedule:
+def _greedy(instance: Instance, memory: MemoryModel, offloads: Callable[[LayerStep], bool]) -> Schedule:
     """Simulate pass 3 under one transfer policy.
 
     A workspace is there only while its task runs, so the choice of algorithms changes neither where the
@@ -126,7 +127,7 @@ def _greedy(instance: Instance, memory: MemoryModel, offloads: Callable[[Unit], 
     """
     rooms: dict[int, tuple[Range, ...]] = {}
     smallest = [leanest(task) for task in instance.tasks]
-    lean = build(
+    lean = build_program(
         instance, memory, program(instance, offloads, smallest, rooms=rooms), one_copy_queue=True
     ).finish("vdnn-dyn")
     algorithms = [_fastest_within(task, rooms[k], memory) for k, task in enumerate(instance.tasks)]

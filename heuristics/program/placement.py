@@ -23,7 +23,7 @@ Issue = Callable[[ProgramBuilder], None]
 """A function that issues every operation of a program on the builder that it is given."""
 
 
-def build(
+def build_program(
     instance: Instance, memory: MemoryModel, issue: Issue, *, one_copy_queue: bool = False
 ) -> ProgramBuilder:
     """Build a program; where fragmentation stops it, build it again at places that are chosen together.
@@ -76,7 +76,7 @@ def build_planned(
     Parameters
     ----------
     instance, issue, one_copy_queue
-        As for `build`.
+        As for `build_program`.
     assign
         Function from the program without addresses to an offset in bytes for each of its placements, in
         order.

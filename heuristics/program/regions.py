@@ -19,7 +19,7 @@ from ...validate.schedule import MemoryModel
 from ..clock import look
 from ..methods import Refusal
 from .builder import ProgramBuilder
-from .placement import Issue, build, build_planned
+from .placement import Issue, build_planned, build_program
 
 
 class Piece(NamedTuple):
@@ -47,7 +47,7 @@ def build_in_regions(
     Parameters
     ----------
     instance, memory, issue
-        As for `build`.
+        As for `build_program`.
     groups
         Gives placements that always share one place the same number.
     colour
@@ -59,7 +59,7 @@ def build_in_regions(
         When the regions together are larger than the pool.
     """
     if memory != "contiguous" or any(block.tensor is not None for block in instance.blocks):
-        return build(instance, memory, issue)
+        return build_program(instance, memory, issue)
 
     def assign(sketch: ProgramBuilder) -> list[int]:
         members = groups(sketch)

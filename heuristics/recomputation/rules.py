@@ -20,9 +20,9 @@ from ...instances.units import LARGEST, format_size
 from ...validate.schedule import Schedule
 from ..clock import OutOfTime, limited, look
 from ..methods import Answer, Limits, Refusal, register
-from ..papers.layers import units
+from ..papers.layers import layer_steps
 from ..papers.layrub import CAFFE_WORKSPACE
-from ..program.placement import Issue, build
+from ..program.placement import Issue, build_program
 from ..program.sketch import Sketch
 from .plan import (
     Policy,
@@ -87,7 +87,7 @@ def superneurons(instance: Instance, limits: Limits) -> Answer:
     Refusal
         When even all three techniques leave too little room.
     """
-    kind = {k: described_kind(unit.kind) for unit in units(instance) for k in unit.tasks}
+    kind = {k: described_kind(unit.kind) for unit in layer_steps(instance) for k in unit.tasks}
     hosted, cheap = set(), set()
     for d in used_later(instance, range(len(instance.blocks))):
         block, writers = instance.blocks[d], instance.writers[d]
@@ -150,7 +150,7 @@ def _issued(instance: Instance, limits: Limits, policy: Policy, name: str) -> Sc
     reason = ""
     for most in (LARGEST, CAFFE_WORKSPACE, 0):
         try:
-            return build(instance, limits.memory, _issue(policy, most)).finish(name)
+            return build_program(instance, limits.memory, _issue(policy, most)).finish(name)
         except OutOfTime:
             raise
         except Refusal as refusal:
@@ -197,7 +197,7 @@ def _crossing(instance: Instance) -> set[int]:
         crossing[forward[-1]] -= instance.blocks[d].bytes
     across = np.cumsum(crossing[: end - 1], dtype=np.int64)
     so_far = np.cumsum(made, dtype=np.int64)
-    count = max(isqrt(sum(unit.tasks[0] < end for unit in units(instance))), 1)
+    count = max(isqrt(sum(unit.tasks[0] < end for unit in layer_steps(instance))), 1)
     share = int(so_far[-1]) / count
     cuts = []
     for i in range(1, count):
@@ -215,7 +215,7 @@ def _crossing(instance: Instance) -> set[int]:
 
 def _ahead(instance: Instance, hosted: set[int]) -> dict[int, tuple[int, ...]]:
     """Return, per first task of a backward layer, hosted blocks of the layers up to the next convolution."""
-    end, all_units = turn(instance), units(instance)
+    end, all_units = turn(instance), layer_steps(instance)
     ahead: dict[int, tuple[int, ...]] = {}
     wanted: tuple[int, ...] = ()
     for unit in reversed(all_units):

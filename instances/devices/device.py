@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from ..arguments import require_kind
 from ..errors import PebblerError
 from ..files import read_toml
 from ..units import LARGEST
@@ -123,6 +124,7 @@ def find_device(name: str) -> Device:
     PebblerError
         When there is none, with the close names, or when the file is wrong.
     """
+    require_kind("a device", name, str, "give its name, such as 'k40', or a file of your own (.toml)")
     if name.endswith(".toml"):
         return read_device(name)
     known = {

@@ -50,7 +50,7 @@ class TorchWorkload(Workload):
         Workload.__post_init__(self)
         if self.graph != "executable" or self.weights_as_blocks or self.profile is not None:
             raise PebblerError(
-                f"{self.network}: a torch model has the executable graph, resident weights and no profile; "
+                f"{self.name}: a torch model has the executable graph, resident weights and no profile; "
                 "leave the other choices out"
             )
 
@@ -64,7 +64,7 @@ class TorchWorkload(Workload):
         device = find_device(self.device)
         normalised = any("batch_norm" in operator.name for operator in graph.operators)
         origin = Origin(
-            network=self.network,
+            network=self.name,
             batch=self.batch,
             sub_batch=sub_batch,
             device=device.name,
@@ -75,7 +75,7 @@ class TorchWorkload(Workload):
         return operator_instance(
             graph,
             device,
-            name="-".join([*re.findall(r"\w+", self.network), f"b{sub_batch}"]),
+            name="-".join([*re.findall(r"\w+", self.name), f"b{sub_batch}"]),
             engines=self.engines,
             rounds=rounds,
             origin=origin,

@@ -6,6 +6,7 @@ A ReLU is no layer of its own but an attribute of the layer on whose output it a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import networkx as nx
 
 from ..errors import PebblerError
+from ..units import as_html, as_lines
 from .kinds import KINDS, LayerKind, find_kind
 
 
@@ -36,7 +38,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer.
+    """A layer of a network: what it computes, from which layers, and the shape of what comes out.
 
     Attributes
     ----------
@@ -81,7 +83,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
-    """A network.
+    """A network: its layers in forward order, which read each other's outputs.
 
     Attributes
     ----------
@@ -102,6 +104,22 @@ class Network:
     source: str
     layers: tuple[Layer, ...]
     graph: nx.DiGraph[str]
+
+    def __str__(self) -> str:
+        return as_lines(self._facts())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
+        kinds = Counter(layer.kind for layer in self.layers)
+        return [
+            ("network", self.name),
+            ("source", self.source),
+            ("layers", ", ".join(f"{count} {kind}" for kind, count in kinds.items())),
+            ("parameters", f"{self.parameters:,}"),
+            ("usual batch", str(self.batch)),
+        ]
 
     def __getitem__(self, name: str) -> Layer:
         """Return the layer of that name."""
@@ -456,8 +474,15 @@ class NetworkBuilder:
             )
         )
 
-    def finish(self, *, batch: int, source: str) -> Network:
+    def finish(self, *, batch: int = 1, source: str = "defined in Python") -> Network:
         """Return the network; every path must end in a loss.
+
+        Parameters
+        ----------
+        batch
+            The batch size that it is usually trained with; a `Workload` has its own.
+        source
+            Where the definition comes from, for people.
 
         Raises
         ------

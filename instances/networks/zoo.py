@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from functools import lru_cache
 
+from ..arguments import require_kind
 from ..errors import PebblerError
 from .builder import Network, NetworkBuilder
 from .classic import CLASSIC
@@ -21,7 +22,6 @@ UNAVAILABLE = {
 _ENTRIES = {**CLASSIC, **RESIDUAL, **MAPS, **SEQUENCE}
 
 
-@lru_cache(maxsize=64)
 def find_network(spec: str) -> Network:
     """Return the network that a specification names.
 
@@ -37,6 +37,12 @@ def find_network(spec: str) -> Network:
     PebblerError
         When there is no such network, with close names, or when a parameter is wrong.
     """
+    require_kind("a network", spec, str, "give its name, such as 'vgg16'")
+    return _found(spec)
+
+
+@lru_cache(maxsize=64)
+def _found(spec: str) -> Network:
     name, _, rest = spec.partition(":")
     if name in UNAVAILABLE:
         raise PebblerError(f"network '{name}' is not available: {UNAVAILABLE[name]}")

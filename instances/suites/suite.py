@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
+from ..arguments import require_kind
 from ..errors import PebblerError
 from ..instance import Instance
 from ..networks.taskgraph import Graph
@@ -114,7 +115,6 @@ def list_suites() -> tuple[str, ...]:
     )
 
 
-@cache
 def find_suite(name: str) -> Suite:
     """Return the suite of a name.
 
@@ -123,6 +123,12 @@ def find_suite(name: str) -> Suite:
     PebblerError
         When there is none, with close names.
     """
+    require_kind("a suite", name, str, "give its name, one that list_suites has")
+    return _found(name)
+
+
+@cache
+def _found(name: str) -> Suite:
     names = list_suites()
     if name not in names:
         close = difflib.get_close_matches(name, names, n=3) or names

@@ -38,7 +38,7 @@ from pebbler.solver.flow.gpus import cluster_flow_bound
 from pebbler.solver.flow.model import flow_bound
 from pebbler.solver.gradient_bounds import gradient_bound_ns
 from pebbler.solver.solve import solve
-from pebbler.validate.gpus.check import check_schedule
+from pebbler.validate.gpus.check import check
 from pebbler.validate.gpus.program import one_gpu
 
 GIB = 2**30
@@ -105,7 +105,7 @@ def _makespan_ns(instance: Instance, method: str, way: _Way) -> int:
     answer = find_method(method).call(in_step(instance), Limits())
     assert answer.schedule is not None, "moDNN has a schedule under every budget from the least on"
     woven = (weave_at_once if way == "at once" else weave)(instance, answer.schedule)
-    reasons = check_schedule(instance, woven).reasons
+    reasons = check(instance, woven).reasons
     assert not reasons, reasons[0]
     return woven.makespan_ns
 
@@ -316,7 +316,7 @@ def layrub_ns(network: str, batch: int, printed_ns: int, rate: int) -> int:
     answer = find_method("layrub-inter").call(in_step(instance), Limits())
     assert answer.schedule is not None, "Layrub's policy always has a schedule where memory is plenty"
     alone, both = answer.schedule.makespan_ns, weave(instance, answer.schedule)
-    reasons = check_schedule(instance, both).reasons
+    reasons = check(instance, both).reasons
     assert not reasons, reasons[0]
     return round(both.makespan_ns * printed_ns / alone)
 

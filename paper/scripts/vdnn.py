@@ -16,7 +16,7 @@ from statistics import mean
 import msgspec
 
 from pebbler.benchmark.output.markdown import markdown, publish
-from pebbler.heuristics.papers.layers import units
+from pebbler.heuristics.papers.layers import layer_steps
 from pebbler.instances.instance import Algorithm, Instance
 from pebbler.instances.memory import fastest, with_budget
 from pebbler.instances.networks.taskgraph import Graph
@@ -103,7 +103,7 @@ def baseline_bytes(instance: Instance) -> int:
     All that the forward pass makes or reads, the largest gradient twice, the largest workspace of the fastest
     algorithms, weights and their gradients.
     """
-    forward = [k for unit in units(instance) if unit.direction == "forward" for k in unit.tasks]
+    forward = [k for unit in layer_steps(instance) if unit.direction == "forward" for k in unit.tasks]
     kept = {d for k in forward for d in instance.tasks[k].blocks}
     gradients = [block.bytes for d, block in enumerate(instance.blocks) if d not in kept]
     return (
@@ -116,7 +116,7 @@ def baseline_bytes(instance: Instance) -> int:
 
 def _classification(instance: Instance) -> range:
     """Tasks of the classification layers, which every policy runs in the same way: consecutive ones."""
-    tasks = [k for unit in units(instance) if unit.kind in ("fc", "softmax") for k in unit.tasks]
+    tasks = [k for unit in layer_steps(instance) if unit.kind in ("fc", "softmax") for k in unit.tasks]
     return range(min(tasks), max(tasks) + 1)
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from pebbler.benchmark.output.markdown import markdown, publish
-from pebbler.heuristics.papers.layers import Unit, units
+from pebbler.heuristics.papers.layers import LayerStep, layer_steps
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import fastest
 from pebbler.instances.units import format_time
@@ -34,7 +34,7 @@ def _instance(network: str, batch: int, *, weights_as_blocks: bool = False) -> I
     return workload.instance(_BUDGET, check_budget=False)
 
 
-def unit_bytes(instance: Instance, unit: Unit) -> int:
+def unit_bytes(instance: Instance, unit: LayerStep) -> int:
     """Bytes that a layer's pass touches: its blocks, and the largest workspace of its fastest algorithms."""
     blocks = {d for k in unit.tasks for d in instance.tasks[k].blocks}
     workspace = max(fastest(instance)[k].workspace_bytes for k in unit.tasks)
@@ -47,14 +47,16 @@ def unused_share(network: str, batch: int) -> float:
     A layer uses its own weights and their gradients, its maps and their gradients, and its workspace.
     """
     layerwise = _instance(network, batch, weights_as_blocks=True)
-    most = max(unit_bytes(layerwise, unit) for unit in units(layerwise))
+    most = max(unit_bytes(layerwise, unit) for unit in layer_steps(layerwise))
     return 1 - most / baseline_bytes(_instance(network, batch))
 
 
 def breakdown(network: str, batch: int) -> dict[str, int]:
     """Network-wide allocation by what it is for (Fig. 4), in bytes; the sum is `baseline_bytes`."""
     instance = _instance(network, batch)
-    forward = {d for unit in units(instance) if unit.direction == "forward" for d in _blocks(instance, unit)}
+    forward = {
+        d for unit in layer_steps(instance) if unit.direction == "forward" for d in _blocks(instance, unit)
+    }
     maps = sum(instance.blocks[d].bytes for d in forward)
     workspace = max(algorithm.workspace_bytes for algorithm in fastest(instance))
     return {
@@ -71,10 +73,10 @@ def feature_extraction_share(network: str, batch: int) -> float:
     The classifier has the weights of fully connected layers, with their gradients, and what its layers write.
     """
     instance, layerwise = _instance(network, batch), _instance(network, batch, weights_as_blocks=True)
-    classifier = {k for unit in units(layerwise) if unit.kind in _CLASSIFIER for k in unit.tasks}
+    classifier = {k for unit in layer_steps(layerwise) if unit.kind in _CLASSIFIER for k in unit.tasks}
     read = {layerwise.blocks[d] for k in classifier for d in layerwise.tasks[k].inputs}
     weights = sum(block.bytes for block in read if block.name.startswith(_WEIGHTS))
-    written = {d for u in units(instance) if u.kind in _CLASSIFIER for d in _outputs(instance, u)}
+    written = {d for u in layer_steps(instance) if u.kind in _CLASSIFIER for d in _outputs(instance, u)}
     own = 2 * weights + sum(instance.blocks[d].bytes for d in written)
     return 1 - own / baseline_bytes(instance)
 
@@ -82,18 +84,18 @@ def feature_extraction_share(network: str, batch: int) -> float:
 def reuse_distance_ns(network: str, batch: int) -> int:
     """Time from the end of the first layer's forward pass to the start of its backward pass (Fig. 6)."""
     instance = _instance(network, batch)
-    passes = [unit for unit in units(instance) if unit.kind == "conv"]
+    passes = [unit for unit in layer_steps(instance) if unit.kind == "conv"]
     first = next(unit for unit in passes if unit.direction == "forward")
     back = next(unit for unit in reversed(passes) if unit.layer == first.layer)
     quickest = fastest(instance)
     return sum(quickest[k].duration_ns for k in range(max(first.tasks) + 1, min(back.tasks)))
 
 
-def _blocks(instance: Instance, unit: Unit) -> set[int]:
+def _blocks(instance: Instance, unit: LayerStep) -> set[int]:
     return {d for k in unit.tasks for d in instance.tasks[k].blocks}
 
 
-def _outputs(instance: Instance, unit: Unit) -> set[int]:
+def _outputs(instance: Instance, unit: LayerStep) -> set[int]:
     forward = unit.tasks if unit.direction == "forward" else ()
     return {d for k in forward for d in instance.tasks[k].outputs}
 
@@ -138,10 +140,10 @@ def layers_table() -> str:
     layerwise = _instance("vgg16", 256, weights_as_blocks=True)
     weights = {block.name: block.bytes for block in layerwise.blocks if block.name.startswith(_WEIGHTS)}
     quickest = fastest(small)
-    passes = units(small)
+    passes = layer_steps(small)
     starts = [sum(a.duration_ns for a in quickest[:k]) for k in range(len(quickest) + 1)]
     rows = []
-    for unit in units(large):
+    for unit in layer_steps(large):
         if unit.direction != "forward" or unit.kind not in ("conv", "fc"):
             continue
         workspace = max(fastest(large)[k].workspace_bytes for k in unit.tasks)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from ...heuristics.clock import until
+from ...heuristics.methods import Limits
+from ...instances.arguments import require_instance, require_kind
 from ...instances.instance import Instance
 from ...instances.transforms import in_pages, in_parts
 from ...validate.schedule import MemoryModel
@@ -311,8 +313,11 @@ def refine_bound(
     Raises
     ------
     PebblerError
-        For a solver that is not available.
+        For a solver that is not available, or a wrong argument.
     """
+    require_instance(instance)
+    require_kind("time_limit", time_limit, (int, float), "give seconds as a number, such as 10")
+    Limits(time_limit, seed, workers)
     require_linear_solver(solver)
     with LinearWorker(solver):  # its process has loaded the solver when the clock starts
         deadline = time.monotonic() + time_limit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from ...instances.arguments import quoted
 from ...instances.errors import PebblerError
 from ...instances.processes.child import Child
 from .model import (
@@ -24,11 +25,13 @@ def require_linear_solver(solver: str) -> None:
     PebblerError
         Lists the solvers that are available.
     """
-    if solver in MATH_OPT_SOLVERS:
+    if type(solver) is str and solver in MATH_OPT_SOLVERS:
         return
     known = list_linear_solvers()
-    if solver not in known:
-        raise PebblerError(f"linear solver '{solver}' is not available here; there are {', '.join(known)}")
+    if type(solver) is not str or solver not in known:
+        raise PebblerError(
+            f"linear solver {quoted(solver)} is not available here; there are {', '.join(known)}"
+        )
 
 
 @cache

@@ -22,9 +22,10 @@ import numpy as np
 
 from ...heuristics.clock import LEAST, left
 from ...heuristics.methods import Limits
+from ...instances.arguments import quoted, require_kind
 from ...instances.buffers import Buffer
 from ...instances.errors import PebblerError
-from ...instances.units import ceil_to, format_size
+from ...instances.units import as_html, as_lines, ceil_to, format_size
 from ...validate.packing import check_packing
 from ..cp_sat.interrupts import load_cp_sat, solve_interruptibly
 from ..result import Status
@@ -88,10 +89,16 @@ class PackResult:
         return {name: getattr(self, name) for name in ("status", "height", "capacity", "lower_bound")}
 
     def __str__(self) -> str:
+        return as_lines(self._facts())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._facts())
+
+    def _facts(self) -> list[tuple[str, str]]:
         rows: list[tuple[str, str]] = [("status", self.status)]
         figures = (("height", self.height), ("capacity", self.capacity), ("lower bound", self.lower_bound))
         rows += [(name, f"{size} ({format_size(size)})") for name, size in figures if size is not None]
-        return "\n".join(f"{name:<16} {value}" for name, value in rows)
+        return rows
 
 
 def pack(
@@ -123,10 +130,17 @@ def pack(
     Raises
     ------
     PebblerError
-        When there are no buffers, or their sizes are too large for exact arithmetic.
+        When there are no buffers, their sizes are too large for exact arithmetic, or an argument is wrong.
     AssertionError
         When the packing found is wrong, which is a defect of pebbler.
     """
+    if isinstance(buffers, str) or not isinstance(buffers, Sequence):
+        raise PebblerError(f"buffers is {quoted(buffers)}; give a list of Buffer, such as read_buffers gives")
+    for buffer in buffers:
+        require_kind("a buffer", buffer, Buffer, "give a list of Buffer, such as read_buffers gives")
+    if capacity is not None:
+        require_kind("capacity", capacity, int, "give whole bytes")
+    Limits(time_limit, seed, workers)
     unit = common_unit(buffers)
     load_search()
     work = _Work(
@@ -177,7 +191,7 @@ def common_unit(buffers: Sequence[Buffer]) -> int:
     Raises
     ------
     PebblerError
-        When there are no buffers, or their sizes are too large for exact arithmetic.
+        When there are no buffers, their sizes are too large for exact arithmetic, or an argument is wrong.
     """
     if not buffers:
         raise PebblerError("there are no buffers to pack; write one a line after the line of column names")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ...heuristics.clock import OutOfTime, until
 from ...heuristics.loading import kernels, loads
 from ...heuristics.methods import Answer, Limits, Refusal, register
-from ...heuristics.program.placement import build
+from ...heuristics.program.placement import build_program
 from ...heuristics.recomputation.reruns import algorithms_of, staying
 from ...heuristics.recomputation.rules import planned
 from ...instances.instance import Instance
@@ -102,7 +102,8 @@ def checkmate(instance: Instance, limits: Limits) -> Answer:
         if found.runs is not None:
             actions = with_releases(instance, runs_of(found.runs))
             with suppress(Refusal):  # by first fit: what the integer program finds may be placed more easily
-                schedule = build(instance, limits.memory, partial(issue, actions=actions)).finish("checkmate")
+                program = build_program(instance, limits.memory, partial(issue, actions=actions))
+                schedule = program.finish("checkmate")
         if schedule is None:
             with until(deadline):
                 start = None if _SEARCH in limits.without else _started(instance, limits, deadline)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ...heuristics.clock import look
 from ...heuristics.methods import Limits, Refusal
 from ...heuristics.program.builder import ProgramBuilder
-from ...heuristics.program.placement import build, build_planned
+from ...heuristics.program.placement import build_planned, build_program
 from ...heuristics.recomputation.reruns import each_stage
 from ...instances.buffers import Buffer
 from ...instances.instance import Instance
@@ -289,7 +289,7 @@ def placed(
         issue(builder, actions)
 
     try:
-        return build(instance, limits.memory, issued)
+        return build_program(instance, limits.memory, issued)
     except Refusal as error:
         if limits.memory != "contiguous" or any(block.tensor is not None for block in instance.blocks):
             raise

@@ -10,7 +10,7 @@ import pytest
 from msgspec import UNSET
 
 from pebbler.benchmark.sweeps.problems import FileProblem, about
-from pebbler.heuristics.papers.layers import units
+from pebbler.heuristics.papers.layers import layer_steps
 from pebbler.instances.errors import FormatError
 from pebbler.instances.files import encode, read_instance, read_summed_instance, reread, write_instance
 from pebbler.instances.instance import Algorithm, Instance, Task
@@ -170,7 +170,7 @@ def test_beside_the_keys_meta_is_the_users_own() -> None:
         assert made.named_layers == ()
         assert made.layers is keys.get("layers", UNSET)
         assert reread(made) == made
-        assert [unit.layer for unit in units(made)] == ["t"]
+        assert [unit.layer for unit in layer_steps(made)] == ["t"]
 
 
 @pytest.mark.parametrize(

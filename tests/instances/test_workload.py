@@ -210,7 +210,7 @@ def test_wrong_sub_batches_are_refused(vgg16, sub_batch):
 
 
 def test_a_batch_must_be_positive():
-    with pytest.raises(PebblerError, match="a batch of 0 is not positive"):
+    with pytest.raises(PebblerError, match="batch is 0; give a whole number from 1 on"):
         Workload("vgg16", 0, "K40")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pebbler.heuristics.papers.layers import units
+from pebbler.heuristics.papers.layers import layer_steps
 from vdnn import baseline_bytes
 from vdnn_layers import (
     TABLES,
@@ -34,7 +34,7 @@ def test_shares_are_near_the_printed_ones() -> None:
 
 def test_a_layer_needs_its_blocks_and_its_workspace_once() -> None:
     instance = _instance(*VGG)
-    unit = next(u for u in units(instance) if u.layer == "conv1_2" and u.direction == "backward")
+    unit = next(u for u in layer_steps(instance) if u.layer == "conv1_2" and u.direction == "backward")
     assert len(unit.tasks) == 2
     each = [unit_bytes(instance, type(unit)(unit.layer, unit.kind, unit.direction, (k,))) for k in unit.tasks]
     assert max(each) <= unit_bytes(instance, unit) < sum(each)

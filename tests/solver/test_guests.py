@@ -488,4 +488,4 @@ def test_every_row_on_another_instance_is_listed_and_a_bad_transform_costs_its_r
         *("again", "bends", "leaves", "breaks")
     }
     assert "two different instances have the name 'other-name'" in rows["again"].stopped_by
-    assert "planned: other on other-name, lower bound 5.000 ms" in " ".join(str(comparison).split())
+    assert "planned: other on other-name, lower bound 5.000 ms" in " ".join(comparison.summary().split())

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 
 from pebbler.heuristics.methods import Answer, Limits, Method, Refusal, list_methods, register
+from pebbler.heuristics.papers.network_wide import network_wide
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
@@ -266,7 +269,8 @@ def test_another_memory_model_is_no_solution(
     given: MemoryModel, chain: Instance, toys: Toys, keep: Method
 ) -> None:
     roomy = with_budget(chain, 64 * MIB)
-    toys(other=lambda instance, limits: keep(instance, replace(limits, memory=given)))
+    asked = cast(Limits, SimpleNamespace(memory=given))
+    toys(other=lambda instance, _: keep(instance, asked))
     with pytest.raises(AssertionError, match=f"its memory model is {given}, not contiguous"):
         solve(roomy, "other")
 
@@ -311,12 +315,13 @@ def test_an_unknown_method_comes_before_the_budget(chain: Instance, toys: Toys, 
         solve(with_budget(chain, 0), "keeps")
 
 
-def test_a_name_is_registered_once(toys: Toys, keep: Method) -> None:
+def test_a_name_is_registered_by_one_module(toys: Toys, keep: Method) -> None:
     toys()
     register("new", "summary", "source")(keep)
     assert [(info.name, info.call) for info in list_methods()] == [("new", keep)]
     with pytest.raises(PebblerError, match="method 'new' is registered already"):
-        register("new", "summary", "source")(keep)
+        register("new", "summary", "source")(network_wide)
+    assert [(info.name, info.call) for info in list_methods()] == [("new", keep)]
 
 
 # --- what is shown --------------------------------------------------------------------------------------

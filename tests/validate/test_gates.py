@@ -13,8 +13,8 @@ import pytest
 from pebbler.instances.errors import FormatError
 from pebbler.instances.instance import Instance
 from pebbler.instances.units import PAGE_BYTES
-from pebbler.validate.check import check
-from pebbler.validate.gpus.check import check_cluster, check_schedule
+from pebbler.validate.check import check as check_one_gpu
+from pebbler.validate.gpus.check import check, check_cluster
 from pebbler.validate.schedule import Schedule
 
 from .cluster_programs import random_cluster_case
@@ -64,14 +64,14 @@ def tampered(place: msgspec.Struct, key: str, wrong: Any, judge: Callable[[], bo
 def test_no_schedule_with_a_wrong_value_anywhere_is_valid(seed: int) -> None:
     rng = Random(seed)
     instance, schedule = random_case(rng)
-    assert check_schedule(instance, schedule).valid
+    assert check(instance, schedule).valid
     for place in (*objects(schedule), *objects(instance)):
         for field in msgspec.structs.fields(place):
             if field.name in ("meta", "finally_", "initially"):
                 continue
             for wrong in rng.sample(WRONG, 6):
                 fits = _fits(wrong, field.type)
-                valid = tampered(place, field.name, wrong, lambda: answer(check_schedule, instance, schedule))
+                valid = tampered(place, field.name, wrong, lambda: answer(check, instance, schedule))
                 assert fits or not valid, (type(place).__name__, field.name, wrong)
 
 
@@ -86,7 +86,7 @@ def _fits(value: Any, kind: Any) -> bool:
 @pytest.mark.parametrize("wrong", [None, 5, "schedule", {}, object()])
 def test_what_is_no_schedule_or_no_instance_is_refused(wrong: Any) -> None:
     instance, schedule = random_case(Random(1))
-    for prove in (check, check_schedule, check_cluster):
+    for prove in (check_one_gpu, check, check_cluster):
         for pair in ((instance, wrong), (wrong, schedule), (wrong, wrong)):
             with pytest.raises(FormatError, match="was given where"):
                 prove(*pair)

@@ -22,7 +22,8 @@ from msgspec.structs import replace
 
 from ...instances.gpus.cluster import SECOND
 from ...instances.instance import Instance
-from ..check import CheckReport, check, check_apart, origin_reasons
+from ..check import CheckReport, check_apart, origin_reasons
+from ..check import check as check_one_gpu
 from ..schedule import Kind, Operation, Schedule, Stream, as_from_files
 from .program import (
     Bus,
@@ -38,9 +39,7 @@ from .program import (
 )
 
 
-def check_schedule(
-    instance: Instance, schedule: Schedule, *, instance_sha256: str | None = None
-) -> CheckReport:
+def check(instance: Instance, schedule: Schedule, *, instance_sha256: str | None = None) -> CheckReport:
     """Prove that a schedule for one GPU or for several is valid, or say why not.
 
     Parameters
@@ -61,7 +60,7 @@ def check_schedule(
         When a file cannot hold the instance or the schedule, or the schedule names a task, an algorithm or a
         block that the instance does not have.
     """
-    prove = check if getattr(instance, "cluster", UNSET) is UNSET else check_cluster
+    prove = check_one_gpu if getattr(instance, "cluster", UNSET) is UNSET else check_cluster
     return prove(instance, schedule, instance_sha256=instance_sha256)
 
 
@@ -71,7 +70,7 @@ def check_cluster(
     """Prove that a schedule is valid for an instance with a cluster; parameters and errors as for `check`."""
     instance, schedule = as_from_files(instance, schedule)
     if instance.cluster is UNSET:
-        return check(instance, schedule, instance_sha256=instance_sha256)
+        return check_one_gpu(instance, schedule, instance_sha256=instance_sha256)
     reasons = origin_reasons(instance, schedule, instance_sha256)
     schedule = _with_own_stays(instance, schedule, reasons)
     known = clocks(cluster_of(instance), schedule.operations)

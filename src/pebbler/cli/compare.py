@@ -97,7 +97,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(comparison.as_dict())
     else:
-        print(comparison)
+        print(comparison.summary())
         print(f"files:        {len(files)} in {escaped(str(arguments.out))}")
         for path in files:
             print(f"              {path.name}")
@@ -117,11 +117,7 @@ def next_commands(comparison: Comparison, folder: Path) -> list[list[str]]:
     """Commands that go on from the files of a comparison, as words: they prove, show and better the best."""
     from ..benchmark.output.names import file_name
 
-    best = min(
-        (row for row in comparison.rows if row.figures is not None),
-        key=lambda row: row.figures.iteration_ns if row.figures else 0,
-        default=None,
-    )
+    best = comparison.best
     if best is None:
         return []
     instance = best.instances[0]

@@ -228,12 +228,12 @@ def _solve(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     from ..instances.files import read_summed_instance
-    from ..validate.gpus.check import check_schedule
+    from ..validate.gpus.check import check
     from ..validate.schedule import read_schedule
 
     instance, checksum = read_summed_instance(arguments.file)
     schedule = read_schedule(arguments.schedule, instance)
-    report = check_schedule(instance, schedule, instance_sha256=checksum)
+    report = check(instance, schedule, instance_sha256=checksum)
     if arguments.json:
         print_json(report)
     elif report.valid:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from pebbler.heuristics.methods import Limits, Refusal, find_method
-from pebbler.heuristics.papers.layers import units
+from pebbler.heuristics.papers.layers import layer_steps
 from pebbler.heuristics.papers.layrub import CAFFE_WORKSPACE
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import fastest, ideal_ns, live_bytes, with_budget
@@ -80,7 +80,7 @@ def test_memory_in_the_order_of_what_is_shared(resnet: Instance) -> None:
 def largest_layer(instance: Instance) -> int:
     return max(
         sum(instance.blocks[d].bytes for d in {d for k in unit.tasks for d in instance.tasks[k].blocks})
-        for unit in units(instance)
+        for unit in layer_steps(instance)
     )
 
 

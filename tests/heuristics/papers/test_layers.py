@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pebbler.heuristics.choices import by_speed, leanest
-from pebbler.heuristics.papers.layers import Unit, units
+from pebbler.heuristics.papers.layers import LayerStep, layer_steps
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Algorithm, Instance, Task
 
@@ -34,7 +34,10 @@ def instance(counts: list[int], layers: Any = None) -> Instance:
 
 
 def test_without_layers_every_task_is_a_unit_and_choice_makes_a_convolution() -> None:
-    assert units(instance([1, 2])) == (Unit("t0", "other", None, (0,)), Unit("t1", "conv", None, (1,)))
+    assert layer_steps(instance([1, 2])) == (
+        LayerStep("t0", "other", None, (0,)),
+        LayerStep("t1", "conv", None, (1,)),
+    )
 
 
 def test_consecutive_tasks_of_a_layer_in_one_pass_are_a_unit() -> None:
@@ -42,18 +45,18 @@ def test_consecutive_tasks_of_a_layer_in_one_pass_are_a_unit() -> None:
         {"name": "c", "kind": "conv", "forward": [0], "backward": [4, 5]},
         {"name": "r", "kind": "relu", "forward": [1], "backward": [3]},
     ]
-    assert units(instance([1] * 6, layers)) == (
-        Unit("c", "conv", "forward", (0,)),
-        Unit("r", "relu", "forward", (1,)),
-        Unit("t2", "other", None, (2,)),
-        Unit("r", "relu", "backward", (3,)),
-        Unit("c", "conv", "backward", (4, 5)),
+    assert layer_steps(instance([1] * 6, layers)) == (
+        LayerStep("c", "conv", "forward", (0,)),
+        LayerStep("r", "relu", "forward", (1,)),
+        LayerStep("t2", "other", None, (2,)),
+        LayerStep("r", "relu", "backward", (3,)),
+        LayerStep("c", "conv", "backward", (4, 5)),
     )
 
 
 def test_passes_that_meet_are_two_units() -> None:
     layers = [{"name": "c", "kind": "conv", "forward": [0], "backward": [1, 2]}]
-    assert [unit.tasks for unit in units(instance([1] * 3, layers))] == [(0,), (1, 2)]
+    assert [unit.tasks for unit in layer_steps(instance([1] * 3, layers))] == [(0,), (1, 2)]
 
 
 def test_tasks_of_a_layer_that_lie_apart_are_units_apart() -> None:
@@ -61,7 +64,7 @@ def test_tasks_of_a_layer_that_lie_apart_are_units_apart() -> None:
         {"name": "c", "kind": "conv", "forward": [0, 2], "backward": []},
         {"name": "d", "kind": "conv", "forward": [1], "backward": []},
     ]
-    assert [(unit.layer, unit.tasks) for unit in units(instance([1] * 3, layers))] == [
+    assert [(unit.layer, unit.tasks) for unit in layer_steps(instance([1] * 3, layers))] == [
         ("c", (0,)),
         ("d", (1,)),
         ("c", (2,)),
@@ -80,7 +83,7 @@ def test_tasks_of_a_layer_that_lie_apart_are_units_apart() -> None:
 )
 def test_layers_that_are_none(layers: Any, words: str) -> None:
     with pytest.raises(PebblerError, match=words) as caught:
-        units(instance([1], layers))
+        layer_steps(instance([1], layers))
     assert str(caught.value).startswith("hand: meta.layers")
 
 

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from pebbler.heuristics.papers.modnn_eviction import Scheme, evict, find_scheme
+from pebbler.heuristics.papers.modnn_eviction import Scheme, evict_blocks, find_eviction
 from pebbler.heuristics.program.builder import ProgramBuilder
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.units import PAGE_BYTES, ceil_to
@@ -58,7 +58,7 @@ def search(
     movable = np.ones(count, dtype=bool)
     movable[list(stays)] = False
     needed_at = np.array(needed or range(count), dtype=np.int64)
-    return find_scheme(builder, size, movable, needed_at, builder.makespan_ns)
+    return find_eviction(builder, size, movable, needed_at, builder.makespan_ns)
 
 
 # --- Fig. 6 -----------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_no_scheme_has_less_delay(alignment: int) -> None:
         assert (None if result is None else result[0]) == min(delays, default=None)
         if result is not None:
             found += bool(result[1])
-            evict(builder, result[1])
+            evict_blocks(builder, result[1])
             assert builder.has_room(size)
     assert found > 100
 
@@ -151,7 +151,7 @@ def test_eviction_offloads_only_what_the_host_lacks() -> None:
     builder = filled([2, 2], [1, 1])
     builder.offload(0)
     issued = len(builder.ends)
-    evict(builder, (0, 1))
+    evict_blocks(builder, (0, 1))
     assert len(builder.ends) == issued + 1
     assert builder.resident_blocks() == ()
 

@@ -6,7 +6,7 @@ import pytest
 
 from pebbler.heuristics.methods import Refusal
 from pebbler.heuristics.program.builder import OutOfMemoryError, ProgramBuilder
-from pebbler.heuristics.program.placement import build, pack
+from pebbler.heuristics.program.placement import build_program, pack
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.validate.check import check
 
@@ -113,7 +113,7 @@ def test_a_program_is_placed_as_a_whole_where_piece_by_piece_fails(scattered: In
         OutOfMemoryError, match=r"no place for block 'c' \(12 B\): 12 B free, largest hole 8 B"
     ):
         keep_all(ProgramBuilder(scattered))
-    schedule = build(scattered, "contiguous", keep_all).finish("keep-all")
+    schedule = build_program(scattered, "contiguous", keep_all).finish("keep-all")
     assert check(scattered, schedule).reasons == ()
     assert schedule.makespan_ns == 15
 
@@ -122,16 +122,16 @@ def test_pages_need_no_second_try(scattered: Instance) -> None:
     pages = problem(
         [block("a", 2**21), block("b", 2**22), block("c", 3 * 2**21)], list(scattered.tasks), 4 * 2**21
     )
-    schedule = build(pages, "paged", keep_all).finish("keep-all")
+    schedule = build_program(pages, "paged", keep_all).finish("keep-all")
     assert check(pages, schedule).reasons == ()
 
 
 def test_too_many_bytes_are_refused_with_the_block_that_has_no_place(scattered: Instance) -> None:
     tight = problem(list(scattered.blocks), list(scattered.tasks), 15)
     with pytest.raises(Refusal, match=r"no place for block 'c' \(12 B\): 11 B free"):
-        build(tight, "contiguous", keep_all)
+        build_program(tight, "contiguous", keep_all)
     with pytest.raises(Refusal, match="no place for block"):
-        build(problem(list(scattered.blocks), list(scattered.tasks), 2**20), "paged", keep_all)
+        build_program(problem(list(scattered.blocks), list(scattered.tasks), 2**20), "paged", keep_all)
 
 
 def test_a_program_with_parts_is_refused_at_once() -> None:
@@ -141,7 +141,7 @@ def test_a_program_with_parts_is_refused_at_once() -> None:
         16,
     )
     with pytest.raises(Refusal, match="no place for block 'c'"):
-        build(parts, "contiguous", keep_all)
+        build_program(parts, "contiguous", keep_all)
 
 
 def test_the_queue_of_copies_is_kept_when_placing_again(scattered: Instance) -> None:
@@ -157,7 +157,7 @@ def test_the_queue_of_copies_is_kept_when_placing_again(scattered: Instance) -> 
         builder.release(1)
         builder.run(2, 0)
 
-    queued = build(instance, "contiguous", issue, one_copy_queue=True).finish("q")
+    queued = build_program(instance, "contiguous", issue, one_copy_queue=True).finish("q")
     assert check(instance, queued).reasons == ()
     offload, prefetch = (o for o in queued.operations if o.kind in ("offload", "prefetch"))
     assert prefetch.start_ns >= offload.end_ns
@@ -192,4 +192,4 @@ def test_an_initial_block_without_a_place_takes_none_of_the_plan() -> None:
         builder.prefetch(1)
         builder.run(4, 0)
 
-    assert check(instance, build(instance, "contiguous", issue).finish("hand")).reasons == ()
+    assert check(instance, build_program(instance, "contiguous", issue).finish("hand")).reasons == ()

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from pebbler.heuristics.methods import Limits, Refusal, find_method
-from pebbler.heuristics.papers.layers import units
+from pebbler.heuristics.papers.layers import layer_steps
 from pebbler.heuristics.program.builder import ProgramBuilder
 from pebbler.heuristics.program.sketch import Sketch
 from pebbler.heuristics.recomputation.plan import Policy, Recomputation, restorable, turn, used_later
@@ -179,7 +179,7 @@ def test_the_knapsack_keeps_what_takes_longest_to_make() -> None:
 
 def test_superneurons_does_only_what_the_budget_asks_for() -> None:
     roomy = planned(Workload("resnet50", 8, "K40").instance("12GiB"))
-    kind = {k: described_kind(unit.kind) for unit in units(roomy) for k in unit.tasks}
+    kind = {k: described_kind(unit.kind) for unit in layer_steps(roomy) for k in unit.tasks}
     assert {o.kind for o in solve(roomy, "superneurons-rule").operations} == {"run"}
     seen = []
     for mib in (400, 145):

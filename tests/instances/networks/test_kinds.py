@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from pebbler.heuristics.papers.layers import units
+from pebbler.heuristics.papers.layers import layer_steps
 from pebbler.heuristics.papers.vdnn import convolution, managed
 from pebbler.instances import workload
 from pebbler.instances.errors import PebblerError
@@ -127,7 +127,7 @@ def test_only_what_couples_images_changes_with_sub_batches() -> None:
 @pytest.mark.parametrize("group", ["classifier", "convolution", "other"])
 def test_policies_treat_a_kind_as_its_group(group: kinds.Group, tiny: Instance) -> None:
     register_kind(LayerKind(name="own", summary="test", group=group))
-    (unit,) = units(tiny)
+    (unit,) = layer_steps(tiny)
     assert managed(unit) == (group != "classifier")
     assert convolution(unit) == (group == "convolution")
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from pebbler.heuristics.papers.layers import units
+from pebbler.heuristics.papers.layers import layer_steps
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import encode, read_instance, write_instance
 from pebbler.instances.instance import Instance
@@ -183,12 +183,12 @@ def test_the_largest_knobs_stay_within_a_file_s_range() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_layers_are_told_apart_by_pass(family: str) -> None:
     instance = draw(FAMILIES[family])
-    found = units(instance)
+    found = layer_steps(instance)
     assert [unit.tasks for unit in found] == [(k,) for k in range(len(instance.tasks))]
     for unit, task in zip(found, instance.tasks, strict=True):
         assert unit.direction == ("backward" if task.name.startswith("B") else "forward")
         assert task.name[1:] == unit.layer[1:]
-    assert {unit.direction for unit in units(draw(FAMILIES[family], backward=False))} == {"forward"}
+    assert {unit.direction for unit in layer_steps(draw(FAMILIES[family], backward=False))} == {"forward"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from pebbler.instances.errors import FormatError
 from pebbler.instances.instance import Instance
-from pebbler.validate.check import check
-from pebbler.validate.gpus.check import check_cluster, check_schedule
+from pebbler.validate.check import check as check_one_gpu
+from pebbler.validate.gpus.check import check, check_cluster
 from pebbler.validate.gpus.program import clocks, cluster_of, gpu_programs, one_gpu
 from pebbler.validate.gpus.simulate import simulate_cluster
 from pebbler.validate.replay.machine import replay
@@ -66,8 +66,8 @@ def test_random_schedules_of_all_are_valid() -> None:
     for _ in range(80):
         instance, _, schedule = random_cluster_case(rng)
         assert check_cluster(instance, schedule).reasons == ()
-        assert check_schedule(instance, schedule).valid
-        assert not check(instance, schedule).valid
+        assert check(instance, schedule).valid
+        assert not check_one_gpu(instance, schedule).valid
 
 
 def test_each_gpu_survives_a_replay_of_its_part() -> None:
@@ -170,7 +170,7 @@ def test_links_that_are_not_there_pass_nothing(case: tuple[Instance, Schedule], 
 def test_operations_of_several_gpus_are_no_schedule_of_one(case: tuple[Instance, Schedule]) -> None:
     instance, schedule = case
     with pytest.raises(FormatError, match=r"gpu 1 is out of range|gradient 0 does not exist"):
-        check(replace(instance, cluster=UNSET), schedule)
+        check_one_gpu(replace(instance, cluster=UNSET), schedule)
 
 
 def test_without_a_wait_every_fault_of_a_gradient_shows_at_some_speed() -> None:
