@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from .arguments import require_instance
 from .errors import FormatError, PebblerError
 from .figures import sentence_of, shown
 from .instance import Instance
@@ -63,6 +64,7 @@ def read_summed_instance(path: str | Path) -> tuple[Instance, str]:
 
 def write_instance(instance: Instance, path: str | Path) -> str:
     """Write an instance file and return the SHA-256 of its bytes."""
+    require_instance(instance)
     return write_document(instance, path)
 
 

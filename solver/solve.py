@@ -89,7 +89,7 @@ def solve(
     Raises
     ------
     PebblerError
-        For an unknown method, a solver that is not available, a wrong argument, or a budget below the minimum.
+        For an unknown method, an unavailable solver, a wrong argument, or a budget below the minimum.
     MethodError
         When a method breaks its contract: the checker rejects its schedule or its certificate, or its bound
         is above a checked schedule. Other exceptions of a method in this process are not caught.
@@ -136,7 +136,7 @@ def attempt(
     Raises
     ------
     PebblerError
-        For an unknown method, a solver that is not available, a wrong argument, or a budget below the minimum.
+        For an unknown method, an unavailable solver, a wrong argument, or a budget below the minimum.
     ContradictionError
         When a certified bound is above a checked schedule.
     """

@@ -69,6 +69,12 @@ def test_an_old_name_works_with_a_warning_that_names_the_new_one(old: str) -> No
     assert old not in dir(pebbler)
 
 
+def test_a_star_import_gives_the_public_names() -> None:
+    namespace: dict[str, object] = {}
+    exec("from pebbler import *", namespace)
+    assert set(dir(pebbler)) - {"__version__"} == namespace.keys() - {"__builtins__"}
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'solves'"):
         _ = pebbler.solves  # type: ignore[attr-defined]
@@ -132,6 +138,15 @@ def test_wrong_limits_are_refused_wherever_they_are_given(
         (lambda i: pebbler.compare([i, 3]), "instance is 3; make an instance"),
         (lambda i: pebbler.compare_auto(i, "1GiB"), "workload is an Instance; make one with Workload("),
         (lambda i: pebbler.refine_bound(i, None), "time_limit is None; give seconds as a number"),
+        (lambda i: pebbler.timeline(i, None), "schedule is None; give a schedule; result.schedule is None"),
+        (lambda i: pebbler.trace(i, None), "schedule is None; give a schedule"),
+        (lambda i: pebbler.simulate(i, None), "schedule is None; give a schedule"),
+        (lambda i: pebbler.write_schedule(i, "a"), "schedule is an Instance; give a schedule"),
+        (lambda i: pebbler.check_certificate(i, None), "certificate is None; give a certificate"),
+        (
+            lambda i: pebbler.ProgramBuilder(i, memory="page"),
+            "memory is 'page'; give 'contiguous', 'paged' or",
+        ),
         (lambda i: pebbler.check(i, "a.json"), "a str was given where a Schedule is needed"),
         (lambda i: pebbler.frontier(i, "modnn", points=0), "points is 0; give a whole number from 1 on"),
         (lambda i: pebbler.frontier(i, "modnn", spacing="wide"), "spacing is 'wide'; give 'adaptive' or"),
@@ -165,6 +180,10 @@ def test_wrong_arguments_beside_an_instance_are_refused_in_one_sentence(
         (lambda: pebbler.Workload("lenet", 4, "k40").instance(1e9), "budget is 1000000000.0; give whole"),
         (lambda: pebbler.Workload("lenet", 4, "k40").instance("much"), "'much' is not a budget"),
         (lambda: pebbler.Workload("lenet", 4, "k40").instance("1GiB", "2"), "a sub-batch of '2' is not"),
+        (lambda: pebbler.ProgramBuilder("vgg16"), "instance is 'vgg16'; make an instance"),
+        (lambda: pebbler.write_certificate(None, "a"), "certificate is None; give a certificate"),
+        (lambda: pebbler.write_instance(None, "a"), "instance is None; make an instance"),
+        (lambda: pebbler.timeline(None, None), "instance is None; make an instance"),
         (lambda: pebbler.find_network(["lenet"]), "a network is ['lenet']; give its name"),
         (lambda: pebbler.find_device(5), "a device is 5; give its name"),
         (lambda: pebbler.find_suite(5), "a suite is 5; give its name"),
@@ -300,6 +319,14 @@ def test_a_frontier_needs_no_folder_and_fills_one_that_is_given(chain: Instance,
     assert "budget" in _Cells(alone._repr_html_()).cells
 
 
+def test_the_largest_batch_shows_what_was_tried() -> None:
+    found = pebbler.largest_batch(pebbler.Workload(mine(), 1, "k40"), 16 * 2**20, "vdnn-all-m")
+    cells = _Cells(found._repr_html_()).cells
+    assert found.largest_batch is not None
+    assert {"batch", "excluded by", str(found.largest_batch)} <= set(cells)
+    assert f"a batch of {found.largest_batch}" in found._repr_html_()
+
+
 def test_functions_stay_functions_when_the_rooms_are_imported() -> None:
     code = (
         "import pebbler.solver.packing.pack, pebbler.benchmark.comparison.frontier, pebbler.validate.check\n"
@@ -345,6 +372,39 @@ def test_methods_choose_the_sub_batch_of_a_network() -> None:
     assert all(row.figures is not None for row in comparison.rows)
     cluster = pebbler.several_gpus(workload, 2)
     assert pebbler.cluster_instances(workload, cluster, "1GiB")[0].gpus == 2
+
+
+@pytest.mark.parametrize(
+    ("add", "told"),
+    [
+        (
+            lambda net: net.conv("c", "x", "64", 3),
+            "layer 'c': channels is '64'; give a whole number",
+        ),
+        (lambda net: net.conv("c", "x", 64, 0), "layer 'c': kernel is 0; give a whole number"),
+        (lambda net: net.conv("c", "x", 64, 3, stride=0), "layer 'c': stride is 0; give a whole number"),
+        (
+            lambda net: net.conv("c", "x", 64, 3, pad=-1),
+            "layer 'c': pad is -1; give a whole number from 0",
+        ),
+        (lambda net: net.conv("c", "x", 64, 3, groups=0), "layer 'c': groups is 0; give a whole number"),
+        (lambda net: net.conv("c", ["x"], 64, 3), "there is no layer ['x'] to read; define it first"),
+        (lambda net: net.conv(5, "x", 64, 3), "a layer has the name 5; give one line of text"),
+        (lambda net: net.fc("f", "x", 0), "layer 'f': outputs is 0; give a whole number"),
+        (lambda net: net.maxpool("p", "x", 2, stride=0), "layer 'p': stride is 0; give a whole number"),
+        (lambda net: net.input(0, 1, 1, "y"), "layer 'y': channels is 0; give a whole number"),
+        (
+            lambda net: net.attention("a", "x", heads=0),
+            "layer 'a': heads is 0; give a whole number",
+        ),
+    ],
+)
+def test_layers_that_make_no_sense_are_refused(
+    add: Callable[[pebbler.NetworkBuilder], object], told: str
+) -> None:
+    net = pebbler.NetworkBuilder("mine")
+    net.input(3, 8, 8, name="x")
+    refused(lambda: add(net), told)
 
 
 def test_a_network_without_a_printable_name_is_refused() -> None:

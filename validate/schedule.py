@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from ..instances.applied import unmappable
+from ..instances.arguments import require_kind
 from ..instances.errors import FormatError
 from ..instances.figures import (
     Text,
@@ -246,6 +247,11 @@ def read_schedule(path: str | Path, instance: Instance) -> Schedule:
     return schedule
 
 
+def require_schedule(value: object) -> None:
+    """Refuse what is no schedule, such as that of a result without one."""
+    require_kind("schedule", value, Schedule, "give a schedule; result.schedule is None where none was found")
+
+
 def write_schedule(schedule: Schedule, path: str | Path) -> None:
     """Write a schedule file.
 
@@ -256,6 +262,7 @@ def write_schedule(schedule: Schedule, path: str | Path) -> None:
     path
         The file to write.
     """
+    require_schedule(schedule)
     write_document(schedule, path)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
+from ..instances.arguments import require_instance
 from ..instances.instance import Instance
 from .gpus.simulate import simulate_cluster
-from .schedule import Operation, Schedule
+from .schedule import Operation, Schedule, require_schedule
 
 
 def nominal_ns(instance: Instance, operation: Operation) -> int:
@@ -38,7 +39,14 @@ def simulate(
     -------
     tuple of list of int
         Starts and ends in nanoseconds.
+
+    Raises
+    ------
+    PebblerError
+        If this is no instance or no schedule.
     """
+    require_instance(instance)
+    require_schedule(schedule)
     if instance.cluster is not UNSET:
         return simulate_cluster(instance, schedule, durations_ns)
     if durations_ns is None:

@@ -22,11 +22,13 @@ from ...solver.bounds import best_bound
 from ...solver.result import Result
 from ...solver.solve import solve
 from ...validate.schedule import Schedule
-from ..output.table import format_table, line_width, wrapped
+from ..output.table import format_html, format_table, line_width, wrapped
 
 LARGEST = 2**20
 """No larger batch is tried."""
 
+
+_HEADER = ("batch", "least budget", "ideal", "time", "overhead", "lower bound", "within", "excluded by")
 
 _log = logging.getLogger(__name__)
 
@@ -92,25 +94,20 @@ class LargestBatch(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool
 
     def __str__(self) -> str:
-        header = (
-            "batch",
-            "least budget",
-            "ideal",
-            "time",
-            "overhead",
-            "lower bound",
-            "within",
-            "excluded by",
-        )
-        table = format_table(header, [_cells(point) for point in self.points], "rrrrrrll")
+        table = format_table(_HEADER, [_cells(point) for point in self.points], "rrrrrrll")
+        return f"{table}\n\n{wrapped(self._notes(), line_width())}"
+
+    def _repr_html_(self) -> str:
+        return format_html(_HEADER, [_cells(point) for point in self.points], self._notes())
+
+    def _notes(self) -> str:
         limit = "any overhead" if self.overhead is None else f"at most {self.overhead:.1%} overhead"
         found = "no batch at all" if self.largest_batch is None else f"a batch of {self.largest_batch}"
         known = "" if self.excluded_from is None else f"; {self.excluded_from} is proven impossible"
-        notes = (
+        return (
             f"{self.network} on {self.device}, {self.method}, {self.memory_model} memory, "
             f"{format_size(self.budget_bytes)}, {limit}: {found}{known}"
         )
-        return f"{table}\n\n{wrapped(notes, line_width())}"
 
 
 def largest_batch(

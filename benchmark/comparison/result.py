@@ -51,7 +51,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one method has found.
+    """What one method has found in a comparison: a row of its table.
 
     Attributes
     ----------

@@ -17,11 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from msgspec import UNSET
 
+from ...instances.arguments import require_instance
 from ...instances.instance import Instance
 from ...instances.memory import ideal_ns, least_budget
 from ...instances.units import format_size, format_time
 from ...validate.gpus.program import gradient_of, part_of
-from ...validate.schedule import Operation, Schedule, Stream
+from ...validate.schedule import Operation, Schedule, Stream, require_schedule
 from ..output.captions import caption
 from ..output.drawing import footnote, png, size_unit, time_unit
 from ..output.usage import memory_use
@@ -81,7 +82,14 @@ def timeline(instance: Instance, schedule: Schedule, made: str | None = None) ->
         The schedule and what it is for.
     made
         When, where and with what it was found; by default the picture does not say it.
+
+    Raises
+    ------
+    PebblerError
+        For what is no instance or no schedule.
     """
+    require_instance(instance)
+    require_schedule(schedule)
     unit, scale = time_unit(schedule.makespan_ns)
     if instance.cluster is not UNSET:
         schedule = part_of(schedule, 0, "cpu")

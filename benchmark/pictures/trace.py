@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...instances.arguments import require_instance
 from ...instances.instance import Instance
 from ...validate.gpus.program import gradient_of, part_of
-from ...validate.schedule import Operation, Schedule
+from ...validate.schedule import Operation, Schedule, require_schedule
 from ..output.usage import memory_use
 
 _STREAMS = {
@@ -25,7 +26,14 @@ def trace(instance: Instance, schedule: Schedule, *others: tuple[str, Schedule])
 
     Times are in microseconds, as the format asks. Each of several GPUs is a process of its own. Other
     schedules of the instance, each with a word on what it shows, follow as processes of their own.
+
+    Raises
+    ------
+    PebblerError
+        For what is no instance or no schedule.
     """
+    require_instance(instance)
+    require_schedule(schedule)
     title = f"{instance.name} by {schedule.method}"
     processes = [(title, schedule), *((f"{title}, {word}", other) for word, other in others)]
     if instance.gpus > 1:

@@ -10,12 +10,13 @@ It is long because all operations belong to one class, and each of them says wha
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ...instances.arguments import require_instance, require_one_of
 from ...instances.errors import PebblerError
 from ...instances.instance import Instance, Task
 from ...instances.units import PAGE_BYTES, ceil_to, format_size
@@ -73,7 +74,7 @@ class ProgramBuilder:
     Raises
     ------
     PebblerError
-        When the memory is paged and a part begins inside a page.
+        When the memory is paged and a part begins inside a page, or an argument is wrong.
 
     Attributes
     ----------
@@ -100,6 +101,8 @@ class ProgramBuilder:
         start: Mapping[int, int | None] | None = None,
     ) -> None:
         look()
+        require_instance(instance)
+        require_one_of("memory", memory, get_args(MemoryModel))
         self.instance = instance
         self.memory: MemoryModel = memory
         self._timeline = Timeline()

@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 import networkx as nx
 
+from ..arguments import quoted, require_whole
 from ..errors import PebblerError
+from ..figures import is_text
 from ..units import as_html, as_lines
 from .kinds import KINDS, LayerKind, find_kind
 
@@ -81,7 +83,7 @@ class Layer:
     products: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Network:
     """A network: its layers in forward order, which read each other's outputs.
 
@@ -104,6 +106,9 @@ class Network:
     source: str
     layers: tuple[Layer, ...]
     graph: nx.DiGraph[str]
+
+    def __repr__(self) -> str:
+        return f"<Network {self.name!r} of {len(self.layers)} layers>"
 
     def __str__(self) -> str:
         return as_lines(self._facts())
@@ -153,12 +158,15 @@ class NetworkBuilder:
 
     def shape(self, name: str) -> Shape:
         """Return the output shape of a layer that has been added."""
-        if name not in self._layers:
-            raise PebblerError(f"network '{self._name}': there is no layer '{name}' to read; define it first")
+        if type(name) is not str or name not in self._layers:
+            raise PebblerError(
+                f"network '{self._name}': there is no layer {quoted(name)} to read; define it first"
+            )
         return self._layers[name].shape
 
     def input(self, channels: int, height: int, width: int, name: str = "input") -> str:
         """Add an input: data that no task writes."""
+        self._require(name, channels=channels, height=height, width=width)
         return self._add(Layer(name, KINDS["input"], (), Shape(channels, height, width)))
 
     def conv(
@@ -176,6 +184,7 @@ class NetworkBuilder:
         tied: str | None = None,
     ) -> str:
         """Add a convolution with `channels` outputs."""
+        self._require(name, channels=channels, kernel=kernel, stride=stride, pad=pad, groups=groups)
         shape = self.shape(source)
         if shape.channels % groups or channels % groups:
             raise self._error(name, f"{groups} groups do not divide {shape.channels} and {channels} channels")
@@ -201,6 +210,7 @@ class NetworkBuilder:
         self, name: str, source: str, channels: int, kernel: int, *, stride: int, pad: int, bias: bool = True
     ) -> str:
         """Add a transposed convolution: ``stride * (size - 1) + kernel - 2 * pad`` values a side."""
+        self._require(name, channels=channels, kernel=kernel, stride=stride, pad=pad)
         shape = self.shape(source)
         height, width = (stride * (size - 1) + kernel - 2 * pad for size in shape[1:])
         if min(height, width) < 1:
@@ -220,6 +230,7 @@ class NetworkBuilder:
 
     def fc(self, name: str, source: str, outputs: int, *, relu: bool = False, tied: str | None = None) -> str:
         """Add a fully connected layer, with biases."""
+        self._require(name, outputs=outputs)
         inputs = self.shape(source).elements
         return self._add(
             Layer(
@@ -237,6 +248,7 @@ class NetworkBuilder:
         self, name: str, *sources: str, outputs: int, bias: bool = True, tied: str | None = None
     ) -> str:
         """Add one matrix product at every position, over the channels of all sources together."""
+        self._require(name, outputs=outputs)
         shapes = self._alike(name, sources)
         inputs = sum(shape.channels for shape in shapes)
         return self._add(
@@ -252,6 +264,7 @@ class NetworkBuilder:
 
     def embedding(self, name: str, source: str, entries: int, width: int) -> str:
         """Add a table of `entries` vectors; the source, an input, has the index of one at each position."""
+        self._require(name, entries=entries, width=width)
         shape = self.shape(source)
         if not self._layers[source].kind.is_input or shape.channels != 1:
             raise self._error(name, f"'{source}' is no input of one channel; give it the indices")
@@ -280,6 +293,7 @@ class NetworkBuilder:
 
     def group_norm(self, name: str, source: str, groups: int) -> str:
         """Add a normalisation over groups of channels, with a scale and a shift a channel."""
+        self._require(name, groups=groups)
         shape = self.shape(source)
         if shape.channels % groups:
             raise self._error(name, f"{groups} groups do not divide {shape.channels} channels")
@@ -321,6 +335,7 @@ class NetworkBuilder:
             Whether a token attends to itself and earlier ones only, which halves the work.
         """
         groups = heads if groups is None else groups
+        self._require(name, heads=heads, groups=groups)
         shapes = [self.shape(source) for source in sources]
         width, rest = divmod(sum(shape.channels for shape in shapes), heads + 2 * groups)
         if rest:
@@ -333,6 +348,7 @@ class NetworkBuilder:
 
     def scores(self, name: str, queries: str, keys: str, *, heads: int) -> str:
         """Add the products of all queries with all keys: heads x queries x keys."""
+        self._require(name, heads=heads)
         left, right = self.shape(queries), self.shape(keys)
         if left.channels != right.channels or left.channels % heads:
             raise self._error(
@@ -512,6 +528,7 @@ class NetworkBuilder:
         ceil: bool,
         relu: bool,
     ) -> str:
+        self._require(name, kernel=kernel, stride=stride, pad=pad)
         shape = self.shape(source)
         height, width = (self._windows(name, size, kernel, stride, pad, ceil) for size in shape[1:])
         return self._add(
@@ -553,7 +570,16 @@ class NetworkBuilder:
             raise self._error(name, "its inputs differ in height or width; give it inputs of one size")
         return shapes
 
+    def _require(self, name: str, **figures: int) -> None:
+        """Refuse figures that are no whole numbers from 1 on; a padding may be 0."""
+        for key, figure in figures.items():
+            require_whole(f"network '{self._name}', layer {quoted(name)}: {key}", figure, int(key != "pad"))
+
     def _add(self, layer: Layer) -> str:
+        if not is_text(layer.name):
+            raise PebblerError(
+                f"network '{self._name}': a layer has the name {quoted(layer.name)}; give one line of text"
+            )
         if layer.name in self._layers:
             raise self._error(layer.name, "the name is used twice; give every layer its own")
         if len(set(layer.inputs)) != len(layer.inputs):

@@ -65,7 +65,7 @@ class Real(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a suite's file says.
+    """A set of instances worth citing, as its file describes them.
 
     Attributes
     ----------

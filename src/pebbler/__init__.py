@@ -201,6 +201,8 @@ _HOMES = {
 }
 """The public names, and the module that each is defined in."""
 
+__all__ = [*_HOMES]
+
 _RENAMED = {
     "build": "build_program",
     "check_schedule": "check",

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from ...instances.applied import unmappable
+from ...instances.arguments import require_instance, require_kind
 from ...instances.errors import FormatError
 from ...instances.files import encode, read_document, write_document
 from ...instances.instance import Instance, Natural, Positive
@@ -173,7 +174,14 @@ def check_certificate(
     -------
     CheckReport
         Whether the certificate is valid, and every reason if it is not.
+
+    Raises
+    ------
+    PebblerError
+        If this is no instance or no certificate.
     """
+    require_instance(instance)
+    _require_certificate(certificate)
     if sealed(certificate) != certificate:
         return CheckReport(False, ("the checksum is not that of the certificate: it was changed or damaged",))
     reasons = []
@@ -204,6 +212,11 @@ def sealed(certificate: Certificate) -> Certificate:
     return msgspec.structs.replace(certificate, checksum=hashlib.sha256(content).hexdigest())
 
 
+def _require_certificate(value: object) -> None:
+    advice = "give a certificate; that of a bound is None where a solver's word is all that there is"
+    require_kind("certificate", value, Certificate, advice)
+
+
 def write_certificate(certificate: Certificate, path: str | Path, instance_sha256: str | None = None) -> None:
     """Write a certificate file.
 
@@ -216,6 +229,7 @@ def write_certificate(certificate: Certificate, path: str | Path, instance_sha25
     instance_sha256
         SHA-256 checksum of the instance's file, if there is one.
     """
+    _require_certificate(certificate)
     write_document(sealed(msgspec.structs.replace(certificate, instance_sha256=instance_sha256)), path)
 
 
