@@ -9,6 +9,8 @@ from pebbler.cli.main import main
 from pebbler.instances.files import read_instance
 from pebbler.instances.importers import extras
 
+from ..extras import needs_onnx, needs_torch
+
 SMALL = """
 import torch
 from torch import nn
@@ -59,7 +61,7 @@ def test_a_missing_package_is_asked_for(
 
 
 def test_a_torch_model_from_the_current_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
+    needs_torch()
     model = ["--torch", "small_model:make_step", "--batch", "10", "--sub-batch", "4", "--budget", "80%"]
     assert main(["instance", *model, "-o", "small.instance.json", "--json"]) == 0
     captured = capsys.readouterr()
@@ -77,7 +79,7 @@ def test_a_torch_model_from_the_current_folder(capsys: pytest.CaptureFixture[str
 
 
 def test_an_onnx_model(capsys: pytest.CaptureFixture[str]) -> None:
-    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    onnx = needs_onnx()
     value = onnx.helper.make_tensor_value_info
     weights = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[8, 3, 3, 3])
     graph = onnx.helper.make_graph(

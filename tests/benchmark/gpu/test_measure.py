@@ -26,6 +26,7 @@ from pebbler.validate.execution.cuda.backend import CudaBackend
 from pebbler.validate.execution.cuda.cupti import record_kernels
 from pebbler.validate.execution.profiling.profiler import profile
 
+from ...extras import needs_torch
 from ...fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda  # noqa: F401
 from ...fakecuda.stand_ins import Cupti, Nvml, Result, install_broken
 
@@ -272,7 +273,7 @@ def test_a_profile_without_counters_says_what_to_install(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_torch_trains_a_chain_of_the_zoo_in_every_way(way: str) -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
+    needs_torch()
     from pebbler.benchmark.gpu.torch_memory import iteration
 
     found = iteration("lenet", 4, 2**30, way, repeat=2, device="cpu")
@@ -281,7 +282,7 @@ def test_torch_trains_a_chain_of_the_zoo_in_every_way(way: str) -> None:
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 def test_torch_rounds_as_it_is_told_and_says_so(arithmetic: str) -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
+    needs_torch()
     from pebbler.benchmark.gpu.torch_memory import iteration
 
     found = iteration("lenet", 2, 2**30, "plain", arithmetic, repeat=1, device="cpu")
@@ -291,7 +292,7 @@ def test_torch_rounds_as_it_is_told_and_says_so(arithmetic: str) -> None:
 
 
 def test_torch_without_cuda_says_so() -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch = needs_torch()
     if torch.cuda.is_available():
         pytest.skip("torch has a GPU here")
     with pytest.raises(PebblerError, match=r"torch .* built without CUDA|torch finds no CUDA device"):
@@ -341,7 +342,7 @@ def test_torch_trains_under_the_budgets_of_the_instances_in_both_arithmetics(
 
 
 def test_torch_models_have_the_parameters_of_the_zoo() -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
+    needs_torch()
     from pebbler.benchmark.gpu.torch_memory import sequential
 
     for name in ("alexnet", "resnet50"):

@@ -14,7 +14,9 @@ from pebbler.instances.networks.zoo import find_network
 from pebbler.instances.workload import Workload
 from pebbler.solver.solve import solve
 
-onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+from ...extras import needs_onnx
+
+onnx = needs_onnx()
 from onnx import TensorProto, helper  # noqa: E402
 
 FLOAT = TensorProto.FLOAT

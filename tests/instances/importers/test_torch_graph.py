@@ -13,9 +13,12 @@ from pebbler.instances.importers.torch_workload import TorchWorkload, find_step
 from pebbler.instances.memory import least_budget, unlimited_peak
 from pebbler.solver.solve import solve
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+from ...extras import needs_torch
+
+torch = needs_torch()
 from torch import nn  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.distributed._tools.mem_tracker import MemTracker  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 from pebbler.benchmark.gpu.torch_models import (  # noqa: E402
@@ -107,7 +110,7 @@ def peak_bytes(graph: OperatorGraph) -> int:
 
 def tracked_peak(make_step: Callable[[int], Any], batch: int) -> int:
     """Peak that torch measures while the model really runs, without the inputs."""
-    tracker = pytest.importorskip("torch.distributed._tools.mem_tracker").MemTracker()
+    tracker = MemTracker()
     module, step, inputs = make_step(batch)
     tracker.track_external(module, *inputs)
     onednn = torch._C._get_mkldnn_enabled()

@@ -6,8 +6,10 @@ from pebbler.instances.importers.torch_workload import TorchWorkload
 from pebbler.instances.memory import ideal_ns, live_bytes
 from pebbler.instances.workload import Workload
 
-pytest.importorskip("torch", reason="torch is not installed")
-torch_models = pytest.importorskip("pebbler.benchmark.gpu.torch_models")
+from ...extras import needs_torch
+
+needs_torch()
+from pebbler.benchmark.gpu import torch_models  # noqa: E402
 
 
 def vit(batch: int) -> "torch_models.Made":

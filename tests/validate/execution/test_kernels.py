@@ -25,6 +25,8 @@ from pebbler.validate.execution.plan import plan
 from pebbler.validate.execution.rebuild import rebuild
 from pebbler.validate.execution.trial import attempt
 
+from ...extras import needs_torch
+
 BATCH = 3
 
 
@@ -156,7 +158,7 @@ def test_gradients_are_the_slopes_of_the_loss(small: Network, computed: Callable
 
 
 def test_gradients_are_those_of_torch(small: Network, computed: Callable[[Data], Execution]) -> None:
-    torch = pytest.importorskip("torch")
+    torch = needs_torch()
     data = jittered(small)
     found = computed(data)
     loss, gradients = torch_gradients(torch, small, data)
