@@ -7,13 +7,12 @@ backward pass run, every operator below autograd is noted with the storages that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import compress
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -23,6 +22,8 @@ from ..devices.device import Precision
 from ..devices.roofline import Convolution, Pass
 from ..errors import PebblerError
 from .operators import Operator, OperatorGraph, Place, Storage
+from .torch_gpu import OnGpu, gpu_kernels
+from .torch_refusals import StepError, explained, place_of
 
 MakeStep = Callable[[int], tuple[Any, Callable[..., Any], tuple[Any, ...]]]
 """From a batch size to a module, a function of the inputs that computes the loss with it, and the inputs."""
@@ -48,7 +49,7 @@ def record(make_step: MakeStep, batch: int) -> OperatorGraph:
     ----------
     make_step
         Called with the batch size; returns ``(module, step, inputs)``, where ``step(*inputs)`` computes the
-        scalar loss with the module.
+        scalar loss with the module, and returns it or runs its backward pass.
     batch
         Images, or whatever the model counts.
 
@@ -57,7 +58,7 @@ def record(make_step: MakeStep, batch: int) -> OperatorGraph:
     PebblerError
         When `make_step` or the step fails, or returns something else.
     """
-    with _explained(f"make_step({batch})"), torch.device("meta"):
+    with explained(f"make_step({batch})"), gpu_kernels(), torch.device("meta"), OnGpu("meta"):
         made = make_step(batch)
     module, step, tensors = _require_step(made)
     fakes = FakeTensorMode(allow_non_fake_inputs=True)
@@ -70,17 +71,55 @@ def record(make_step: MakeStep, batch: int) -> OperatorGraph:
     for index, tensor in enumerate(inputs):
         recorder.hold(tensor, f"X({index})", "input")
     trained = {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
-    with recorder.labels(module), _gpu_kernels(), fakes, recorder:
-        with _explained("the forward pass"):
-            loss = step(*inputs)
-        _require_loss(loss)
-        recorder.direction = "backward"
-        with _explained("the backward pass"):
-            gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-    for name, gradient in zip(trained, gradients, strict=True):
+    iteration = _Iteration(recorder, list(trained.values()))
+    with recorder.labels(module), gpu_kernels(), fakes, recorder, iteration:
+        with explained("the step"):
+            result = step(*inputs)
+        if iteration.gradients is None:
+            loss = _loss_of(result, step)
+            with explained("the backward pass"):
+                iteration.backward(loss)
+    for name, gradient in zip(trained, iteration.gradients or (), strict=True):
         if gradient is not None:
             recorder.hold(gradient, f"dW({name})", "gradient")
     return recorder.graph()
+
+
+class _Iteration(OnGpu):
+    """Runs the backward pass, where the step calls it or behind the step.
+
+    Attributes
+    ----------
+    gradients
+        Of the trained parameters, None for one that the loss does not depend on; None before the backward
+        pass. The parameters' own ``grad`` stays empty, so that an optimizer in the step does nothing.
+    """
+
+    def __init__(self, recorder: _Recorder, trained: list[Any]) -> None:
+        super().__init__("cpu")
+        self.gradients: tuple[Any, ...] | None = None
+        self._recorder = recorder
+        self._trained = trained
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Take the backward pass of a step for that of the iteration."""
+        if func is torch.Tensor.backward:
+            self.backward(args[0])
+            return None
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def backward(self, loss: Any) -> None:
+        """Compute the gradients of a loss; once in an iteration."""
+        if self.gradients is not None:
+            raise StepError("a step has one backward pass, and this is another; add the losses up first")
+        if not _is_loss(loss):
+            raise StepError(
+                "backward() starts from one number that depends on a parameter; make the loss one"
+            )
+        self._recorder.direction = "backward"
+        self.gradients = torch.autograd.grad(loss, self._trained, allow_unused=True)
 
 
 class _Recorder(TorchDispatchMode):
@@ -222,55 +261,6 @@ class _Recorder(TorchDispatchMode):
         self._alive.append(tensor.untyped_storage())
 
 
-@contextmanager
-def _gpu_kernels() -> Iterator[None]:
-    """Put in the place of what torch does on a CPU only what it does on a GPU.
-
-    Dropout keeps a mask of a byte a value. Dropout inside attention takes no memory, since it is drawn again
-    in the backward pass. oneDNN's layers, a whole LSTM among them, give way to torch's own kernels.
-    """
-    dropout, attention, onednn = F.dropout, F.scaled_dot_product_attention, torch._C._get_mkldnn_enabled()
-
-    def gpu_dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
-        if training and 0 < p < 1 and not inplace:
-            return torch.native_dropout(input, p, True)[0]
-        return dropout(input, p, training, inplace)
-
-    def gpu_attention(
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        *rest: Any,
-        **named: Any,
-    ) -> Any:
-        del dropout_p
-        return attention(query, key, value, attn_mask, 0.0, *rest, **named)
-
-    F.dropout, F.scaled_dot_product_attention = gpu_dropout, gpu_attention
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        F.dropout, F.scaled_dot_product_attention = dropout, attention
-        torch._C._set_mkldnn_enabled(onednn)
-
-
-@contextmanager
-def _explained(what: str) -> Iterator[None]:
-    """Turn whatever a user's code raises into one sentence; its traceback stays attached."""
-    try:
-        yield
-    except PebblerError:
-        raise
-    except Exception as error:
-        reason = str(error).partition("\n")[0]
-        raise PebblerError(
-            f"{what} failed: {type(error).__name__}: {reason}; see docs/importers.md for what works"
-        ) from error
-
-
 def _require_step(made: Any) -> tuple[Any, Callable[..., Any], tuple[Any, ...]]:
     if (
         isinstance(made, tuple)
@@ -287,11 +277,31 @@ def _require_step(made: Any) -> tuple[Any, Callable[..., Any], tuple[Any, ...]]:
     )
 
 
-def _require_loss(loss: Any) -> None:
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+def _loss_of(result: Any, step: Callable[..., Any]) -> Any:
+    """Return the loss that a step returned: a number, or what is called or comes first in a collection."""
+    loss = result
+    if isinstance(result, Mapping):
+        loss = result.get("loss")
+    elif isinstance(result, tuple | list):
+        loss = getattr(result, "loss", result[0] if result else None)
+    elif not isinstance(result, torch.Tensor):
+        loss = getattr(result, "loss", None)
+    if not _is_loss(loss):
+        found = type(loss).__name__
+        if isinstance(loss, torch.Tensor):
+            found = f"{loss.numel()} values" if loss.numel() != 1 else "a number that depends on no parameter"
+        elif loss is None:
+            found = "None" if result is None else f"{type(result).__name__} without one"
         raise PebblerError(
-            "the step returned no loss to train with: return one number that depends on a parameter"
+            f"the step{place_of(step)} returned no loss to train with but {found}: return one number that "
+            "depends on a parameter, alone, as 'loss' of a dataclass or dictionary, or first in a tuple, or "
+            "call its backward() in the step"
         )
+    return loss
+
+
+def _is_loss(loss: Any) -> bool:
+    return isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad
 
 
 def _fake(module: Any, inputs: tuple[Any, ...], fakes: FakeTensorMode) -> tuple[Any, ...]:

@@ -291,15 +291,15 @@ def test_recording_twice_gives_the_same_graph() -> None:
     [
         (lambda b: nn.Linear(b, b), "make_step returned something else"),
         (lambda b: (nn.Linear(b, b), print, [torch.zeros(b)]), "make_step returned something else"),
-        (lambda b: (nn.Linear(b, b), lambda x: x, (torch.zeros(b),)), "the step returned no loss"),
-        (lambda b: nn.Linear(b, 1 // 0), r"make_step\(2\) failed: ZeroDivisionError"),
+        (lambda b: (nn.Linear(b, b), lambda x: x, (torch.zeros(b),)), "returned no loss to train with"),
+        (lambda b: nn.Linear(b, 1 // 0), r"make_step\(2\) failed at .*: ZeroDivisionError"),
         (
             lambda b: (m := nn.Linear(b, b), lambda x: m(x).sum() * float(x.sum()), (torch.zeros(b),)),
-            "the forward pass failed: DataDependentOutputException",
+            "the step failed at .*: it asks for the value of a tensor",
         ),
         (
             lambda b: (m := nn.Linear(b, b), lambda x: m(x[1:]).sum(), (torch.zeros(b),)),
-            "forward pass failed",
+            "the step failed at .*test_torch_graph.py:",
         ),
     ],
 )
