@@ -11,6 +11,7 @@ from pebbler.heuristics.choices import by_speed, fastest_within
 from pebbler.heuristics.gaps import Guide, gaps_of
 from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.heuristics.parts import with_parts
+from pebbler.heuristics.search.costs import with_light
 from pebbler.heuristics.search.decisions import decisions_from, decisions_of, gap_keys
 from pebbler.heuristics.search.kernel import (
     AFTER,
@@ -130,7 +131,7 @@ def test_what_is_not_copied_does_not_matter(memory: MemoryModel) -> None:
     problem = problem_of(instance, memory)
     search = LocalSearch(instance, memory, seed=2)
     search.run(work=100_000)
-    decisions = search._search.best
+    decisions = search.best()
     gone = decisions.evicted != 0
     assert 2 <= gone.sum() < len(gone)
     assert not problem.gaps[:, FORCED].any()
@@ -273,20 +274,23 @@ def test_a_block_is_moved_where_the_bytes_are_free_but_no_hole_is_large_enough()
 
 
 def test_what_is_in_the_way_is_known_and_put_elsewhere() -> None:
+    """Of a hundred tasks, two decide; whoever puts just anything elsewhere tries hundreds of programs."""
     # where a and b lie decides whether c finds a hole: neither fits into one to make room
-    instance = staying(
-        25, 1, {"s": 2, "a": 8, "b": 8, "c": 8}, ((), (0,)), ((0,), (1,)), ((), (2,)), ((1, 2), (3,))
-    )
-    search = LocalSearch(instance, "contiguous")
-    assert search.makespan_ns is None
-    count, *placed = search._search.placed.tolist()
-    assert placed[:count] == [1, 2]  # A and B, by their first places
-    search.run(work=2_000)
-    assert search.makespan_ns == 40
-    schedule = search.schedule("x")
-    assert schedule is not None
-    assert check(instance, schedule).reasons == ()
-    assert LocalSearch(instance, "contiguous", without=("places",)).cost == search.cost - 40 + IMPOSSIBLE + 1
+    few: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+        ((), (0,)), ((0,), (1,)), ((), (2,)), ((1, 2), (3,)),
+    ]  # fmt: skip
+    sizes = {"s": 2, "a": 8, "b": 8, "c": 8}
+    instance = staying(25, 1, sizes, *few, *[((), ())] * 96)
+    for seed in range(4):
+        search = LocalSearch(instance, "contiguous", seed)
+        assert search.makespan_ns is None
+        search.run(work=25 * 100)
+        assert search.makespan_ns == 1000
+        schedule = search.schedule("x")
+        assert schedule is not None
+        assert check(instance, schedule).reasons == ()
+    fixed = LocalSearch(staying(25, 1, sizes, *few), "contiguous", without=("places",))
+    assert fixed.cost == IMPOSSIBLE + 1
 
 
 def test_where_bytes_differ_in_cost_cheap_ones_leave_first() -> None:
@@ -303,14 +307,17 @@ def test_in_whole_pages_small_blocks_leave_for_good() -> None:
     """Together they take 80 MiB of ResNet-34's pages; one by one they make no program shorter."""
     instance = Workload("resnet34", 256, "v100").instance("75%")
     models: list[MemoryModel] = ["contiguous", "divisible"]
-    assert not any(LocalSearch(instance, model)._problem.gaps[:, LIGHT].any() for model in models)
-    assert not LocalSearch(instance, "paged", without=["costs"])._problem.gaps[:, LIGHT].any()
-    search = LocalSearch(instance, "paged")
-    light = search._problem.gaps[:, LIGHT] == 1
-    small = np.array([block.bytes < 10_000 for block in instance.blocks])[search._problem.gaps[:, BLOCK]]
+    for model in models:
+        assert not with_light(instance, problem_of(instance, model)).gaps[:, LIGHT].any()
+    problem = with_light(instance, problem_of(instance, "paged"))
+    light = problem.gaps[:, LIGHT] == 1
+    small = np.array([block.bytes < 10_000 for block in instance.blocks])[problem.gaps[:, BLOCK]]
     assert 20 < light.sum() < small.sum()  # not where they are needed again soon
     assert small[light].all()
-    search.run(work=20_000_000)
+    search = LocalSearch(instance, "paged")
+    assert search.best().evicted[light].all()
+    assert not LocalSearch(instance, "paged", without=["costs"]).best().evicted[light].all()
+    search.run(work=2_000_000)
     assert search.best().evicted[light].all()
     assert search.cost < 420_000_000  # 420.8 ms in a minute where any of them may stay
     schedule = search.schedule("x")
@@ -320,23 +327,25 @@ def test_in_whole_pages_small_blocks_leave_for_good() -> None:
 
 def test_a_suggestion_waits_for_the_end_of_a_descent_unless_it_is_better() -> None:
     instance = Workload("vgg16", 64, "v100").instance("75%")
-    search = LocalSearch(instance, "paged")
-    fastest = [by_speed(task)[0] for task in instance.tasks]
-    everything = Guide(list(gaps_of(instance)), [], fastest)
-    before = search.cost, search._search.current.evicted.sum()
-    for tentative in (True, False):
-        search.suggest(everything._replace(tentative=tentative))
-        assert (search.cost, search._search.current.evicted.sum()) == before
-        assert (search._waiting is None) == tentative
-    search._next()
-    assert search._waiting is None
-    assert search._search.current.evicted.sum() > before[1]
-    better = LocalSearch(instance, "paged")
-    better.run(work=200_000)
-    assert better.cost < before[0]
+    everything = Guide(list(gaps_of(instance)), [], [by_speed(task)[0] for task in instance.tasks])
+    alone, tentative, waiting = (LocalSearch(instance, "paged") for _ in range(3))
+    before = alone.cost
+    tentative.suggest(everything._replace(tentative=True))
+    waiting.suggest(everything)
+    assert tentative.cost == waiting.cost == before
+    for descent in (1, 2):
+        for search in (alone, tentative, waiting):
+            while search.descents < descent:
+                search.run(work=len(instance.tasks))
+        (cost, end), same, other = (search.rest() for search in (alone, tentative, waiting))
+        assert same[0] == cost
+        assert all(map(np.array_equal, same[1], end))
+        assert (other[0] == cost and all(map(np.array_equal, other[1], end))) == (descent == 1)
+    alone.run(work=200_000)
+    assert alone.cost < before
     again = LocalSearch(instance, "paged")
-    again.suggest(better.guide()._replace(tentative=True))
-    assert again.cost < before[0]
+    again.suggest(alone.guide()._replace(tentative=True))
+    assert again.cost < before
 
 
 def test_recomputation_is_refused() -> None:

@@ -57,6 +57,11 @@ def open_threads() -> int:
     return sum(thread.name.startswith("pebbler") for thread in threading.enumerate())
 
 
+def put(stream: CpuStream, work: Callable[[], object]) -> None:
+    """Launch work that is no kernel."""
+    stream.launch(lambda *_: work(), {}, 0)  # type: ignore[arg-type,return-value]
+
+
 # --- memory, streams, events --------------------------------------------------------------------------
 
 
@@ -78,10 +83,10 @@ def test_what_is_written_is_read(backend: CpuBackend) -> None:
 def test_a_stream_waits_for_an_event_of_another(backend: CpuBackend) -> None:
     first, second = backend.stream("d2h"), backend.stream("h2d")
     gate, order = threading.Event(), []
-    first._put(gate.wait)
-    first._put(lambda: order.append("first"))
+    put(first, gate.wait)
+    put(first, lambda: order.append("first"))
     second.wait(first.record())
-    second._put(lambda: order.append("second"))
+    put(second, lambda: order.append("second"))
     end = second.record()
     time.sleep(0.02)
     assert not order
@@ -93,7 +98,7 @@ def test_a_stream_waits_for_an_event_of_another(backend: CpuBackend) -> None:
 def test_events_have_times_on_one_clock(backend: CpuBackend) -> None:
     first, second = backend.stream("compute"), backend.stream("h2d")
     start = first.record()
-    first._put(lambda: time.sleep(0.002))
+    first.pause(2_000_000)
     middle = first.record()
     second.wait(middle)
     end = second.record()
@@ -171,7 +176,7 @@ def test_closing_ends_every_thread_and_twice_is_no_error() -> None:
     before = open_threads()
     backend = CpuBackend()
     for name in ("compute", "d2h", "h2d"):
-        backend.stream(name)._put(lambda: time.sleep(0.001))
+        backend.stream(name).pause(1_000_000)
     assert open_threads() == before + 3
     backend.close()
     backend.close()
@@ -182,7 +187,7 @@ def test_closing_does_not_wait_for_what_is_left() -> None:
     backend = CpuBackend()
     stream, done = backend.stream("compute"), []
     for _ in range(1000):
-        stream._put(lambda: done.append(time.sleep(0.01)))
+        put(stream, lambda: done.append(time.sleep(0.01)))
     last = stream.record()
     backend.close()
     assert len(done) < 1000
@@ -214,7 +219,7 @@ class Failing(CpuBackend):
         if not self.task and name == "d2h":
 
             def copy(*_: int) -> None:
-                stream._put(lambda: ctypes.memmove(None, object(), 8))  # type: ignore[arg-type]
+                put(stream, lambda: ctypes.memmove(None, object(), 8))  # type: ignore[arg-type]
 
             stream.copy = copy  # type: ignore[method-assign]
         return stream
