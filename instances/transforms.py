@@ -25,6 +25,10 @@ PCIe 3.0 x16: what DMA reaches of 16e9 (vDNN, MICRO 2016, section II-C); 4.0 and
 and 64e9, an assumption; NVLink: "at least 150 GB/s" (Layrub, TACO 2018, section 5.3.2).
 """
 
+_LINKS_TOLD = (
+    f"write {', '.join(LINKS)} or the bytes of a second as 25GB, and the two directions as 25GB,20GB"
+)
+
 
 def with_engines(instance: Instance, engines: Literal["duplex", "single"]) -> Instance:
     """Return the instance with a copy stream for each direction, or with one for both."""
@@ -59,29 +63,53 @@ def with_link(instance: Instance, link: str) -> Instance:
     instance
         Any instance.
     link
-        A name of `LINKS`, or the bytes of a second, such as ``25GB``.
+        As `parse_link` reads it.
+
+    Raises
+    ------
+    PebblerError
+        When it is no link.
+    """
+    to_host, to_device = parse_link(link)
+    blocks = tuple(
+        msgspec.structs.replace(
+            block,
+            offload_ns=None if block.offload_ns is None else whole_ns(block.bytes / to_host),
+            prefetch_ns=None if block.prefetch_ns is None else whole_ns(block.bytes / to_device),
+        )
+        for block in instance.blocks
+    )
+    return _changed(instance, Transform(kind="link", value=link), blocks=blocks)
+
+
+def parse_link(text: str) -> tuple[float, float]:
+    """Read a link: the bytes of a second to the host, and those to the device.
+
+    It is a name of `LINKS`, or the bytes of a second as ``25GB`` or ``25GB/s``; or two of these with a comma
+    between them, to the host and to the device.
 
     Raises
     ------
     PebblerError
         When it is neither.
     """
-    rate = LINKS.get(link.lower())
-    if rate is None:
-        rate = parse_size(
-            link, f"a link; write {', '.join(LINKS)} or the bytes of a second as 25GB", letters=False
-        )
-        if not rate:
-            raise PebblerError("a link of 0 bytes a second copies nothing; give a bandwidth above 0")
-    blocks = tuple(
-        msgspec.structs.replace(
-            block,
-            offload_ns=None if block.offload_ns is None else whole_ns(block.bytes / rate),
-            prefetch_ns=None if block.prefetch_ns is None else whole_ns(block.bytes / rate),
-        )
-        for block in instance.blocks
-    )
-    return _changed(instance, Transform(kind="link", value=link), blocks=blocks)
+    rates = [_rate(part.strip(), text) for part in text.split(",")]
+    if len(rates) > 2:
+        raise PebblerError(f"'{text}' is not a link; {_LINKS_TOLD}")
+    return rates[0], rates[-1]
+
+
+def _rate(part: str, link: str) -> float:
+    """Bytes a second of a direction of a link."""
+    if (known := LINKS.get(part.lower())) is not None:
+        return known
+    try:
+        rate = parse_size(part.removesuffix("/s"), letters=False)
+    except PebblerError:
+        raise PebblerError(f"'{link}' is not a link; {_LINKS_TOLD}") from None
+    if not rate:
+        raise PebblerError("a link of 0 bytes a second copies nothing; give a bandwidth above 0")
+    return rate
 
 
 def with_recomputation(instance: Instance) -> Instance:

@@ -29,6 +29,7 @@ from .networks.taskgraph import FLOAT_BYTES, DataBlock, Graph, LayerTask, TaskGr
 from .networks.zoo import find_network
 from .origin import LayerTasks, Origin
 from .profile import Profile
+from .transforms import parse_link, with_link
 from .units import LARGEST
 
 BATCH_NORM_NOTE = "batch norm takes its statistics over the sub-batch, so results differ from the whole batch"
@@ -56,6 +57,8 @@ class Workload:
         Weights and their gradients are blocks instead of resident for ever (moDNN, TPDS 2019, Fig. 9).
     profile
         Measured times and workspaces, in place of the cost model.
+    link
+        Of copies to and from the host, in place of the device's, as `with_link` takes it.
 
     Raises
     ------
@@ -70,6 +73,7 @@ class Workload:
     engines: Literal["duplex", "single"] = "duplex"
     weights_as_blocks: bool = False
     profile: Profile | None = None
+    link: str | None = None
 
     def __post_init__(self) -> None:
         advice = "give a name, such as 'vgg16', or a Network, which NetworkBuilder makes"
@@ -81,6 +85,9 @@ class Workload:
         require_one_of("graph", self.graph, get_args(Graph))
         require_one_of("engines", self.engines, ("duplex", "single"))
         require_kind("weights_as_blocks", self.weights_as_blocks, bool, "give True or False")
+        if self.link is not None:
+            require_kind("link", self.link, str, "give a text, such as '12GB/s' or '25GB/s,20GB/s'")
+            parse_link(self.link)
         if self.profile is not None:
             require_kind("profile", self.profile, Profile, "give what read_profile returns")
             measured = (self.profile.network, self.profile.machine.device, self.profile.graph)
@@ -129,6 +136,8 @@ class Workload:
         sub_batch = self.batch if sub_batch is None else sub_batch
         self._require_sub_batch(sub_batch)
         instance = self.round(sub_batch, rounds)
+        if self.link is not None:
+            instance = with_link(instance, self.link)
         if isinstance(budget, str):
             budget = parse_budget(budget, instance)
         elif type(budget) is not int or budget < 0:

@@ -130,3 +130,19 @@ def test_sizes_and_times_are_read_as_people_write_them(written: str, toys: Toys,
     assert main(["compare", "lenet", "--budget", written, "--time-limit", "5m"]) == 0
     (file,) = Path("pebbler-out").glob("*.instance.json")
     assert read_instance(file).budget_bytes == 12 * 2**30
+
+
+@pytest.mark.parametrize("source", ["lenet", "lenet.instance.json"])
+def test_a_link_may_be_named_beside_a_network_and_a_file(source: str) -> None:
+    budget = ("--budget", "1.05xMmin")
+    assert main(["instance", "lenet", *budget, "-o", "lenet.instance.json"]) == 0
+    assert main(["compare", source, *budget, "--link", "1GB/s,2GB/s", "--methods", "modnn"]) == 0
+    made = read_instance("pebbler-out/lenet-b64.instance.json")
+    assert [transform.word for transform in made.applied] == ["link=1GB/s,2GB/s"]
+    plain = read_instance("lenet.instance.json").blocks
+    assert made.blocks[0].offload_ns != plain[0].offload_ns
+
+
+def test_several_gpus_have_the_link_of_their_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "lenet", "--gpus", "2", "--link", "pcie4"]) == 2
+    assert "leave --link out" in capsys.readouterr().err

@@ -566,7 +566,7 @@ def instance(*options: str) -> Instance:
         (["--recompute"], ["recompute"]),
         (["--mask"], ["mask"]),
         (["--parts", "8MiB"], ["parts=8.00MiB"]),
-        (["--parts", "8MiB", "--link", "25GB", "--mask"], ["mask", "link=25GB", "parts=8.00MiB"]),
+        (["--parts", "8MiB", "--link", "25GB", "--mask"], ["link=25GB", "mask", "parts=8.00MiB"]),
         (["--parts", "auto", "--mask"], ["mask", "parts"]),
         (["--weights-as-blocks"], []),
     ],

@@ -94,13 +94,29 @@ def test_a_link_takes_bytes_over_its_bandwidth(vgg16):
     assert with_link(vgg16, "51.2GB").blocks == with_link(vgg16, "pcie5").blocks
 
 
+def test_a_link_has_a_rate_for_each_direction(vgg16):
+    both = with_link(vgg16, "12GB/s, 6GB/s").blocks
+    assert [block.offload_ns for block in both] == [
+        block.offload_ns for block in with_link(vgg16, "12GB").blocks
+    ]
+    assert [block.prefetch_ns for block in both] == [
+        block.prefetch_ns for block in with_link(vgg16, "6GB").blocks
+    ]
+
+
 def test_presets_are_ever_faster():
     assert list(LINKS) == ["pcie3", "pcie4", "pcie5", "nvlink"]
     assert all(slow < fast for slow, fast in pairwise(LINKS.values()))
 
 
 @pytest.mark.parametrize(
-    ("link", "message"), [("pcie9", "'pcie9' is not a link; write pcie3"), ("0GB", "copies nothing")]
+    ("link", "message"),
+    [
+        ("pcie9", "'pcie9' is not a link; write pcie3"),
+        ("0GB", "copies nothing"),
+        ("1GB,", "'1GB,' is not a link"),
+        ("1GB,2GB,3GB", "'1GB,2GB,3GB' is not a link"),
+    ],
 )
 def test_wrong_links_are_refused(vgg16, link, message):
     with pytest.raises(PebblerError, match=message):

@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from pebbler.instances.memory import ideal_ns, least_budget, unlimited_peak
 from pebbler.instances.networks.taskgraph import Graph
 from pebbler.instances.networks.zoo import list_networks
 from pebbler.instances.origin import Origin
+from pebbler.instances.transforms import with_link
 from pebbler.instances.workload import Workload
 
 LARGE = ("resnet1001", "resnet1172", "resnet1304", "resnet1517", "lstm_rnn")
@@ -248,3 +250,10 @@ def test_a_task_of_the_deepest_network_takes_no_more_work_than_one_of_a_shallow_
 def test_a_round_with_figures_that_no_file_can_have_is_refused(batch: int) -> None:
     with pytest.raises(PebblerError, match=f"a round of {batch} images .*; give a smaller batch"):
         Workload("vgg16", batch, "k40").round(batch, 1)
+
+
+def test_a_link_takes_the_place_of_the_devices(vgg16):
+    plain, linked = (replace(vgg16, link=link).instance("90%", 16) for link in (None, "1GB/s,2GB/s"))
+    assert linked == with_link(plain, "1GB/s,2GB/s")
+    with pytest.raises(PebblerError, match="'isdn' is not a link"):
+        replace(vgg16, link="isdn")

@@ -16,6 +16,7 @@ from .options import (
     add_command,
     add_limits,
     add_workload,
+    linked,
     name_list,
     print_json,
     refuse_options,
@@ -81,7 +82,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     with keeping(arguments.out), drawer(len(names) + 1) as other:
         if source is not None and (source.endswith(".json") or Path(source).exists()):
             refuse_options(arguments, source, (*WORKLOAD_OPTIONS, "gpus", *GPU_OPTIONS))
-            instance = read_instance(source)
+            instance = linked(read_instance(source), arguments.link)
             if arguments.budget is not None:
                 instance = with_budget(instance, parse_budget(arguments.budget, instance))
             comparison = compare(instance, arguments.methods, **settings)

@@ -13,6 +13,7 @@ from .options import (
     add_command,
     add_limits,
     add_workload,
+    linked,
     positive,
     print_json,
     refuse_options,
@@ -89,7 +90,7 @@ def _over_budget(arguments: argparse.Namespace) -> int:
     source = arguments.network_or_file
     if source is not None and (source.endswith(".json") or Path(source).exists()):
         refuse_options(arguments, source, WORKLOAD_OPTIONS)
-        instance = read_instance(source)
+        instance = linked(read_instance(source), arguments.link)
     else:
         workload, budget = workload_and_budget(arguments, source)
         (size, rounds), *rest = workload.rounds(arguments.sub_batch or workload.batch)

@@ -61,6 +61,8 @@ def gpu_instances(
     if (arguments.gpus or 1) == 1:
         refuse_options(arguments, "one GPU", GPU_OPTIONS)
         return instances_of(workload, budget, arguments.sub_batch)
+    if arguments.link is not None:
+        raise PebblerError("several GPUs copy over the links of their device and the bus; leave --link out")
     if arguments.torch is not None:
         raise PebblerError("a torch model does not say which gradients are whose; give a network or --onnx")
     cluster = several_gpus(

@@ -30,6 +30,7 @@ from .options import (
     add_solver,
     add_transforms,
     add_workload,
+    linked,
     name_list,
     positive,
     print_json,
@@ -155,7 +156,7 @@ def _foreign(arguments: argparse.Namespace) -> Instance:
     refuse_options(arguments, arguments.foreign, WORKLOAD_OPTIONS)
     if arguments.budget is None:
         raise PebblerError(f"{arguments.foreign} has no budget; give one, such as --budget 80%")
-    return read_foreign(arguments.foreign)
+    return linked(read_foreign(arguments.foreign), arguments.link)
 
 
 def _transformed(arguments: argparse.Namespace, instance: Instance) -> Instance:
@@ -168,8 +169,6 @@ def _transformed(arguments: argparse.Namespace, instance: Instance) -> Instance:
         instance = transforms.with_recomputation(instance)
     if arguments.inputs_on_clock:
         instance = transforms.with_inputs_on_clock(instance)
-    if arguments.link is not None:
-        instance = transforms.with_link(instance, arguments.link)
     if arguments.streams is not None:
         from ..heuristics.papers.stream_algorithms import with_streams
 

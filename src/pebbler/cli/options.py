@@ -102,6 +102,12 @@ def add_workload(command: argparse.ArgumentParser, *, auto: bool = False) -> Non
     command.add_argument(
         "--profile", metavar="FILE", help="measured times in place of a device and its cost model"
     )
+    command.add_argument(
+        "--link",
+        metavar="NAME|RATE",
+        help="to the host, in place of the device's: pcie3, pcie4, pcie5, nvlink or the bytes of a second, "
+        "25GB/s; two with a comma between them: to the host, to the device",
+    )
     command.add_argument("--budget", metavar="SIZE", help="default: the device's memory")
     command.add_argument("--graph", choices=("executable", "paper"), help="default: executable")
     command.add_argument("--engines", choices=("duplex", "single"), help="copy streams; default: duplex")
@@ -117,9 +123,6 @@ def add_transforms(command: argparse.ArgumentParser) -> None:
     """Add the options that transform an instance."""
     command.add_argument(
         "--inputs-on-clock", action="store_true", help="the input is on the host at first and must be copied"
-    )
-    command.add_argument(
-        "--link", metavar="NAME", help="pcie3, pcie4, pcie5, nvlink or the bytes of a second: 25GB"
     )
     command.add_argument("--recompute", action="store_true", help="forward tasks may run again")
     command.add_argument("--mask", action="store_true", help="Layrub's ReLU: signs instead of outputs")
@@ -229,6 +232,7 @@ def workload_and_budget(arguments: argparse.Namespace, network: str | None) -> t
         "engines": arguments.engines or "duplex",
         "weights_as_blocks": bool(arguments.weights_as_blocks),
         "profile": profile,
+        "link": arguments.link,
     }
     if network is None:
         workload = _imported(arguments, settings)
@@ -248,6 +252,13 @@ def _imported(arguments: argparse.Namespace, settings: dict[str, Any]) -> Worklo
     if arguments.torch is not None:
         return TorchWorkload(name, arguments.batch, make_step=find_step(name), **settings)
     return NetworkWorkload(Path(name).stem, arguments.batch, own=read_model(name), **settings)
+
+
+def linked(instance: Instance, link: str | None) -> Instance:
+    """Return the instance of a file with the link that is asked for; without one, as it is."""
+    from ..instances.transforms import with_link
+
+    return instance if link is None else with_link(instance, link)
 
 
 def require_one(arguments: argparse.Namespace, what: str, *names: str, example: str) -> None:
