@@ -23,7 +23,6 @@ from pebbler.instances.devices.device import Device, find_device, list_devices
 from pebbler.instances.devices.roofline import Convolution, convolution_algorithms, dense_algorithms
 from pebbler.instances.files import write_atomically
 from pebbler.instances.instance import Algorithm
-from pebbler.instances.networks.builder import LOSSES
 from pebbler.instances.networks.taskgraph import task_graph
 from pebbler.instances.networks.zoo import find_network
 from pebbler.instances.workload import Workload, convolution_of
@@ -94,7 +93,7 @@ def network_ms(timing: NetworkTiming) -> tuple[float, float]:
     instance = Workload(timing.network, timing.batch, timing.device).round(timing.batch, 1)
     forward = backward = 0
     for task, made in zip(task_graph(network, timing.batch).tasks, instance.tasks, strict=True):
-        if task.layer.kind in LOSSES:
+        if task.layer.kind.is_loss:
             continue
         if task.role == "FP":
             forward += _fastest(made.algorithms)
