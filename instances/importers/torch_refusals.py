@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -17,8 +18,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from ..errors import PebblerError
 
-_OURS = str(Path(__file__).parent)
-_TORCH = str(Path(torch.__file__).parent)
+_RECORDING = ("torch", __name__.rpartition(".")[0])
 _LIBRARIES = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
 
 _VALUE = (
@@ -95,13 +95,18 @@ def _place(error: Exception) -> str:
     frames = [
         (frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if not frame.f_code.co_filename.startswith((_OURS, _TORCH, "<"))
+        if not (_is_of_recording(frame) or frame.f_code.co_filename.startswith("<"))
     ]
     own = [place for place in frames if not place[0].startswith(_LIBRARIES)]
     if not frames:
         return ""
     file, line = (own or frames)[-1]
     return f" at {_short(file)}:{line}, '{linecache.getline(file, line).strip()}'"
+
+
+def _is_of_recording(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    return any(module == package or module.startswith(f"{package}.") for package in _RECORDING)
 
 
 def _reason(error: Exception) -> str:

@@ -42,7 +42,7 @@ def test_networks_end_in_shapes_as_they_were_measured() -> None:
     assert find_network(timings.NETWORKS["resnet-34"])["res3_1_conv1"].stride == 2
     assert find_network(timings.NETWORKS["alexnet"])["conv2"].groups == 2
     googlenet = find_network(timings.NETWORKS["googlenet-v1"])
-    kinds = Counter(layer.kind for layer in googlenet.layers)
+    kinds = Counter(layer.kind.name for layer in googlenet.layers)
     assert (kinds["lrn"], kinds["softmax"]) == (2, 1)
 
 

@@ -139,7 +139,7 @@ def test_bottlenecks_stride_on_their_first_convolution():
 
 def test_preactivated_bottlenecks_branch_after_their_norm_only_at_the_start_of_a_stage():
     network = find_network("resnet200")
-    assert sum(layer.kind == "add" for layer in network.layers) == 3 + 24 + 36 + 3
+    assert sum(layer.kind.name == "add" for layer in network.layers) == 3 + 24 + 36 + 3
     assert network["res3_1_proj"].inputs == network["res3_1_conv1"].inputs == ("res3_1_bn",)
     assert network["res3_2_add"].inputs[0] == "res3_1_add"
     assert network["res2_1_conv1"].inputs == ("pool1",)
