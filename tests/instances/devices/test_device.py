@@ -1,3 +1,4 @@
+import re
 from importlib import resources
 
 import pytest
@@ -107,6 +108,14 @@ def test_every_figure_has_a_source(device):
     given = {key for key in TENSOR_PEAKS if getattr(device, key) is not None}
     assert {key for key, _ in device.sources} == FIGURES | given
     assert all(len(source) > 10 for _, source in device.sources)
+
+
+def test_the_page_on_costs_lists_every_device_under_its_architecture(pytestconfig):
+    page = (pytestconfig.rootpath / "docs" / "costs.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| ([^|]*) \| (`.*)", page, re.MULTILINE))
+    for device in list_devices():
+        (row,) = [row for name, row in rows.items() if name.lower().replace(" ", "") == device.architecture]
+        assert f"`{device.name}`" in row
 
 
 def test_tensor_cores_came_with_volta_and_tf32_and_bfloat16_with_ampere():
