@@ -8,6 +8,7 @@ of the real ones.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -57,14 +58,13 @@ def build(cache: Path) -> Path:
         *(file.read_bytes() for file in sources),
     ]
     folder = cache / hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
-    if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=cache))
-        _build(include, work)
-        try:
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two that build at once would take twice as long
+        if not folder.exists():
+            work = Path(tempfile.mkdtemp(dir=cache))
+            _build(include, work)
             work.rename(folder)
-        except OSError:  # another process was quicker
-            shutil.rmtree(work)
     return folder
 
 

@@ -14,7 +14,7 @@ from .mutation_study import Study, conduct, survive, wander
 from .random_programs import random_case
 
 
-@pytest.fixture(scope="module", params=[12, pytest.param(45, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[6, pytest.param(45, marks=pytest.mark.slow)])
 def per_kind(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
@@ -45,7 +45,7 @@ def test_random_programs_use_everything() -> None:
 
 def test_valid_programs_are_accepted_and_survive() -> None:
     rng = Random(2)
-    for _ in range(150):
+    for _ in range(60):
         instance, schedule = random_case(rng)
         assert check(instance, schedule).reasons == ()
         assert survive(instance, schedule, rng) == []
@@ -69,13 +69,13 @@ def test_rejected_mutants_do_damage(study: Study) -> None:
 
 
 def test_a_checker_that_accepts_everything_is_contradicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    strict = conduct(seed=4, per_kind=4)
+    strict = conduct(seed=4, per_kind=2)
     monkeypatch.setattr(mutation_study, "check", lambda *_: CheckReport(valid=True, reasons=()))
-    lax = conduct(seed=4, per_kind=4)
+    lax = conduct(seed=4, per_kind=2)
     assert len(lax.contradictions) >= 0.95 * strict.total().rejected > 0
 
 
 def test_no_contradiction_far_from_what_a_builder_writes() -> None:
-    walk = wander(seed=3, starts=25, steps=60)
-    assert walk.total().accepted >= 100
+    walk = wander(seed=3, starts=10, steps=60)
+    assert walk.total().accepted >= 40
     assert walk.contradictions == []

@@ -49,7 +49,7 @@ def modelled(seed: int) -> Instance | None:
     return None if any(task.recomputable for task in instance.tasks) else instance
 
 
-@pytest.mark.parametrize("seeds", sampled(range(5), range(0, 60, 10)))
+@pytest.mark.parametrize("seeds", sampled(range(3), range(0, 60, 10)))
 def test_tiny_instances_are_solved_like_by_brute_force(seeds: range) -> None:
     solved = optimal = 0
     for seed in seeds:
@@ -103,7 +103,7 @@ def test_random_decisions_run_as_simulated(case: tuple[str, int, str, str], memo
     rng = np.random.default_rng(3)
     state, stalls = state_for(problem), np.zeros(problem.length, dtype=np.int64)
     ran = exact = 0
-    for _ in range(30):
+    for _ in range(12):
         by_use = np.argsort(problem.gaps[:, UNTIL], kind="stable")
         evicted = [gap_keys(problem)[g] for g in by_use if rng.random() < 0.85]
         algorithms = [int(rng.integers(len(task.algorithms))) for task in instance.tasks]
@@ -120,7 +120,7 @@ def test_random_decisions_run_as_simulated(case: tuple[str, int, str, str], memo
         for most in (makespan, makespan - 1, makespan * 9 // 10, makespan // 2):
             least, _ = simulate(problem, decisions, state, stalls, most)
             assert least == makespan if most >= makespan else most < least <= makespan
-    assert ran >= 5
+    assert ran >= 3
     assert exact >= 0.8 * ran
 
 
@@ -206,7 +206,7 @@ def test_the_same_seed_gives_the_same_bytes_and_never_worse_than_its_start(memor
 
 def test_a_warm_start_is_kept_where_nothing_better_is_found() -> None:
     instance = Workload("vgg16", 256, "k40").instance("12GiB")
-    warm = solve(instance, "local-search", memory="paged", time_limit=2).schedule
+    warm = solve(instance, "local-search", memory="paged", time_limit=0.5).schedule
     assert warm is not None
     result = solve(instance, "local-search", memory="paged", time_limit=0, warm_start=warm)
     assert result.makespan_ns == warm.makespan_ns
@@ -218,7 +218,7 @@ def test_a_warm_start_of_another_memory_model_leads_the_search_but_is_no_answer(
     warm = find_method("modnn").call(instance, Limits()).schedule
     assert warm is not None
     for method in ("local-search", "flow"):
-        result = solve(instance, method, memory="paged", time_limit=1, warm_start=warm)
+        result = solve(instance, method, memory="paged", time_limit=0.3, warm_start=warm)
         assert result.schedule is not None
         assert result.schedule.memory_model == "paged"
 

@@ -96,7 +96,7 @@ def test_a_solution_leads_to_a_schedule() -> None:
 
 @pytest.mark.parametrize("memory", ["paged", "contiguous"])
 def test_schedule_bound_and_certificate_belong_together(memory: str) -> None:
-    result = solve(PARTS, "flow-parts", memory=memory, time_limit=4)  # type: ignore[arg-type]
+    result = solve(PARTS, "flow-parts", memory=memory, time_limit=1)  # type: ignore[arg-type]
     assert result.schedule is not None
     assert result.schedule.method == "flow-parts"
     assert result.makespan_ns is not None
@@ -114,7 +114,7 @@ def test_tiny_instances_in_parts_between_bound_and_brute_force() -> None:
         if not any(block.tensor for block in instance.blocks) or any(t.recomputable for t in instance.tasks):
             continue
         try:
-            answer = flow_parts(instance, Limits(time_limit=0.2))
+            answer = flow_parts(instance, Limits(time_limit=0.1))
         except Refusal:
             continue
         best = brute_force(instance)
@@ -138,7 +138,7 @@ VARIANTS = {
 @pytest.mark.parametrize("memory", ["paged", "contiguous"])
 def test_every_variant_has_a_checked_schedule_above_its_bound(name: str, memory: str) -> None:
     instance = VARIANTS[name]
-    result = solve(instance, "flow-parts", memory=memory, time_limit=2)  # type: ignore[arg-type]
+    result = solve(instance, "flow-parts", memory=memory, time_limit=0.5)  # type: ignore[arg-type]
     assert result.schedule is not None
     assert check(instance, result.schedule).reasons == ()
     assert result.optimality_gap is not None
@@ -174,7 +174,7 @@ def test_whole_tensors_are_refused_with_the_way_out(
 
 
 def test_a_comparison_sets_parts_beside_their_own_bound() -> None:
-    found = compare(WHOLE, ["flow-parts", "modnn"], time_limit=2, memory="paged")
+    found = compare(WHOLE, ["flow-parts", "modnn"], time_limit=1, memory="paged")
     parts, whole = found.as_dict()["results"]
     assert (parts["variant"], whole["variant"]) == ("parts", "whole")
     assert parts["lower_bound_ns"] <= parts["makespan_ns"] < whole["makespan_ns"]
@@ -195,7 +195,7 @@ def test_parts_that_are_not_alike_are_bounded_but_not_placed() -> None:
     d = tensors_of(instance)[0][1]
     block = msgspec.structs.replace(instance.blocks[d], prefetch_ns=None)
     other = msgspec.structs.replace(instance, blocks=(*instance.blocks[:d], block, *instance.blocks[d + 1 :]))
-    answer = flow_parts(other, Limits(time_limit=1))
+    answer = flow_parts(other, Limits(time_limit=0.3))
     assert answer.lower_bound_ns is not None
     assert answer.schedule is None or check(other, answer.schedule).reasons == ()
 
@@ -203,7 +203,7 @@ def test_parts_that_are_not_alike_are_bounded_but_not_placed() -> None:
 def test_the_command_line_solves_a_file_in_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = tmp_path / "parts.json", tmp_path / "out.json"
     write_instance(PARTS, path)
-    solve_it = ["solve", str(path), "--method", "flow-parts", "--memory", "paged", "--time-limit", "2s"]
+    solve_it = ["solve", str(path), "--method", "flow-parts", "--memory", "paged", "--time-limit", "0.5s"]
     assert main([*solve_it, "--json", "-o", str(out)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["method"] == "flow-parts"

@@ -41,6 +41,7 @@ from pebbler.validate.bounds.arguments import (
 from pebbler.validate.bounds.certificate import Certificate
 from pebbler.validate.bounds.reruns import rerun_intervals
 
+from ...samples import chunks
 from ..hostile import hostile_instance, hugely
 
 
@@ -85,7 +86,7 @@ def disturbed(certificate: Certificate, rng: Random) -> Prices:
     return Prices(one, memory, engines, {(k, j, d): changed(price, 100 * one) for k, j, d, price in named})
 
 
-@pytest.mark.parametrize("first", range(0, 120, 40))
+@pytest.mark.parametrize("first", chunks(range(0, 120, 40)))
 def test_no_prices_prove_more_than_the_optimum(first: int) -> None:
     """Random prices on random checkpoints, and those of the linear program, as they are and disturbed."""
     rng = Random(first)
@@ -113,7 +114,7 @@ def test_no_prices_prove_more_than_the_optimum(first: int) -> None:
     assert beyond >= 20
 
 
-@pytest.mark.parametrize("first", range(0, 60, 20))
+@pytest.mark.parametrize("first", chunks(range(0, 60, 20)))
 def test_no_prices_prove_more_than_the_optimum_where_tasks_run_again(first: int) -> None:
     """Those of the linear program prove its bound, whatever the checkpoints; others less."""
     rng = Random(first)
@@ -169,7 +170,7 @@ def test_tasks_may_run_again_where_programs_let_them() -> None:
 
 
 def test_every_position_of_a_single_peak_is_under_the_optimum() -> None:
-    for instance in without_recomputation(range(60)):
+    for instance in without_recomputation(range(20)):
         schedule = brute_force(instance, "divisible")
         if schedule is not None:
             peaks = SinglePeak(instance)
@@ -179,7 +180,7 @@ def test_every_position_of_a_single_peak_is_under_the_optimum() -> None:
 def test_the_prices_of_the_linear_program_prove_its_bound() -> None:
     """Strong duality: the checker's own model of what a version may do is that of the rows, and integral."""
     beyond = 0
-    for instance in without_recomputation(range(120)):
+    for instance in without_recomputation(range(60)):
         every = range(len(instance.tasks))
         result = solve_linear(flow_model(instance, every, "none").linear)
         bound = flow_bound(instance, every)
@@ -189,7 +190,7 @@ def test_the_prices_of_the_linear_program_prove_its_bound() -> None:
             model = flow_model(instance, every, "none")
             assert bound.lower_bound_ns >= result.bound * model.nanoseconds * (1 - 1e-6)
             beyond += bound.lower_bound_ns > compute_ns(instance)
-    assert beyond >= 20
+    assert beyond >= 10
 
 
 def test_merging_versions_in_the_program_does_not_weaken_the_proof() -> None:
@@ -249,7 +250,7 @@ def proven_by_anything(instance: Instance, rng: Random, draws: int) -> int:
 
 
 @given(rng=st.randoms(use_true_random=False), recomputable=st.booleans(), huge=st.booleans())
-@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_nothing_proves_more_than_the_optimum_of_any_instance(
     rng: Random, recomputable: bool, huge: bool
 ) -> None:
@@ -403,7 +404,7 @@ def slowly_copied_by(pieces: list[tuple[int, int, int]], excess: int) -> Fractio
     pieces=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9), st.integers(0, 30)), max_size=12),
     excess=st.integers(-3, 60),
 )
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@settings(max_examples=300, deadline=None, derandomize=True)
 def test_the_bytes_that_are_left_out_are_the_slowest(pieces: list[tuple[int, int, int]], excess: int) -> None:
     pieces.sort(reverse=True)
     assert _copied_by(pieces, excess) == slowly_copied_by(pieces, excess)
