@@ -18,20 +18,21 @@ import logging, sys, time
 from pebbler.progress import progress
 
 log = logging.getLogger("pebbler.work")
+pause = 0.4 if "--pauses" in sys.argv else 0.0
 with progress("work", verbose="-v" in sys.argv):
-    time.sleep(0.8)
+    time.sleep(2 * pause)
     log.debug("a step")
     log.info("a message of many words " + "x" * 80)
-    time.sleep(0.4)
+    time.sleep(pause)
     log.info("a row", extra={"stays": True})
     log.warning("a warning")
     sys.stderr.write("half a line, ")
     sys.stderr.flush()
-    time.sleep(0.4)
+    time.sleep(pause)
     print("and the rest", file=sys.stderr)
-    time.sleep(0.4)
+    time.sleep(pause)
     print("the result")
-    time.sleep(0.4)
+    time.sleep(pause)
 """
 
 
@@ -69,8 +70,14 @@ def shown(text: str) -> list[str]:
     return lines
 
 
-def test_on_a_terminal_one_line_renews_itself_and_leaves_nothing() -> None:
-    text = on_terminal(sys.executable, "-c", WORK)
+@pytest.fixture(scope="module")
+def work_on_terminal() -> str:
+    """What a terminal gets of two seconds' work."""
+    return on_terminal(sys.executable, "-c", WORK, "--pauses")
+
+
+def test_on_a_terminal_one_line_renews_itself_and_leaves_nothing(work_on_terminal: str) -> None:
+    text = work_on_terminal
     assert shown(text) == ["a row", "a warning", "half a line, and the rest", "the result", ""]
     drawn = re.findall(r"\r\x1b\[K(\[\d+ s\] [^\r]+)", text)
     assert drawn[0] == "[1 s] work"
@@ -80,8 +87,8 @@ def test_on_a_terminal_one_line_renews_itself_and_leaves_nothing() -> None:
     assert "[" not in text.partition("the result")[2]
 
 
-def test_what_is_shown_has_no_colours() -> None:
-    assert re.findall(r"\x1b\[[0-9;]*m", on_terminal(sys.executable, "-c", WORK)) == []
+def test_what_is_shown_has_no_colours(work_on_terminal: str) -> None:
+    assert re.findall(r"\x1b\[[0-9;]*m", work_on_terminal) == []
 
 
 def test_verbose_messages_stay_on_a_terminal() -> None:
@@ -119,7 +126,7 @@ def test_a_terminal_that_is_gone_changes_no_answer() -> None:
     leader, follower = pty.openpty()
     environment = {**os.environ, "TERM": "xterm"}
     with subprocess.Popen(
-        [sys.executable, "-c", WORK],
+        [sys.executable, "-c", WORK, "--pauses"],
         stdout=subprocess.PIPE,
         stderr=follower,
         env=environment,
