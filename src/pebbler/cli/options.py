@@ -243,15 +243,16 @@ def workload_and_budget(arguments: argparse.Namespace, network: str | None) -> t
 
 def _imported(arguments: argparse.Namespace, settings: dict[str, Any]) -> Workload:
     """Return the workload of a user's torch or ONNX model."""
-    from ..instances.importers.onnx_workload import NetworkWorkload, read_model
+    from ..instances.importers.onnx_workload import read_model
     from ..instances.importers.torch_workload import TorchWorkload, find_step
+    from ..instances.workload import Workload
 
     name = arguments.onnx if arguments.torch is None else arguments.torch
     if arguments.batch is None:
         raise PebblerError(f"{name} has no batch size of its own; give one as --batch N")
     if arguments.torch is not None:
         return TorchWorkload(name, arguments.batch, make_step=find_step(name), **settings)
-    return NetworkWorkload(Path(name).stem, arguments.batch, own=read_model(name), **settings)
+    return Workload(read_model(name), arguments.batch, **settings)
 
 
 def linked(instance: Instance, link: str | None) -> Instance:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.importers.onnx_workload import NetworkWorkload, read_model
+from pebbler.instances.importers.onnx_workload import read_model
 from pebbler.instances.networks.builder import Network
 from pebbler.instances.networks.taskgraph import task_graph
 from pebbler.instances.networks.zoo import find_network
@@ -90,7 +90,7 @@ def test_vgg16_is_the_one_of_the_zoo(tmp_path: Path) -> None:
     assert [(task.inputs, task.outputs, task.updates) for task in read.tasks] == [
         (task.inputs, task.outputs, task.updates) for task in known.tasks
     ]
-    workload = NetworkWorkload("model", 32, "k40", own=read_model(path))
+    workload = Workload(read_model(path), 32, "k40")
     instance, same = workload.instance("80%"), Workload("vgg16", 32, "k40").instance("80%")
     assert [task.algorithms for task in instance.tasks] == [task.algorithms for task in same.tasks]
     assert (instance.name, instance.budget_bytes) == ("model-b32", same.budget_bytes)
