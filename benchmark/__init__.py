@@ -1,1 +1,1 @@
-"""Methods side by side: comparison, tables and pictures."""
+"""Comparisons of methods, with their tables and pictures."""

@@ -7,6 +7,7 @@ import warnings
 from .sweeps.best_known import Record, Registry, admit, best_known
 
 __all__ = ["Record", "Registry", "admit", "best_known"]
+"""Names that this module passes on."""
 
 if __name__ == "__main__":
     print("pebbler: this name goes with the next version; use pebbler best-known", file=sys.stderr)

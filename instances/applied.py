@@ -1,4 +1,4 @@
-"""Which transforms an instance has been through: the optional key ``transforms`` of an instance file."""
+"""The transforms that an instance has been through: the optional key ``transforms`` of an instance file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from .units import PAGE_BYTES, format_size, parse_size
 TransformKind = Literal[
     "engines", "inputs-on-clock", "link", "mask", "pages", "parts", "recompute", "streams"
 ]
+"""Name of a transform."""
+
 _KINDS = get_args(TransformKind)
+"""All names of transforms."""
+
 _SIZED = ("pages", "parts")
+"""Transforms that may have a number of bytes."""
+
 _VALUED = ("engines", "link", "streams")
+"""Transforms that have a value."""
 
 
 class Transform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -24,12 +31,12 @@ class Transform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Attributes
     ----------
     kind
-        Which one (`instances.transforms`).
+        Name of the transform (see `instances.transforms`).
     value
-        Of ``engines``, ``link`` and ``streams``: what it was given; else None.
+        Argument of ``engines``, ``link`` and ``streams``; else None.
     bytes
-        Of ``pages``, a multiple of 2 MiB, and of ``parts`` where all have one size: of a page, of a part at
-        most; else None.
+        For ``pages``, the bytes of a page, a multiple of 2 MiB. For ``parts`` with one size for all tensors,
+        the greatest bytes of a part. Else None.
 
     Raises
     ------
@@ -67,7 +74,7 @@ class Transform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def unmappable(page_bytes: int) -> str | None:
-    """Say why no schedule has pages of so many bytes; None where one may."""
+    """Return why no schedule can have pages of so many bytes; None if one can."""
     if not page_bytes % PAGE_BYTES:
         return None
     return f"pages of {page_bytes} bytes cannot be mapped; give {PAGE_BYTES} or a multiple of it"
@@ -79,7 +86,7 @@ def transforms_of_words(words: Any) -> tuple[Transform, ...]:
     Raises
     ------
     FormatError
-        When that is not a list of such words.
+        When this is not a list of such words.
     """
     if not isinstance(words, list | tuple):
         raise FormatError(f"meta.transforms is of type {type(words).__name__}, not a list of transforms")

@@ -1,4 +1,4 @@
-"""How much memory an instance needs: footprints, the least budget and the peak without a limit."""
+"""The memory needs of an instance: footprints, the least budget, and the peak without a limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .units import ceil_to, format_size, parse_size
 
 
 def require_parts_at_pages(instance: Instance, page_bytes: int) -> None:
-    """Refuse parts of a tensor that begin inside a page: paged memory has no place for them.
+    """Refuse parts of a tensor that begin inside a page, because paged memory has no place for them.
 
     Raises
     ------
@@ -32,12 +32,12 @@ def require_parts_at_pages(instance: Instance, page_bytes: int) -> None:
 
 
 def footprint(instance: Instance, task: int) -> int:
-    """Bytes of the blocks that a task touches (F_k), without its workspace and without rounding."""
+    """Return the bytes of the blocks that a task touches (F_k), without workspace and without rounding."""
     return sum(instance.blocks[d].bytes for d in instance.tasks[task].blocks)
 
 
 def needs(instance: Instance) -> list[int]:
-    """Per task, the bytes that it cannot run without: resident bytes, its blocks, its least workspace.
+    """Return, per task, the least bytes that it needs: resident bytes, its blocks, its least workspace.
 
     Sizes are rounded up to the alignment.
     """
@@ -52,17 +52,20 @@ def needs(instance: Instance) -> list[int]:
 
 
 def least_budget(instance: Instance) -> int:
-    """M_min: the greatest need of a single task (moDNN, TPDS 2019, eq. 7, at this sub-batch)."""
+    """Return M_min in bytes: the greatest need of a single task.
+
+    This is eq. 7 of moDNN (TPDS 2019) at this sub-batch.
+    """
     return max(needs(instance))
 
 
 def require_budget(instance: Instance) -> None:
-    """Refuse a budget under M_min.
+    """Refuse a budget below M_min.
 
     Raises
     ------
     BudgetError
-        With the least budget, the task that needs it and for what, and the bytes that are missing.
+        With the least budget, the task that needs it and its needs, and the bytes that are missing.
     """
     amounts = needs(instance)
     least = max(amounts)
@@ -82,10 +85,10 @@ def require_budget(instance: Instance) -> None:
 
 
 def stuck_bytes(instance: Instance) -> list[int]:
-    """Per task, the bytes between uses that it finds in memory whatever the schedule.
+    """Return, per task, the bytes between uses that are in memory during the task in every schedule.
 
-    These are blocks that can neither leave and come back, for a copy is impossible, nor be computed again: no
-    task that may run again has written the version that is read next.
+    They are of blocks that can neither leave and come back, because a copy is impossible, nor be computed
+    again, because no task that may run again has written the version that is read next.
     """
     change = [0] * (len(instance.tasks) + 2)
     makers = {d: k for k, task in enumerate(instance.tasks) if task.recomputable for d in task.outputs}
@@ -104,9 +107,9 @@ def stuck_bytes(instance: Instance) -> list[int]:
 
 
 def why_infeasible(instance: Instance) -> str | None:
-    """Say which task proves that no schedule exists, in any memory model; None where none does by itself.
+    """Return which task proves that no schedule exists in any memory model; None if no single task does.
 
-    Beside what a task touches and its least workspace, there are the blocks that are stuck in memory.
+    Beside the blocks and the least workspace of a task, the blocks that are stuck in memory count.
     """
     stuck = stuck_bytes(instance)
     touched = [footprint(instance, k) for k in range(len(instance.tasks))]
@@ -126,19 +129,19 @@ def why_infeasible(instance: Instance) -> str | None:
 
 
 def fastest(instance: Instance) -> tuple[Algorithm, ...]:
-    """Per task, its fastest algorithm; of equally fast ones the one with the least workspace."""
+    """Return each task's fastest algorithm; of equally fast ones, the one with the least workspace."""
     return tuple(min(task.algorithms, key=_speed) for task in instance.tasks)
 
 
 def ideal_ns(instance: Instance) -> int:
-    """Time of a round without a memory limit: the sum of the fastest tasks."""
+    """Return the time of a round without a memory limit: the sum of the fastest tasks, in nanoseconds."""
     return sum(algorithm.duration_ns for algorithm in fastest(instance))
 
 
 def live_ranges(instance: Instance) -> list[range]:
-    """Per block, the tasks during which it is live when nothing is evicted.
+    """Return, per block, the tasks during which it is live when no block is evicted.
 
-    What must end on the device is live during the last task, also if only the end needs it.
+    A block that must end on the device is live during the last task, even if only the end needs it.
     """
     count = len(instance.tasks)
     ranges = []
@@ -150,7 +153,7 @@ def live_ranges(instance: Instance) -> list[range]:
 
 
 def live_bytes(instance: Instance) -> list[int]:
-    """Per task, the bytes of the blocks that are live while it runs when nothing is evicted."""
+    """Return, per task, the bytes of the blocks that are live while it runs when no block is evicted."""
     change = [0] * (len(instance.tasks) + 1)
     for block, live in zip(instance.blocks, live_ranges(instance), strict=True):
         change[live.start] += block.bytes
@@ -159,7 +162,10 @@ def live_bytes(instance: Instance) -> list[int]:
 
 
 def unlimited_peak(instance: Instance) -> int:
-    """Peak without a limit: resident bytes + largest live sum, fastest algorithms with their workspaces."""
+    """Return the peak without a limit in bytes: resident bytes plus the greatest live sum.
+
+    A live sum has the blocks, and the workspace of the fastest algorithm.
+    """
     live = live_bytes(instance)
     return instance.resident_bytes + max(
         amount + algorithm.workspace_bytes for amount, algorithm in zip(live, fastest(instance), strict=True)
@@ -169,12 +175,12 @@ def unlimited_peak(instance: Instance) -> int:
 def parse_budget(text: str, instance: Instance) -> int:
     """Read a budget for an instance: ``12GiB``, ``50%`` of the peak without a limit, ``1.05xMmin``.
 
-    Fractions of a byte round up.
+    Fractions of a byte are rounded up.
 
     Raises
     ------
     PebblerError
-        When `text` is none of these.
+        When the text has none of these forms.
     """
     if match := re.fullmatch(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*%\s*", text):
         exact = Fraction(match[1]) / 100 * unlimited_peak(instance)

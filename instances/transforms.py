@@ -1,7 +1,7 @@
-"""Transforms: another instance of the same iteration, by pure functions.
+"""Transforms: pure functions that return another instance of the same iteration.
 
-Every transform adds itself to the instance's ``transforms``. Where several apply, parts come last: the mask
-needs whole tensors.
+Every transform adds itself to the instance's ``transforms``. If several are applied, parts come last, because
+the mask needs whole tensors.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from .memory import require_parts_at_pages
 from .units import PAGE_BYTES, ceil_to, parse_size
 
 LINKS: dict[str, float] = {"pcie3": 12.8e9, "pcie4": 25.6e9, "pcie5": 51.2e9, "nvlink": 150e9}
-"""Bytes a second of copies in one direction.
+"""Bandwidths of links by name, in bytes per second and direction.
 
-PCIe 3.0 x16: what DMA reaches of 16e9 (vDNN, MICRO 2016, section II-C); 4.0 and 5.0: the same share of 32e9
-and 64e9, an assumption; NVLink: "at least 150 GB/s" (Layrub, TACO 2018, section 5.3.2).
+PCIe 3.0 x16: the share of 16e9 that DMA reaches (vDNN, MICRO 2016, section II-C). PCIe 4.0 and 5.0: the same
+share of 32e9 and 64e9, which is an assumption. NVLink: "at least 150 GB/s" (Layrub, TACO 2018, section
+5.3.2).
 """
 
 _LINKS_TOLD = (
@@ -36,7 +37,7 @@ def with_engines(instance: Instance, engines: Literal["duplex", "single"]) -> In
 
 
 def with_inputs_on_clock(instance: Instance) -> Instance:
-    """Return the instance with all data that is on the device at first on the host only.
+    """Return the instance with the data that starts on the device on the host instead.
 
     Raises
     ------
@@ -56,7 +57,7 @@ def with_inputs_on_clock(instance: Instance) -> Instance:
 def with_link(instance: Instance, link: str) -> Instance:
     """Return the instance with copies to and from the host over another link.
 
-    Copies take bytes over the link's bandwidth. A direction that is impossible stays so.
+    The time of a copy is its bytes divided by the link's bandwidth. Impossible copies remain impossible.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ def parse_link(text: str) -> tuple[float, float]:
     Raises
     ------
     PebblerError
-        When it is neither.
+        When the link is neither.
     """
     rates = [_rate(part.strip(), text) for part in text.split(",")]
     if len(rates) > 2:
@@ -115,8 +116,8 @@ def _rate(part: str, link: str) -> float:
 def with_recomputation(instance: Instance) -> Instance:
     """Return the instance with forward tasks that may run again.
 
-    These are the tasks of the forward pass as the layers tell, or all tasks without layers, except those
-    that update a block in place: a second run would need what the first has overwritten.
+    These are the tasks of the forward pass according to the layers, or all tasks if there are no layers.
+    Tasks that update a block in place are excluded, because a second run would need the overwritten data.
     """
     forward = set(range(len(instance.tasks)))
     if instance.layers is not msgspec.UNSET:
@@ -131,9 +132,9 @@ def with_recomputation(instance: Instance) -> Instance:
 def with_mask(instance: Instance) -> Instance:
     """Return the instance with Layrub's memory-efficient ReLU (TACO 2018, section 4.2).
 
-    The backward task of a ReLU needs the signs of Y only. The task that writes Y writes them to a block of a
-    quarter of the size as well (a byte for a number), and the backward task reads that. Durations stay: the
-    paper finds "almost no additional time".
+    The backward task of a ReLU needs only the signs of Y. The task that writes Y also writes the signs to a
+    block of a quarter of the size (one byte for each number), and the backward task reads this block.
+    Durations do not change: the paper finds "almost no additional time".
 
     Raises
     ------
@@ -162,15 +163,15 @@ def with_mask(instance: Instance) -> Instance:
 
 
 def with_algorithms(instance: Instance, transform: Transform, tasks: tuple[Task, ...]) -> Instance:
-    """Return the instance with its tasks' algorithms exchanged, by that transform."""
+    """Return the instance with other algorithms for its tasks, and note the transform."""
     return _changed(instance, transform, tasks=tasks)
 
 
 def in_pages(instance: Instance, page_bytes: int = PAGE_BYTES) -> Instance:
-    """Return what the instance comes to in paged memory: whole pages, and copies that take what they took.
+    """Return the instance with sizes in whole pages, as in paged memory, and with unchanged times of copies.
 
-    Blocks and workspaces get the pages that they need, the pool has the whole pages that it holds. What
-    bounds this instance bounds the paged schedules of the other.
+    Sizes of blocks and workspaces are rounded up to pages, and the pool is rounded down. A bound on this
+    instance is a bound on the paged schedules of the original.
 
     Raises
     ------
@@ -198,38 +199,39 @@ def in_pages(instance: Instance, page_bytes: int = PAGE_BYTES) -> Instance:
 
 
 def page_bytes_of(instance: Instance) -> int | None:
-    """Bytes of a page where the instance is one of `in_pages`, else None."""
+    """Return the bytes of a page if the instance is one of `in_pages`, else None."""
     pages = [transform.bytes for transform in instance.applied if transform.kind == "pages"]
     return pages[-1] if pages else None
 
 
 def has_been(instance: Instance, kind: TransformKind) -> bool:
-    """Whether an instance has been through a transform."""
+    """Return whether an instance has been through a transform."""
     return any(transform.kind == kind for transform in instance.applied)
 
 
 def in_parts(instance: Instance) -> bool:
-    """Whether tensors were split into parts, even if none was large enough."""
+    """Return whether tensors were split into parts, even if none was large enough."""
     return has_been(instance, "parts") or any(block.tensor is not None for block in instance.blocks)
 
 
 def split_parts(instance: Instance, size: int | Mapping[int, int]) -> Instance:
     """Return the instance with tensors in parts of at most `size` bytes.
 
-    Parts are blocks: they are offloaded, prefetched and released one by one. Those of one tensor are equal,
-    but for the last, and begin at multiples of 2 MiB. Their copies together take as long as the tensor's.
+    Parts are blocks: they are offloaded, prefetched and released one by one. The parts of one tensor have the
+    same size, except for the last, and begin at multiples of 2 MiB. Their copies together take as long as the
+    tensor's copy.
 
     Parameters
     ----------
     instance
-        One whose tensors are whole.
+        An instance whose tensors are whole.
     size
-        Bytes of a part at most: of all tensors, or by the block that is to be split.
+        Greatest bytes of a part: one number for all tensors, or one for each block to split.
 
     Raises
     ------
     PebblerError
-        When a size is under 2 MiB, the alignment does not divide that, or blocks are parts already.
+        When a size is below 2 MiB, the alignment does not divide 2 MiB, or blocks are parts already.
     """
     _require_whole(instance)
     most = size if isinstance(size, Mapping) else dict.fromkeys(range(len(instance.blocks)), size)
@@ -294,7 +296,7 @@ def _quarter(block: Block, name: str) -> Block:
 
 
 def _share(time: int | None, begin: int, end: int, whole: int) -> int | None:
-    """Time of the bytes from `begin` to `end`: shares of one whole add up to its time."""
+    """Return the time of the bytes from `begin` to `end`: all shares add up to the time of the whole."""
     return None if time is None else time * end // whole - time * begin // whole
 
 

@@ -1,4 +1,4 @@
-"""Methods side by side on one training iteration: the main job."""
+"""Comparison of methods on one training iteration: the main job of pebbler."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from .result import (
 )
 
 _TINY = 6
-"""Instances of at most so many tasks are compared with brute force, too."""
+"""Greatest number of tasks of instances for which a comparison includes brute force."""
 
 _SEARCH_SECONDS = 60.0
-"""Time limit of a search for the sub-batch where none is given."""
+"""Time limit in seconds of a search for the sub-batch when none is given."""
 
 _log = logging.getLogger(__name__)
 
 
 def default_methods(instances: Sequence[Instance], *, auto: bool = False) -> tuple[str, ...]:
-    """All methods that a comparison includes by default; brute force for instances of a few tasks.
+    """Return the methods that a comparison includes by default; for a few tasks, brute force is one of them.
 
     `auto` says whether methods choose their sub-batch.
     """
@@ -69,36 +69,41 @@ def compare(
     refine: bool = True,
     on_better: OnBetter | None = None,
 ) -> Comparison:
-    """Solve an iteration with every method, and set the answers beside the ideal and a lower bound.
+    """Solve an iteration with every method, and compare the answers with the ideal and a lower bound.
 
-    A method that fails leaves a row with status ``error``; Ctrl-C ends the comparison with the methods that
-    have ended, and the best bound so far. Progress is logged, a line a method.
+    A method that fails has a row with status ``error``. Ctrl-C ends the comparison with the methods that have
+    ended, and the best bound so far. Progress is logged, one line for each method.
 
     Parameters
     ----------
     instances
-        The iteration: one instance, or those that `instances_of` gives.
+        The iteration: one instance, or the instances that `instances_of` returns.
     methods
-        Names that `list_methods` knows; by default `default_methods`.
+        Names of registered methods (`list_methods`); by default those of `default_methods`.
     time_limit
-        Seconds for each method on each instance. Where no schedule meets the bound of an instance then, the
-        bound is refined for as long. None: until each method is done, and no bounds but those that are cheap
-        and those that the methods prove.
+        Time limit in seconds of each method on each instance. If no schedule meets the bound of an instance
+        then, the bound is refined for as long. None means until each method is done; bounds are then those of
+        cheap arguments and those that methods prove.
     seed, workers
-        Of random decisions, and threads of a solver.
+        Seed of random decisions, and number of a solver's threads.
     memory
-        Memory model of the schedules.
+        Memory model of the schedules: ``contiguous`` or ``paged``.
     without
-        Rules that the methods leave out.
+        Names of the methods' rules to leave out.
     refine
-        Whether to refine bounds when all methods have ended.
+        Whether to refine bounds after all methods have ended.
     on_better
-        As `solve` takes it: told of better schedules and bounds of a round.
+        Function to call with better makespans and bounds of a round, as in `solve`.
+
+    Returns
+    -------
+    Comparison
+        A row for each method, and the best lower bound. It prints as a table.
 
     Raises
     ------
     PebblerError
-        For an unknown method, none at all, a wrong argument, or a budget under the minimum.
+        For an unknown method, no method at all, a wrong argument, or a budget below the minimum.
     """
     rounds = (instances,) if isinstance(instances, Instance) else _instances(instances)
     left_out = names_of("without", without)
@@ -130,11 +135,32 @@ def compare_auto(
     workers: int = 1,
     memory: Literal["contiguous", "paged"] = "contiguous",
 ) -> Comparison:
-    """Compare methods that choose their own sub-batch; for those without a rule the best one is searched for.
+    """Compare methods that choose their own sub-batch; for a method without a rule, the best one is sought.
 
-    The bound is the least over all sub-batches. Parameters and errors as for `compare`, of a workload under a
-    budget; a budget refers to the peak at the whole batch, or to the least at one image. The time limit is
-    for a whole search, too; where none is given, a search ends after 60 s.
+    The lower bound is the least over all sub-batches.
+
+    Parameters
+    ----------
+    workload
+        Network, batch and device.
+    budget
+        Bytes, or a text such as ``12GiB``. A share of the peak refers to the whole batch in one round, and a
+        multiple of the minimum to a single image.
+    methods, seed, workers, memory
+        As for `compare`.
+    time_limit
+        Time limit in seconds of each method on each instance, and also of a whole search for the sub-batch.
+        None means until each method is done; a search then ends after 60 s.
+
+    Returns
+    -------
+    Comparison
+        A row for each method, each with its own sub-batch.
+
+    Raises
+    ------
+    PebblerError
+        For an unknown method, no method at all, or a budget below the minimum.
     """
     require_kind("workload", workload, Workload, "make one with Workload(network, batch, device)")
     Limits(time_limit, seed, workers, memory)
@@ -178,7 +204,7 @@ def _planning(info: MethodInfo, instances: Sequence[Instance]) -> Callable[[], t
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A method to run: `plan` makes the instances that it gets of what was asked, or what it searches."""
+    """A method to run; `plan` returns its instances, or the iterations among which it searches."""
 
     method: str
     asked: tuple[Instance, ...]
@@ -187,7 +213,7 @@ class _Task:
 
 @dataclass(slots=True)
 class _Run:
-    """Methods one after the other; the ledger has what they, and the bounds before them, say."""
+    """Runs of one method after the other; the ledger has their answers, and the bounds from before."""
 
     ledger: Ledger
     time_limit: float | None
@@ -216,7 +242,7 @@ class _Run:
             self.interrupted = True
 
     def run(self, task: _Task) -> tuple[tuple[Instance, ...], _Answer]:
-        """Run a method; whatever fails, from its planning on, is its answer."""
+        """Run a method; any failure, from its planning on, is its answer."""
         _log.debug("%s, on %s", task.method, task.asked[0].name)
         try:
             plan = task.plan()
@@ -231,7 +257,7 @@ class _Run:
         return plan, self.one(task.method, plan)
 
     def require_names(self, instances: Iterable[Instance]) -> None:
-        """Refuse two instances of one name: their files and figures could be taken for each other's."""
+        """Refuse two instances of one name, whose files and figures could be confused."""
         for instance in instances:
             one_round = checksum(replace(instance, rounds=1))
             if self.names.setdefault(instance.name, one_round) != one_round:
@@ -267,7 +293,7 @@ class _Run:
         return _Answer(tuple(results), None, Status.FEASIBLE)
 
     def search(self, task: _Task, iterations: Iterations) -> tuple[tuple[Instance, ...], _Answer]:
-        """Run a method at the sub-batch that is best for it; at the whole batch where it has no schedule."""
+        """Run a method at its best sub-batch; at the whole batch if it has no schedule."""
         method, batch = task.method, iterations.workload.batch
         try:
             choice = search_sub_batch(
@@ -289,7 +315,7 @@ class _Run:
         return instances, _Answer(choice.results, None, Status.FEASIBLE, choice)
 
     def refine(self, instances: Iterable[Instance], seconds: float) -> None:
-        """Refine the bound of each instance that no schedule meets, until it does or the time is up."""
+        """Refine the bound of each instance until a schedule meets it or the time is over."""
         for instance in instances:
             answers = self.ledger.of(instance)
             shortest = None if answers.shortest is None else answers.shortest.makespan_ns
@@ -314,7 +340,7 @@ class _Run:
                 answers.claim(found[-1])
 
     def bound(self, instances: Sequence[Instance]) -> Bound:
-        """Return the best bound on an iteration that stands."""
+        """Return the best bound on an iteration that is not rejected."""
         return iteration_bound(
             [instance.rounds for instance in instances],
             [self.ledger.of(instance).bound() for instance in instances],
@@ -323,7 +349,7 @@ class _Run:
     def comparison(
         self, instances: tuple[Instance, ...], bound: Callable[[], Bound], least: int, *, auto: bool
     ) -> Comparison:
-        """Set the answers side by side, once no more come that could refute others."""
+        """Return the comparison, after all answers that could refute others have come."""
         ideal = sum(instance.rounds * ideal_ns(instance) for instance in instances)
         shared = bound()
         rows = []
@@ -353,7 +379,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Results of a method, one an instance, up to what ended it, and why there is no schedule of all."""
+    """Results of a method on each instance, up to a failure, and why not all instances have a schedule."""
 
     results: tuple[Result, ...]
     failure: str | None
@@ -362,7 +388,7 @@ class _Answer:
 
     @property
     def seconds(self) -> float:
-        """Wall time of the method; of the search where there was one."""
+        """Wall time of the method in seconds; of the search if there was one."""
         if self.search is not None:
             return self.search.seconds
         return sum(result.solve_seconds for result in self.results)
@@ -378,7 +404,7 @@ class _Answer:
 
 
 def _failed(results: tuple[Result, ...], error: Exception, method: str, where: str) -> _Answer:
-    """Turn an error into an answer; it is logged in full where it is a defect."""
+    """Return the answer for an error, which is logged in full if it is a defect."""
     if isinstance(error, BudgetError):
         return _Answer(results, str(error), Status.UNKNOWN)
     if isinstance(error, PebblerError):

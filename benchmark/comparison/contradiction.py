@@ -1,4 +1,4 @@
-"""Keeping both sides of a contradiction: a schedule that was checked, and the bound above it."""
+"""The files of a contradiction: a schedule that was checked, and the bound above it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ..output.names import file_name
 
 @contextmanager
 def keeping(folder: Path) -> Iterator[None]:
-    """Write what contradicts each other into a folder, which is made, and say so in the error.
+    """Write both sides of a contradiction into a folder, and name the files in the error (a context manager).
 
-    These are, for the instance NAME, ``NAME.contradiction.instance.json``, the same with ``schedule`` and
-    with ``certificate``, or with ``bound`` where a bound has no certificate.
+    For the instance NAME, the files are ``NAME.contradiction.instance.json``, the same with ``schedule`` and
+    with ``certificate``, or with ``bound`` if a bound has no certificate. The folder is created if need be.
 
     Raises
     ------
     ContradictionError
-        The one that comes, with the place of the files.
+        The original error, with the place of the files.
     """
     try:
         yield
@@ -37,7 +37,7 @@ def keeping(folder: Path) -> Iterator[None]:
 
 
 def _write(error: ContradictionError, folder: Path) -> str:
-    """Write the files, and return what they have in common: a path with a star."""
+    """Write the files, and return their common path with a star."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{file_name(error.instance)}.contradiction"
 

@@ -1,4 +1,4 @@
-"""Time against budget: what a method reaches, and what is proven, from the least budget to the peak.
+"""Time against budget: the times of a method and the proven bounds, from the least budget to the peak.
 
 Both are monotone. A schedule for a smaller budget serves a larger one, and a bound for a larger budget holds
 for a smaller one. Moreover, the prices of a certificate are prices at any budget, and prove a bound there.
@@ -39,32 +39,33 @@ from ..output.names import file_name
 from ..output.table import format_html, format_table, line_width, wrapped
 
 Spacing = Literal["adaptive", "even"]
+"""Rule for the choice of budgets."""
 
 _HEADER = ("budget", "of peak", "time", "overhead", "lower bound", "certified", "gap", "solved at")
 
 _FINEST = 1 / 500
-"""Share of the range of budgets below which two neighbours are not parted."""
+"""Share of the range of budgets below which no budget is added between two neighbours."""
 
 _log = logging.getLogger(__name__)
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known at a budget.
+    """The results at a budget.
 
     Attributes
     ----------
     budget_bytes
-        The budget.
+        The budget in bytes.
     makespan_ns, solved_at_bytes
-        The shortest schedule that fits, and the budget (this or a smaller one) that it was found for; None
-        without one.
+        The shortest schedule that fits, and the budget (this or a smaller one) for which it was found; None
+        without a schedule.
     lower_bound_ns, bound_by, certified_lower_bound_ns
-        The best bound that holds, who proved it, and what is proven in exact arithmetic.
+        The best bound that holds, its argument or solver, and the bound that is proven in exact arithmetic.
     own_makespan_ns, own_lower_bound_ns, own_bound_by, stopped_by
-        What the method found, and what was claimed, at this budget itself, and why the method ended. A claim
-        that a checked schedule refutes bounds nothing.
+        The method's result and its claimed bound at this budget alone, and why the method ended. A claim that
+        a checked schedule refutes bounds nothing.
     method
-        Its name.
+        Name of the method.
     """
 
     budget_bytes: int
@@ -81,20 +82,20 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Time against budget, by increasing budget; the first part says what was asked.
+    """Time against budget, by increasing budget; the first attributes are the question.
 
     Attributes
     ----------
     instance, instance_sha256
-        Name of the instance, and the checksum of its file under a budget of 0.
+        Name of the instance, and the checksum of its file with a budget of 0.
     method, memory_model, seed, time_limit
-        How each point was solved.
+        Settings with which each point was solved.
     ideal_ns, least_budget_bytes, peak_bytes
         Time without a memory limit, M_min, and the peak without a limit.
     points
-        By increasing budget.
+        The points by increasing budget.
     made
-        When, where and with what the points were solved, as `made_here` tells it.
+        When, where and with which versions the points were solved, as `made_here` returns it.
     """
 
     format: Literal["pebbler/frontier/1"] = "pebbler/frontier/1"
@@ -126,7 +127,7 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
     def as_csv(self) -> str:
-        """The points as a table with commas, one column an attribute."""
+        """Return the points as a table with commas, one column for each attribute."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(Point.__struct_fields__)
@@ -177,25 +178,25 @@ def frontier(
 
 @dataclass(slots=True)
 class Sweep:
-    """A frontier in the making, in a folder that has every file of every point at any time.
+    """The computation of a frontier; its folder has every file of every finished point at any time.
 
-    For a point at B bytes of the instance NAME these are ``NAME-B.instance.json``,
-    ``NAME-B.METHOD.schedule.json`` and ``NAME-B.METHOD.certificate.json``; for the whole
+    For a point at B bytes of the instance NAME, the files are ``NAME-B.instance.json``,
+    ``NAME-B.METHOD.schedule.json`` and ``NAME-B.METHOD.certificate.json``; for the frontier, they are
     ``NAME.METHOD.frontier.json``, ``NAME.METHOD.csv`` and ``NAME.METHOD.png``.
 
     Parameters
     ----------
     instance
-        What to solve; its budget does not matter.
+        The instance to solve; its budget does not matter.
     method, time_limit, seed, workers, memory
-        As for `solve`, for each point; with a time limit the bound of each point is refined as long.
+        As for `solve`, for each point; with a time limit, the bound of each point is refined for as long.
     folder
-        Where to write. Points that it has already are not solved again.
+        The folder of the files. Points that it has already are not solved again.
 
     Raises
     ------
     PebblerError
-        For an unknown method, or a folder that has a frontier of something else.
+        For an unknown method, or a folder with another frontier.
     """
 
     instance: Instance
@@ -229,24 +230,25 @@ class Sweep:
                 )
 
     def path(self, ending: str, budget: int | None = None) -> Path:
-        """Where a file of the whole or of a point is."""
+        """Return the path of a file of the frontier or of a point."""
         name = file_name(self.instance)
         at = "" if budget is None else f"-{budget}"
         middle = "" if ending == "instance.json" else f".{self.method}"
         return self.folder / f"{name}{at}{middle}.{ending}"
 
     def run(self, count: int, spacing: Spacing = "adaptive") -> Frontier:
-        """Solve points until there are so many, or nothing is left to learn; files are written after each.
+        """Solve points until there are `count` of them, or further points would add nothing.
 
-        ``even`` spacing spreads them over the budgets from M_min to the peak. ``adaptive``: after both ends,
-        the two neighbours are parted between which budget and time differ most, as the area between them.
+        Files are written after each point. ``even`` spacing spreads the budgets evenly from M_min to the
+        peak. ``adaptive`` spacing begins with both ends. It then adds a budget between the two neighbours
+        with the greatest product of the differences in budget and in time.
 
         Raises
         ------
         KeyboardInterrupt
-            When the user ends it; the folder has what is done.
+            When the user ends it; the folder has all finished points.
         ContradictionError
-            When a certified bound is above a schedule, at this budget or a smaller one.
+            When a certified bound is above a schedule for this budget or a smaller one.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -261,7 +263,7 @@ class Sweep:
         return self.frontier()
 
     def frontier(self) -> Frontier:
-        """The points so far, made monotone."""
+        """Return the points so far, made monotone."""
         points: list[Point] = []
         for budget in sorted(self._own, reverse=True):
             points.append(self._point(budget, points[-1] if points else None))
@@ -280,7 +282,7 @@ class Sweep:
         return msgspec.structs.replace(self._asked(), points=tuple(risen), made=self._made)
 
     def _budgets(self, count: int, spacing: Spacing) -> Iterator[int]:
-        """Budgets still to be solved, one after the other."""
+        """Yield the budgets to solve, one after the other."""
         least, peak = least_budget(self.instance), unlimited_peak(self.instance)
         peak = max(least, peak)
         if spacing == "even":
@@ -293,7 +295,7 @@ class Sweep:
             yield budget
 
     def _between(self, span: int) -> int | None:
-        """The budget between the two neighbours that leave the most open; None where nothing is."""
+        """Return a budget between the two neighbours that differ most; None if no two differ."""
         points = self.frontier().points
         areas = []
         for low, high in pairwise(points):
@@ -306,7 +308,7 @@ class Sweep:
         return budget if area > 0 else None
 
     def _solve(self, budget: int) -> Result:
-        """Solve a point, from the best schedule for a smaller budget, and write its files."""
+        """Solve a point, starting from the best schedule for a smaller budget, and write its files."""
         instance = with_budget(self.instance, budget)
         require_budget(instance)
         known = best_bound(instance, memory=self.memory)
@@ -350,12 +352,12 @@ class Sweep:
         return result
 
     def _start(self, instance: Instance) -> Schedule | None:
-        """The shortest schedule for a smaller budget; with several GPUs none, for no method takes it."""
+        """Return the shortest schedule for a smaller budget; None for several GPUs, as no method uses it."""
         shortest = self._shortest(instance.budget_bytes - 1) if instance.gpus == 1 else None
         return None if shortest is None else self._schedule(shortest[1], instance)
 
     def _shortest(self, budget: int) -> tuple[int, int] | None:
-        """Time of the shortest schedule for at most a budget, and the budget that it was found for."""
+        """Return the time of the shortest schedule for at most a budget, and the budget of that schedule."""
         found = [
             (point.own_makespan_ns, point.budget_bytes)
             for point in self._own.values()
@@ -364,12 +366,12 @@ class Sweep:
         return min(found, default=None)
 
     def _schedule(self, budget: int, instance: Instance) -> Schedule:
-        """The schedule that was found for a budget, for an instance that allows it."""
+        """Return the schedule that was found for a budget, for an instance that allows it."""
         found = read_schedule(self.path("schedule.json", budget), instance)
         return msgspec.structs.replace(found, instance_sha256=None)
 
     def _point(self, budget: int, above: Point | None) -> Point:
-        """A point with the best of its own bound, that at the next larger budget, and all certificates."""
+        """Return a point with the best of its own bound, the next larger budget's, and all certificates."""
         own = self._own[budget]
         instance = with_budget(self.instance, budget)
         certificate = max(self._certificates.values(), key=lambda c: (proven_ns(instance, c), c.bound_by))
@@ -393,12 +395,12 @@ class Sweep:
         )
 
     def _stands(self, own: Point, instance: Instance, certificate: Certificate, proven: int) -> bool:
-        """Whether a point's own bound holds beside the schedules for its budget and smaller ones.
+        """Return whether a point's own bound agrees with the schedules for its budget and smaller ones.
 
         Raises
         ------
         ContradictionError
-            When what the best certificate proves is above one.
+            When the best certificate's bound is above one of these schedules.
         """
         budget = own.budget_bytes
         shortest = self._shortest(budget)

@@ -1,4 +1,4 @@
-"""What a comparison on several GPUs says of them: what they share, and what they gain over one."""
+"""Figures of a comparison on several GPUs: what they share, and their gain over one GPU."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ...validate.gpus.program import cluster_of
 
 
 def gradients_of_all(instances: Sequence[Instance]) -> tuple[Gradient, ...]:
-    """Gradients of an iteration: those of its last round."""
+    """Return the gradients of an iteration, which are those of its last round."""
     return tuple(g for instance in instances for g in cluster_of(instance).gradients)
 
 
 def naive_ideal_ns(instances: Sequence[Instance], *, staged: bool = False) -> int:
-    """Time of an iteration with unlimited memory whose gradients one GPU adds up at the end (`naive_ns`)."""
+    """Return the time with unlimited memory if one GPU adds up the gradients at the end (`naive_ns`)."""
     rounds = sum(instance.rounds * ideal_ns(instance) for instance in instances)
     return rounds + cluster_of(instances[0]).naive_ns(gradients_of_all(instances), staged=staged)
 
 
 def cluster_figures(instances: Sequence[Instance]) -> dict[str, Any]:
-    """What JSON says of several GPUs, by name; nothing for one."""
+    """Return the figures of several GPUs for JSON, by name; nothing for one GPU."""
     if instances[0].gpus == 1:
         return {}
     return {
@@ -35,7 +35,7 @@ def cluster_figures(instances: Sequence[Instance]) -> dict[str, Any]:
 
 
 def cluster_notes(instances: Sequence[Instance], times_ns: Mapping[str, int]) -> list[tuple[str, str]]:
-    """What a table says of several GPUs below it, given each method's iteration time; nothing for one."""
+    """Return the notes on several GPUs below a table, by each method's iteration time; none for one GPU."""
     if instances[0].gpus == 1:
         return []
     size = sum(gradient.bytes for gradient in gradients_of_all(instances))
@@ -51,7 +51,7 @@ def cluster_notes(instances: Sequence[Instance], times_ns: Mapping[str, int]) ->
 
 
 def _described(cluster: Cluster) -> str:
-    """A cluster in words."""
+    """Return a cluster in words."""
     where = "" if cluster.nodes == 1 else f" on {cluster.nodes} nodes"
     bus = f"{cluster.gpus}{where}, a bus of {_rate(cluster.bus_bytes_per_second)}"
     if cluster.nvlink_bytes_per_second is not None:

@@ -1,6 +1,6 @@
-"""The largest batch that a method trains in a round within a budget and an overhead, and what limits it.
+"""The largest batch that a method trains in a round within a budget and an overhead, and its proven limit.
 
-That is what Layrub's Table 7 (TACO 2018) calls the extreme-scale batch size; here with a proof from above.
+Layrub's Table 7 (TACO 2018) calls this the extreme-scale batch size. Here, an upper bound is proven as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...validate.schedule import Schedule
 from ..output.table import format_html, format_table, line_width, wrapped
 
 LARGEST = 2**20
-"""No larger batch is tried."""
+"""Largest batch that is tried."""
 
 
 _HEADER = ("batch", "least budget", "ideal", "time", "overhead", "lower bound", "within", "excluded by")
@@ -39,17 +39,17 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     batch
-        Images.
+        Number of images.
     least_budget_bytes
-        M_min.
+        M_min in bytes.
     ideal_ns, makespan_ns, lower_bound_ns, bound_by, certified
-        Time without a memory limit, of the method's schedule (None without one), and the bound.
+        Time without a memory limit, time of the method's schedule (None without one), and the bound.
     within
         Whether there is a schedule within the overhead.
     excluded_by
-        What proves that no schedule is: ``budget`` or the bound's argument; None where nothing does.
+        The proof that there is no such schedule: ``budget`` or the bound's argument; None without a proof.
     stopped_by
-        Why the method ended; None where it was not tried, for the batch is excluded.
+        Why the method ended; None if it was not tried, as the batch is excluded.
     """
 
     batch: int
@@ -65,19 +65,19 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LargestBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search for the largest batch has found.
+    """The result of a search for the largest batch.
 
     Attributes
     ----------
     network, device, method, memory_model, budget_bytes, overhead
-        What was asked; an overhead of None is no limit.
+        The question; an overhead of None is no limit.
     largest_batch
-        The largest with a schedule within the overhead; None without one.
+        The largest batch with a schedule within the overhead; None without one.
     excluded_from
-        The least batch that was tried and is proven to have none. M_min rises with the batch, so that a batch
-        that is excluded by the budget excludes all larger ones; an overhead need not rise.
+        The least tried batch that is proven to have no such schedule. M_min rises with the batch, so that a
+        batch that the budget excludes excludes all larger ones. The overhead need not rise.
     points
-        By increasing batch.
+        The tried batches in increasing order.
     interrupted
         Whether the user ended the search before it was done.
     """
@@ -124,27 +124,28 @@ def largest_batch(
 ) -> LargestBatch:
     """Find the largest batch that a method trains in one round.
 
-    First the largest batch that neither M_min nor a bound excludes is sought, by doubling and bisection; then
-    the method is tried there and, by bisection, on smaller ones, as if it were the better the smaller the
-    batch is. What it finds is a schedule in any case, and what is excluded is proven. Ctrl-C keeps the best.
+    First, doubling and bisection find the largest batch that neither M_min nor a bound excludes. Then the
+    method is tried at this batch and, by bisection, at smaller ones. The bisection assumes that smaller
+    batches are easier. The result always has a schedule, and the limit is proven. Ctrl-C ends the search with
+    the best so far.
 
     Parameters
     ----------
     workload
         The network and its device; its batch does not matter.
     budget_bytes
-        Of a round.
+        Budget of a round in bytes.
     method, time_limit, seed, workers, memory
         As for `solve`, for each batch.
     overhead
-        How much longer than the ideal a round may be; None: however long.
+        Greatest overhead of a round over the ideal, as a share of the ideal; None means no limit.
     on_trained
-        Called with every schedule within the overhead.
+        Function to call with every schedule within the overhead.
 
     Raises
     ------
     PebblerError
-        For an unknown method, a wrong argument, or a budget under the minimum of one image.
+        For an unknown method, a wrong argument, or a budget below the minimum of one image.
     """
     require_kind("workload", workload, Workload, "make one with Workload(network, batch, device)")
     require_whole("budget_bytes", budget_bytes, 0)
@@ -195,7 +196,7 @@ def largest_batch(
 
 
 def _last(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """By bisection, the last number from `low` on, where it holds, before `high`, where it does not."""
+    """Return, by bisection, the last number from `low` on for which a condition holds; it fails at `high`."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)

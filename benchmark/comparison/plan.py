@@ -1,4 +1,4 @@
-"""Which instances make up an iteration: one sub-batch for all methods, or each method's own."""
+"""The instances of an iteration: with one sub-batch for all methods, or with each method's own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def instances_of(workload: Workload, budget: int | str, sub_batch: int | None = 
     workload
         Network, batch and device.
     budget
-        Bytes or a text; a text that refers to the peak or the minimum does so at `sub_batch`.
+        Bytes or a text; a share of the peak or a multiple of the minimum refers to `sub_batch`.
     sub_batch
         Images of a round; by default the batch.
 
@@ -44,7 +44,7 @@ def instances_of(workload: Workload, budget: int | str, sub_batch: int | None = 
 def own_instances(rule: SubBatchRule, workload: Workload, budget_bytes: int) -> tuple[Instance, ...]:
     """Return the instances of an iteration at the sub-batch that a method's own rule chooses.
 
-    The budget may be under the instances' minimum: then the method's policy has no schedule.
+    The budget may be below the instances' minimum. Then the method's policy has no schedule.
     """
     return tuple(
         workload.instance(budget_bytes, size, rounds=rounds, check_budget=False)
@@ -53,24 +53,24 @@ def own_instances(rule: SubBatchRule, workload: Workload, budget_bytes: int) -> 
 
 
 def planned(info: MethodInfo, instances: Sequence[Instance]) -> tuple[Instance, ...]:
-    """Return what a method is given to schedule of an iteration: changed, where it plans on its own.
+    """Return the instances of an iteration that a method schedules, which its transform may have changed.
 
     Raises
     ------
     MethodError
-        When the method makes instances of another iteration, or under another budget.
+        When the transform returns an instance of another iteration, or with another budget.
     """
     with Host(info) as host:
         return tuple(map(host.transform, instances))
 
 
 def auto_budget(workload: Workload, budget: int | str) -> int:
-    """Read a budget for any sub-batch: ``50%`` is at the whole batch, ``1.05xMmin`` at one image.
+    """Read a budget for any sub-batch: ``50%`` refers to the whole batch, ``1.05xMmin`` to one image.
 
     Raises
     ------
     BudgetError
-        When it is under M_floor, the least budget at any sub-batch.
+        When it is below M_floor, the least budget at any sub-batch.
     """
     relative_to_least = isinstance(budget, str) and "min" in budget
     reference = workload.instance(budget, 1 if relative_to_least else None, check_budget=False)

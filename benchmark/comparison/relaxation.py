@@ -1,4 +1,4 @@
-"""Search in divisible memory: what it finds is valid at the simulated times only, and never a solution."""
+"""Search in divisible memory; its result is valid at the simulated times only, and never a solution."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ...instances.instance import Instance
 from ...validate.check import check
 
 _START = "modnn"
-"""Whose schedule the search starts from, as it is in the method ``local-search``."""
+"""Method whose schedule the search starts from, as in the method ``local-search``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """What a search has found.
+    """The result of a search.
 
     Attributes
     ----------
     makespan_ns
-        None where it has found nothing.
+        Makespan in nanoseconds; None if the search has found nothing.
     stopped_by, seconds
-        Why it ended, and its wall time.
+        Why it ended, and its wall time in seconds.
     """
 
     makespan_ns: int | None
@@ -35,12 +35,12 @@ class Relaxed:
 def search_relaxed(
     instance: Instance, seconds: float | None, *, seed: int = 0, without: Collection[str] = ()
 ) -> Relaxed:
-    """Search as ``local-search`` does, with bytes that need no addresses.
+    """Search as ``local-search`` does, counting bytes without addresses.
 
     Raises
     ------
     AssertionError
-        When the checker refuses what it found: a defect of the search.
+        When the checker rejects the result, which is a defect of the search.
     """
     from ...heuristics.search.search import LocalSearch  # with it comes Numba
 

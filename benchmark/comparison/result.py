@@ -1,4 +1,4 @@
-"""What a comparison has found: its rows, its table and its JSON."""
+"""The result of a comparison: its rows, its table and its JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Figures:
     Attributes
     ----------
     iteration_ns, stall_ns
-        Time of the iteration, and for how much of it the compute stream idles.
+        Time of the iteration, and idle time of the compute stream in it, in nanoseconds.
     overhead
         (iteration time - ideal) / ideal.
     optimality_gap
@@ -51,24 +51,25 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one method has found in a comparison: a row of its table.
+    """The result of one method in a comparison: a row of its table.
 
     Attributes
     ----------
     method, status, stopped_by
-        Who, what is known, and why the method ended: the reason where there is no schedule.
+        Name and status of the method, and why it ended: without a schedule, the reason.
     solve_seconds
-        Wall time of the method on all instances, or of the search for its sub-batch.
+        Wall time in seconds of the method on all instances, or of the search for its sub-batch.
     figures
-        None without a schedule.
+        Figures of the schedules; None without a schedule.
     instances
-        What it solved: one instance, or a second one for a smaller last round.
+        The instances that it solved: one, or a second one for a smaller last round.
     schedules
-        One an instance; fewer where one is missing.
+        One schedule for each instance; fewer if one is missing.
     bound
-        The best lower bound known for what it solved: the comparison's, unless it planned on other instances.
+        The best known lower bound for these instances: that of the comparison, unless the method planned on
+        other instances.
     planned
-        Whether these differ from what was asked.
+        Whether these are other instances than those of the comparison.
     """
 
     method: str
@@ -83,45 +84,45 @@ class Row:
 
     @property
     def variant(self) -> str:
-        """What kind of instance the method has scheduled."""
+        """Kind of the instance that the method has scheduled."""
         return _variant(self.instances[0])
 
     @property
     def sub_batch(self) -> int | None:
-        """Images of a round, where the instance says so."""
+        """Images of a round, if the instance has this number."""
         return self.instances[0].made_from.sub_batch
 
     @property
     def rounds(self) -> int:
-        """Rounds of the iteration."""
+        """Number of rounds of the iteration."""
         return sum(instance.rounds for instance in self.instances)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Methods side by side; prints as a table, and shows as one in a notebook.
+    """The results of several methods on one iteration; prints as a table, and shows as one in a notebook.
 
     Attributes
     ----------
     instances
         The iteration: one instance, or a second one for a smaller last round. With `auto`, the whole batch in
-        one round, and each row has its own.
+        one round, and each row has its own instances.
     rows
-        One a method, in the order in which they ran.
+        One row for each method, in the order in which they ran.
     ideal_ns
-        Time of the iteration without a memory limit: the sum of the fastest algorithms.
+        Time of the iteration without a memory limit in nanoseconds: the sum of the fastest algorithms.
     bound
-        The best lower bound known on the iteration time; with `auto`, the least over all sub-batches.
+        The best known lower bound on the iteration time; with `auto`, the least over all sub-batches.
     auto
         Whether each method has its own sub-batch.
     least_budget
-        M_min in bytes, of all instances; with `auto` M_floor, that of a single image.
+        M_min of all instances in bytes; with `auto`, M_floor, that of a single image.
     memory, seed
         Memory model of the schedules, and seed of random decisions.
     interrupted
-        Whether the user ended it before all methods had run.
+        Whether the user ended the comparison before all methods had run.
     refuted
-        What was said of bounds and is wrong, as checked schedules show; nothing rests on it.
+        Claimed bounds that checked schedules refute; no figure uses them.
     """
 
     instances: tuple[Instance, ...]
@@ -142,11 +143,11 @@ class Comparison:
 
     @property
     def variant(self) -> str:
-        """What kind of instance it is: ``whole``, ``parts``, ``mask`` or ``recompute``."""
+        """Kind of the instance: ``whole``, ``parts``, ``mask`` or ``recompute``."""
         return _variant(self.instance)
 
     def as_dict(self) -> dict[str, Any]:
-        """What ``compare --json`` prints."""
+        """Return the output of ``compare --json``."""
         instance = self.instance
         bound = self.bound.as_dict()
         origin = instance.made_from
@@ -237,7 +238,7 @@ class Comparison:
         return f"{self.bound}" + (", the least over all sub-batches" if self.auto else "")
 
     def _failures(self) -> list[tuple[str, str, str]]:
-        """What became of the methods without a schedule, which they are, and why; by reason."""
+        """Return the methods without a schedule and what became of them, grouped by the reason."""
         methods: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             if row.figures is None:
@@ -276,7 +277,7 @@ class Comparison:
         return notes
 
     def _plans(self) -> list[str]:
-        """Which methods worked on other instances, whose bounds differ."""
+        """Return the methods that worked on other instances, whose bounds differ."""
         methods: dict[str, list[str]] = {}
         for row in self.rows:
             if row.planned:
@@ -289,6 +290,7 @@ _LEGEND = (
     "overhead: over the ideal. gap: over the lower bound; optimal: there is none. stalls: share of the time "
     "without compute. moved: copied out and back. solve time: of the method alone."
 )
+"""Text that explains the columns of the table."""
 
 
 _GRAPHS = {
@@ -296,15 +298,18 @@ _GRAPHS = {
     "paper": "tasks as papers count them (graph paper)",
     None: "tasks of the file",
 }
+"""Texts for the kinds of graphs."""
 
 
 _COPIES = {"duplex": "copies out and back at once (duplex)", "single": "one copy at a time (single)"}
+"""Texts for the kinds of copy engines."""
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Columns of the table of methods with a schedule, by their titles.
+    """Return the columns of the table of methods with a schedule, by their titles.
 
-    There is a gap to what of the bound is certified where that is less, and rounds where there are several.
+    There is a column with the gap to the certified bound if this is less than the bound, and one with rounds
+    if there are several.
     """
     columns: dict[str, list[str]] = {}
     exactly = any(not row.bound.certified for row in rows)
@@ -333,7 +338,7 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 
 def _rounds(instances: Sequence[Instance]) -> str:
-    """How many rounds, and of how many images where the instances say so."""
+    """Return the number of rounds, and the number of their images if the instances have it."""
     sizes = [instance.made_from.sub_batch for instance in instances]
     if None in sizes:
         return " and ".join(str(instance.rounds) for instance in instances)
@@ -342,14 +347,14 @@ def _rounds(instances: Sequence[Instance]) -> str:
 
 
 def _variant(instance: Instance) -> str:
-    """Those of ``mask``, ``recompute`` and ``parts`` that went into an instance, or else ``whole``."""
+    """Return which of ``mask``, ``recompute`` and ``parts`` the instance has been through, or ``whole``."""
     kinds = {transform.kind for transform in instance.applied}
     words = [kind for kind in ("mask", "recompute") if kind in kinds]
     return "+".join([*words, *(["parts"] if in_parts(instance) else [])]) or "whole"
 
 
 def _describe(instances: Sequence[Instance]) -> str:
-    """Network, device and rounds of an iteration in words."""
+    """Return network, device and rounds of an iteration in words."""
     origin = instances[0].made_from
     words = [origin.network or "", f"on {origin.device}" if origin.device else ""]
     asked = " ".join(filter(None, words))

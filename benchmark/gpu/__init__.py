@@ -1,1 +1,1 @@
-"""What only a GPU can tell: the stages of ``pebbler measure``."""
+"""Measurements that need a GPU: the stages of ``pebbler measure``."""

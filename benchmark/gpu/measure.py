@@ -1,8 +1,8 @@
-"""Measuring a GPU stage by stage: each unit in a process of its own, and whatever fails, the rest goes on.
+"""Measurement of a GPU stage by stage, with each unit in its own process; after a failure, the others go on.
 
-A lost CUDA context makes everything after it in its process fail, so no two units share one. What a unit
-leaves is a file of the folder. Beside these there are ``machine.json``, ``failures.json`` with what failed,
-and ``log.txt`` with all that the processes said.
+After a CUDA context is lost, everything in its process fails. So no two units share a process. The result of
+a unit is a file of the folder. The folder also has ``machine.json``, ``failures.json`` with the failures, and
+``log.txt`` with the messages of the processes.
 """
 
 from __future__ import annotations
@@ -36,23 +36,27 @@ from .stages import Unit, read, write
 from .study import SMOKE, Study
 
 MARKS = "<!-- begin gpu -->\n", "<!-- end of gpu -->"
-"""What the tables stand between in a page."""
+"""Marks in a page between which the tables stand."""
 
 LARGEST_ARCHIVE = 16 * 2**20
-"""Bytes of an archive beyond which a warning is given: machines that are lent give back so much in a file."""
+"""Bytes of an archive above which a warning is given, as machines that are lent return files up to this size.
+"""
 
 _CLOSING_SECONDS = 3.0
-"""Time of a command that is left for what comes after the last unit."""
+"""Seconds of a command's time limit that are reserved for the work after the last unit."""
+
 _MACHINE_SECONDS = 120.0
-"""Wall limit for opening the GPU."""
+"""Wall time limit in seconds for opening the GPU."""
+
 _LOOK_SECONDS = 0.05
+"""Seconds between two looks at the process of a unit."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a stage measures, what it cannot do without, and what it makes of its units and their failures."""
+    """A stage: its units, its requirements, and its use of results and failures."""
 
     units: Callable[[Study], Iterator[Unit]]
     require: Callable[[], None] | None = None
@@ -73,18 +77,18 @@ STAGES = {
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the units of a command.
+    """The outcome of a command's units.
 
     Attributes
     ----------
     measured, there
-        How many were measured now, and how many the folder had.
+        Number of units measured now, and number of units that the folder had.
     failed
-        What failed, and the sentence that says why.
+        Failed units, each with a sentence that says why.
     skipped
-        What could not be measured yet, and why.
+        Units that could not be measured yet, each with the reason.
     left
-        What there was no time for: the next command goes on with it.
+        Units for which there was no time; the next command continues with them.
     interrupted
         Whether Ctrl-C or a signal ended the command.
     """
@@ -109,22 +113,23 @@ def measure(
     archive: Path | None = None,
     page: Path | None = None,
 ) -> Outcome:
-    """Measure what the folder lacks, stage after stage.
+    """Measure the units whose results the folder does not have, stage after stage.
 
     Parameters
     ----------
     study
-        What to measure; the folder is there.
+        The study to measure; its folder exists.
     stages
-        Names, in the order in which they are done.
+        Names of the stages in order.
     time_limit
-        Seconds of the whole; what is under way then is ended, and left for the next time.
+        Time limit in seconds of the whole command. A unit that is under way then is ended, and is left for
+        the next command.
     unit_limit
-        Seconds of a unit; one that takes longer has failed.
+        Time limit in seconds of a unit; a unit that takes longer has failed.
     archive
-        Where all results are packed, after every stage that leaves some.
+        Archive into which all results are packed after every stage with results.
     page
-        What gets the tables in the stage ``page``; None: standard output.
+        Page that gets the tables in the stage ``page``; None means standard output.
 
     Raises
     ------
@@ -160,7 +165,7 @@ class _Work:
         self._failures = _Failures(study.folder / "failures.json")
 
     def do(self, name: str, stage: Stage) -> None:
-        """Do a stage: whatever fails in it, the rest of it is done."""
+        """Do a stage; after a failure, the rest of the stage is done."""
         failed: dict[str, str] = {}
         try:
             if stage.require is not None and not self._one(
@@ -174,7 +179,7 @@ class _Work:
                 stage.finish(self._study, failed)
 
     def _one(self, name: str, unit: Unit, failed: dict[str, str]) -> bool:
-        """Do a unit, and say whether nothing is wrong."""
+        """Do a unit; return whether it succeeded."""
         outcome, began = self.outcome, time.monotonic()
         wrong: str | None
         try:
@@ -223,7 +228,7 @@ class _Work:
         return answer
 
     def _tell(self, level: int, text: str) -> None:
-        """Log a message; every process may have the same warning, which is told once."""
+        """Log a message; a warning that every process may give is logged once."""
         if level >= logging.WARNING and text in self._told:
             return
         self._told.add(text)
@@ -231,12 +236,12 @@ class _Work:
 
 
 def _never() -> bool:
-    """Say that what a stage requires is looked at every time."""
+    """Return that a stage's requirement is checked every time."""
     return False
 
 
 def sentence(error: Exception) -> str:
-    """Say what an exception is."""
+    """Return an exception as a sentence."""
     if isinstance(error, PebblerError):
         return str(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
@@ -246,12 +251,12 @@ def sentence(error: Exception) -> str:
 
 
 def require_machine() -> dict[str, Any]:
-    """Open the GPU in a process of its own, and say what it is; nothing is written.
+    """Open the GPU in its own process, and return its description; nothing is written.
 
     Raises
     ------
     PebblerError
-        When PyCUDA, the driver or a GPU is not there, or it does not open.
+        When PyCUDA, the driver or a GPU is missing, or the GPU does not open.
     """
     with Child() as child:
         child.start(machine, wall_limit=_MACHINE_SECONDS)
@@ -264,7 +269,7 @@ def require_machine() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return the GPU, the versions of what runs on it, and the machine around it."""
+    """Return the GPU, the versions of the software on it, and the machine around it."""
     backend = find_backend("cuda")()
     try:
         about = origin()
@@ -283,12 +288,12 @@ def machine() -> dict[str, Any]:
 
 
 def keep_machine(folder: Path, found: dict[str, Any]) -> None:
-    """Write down what a folder's results were measured on, once; refuse those of two GPUs in one.
+    """Store the machine of a folder's results once; refuse results of two GPUs in one folder.
 
     Raises
     ------
     PebblerError
-        When the folder has those of another GPU.
+        When the folder has results of another GPU.
     """
     path = folder / "machine.json"
     if not path.exists():
@@ -304,12 +309,12 @@ def keep_machine(folder: Path, found: dict[str, Any]) -> None:
 
 
 def work(log: Path, name: str, call: Callable[..., str | None], arguments: tuple[object, ...]) -> str | None:
-    """Do a unit in this process; all that is said goes to the log.
+    """Do a unit in this process; all messages go to the log.
 
     Raises
     ------
     PebblerError
-        Whatever goes wrong: other exceptions may not survive the way back.
+        For every failure, as other exceptions may not survive the transfer to the parent process.
     """
     with log.open("ab") as file:
         for stream in (1, 2):
@@ -327,7 +332,7 @@ def work(log: Path, name: str, call: Callable[..., str | None], arguments: tuple
 
 
 class _Said:
-    """What the process of a unit adds to the log, passed on while it works."""
+    """Messages of a unit's process for the log, passed on while the process works."""
 
     def __init__(self, log: Path, name: str, tell: Callable[[int, str], None]) -> None:
         self._log, self._name, self._tell = log, name, tell
@@ -335,7 +340,7 @@ class _Said:
         self._line = re.compile(rf"[\d-]+ [\d:,]+ {re.escape(name)}: (INFO|WARNING|ERROR): (.*)")
 
     def pass_on(self) -> None:
-        """Tell the messages that have come since."""
+        """Pass on the messages since the last call."""
         if not self._log.exists():
             return
         with self._log.open("rb") as file:
@@ -352,20 +357,20 @@ class _Said:
 
 
 class _Failures:
-    """The file of what failed and has not been measured since."""
+    """The file of failures whose units have not been measured since."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._found: dict[str, Any] = read(path) if path.exists() else {}
 
     def note(self, name: str, wrong: str, seconds: float) -> None:
-        """Write down a failure."""
+        """Store a failure."""
         date = datetime.now(UTC).isoformat(timespec="seconds")
         self._found[name] = {"sentence": wrong, "seconds": round(seconds, 1), "date": date}
         write(self._path, self._found)
 
     def forget(self, name: str) -> None:
-        """Strike out what has been measured after all."""
+        """Remove the failure of a unit that has been measured after all."""
         if self._found.pop(name, None) is not None:
             write(self._path, self._found)
 
@@ -374,7 +379,7 @@ class _Failures:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Pack all results into a compressed archive, under the name of their folder; of none, make no archive.
+    """Pack all results into a compressed archive, named after their folder; without results, do nothing.
 
     Raises
     ------

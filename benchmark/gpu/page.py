@@ -1,4 +1,4 @@
-"""The tables of what has been measured on a GPU, for a page of the documentation."""
+"""The tables of a GPU's measurements, for a page of the documentation."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from .stages import ARITHMETICS, COUNTS, PASSES, WAYS, is_complete, layers_of, r
 from .study import Study
 
 _ARITHMETICS = {"fp32": "single precision", "tf32": "TF32"}
+"""Name of each arithmetic in the tables."""
+
 _LONGEST = 120
-"""Characters of a reason in a table."""
+"""Greatest number of characters of a reason in a table."""
+
 NOTHING = "Nothing has been measured yet.\n"
+"""Text of the page if nothing has been measured."""
 
 
 def tables(study: Study) -> str:
-    """Return what has been measured, as Markdown; a line says so when nothing has."""
+    """Return the measurements as Markdown; a line says so if there are none."""
     parts = [
         _machine(study),
         _table("The smoke test:", ("check", "passed", "what came of it"), _smoke_rows(study)),
@@ -48,13 +52,13 @@ def tables(study: Study) -> str:
 
 
 def _table(title: str, header: Sequence[str], rows: Iterator[list[str]]) -> str:
-    """Return a table with its title, nothing where there are no rows; cells that a row lacks are empty."""
+    """Return a table with its title, or nothing without rows; missing cells are empty."""
     cells = [[cell.replace("|", "\\|") for cell in row] + [""] * (len(header) - len(row)) for row in rows]
     return f"{title}\n\n{markdown(header, cells)}" if cells else ""
 
 
 def _machine(study: Study) -> str:
-    """Where all of this was measured."""
+    """Return where the measurements were made."""
     path = study.path("machine.json")
     if not path.exists():
         return ""
@@ -121,7 +125,7 @@ def _run_rows(study: Study) -> Iterator[list[str]]:
 
 
 def _run(found: dict[str, Any]) -> Iterator[str]:
-    """Cells of an execution."""
+    """Return the cells of an execution."""
     for word in ("predicted", "measured"):
         yield format_time(found[f"{word}_ns"])
     yield format_size(found["peak_bytes"])
@@ -131,7 +135,7 @@ def _run(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _torch(path: Path) -> Iterator[str]:
-    """Cells of a training with torch: the time and the peak."""
+    """Return the cells of a training with torch: the time and the peak."""
     found = read(path)
     times = found["times_ns"]
     yield format_time(round(statistics.median(times))) if times else found["status"]
@@ -139,7 +143,7 @@ def _torch(path: Path) -> Iterator[str]:
 
 
 def _streams_rows(study: Study) -> Iterator[list[str]]:
-    """Time of a layer on one stream, and speed-ups, for every pass that has been measured."""
+    """Return a layer's time on one stream, and its speed-ups, for every measured pass."""
     for name in layers_of(study):
         for direction in PASSES:
             path = study.path(name, direction, "streams.json")
@@ -155,7 +159,7 @@ def _streams_rows(study: Study) -> Iterator[list[str]]:
 
 
 def _beside(texts: Sequence[str]) -> str:
-    """What was measured, with what was predicted in brackets; without Numba, nothing was."""
+    """Return a measured value with the prediction in brackets; without Numba, there is no prediction."""
     measured, *predicted = texts
     return " ".join((measured, *(f"({text})" for text in predicted)))
 

@@ -1,8 +1,8 @@
-"""The smoke test: whether a GPU computes what the CPU computes.
+"""The smoke test: whether a GPU computes the same as the CPU.
 
-Of small networks, every algorithm is launched once on the numbers of an iteration, and schedules by rule,
-which need no solver, are executed, contiguous and paged. The CPU does the same, and all is compared by
-tolerance. What passed, what differed and by how much is in one file, ``smoke.json``, with a sentence each.
+For small networks, every algorithm is launched once on the numbers of an iteration. Schedules by rule, which
+need no solver, are executed, contiguous and paged. The CPU does the same, and the results are compared with a
+tolerance. The file ``smoke.json`` has the passed checks, the differences and their sizes, each in a sentence.
 """
 
 from __future__ import annotations
@@ -41,25 +41,31 @@ from .stages import Unit, has_profile, is_complete, measure_profile, read, write
 from .study import Study
 
 METHODS = ("vdnn-all-m", "modnn")
-"""Rules that need no solver: one that offloads every layer's input, one that offloads what does not fit."""
+"""Rules that need no solver: one that offloads every layer's input, and one that offloads only if memory is
+short.
+"""
+
 Memory = Literal["contiguous", "paged"]
+"""Memory model of an executed schedule."""
+
 MEMORY: tuple[Memory, ...] = ("contiguous", "paged")
+"""Memory models of the executed schedules."""
 
 TOLERANCE = 1e-3
-"""How far two results may be apart, relative to the largest value: they are added up in other orders."""
+"""Greatest difference of two results, relative to the largest value, as sums have different orders."""
 
 _MULTIPLES = tuple(map(Fraction, ("1", "1.02", "1.05", "1.1", "1.25", "1.5", "2", "3", "5")))
-"""Of the least budget: the first one under which a rule finds a schedule is taken."""
+"""Multiples of the least budget; the first one at which a rule has a schedule is used."""
 
 _EXACT = ("mask", "signs", "labels")
-"""Operands that are no numbers of single precision: they have the same bits or are wrong."""
+"""Operands that are not single-precision numbers, and so must have the same bits."""
 
 
 # --- units ----------------------------------------------------------------------------------------------
 
 
 def units(study: Study) -> Iterator[Unit]:
-    """For every network a profile, all algorithms, and the schedules."""
+    """Return the units of every network: a profile, all algorithms, and the schedules."""
     for network, batch in study.smoke_networks:
         name = f"{network}/{batch}"
         source = _profile_of(study, network, batch)
@@ -85,7 +91,7 @@ def units(study: Study) -> Iterator[Unit]:
 
 
 def put_together(study: Study, failed: Mapping[str, str]) -> None:
-    """Write ``smoke.json``: what came of every check, the failures of this time among them."""
+    """Write ``smoke.json`` with the result of every check, including the failures of this run."""
     checks, missing = [], []
     for unit in units(study):
         path = unit.arguments[0]
@@ -121,7 +127,7 @@ def _lacks_profile(source: Path, name: str) -> str | None:
 
 
 def _told_of(measured: Profile) -> dict[str, Any]:
-    """What there is to say of a profile: how much was measured, and how quick its largest copies were."""
+    """Return the summary of a profile: how much was measured, and how fast its largest copies were."""
     listed = sum(len(task.algorithms) for task in measured.tasks)
     refused = len(measured.meta.get("not_measured", ()))
     told = (
@@ -131,7 +137,7 @@ def _told_of(measured: Profile) -> dict[str, Any]:
 
 
 def rates(measured: Profile) -> str:
-    """Say how quick the largest copies were, in each direction."""
+    """Return how fast the largest copies were in each direction, in words."""
     largest: CopyTimes = measured.copies[-1]
 
     def rate(nanoseconds: int) -> str:
@@ -171,12 +177,12 @@ def compare_schedule(target: Path, source: Path, batch: int, method: str, memory
 
 
 def ready_schedule(workload: Workload, method: str, memory: Memory) -> tuple[Instance, Schedule]:
-    """Return the schedule of a rule under the least of some budgets for which it has one, and its instance.
+    """Return the schedule of a rule under the least of some budgets that is enough, and its instance.
 
     Raises
     ------
     PebblerError
-        When it has none under any of them.
+        When the rule has no schedule under any of them.
     """
     roomy = workload.round(workload.batch, 1)
     least = least_budget(in_pages(roomy) if memory == "paged" else roomy)
@@ -199,9 +205,9 @@ def ready_schedule(workload: Workload, method: str, memory: Memory) -> tuple[Ins
 
 
 def on_cpu(instance: Instance) -> Instance:
-    """Return the instance with algorithms that the CPU has, in the workspaces of the GPU's.
+    """Return the instance with algorithms of the CPU, in the workspaces of the GPU's algorithms.
 
-    A schedule of one is a schedule of the other: addresses and waits are the same.
+    A schedule of one instance is a schedule of the other: addresses and waits are the same.
     """
     rebuilt = rebuild(instance)
     backend = find_backend("cpu")()
@@ -220,19 +226,19 @@ def on_cpu(instance: Instance) -> Instance:
 
 
 def leanest(backend: Backend, kernel: Kernel) -> tuple[str, int]:
-    """Return the algorithm with the least workspace, and that."""
+    """Return the algorithm with the least workspace, and this workspace."""
     return min(backend.algorithms(kernel), key=lambda one: one[1])
 
 
 def compared(found: Execution, wanted: Execution) -> dict[str, float]:
-    """Return the difference of the losses, and of the gradients of each layer, as `difference` has it."""
+    """Return the difference of the losses, and of each layer's gradients, as `difference` computes it."""
     return {"the losses": difference(found.losses, wanted.losses)} | {
         name: difference(found.gradients[name], values) for name, values in wanted.gradients.items()
     }
 
 
 def difference(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
-    """Return the largest difference, relative to the largest wanted value; infinity where one is NaN."""
+    """Return the largest difference, relative to the largest expected value; infinity if one is NaN."""
     unlike = found.view(np.uint32) != wanted.view(np.uint32)
     if not unlike.any():
         return 0.0
@@ -246,13 +252,13 @@ def difference(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float
 
 @dataclass(slots=True)
 class _Algorithms:
-    """What came of the algorithms so far."""
+    """The results of the algorithms so far."""
 
     launched: list[dict[str, Any]] = field(default_factory=list)
     refused: list[dict[str, Any]] = field(default_factory=list)
 
     def result(self, ended: str | None) -> dict[str, Any]:
-        """Return the check; `ended` says why not all were launched."""
+        """Return the check; `ended` says why not all algorithms were launched."""
         wrong = [one for one in self.launched if one["error"] is None or one["error"] > TOLERANCE]
         told = f"{len(self.launched)} algorithms launched, {len(self.refused)} refused; "
         if ended is not None:
@@ -276,8 +282,8 @@ class _Algorithms:
 def compare_algorithms(target: Path, network: str, batch: int, providers: Sequence[str]) -> str | None:
     """Launch every algorithm of every task once, on the numbers of an iteration that the CPU computes.
 
-    What every task reads is the CPU's, so an algorithm that is wrong is so by itself. Its workspace, and what
-    it is the first to write, is NaN at first.
+    Every task reads data of the CPU, so that an error of one algorithm does not affect the others. Its
+    workspace, and the data that it is the first to write, are NaN at first.
     """
     graph = task_graph(find_network(network), batch, "executable")
     done, ended = _Algorithms(), None
@@ -320,11 +326,11 @@ def compare_algorithms(target: Path, network: str, batch: int, providers: Sequen
 
 
 Values = dict[str, NDArray[np.uint8]]
-"""Bytes by the name of a tensor."""
+"""Bytes of tensors by name."""
 
 
 class _Places:
-    """All tensors of a network on a device, each in a place of its own, and kernels on them."""
+    """All tensors of a network on a device, each at its own place, and kernels on them."""
 
     def __init__(self, backend: Backend, graph: TaskGraph) -> None:
         self.backend = backend
@@ -343,7 +349,7 @@ class _Places:
             self.backend.write(self._addresses[name], value)
 
     def read(self, kernel: Kernel) -> Values:
-        """Return what a kernel touches."""
+        """Return the data that a kernel touches."""
         names = dict.fromkeys(kernel.operands.values())
         return {name: self.backend.read(self._addresses[name], self._sizes[name]) for name in names}
 
@@ -361,7 +367,7 @@ class _Places:
 
 
 def _first(graph: TaskGraph, batch: int) -> Values:
-    """Weights, images and labels; gradients of the weights begin as zeros."""
+    """Return weights, images and labels; gradients of the weights begin as zeros."""
     values = {
         name: np.ascontiguousarray(value).view(np.uint8).reshape(-1)
         for name, value in initial(graph.network, batch).items()
@@ -375,7 +381,7 @@ def _first(graph: TaskGraph, batch: int) -> Values:
 
 
 def _apart(kernel: Kernel, found: Values, wanted: Values) -> float:
-    """Return how far what a kernel touches differs, at most; infinity for bits that must be the same."""
+    """Return the largest difference in a kernel's data; infinity if bits that must be the same differ."""
     most = 0.0
     for word, name in kernel.operands.items():
         if word in _EXACT:
@@ -386,7 +392,7 @@ def _apart(kernel: Kernel, found: Values, wanted: Values) -> float:
 
 
 def _finite(error: float) -> float | None:
-    """Return what JSON can express."""
+    """Return a number that JSON can express."""
     return error if math.isfinite(error) else None
 
 

@@ -1,7 +1,7 @@
-"""The stages of measuring a GPU: of each, its units, and what becomes of a unit in a process of its own.
+"""The stages of measuring a GPU: the units of each, and the work of a unit in its own process.
 
-A unit is a network's profile, a layer in one direction, a schedule that is solved or run, a way to train with
-torch. It leaves its result as a file; what a folder has is not done again.
+A unit is a network's profile, a layer in one direction, a schedule that is solved or run, or a way to train
+with torch. Its result is a file. Units whose results the folder has are not done again.
 """
 
 from __future__ import annotations
@@ -30,33 +30,38 @@ from ...validate.schedule import read_schedule, write_schedule
 from .study import Study
 
 COUNTS = (1, 2, 4, 8, 16, 32)
-"""Streams that a layer's samples run on."""
+"""Numbers of streams for a layer's samples."""
+
 PASSES: tuple[Direction, ...] = ("forward", "backward")
+"""Passes of a layer."""
+
 WAYS = ("plain", "save_on_cpu", "checkpoint")
 """Ways to train with torch."""
+
 ARITHMETICS = ("fp32", "tf32")
-"""What torch's products and convolutions may round to; ours are single precision throughout."""
+"""Arithmetics of torch's products and convolutions; pebbler's are single precision throughout."""
 
 _SOLVE_SECONDS = 60.0
+"""Time limit of a method in seconds."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Something that is measured in a process of its own.
+    """A measurement in its own process.
 
     Attributes
     ----------
     name
-        What is measured, within its stage.
+        Name of the unit within its stage.
     call, arguments
-        A function that can be imported by its name, and what it takes. It writes the result; a sentence that
-        it returns says what is wrong with it.
+        A function that can be imported by its name, and its arguments. It writes the result. If it returns a
+        sentence, this says what is wrong with the result.
     is_done
         Whether the folder has the result.
     lacks
-        Says what has to be there first, and is not; None where all is.
+        Function that returns which requirement is missing; None if none is.
     """
 
     name: str
@@ -70,7 +75,7 @@ class Unit:
 
 
 def profiles(study: Study) -> Iterator[Unit]:
-    """All algorithms of all tasks, and copies."""
+    """Return the units for profiles: all algorithms of all tasks, and copies."""
     for network, batch in study.networks:
         path = study.path(network, batch, "profile.json")
         arguments = (path, network, batch, tuple(study.providers), study.repeat)
@@ -78,9 +83,9 @@ def profiles(study: Study) -> Iterator[Unit]:
 
 
 def measure_profile(path: Path, network: str, batch: int, providers: Sequence[str], repeat: int) -> None:
-    """Measure a profile; what there is of it is written after every column of algorithms.
+    """Measure a profile, and write it after every column of algorithms.
 
-    Kernels come last, and are added to the file of the complete profile: CUPTI may take the process with it.
+    Kernels come last, and are added to the file of the complete profile, because CUPTI may end the process.
     """
     from ...validate.execution.profiling.profiler import profile
 
@@ -91,7 +96,7 @@ def measure_profile(path: Path, network: str, batch: int, providers: Sequence[st
 
 
 def kernels(study: Study) -> Iterator[Unit]:
-    """GLP4NN's inputs: the kernels of the first algorithms, and what a launch costs."""
+    """Return the units for GLP4NN's inputs: the kernels of the first algorithms, and the cost of a launch."""
     for network, batch in study.networks:
         source = study.path(network, batch, "profile.json")
         path = study.path(network, batch, "kernels.json")
@@ -102,7 +107,7 @@ def kernels(study: Study) -> Iterator[Unit]:
 
 
 def put_together_kernels(source: Path, path: Path) -> None:
-    """Take the kernels from a profile, which gets them first where it has none; measure a launch."""
+    """Write the kernels of a profile, which records them first if it has none, and measure a launch."""
     from ...validate.execution.cuda.backend import CudaBackend
     from ...validate.execution.cuda.recorded import launch_ns
 
@@ -146,12 +151,12 @@ def _recorded(backend: Any, measured: Profile) -> tuple[TaskKernels, ...]:
 
 
 def has_profile(path: Path) -> bool:
-    """Whether there is a profile, and all of it."""
+    """Return whether there is a complete profile."""
     return path.exists() and is_complete(read_profile(path))
 
 
 def is_complete(measured: Profile) -> bool:
-    """Whether all algorithms were measured; the file may be what was kept of a measurement that ended."""
+    """Return whether all algorithms were measured; the file may be of a measurement that was ended."""
     return bool(measured.meta.get("complete", True))
 
 
@@ -159,12 +164,12 @@ def is_complete(measured: Profile) -> bool:
 
 
 def layers_of(study: Study) -> Sequence[str]:
-    """Names of the layers that run on streams."""
+    """Return the names of the layers that run on streams."""
     return study.layers or [layer.name for layer in TABLE_5]
 
 
 def streams(study: Study) -> Iterator[Unit]:
-    """Layers sample by sample on several numbers of streams: GLP4NN's question, measured."""
+    """Return the units for layers on several numbers of streams, sample by sample (GLP4NN)."""
     for name in layers_of(study):
         for direction in PASSES:
             path = study.path(name, direction, "streams.json")
@@ -173,7 +178,7 @@ def streams(study: Study) -> Iterator[Unit]:
 
 
 def measure_streams(path: Path, name: str, direction: Direction, device: str, repeat: int) -> str | None:
-    """Measure a layer on streams, beside what is predicted for a device."""
+    """Measure a layer on streams, with predictions for a device."""
     from ..report.streams import measured_layer
 
     costs = find_device(device)
@@ -186,7 +191,7 @@ def measure_streams(path: Path, name: str, direction: Direction, device: str, re
 
 
 def solutions(study: Study) -> Iterator[Unit]:
-    """Every network under every budget with every method."""
+    """Return the units for every network under every budget with every method."""
     for network, batch in study.networks:
         source = study.path(network, batch, "profile.json")
         for budget in study.budgets:
@@ -208,9 +213,9 @@ def solutions(study: Study) -> Iterator[Unit]:
 def solve_one(
     source: Path, batch: int, budget: str, method: str, instance_file: Path, schedule_file: Path, target: Path
 ) -> None:
-    """Solve; what came of it is written in any case, the instance and a schedule where there are some.
+    """Solve a unit's instance, and write the result, with the instance and a schedule if there are any.
 
-    The instance is made once: if the profile is measured again, its schedules are still its schedules.
+    The instance is made once. If the profile is measured again, its schedules remain valid for the instance.
     """
     from ...solver.solve import solve
 
@@ -231,7 +236,7 @@ def solve_one(
 
 
 def runs(study: Study) -> Iterator[Unit]:
-    """Every schedule that was found."""
+    """Return the units for every schedule that was found."""
     for network, batch in study.networks:
         for budget in study.budgets:
             for method in study.methods:
@@ -249,7 +254,7 @@ def runs(study: Study) -> Iterator[Unit]:
 
 
 def _is_settled(outcome: Path, target: Path) -> bool:
-    """Whether a schedule has been run, or there is none to run."""
+    """Return whether a schedule has been run, or there is none to run."""
     return target.exists() or (outcome.exists() and read(outcome).get("makespan_ns") is None)
 
 
@@ -276,7 +281,7 @@ def run_one(instance_file: Path, schedule_file: Path, target: Path, repeat: int)
 
 
 def trainings(study: Study) -> Iterator[Unit]:
-    """Training with torch under the budgets of the instances, in every way."""
+    """Return the units for training with torch under the budgets of the instances, in every way."""
     for network, batch in study.networks:
         for way in WAYS:
             for arithmetic in ARITHMETICS:
@@ -296,7 +301,7 @@ def trainings(study: Study) -> Iterator[Unit]:
 
 
 def train(network: str, batch: int, way: str, arithmetic: str, files: dict[Path, Path], repeat: int) -> None:
-    """Train under the budget of each instance of which there is no result yet."""
+    """Train under the budget of each instance without a result."""
     from .torch_memory import iteration
 
     for source, target in files.items():
@@ -306,7 +311,7 @@ def train(network: str, batch: int, way: str, arithmetic: str, files: dict[Path,
 
 
 def require_torch() -> None:
-    """Refuse to go on without torch and a GPU for it.
+    """Refuse to continue without torch and a GPU for it.
 
     Raises
     ------
@@ -334,7 +339,7 @@ def _has_none(files: dict[Path, Path], name: str) -> str | None:
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    """Write a result as JSON, an element of its lists a line."""
+    """Write a result as JSON, with one line for each element of its lists."""
     write_atomically(path, encode(found))
 
 
@@ -353,7 +358,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _requires(source: Path, stage: str, name: str) -> Callable[[], str | None]:
-    """Say that a file is not there, which a stage leaves."""
+    """Return that a file is missing, and the stage that writes it."""
 
     def lacks() -> str | None:
         if source.exists():

@@ -1,4 +1,4 @@
-"""What is measured on a GPU: its stages by name, the networks and budgets, and the folder of the results."""
+"""A study of a GPU: its stages by name, the networks and budgets, and the folder of the results."""
 
 from __future__ import annotations
 
@@ -15,40 +15,47 @@ STAGES = {
     "torch": "torch under the same budgets, with and without TF32: as it is, save_on_cpu, checkpoints",
     "page": "the tables of all that has been measured, between two marks of a page of the documentation",
 }
-"""What each stage does, in the order in which they build on each other."""
+"""Work of each stage, in the order in which they build on each other."""
 
 SMOKE = "smoke"
-"""The stage of its own that comes before all others: does the GPU compute what the CPU computes?"""
+"""Name of the stage before all others, which tests whether the GPU computes the same as the CPU."""
 
 ON_THE_GPU = frozenset((SMOKE, "profile", "kernels", "streams", "run"))
-"""Stages that need PyCUDA and a GPU from the start; torch brings its own way to the GPU."""
+"""Stages that need PyCUDA and a GPU from the start; torch has its own access to the GPU."""
 
 NETWORKS = (("alexnet", 128), ("vgg16", 128), ("resnet50", 128))
+"""Networks of the stages, each with its batch."""
+
 SMOKE_NETWORKS = (("lenet", 8), ("cifar10_quick", 4), ("resnet56:depth=8", 2))
+"""Networks of the smoke test, each with its batch."""
+
 BUDGETS = ("1.05xMmin", "1.25xMmin", "1.5xMmin", "2xMmin")
+"""Budgets of the schedules."""
+
 METHODS = ("vdnn-all-p", "vdnn-dyn", "modnn", "flow")
+"""Methods of the schedules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What to measure, and the folder that the results are in.
+    """The measurements to make, and the folder of their results.
 
     Attributes
     ----------
     folder
-        Every result is a file of its own there.
+        Folder with one file for each result.
     networks, smoke_networks
-        Specifications, each with the images of a batch: of the stages, and of the smoke test.
+        Specifications of networks, each with the images of a batch, for the stages and for the smoke test.
     budgets, methods
-        What schedules are made under, and by what.
+        Budgets and methods of the schedules.
     layers
-        Convolution layers for the stage ``streams``; none: GLP4NN's Table 5.
+        Convolution layers for the stage ``streams``; if empty, those of GLP4NN's Table 5.
     device
-        What the times of these layers are predicted for.
+        Device for which the times of these layers are predicted.
     providers
-        Whose convolutions are profiled; none: the default.
+        Providers whose convolutions are profiled; if empty, the default.
     repeat
-        Timed executions of everything.
+        Number of timed executions of each unit.
     """
 
     folder: Path
@@ -62,6 +69,6 @@ class Study:
     repeat: int = 5
 
     def path(self, *words: object) -> Path:
-        """Return the file of a result: its words, with what a file name cannot have replaced."""
+        """Return the file of a result: its words, with characters replaced that a file name cannot have."""
         name = "-".join(str(word) for word in words)
         return self.folder / name.translate(str.maketrans(":=,%/", "-----"))

@@ -1,6 +1,7 @@
-"""Training iterations in torch under a memory limit: what users have today, for comparison.
+"""Training iterations in torch under a memory limit, for comparison with the means of today's users.
 
-Three ways: ``plain``; ``save_on_cpu``, which keeps what backward needs in pinned host memory
+There are three ways: ``plain``; ``save_on_cpu``, which keeps the data for the backward pass in pinned host
+memory
 (torch.autograd.graph.save_on_cpu); ``checkpoint``, which recomputes segments of the network
 (torch.utils.checkpoint.checkpoint_sequential; Chen et al. 2016), about as many as the root of its modules.
 """
@@ -24,12 +25,12 @@ from .torch_models import ResNet
 
 
 def require_gpu() -> None:
-    """Refuse to go on where torch finds no GPU.
+    """Refuse to continue if torch finds no GPU.
 
     Raises
     ------
     PebblerError
-        With the reason, as far as torch tells one.
+        With the reason, if torch gives one.
     """
     if torch.version.cuda is None:
         raise PebblerError(f"torch {torch.__version__} is built without CUDA; install one that has it")
@@ -56,29 +57,29 @@ def iteration(
     repeat: int,
     device: str = "cuda",
 ) -> dict[str, Any]:
-    """Measure iterations, forward and backward, with torch's caching allocator held to a budget.
+    """Measure iterations, forward and backward, with torch's caching allocator limited to a budget.
 
     Parameters
     ----------
     network, batch
-        A network of the zoo, and images of an iteration.
+        A network of the zoo, and the number of images of an iteration.
     budget_bytes
-        What the allocator may have.
+        Bytes that the allocator may use.
     way
         ``plain``, ``save_on_cpu`` or ``checkpoint``.
     arithmetic
         ``fp32`` or ``tf32``: see `set_arithmetic`.
     repeat
-        Timed iterations; one more comes first.
+        Number of timed iterations, after a first one.
     device
-        As torch names it.
+        Name of the device in torch.
 
     Returns
     -------
     dict
-        ``way``, ``arithmetic``, and what torch says of it (``tf32_products``, ``tf32_convolutions``),
-        ``status`` (``done`` or ``out of memory``), ``times_ns`` of the iterations, ``peak_bytes`` that were
-        allocated, ``budget_bytes``, ``torch`` and ``device``.
+        ``way``, ``arithmetic``, and torch's settings of it (``tf32_products``, ``tf32_convolutions``),
+        ``status`` (``done`` or ``out of memory``), ``times_ns`` of the iterations, ``peak_bytes`` of
+        allocated memory, ``budget_bytes``, ``torch`` and ``device``.
 
     Raises
     ------
@@ -176,5 +177,5 @@ def _modules(network: Network, before: Layer, layer: Layer) -> list[nn.Module]:
 
 
 def _is_ceil(before: Layer, layer: Layer) -> bool:
-    """Whether the last window reaches over the border."""
+    """Return whether the last window reaches over the border."""
     return (before.shape.height + 2 * layer.pad - layer.kernel) // layer.stride + 1 < layer.shape.height

@@ -1,4 +1,4 @@
-"""Models in plain torch, from their definitions only: examples of what ``--torch`` takes, and its measure.
+"""Models in plain torch, from their definitions only, as examples and tests for ``--torch``.
 
 ``gpt2``, ``resnet50`` and ``vit_l`` take a batch size and return ``(module, step, inputs)``.
 """
@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
 
 Made = tuple[nn.Module, Callable[..., Any], tuple[torch.Tensor, ...]]
+"""A module, its training step and its inputs."""
 
 
 class Block(nn.Module):

@@ -1,1 +1,1 @@
-"""How results are written: tables, LaTeX, Markdown, names of files."""
+"""Output of results: tables, LaTeX, Markdown, and names of files."""

@@ -1,4 +1,4 @@
-"""What stands under every table and picture: the model's limits, and where and when it was made."""
+"""The caption of every table and picture: the model's limits, and where and when it was made."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ MODEL_LIMITS = (
     "predicted by simulation, not measured; copies do not slow compute down; the order of tasks is fixed; "
     "host memory is unlimited"
 )
-"""What every figure leaves out, to stand wherever results are shown."""
+"""Limits of the model behind every figure, which are shown with all results."""
 
 
 def caption(subject: str, made: Iterable[str]) -> str:
-    """Say what is simulated and within which limits, and of which machine, date and versions it is.
+    """Return a caption: what is simulated, within which limits, and on which machine, day and versions.
 
     Parameters
     ----------
     subject
-        What the limits are said of, without a full stop.
+        The subject of the limits, without a full stop.
     made
-        As `made_here`, or `origins` for stored runs, tell it; where it is empty, nothing is said of it.
+        Where and when it was made, as `made_here` returns it, or `origins` for stored runs; nothing if empty.
     """
     told = "; ".join(made)
     return f"{subject}: {MODEL_LIMITS}." + (f" {told}." if told else "")

@@ -1,4 +1,4 @@
-"""What pictures share: units of axes, the note at the foot, files that the same input gives again."""
+"""Common parts of pictures: units of axes, the note at the foot, and files that depend on the input only."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 _CHARACTERS = 18
-"""Characters of a footnote to an inch."""
+"""Number of characters of a footnote in an inch."""
 
 
 def footnote(figure: Figure, text: str) -> None:
-    """Write under a picture what it rests on, in as many lines as it takes."""
+    """Write a note at the foot of a picture, in as many lines as it needs."""
     lines = textwrap.fill(text, int(_CHARACTERS * figure.get_figwidth()))
     figure.supxlabel(lines, fontsize=7, color="#444444")
 
 
 def time_unit(longest: int) -> tuple[str, int]:
-    """Return the unit in which a time reads well, and its nanoseconds."""
+    """Return a unit in which a time is easy to read, and its nanoseconds."""
     return next(
         ((unit, scale) for unit, scale in (("s", 10**9), ("ms", 10**6), ("us", 10**3)) if longest >= scale),
         ("ns", 1),
@@ -30,7 +30,7 @@ def time_unit(longest: int) -> tuple[str, int]:
 
 
 def size_unit(largest: int) -> tuple[str, int]:
-    """Return the unit in which a size reads well, and its bytes."""
+    """Return a unit in which a size is easy to read, and its bytes."""
     return next(
         ((unit, size) for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)) if largest >= size),
         ("bytes", 1),
@@ -38,7 +38,7 @@ def size_unit(largest: int) -> tuple[str, int]:
 
 
 def _show_texts_as_they_are(figure: Figure) -> None:
-    """Let a dollar sign be one, but for the labels of logarithmic axes, which are formulas."""
+    """Show dollar signs in texts, except in the labels of logarithmic axes, which are formulas."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_parse_math(False)

@@ -10,13 +10,14 @@ _SPECIAL = {
     "^": r"\textasciicircum{}",
     **{char: "\\" + char for char in "&%$#_{}"},
 }
+"""LaTeX's text for each special character."""
 
 _FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"
-"""Makes what follows as narrow as the line, where it is wider."""
+"""LaTeX that makes the following box as narrow as the line, if it is wider."""
 
 
 def escape(text: str) -> str:
-    """Write a text so that LaTeX shows it as it is."""
+    """Return a text that LaTeX shows without change."""
     return "".join(_SPECIAL.get(char, char) for char in text)
 
 

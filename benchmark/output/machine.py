@@ -1,4 +1,4 @@
-"""Where a measurement was made: machine, versions, revision, and the memory that a process took."""
+"""The origin of a measurement: machine, versions, revision, and the memory that a process used."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = ("pebbler", "msgspec", "numba", "numpy", "ortools")
-"""What answers depend on; OR-Tools carries the solvers."""
+"""Packages that answers depend on; OR-Tools contains the solvers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a measurement was made with.
+    """The machine and the software of a measurement.
 
     Attributes
     ----------
     machine
         Processor, cores and memory.
     python, packages
-        Versions.
+        Versions of Python and of the packages.
     revision
-        Of the working folder in version control, ``-dirty`` where files differ from it; None without.
+        Revision of the working folder in version control, with ``-dirty`` if files differ from it; None
+        without version control.
     """
 
     machine: str
@@ -45,7 +46,7 @@ class Origin:
 
 @cache
 def origin() -> Origin:
-    """Return the origin of what this process measures."""
+    """Return the origin of this process's measurements."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return Origin(
         machine=f"{_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB",
@@ -57,13 +58,13 @@ def origin() -> Origin:
 
 @cache
 def made_here() -> str:
-    """Tell where and with what this process measures, and the day on which it first asked."""
+    """Return where and with which software this process measures, and the day of the first call."""
     return f"{date.today().isoformat()}: {origin()}"
 
 
 @cache
 def package_versions() -> dict[str, str]:
-    """Return the versions of the packages that answers depend on, of those that are installed as packages."""
+    """Return the versions of the packages that answers depend on, if they are installed as packages."""
     found = {}
     for name in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
@@ -77,7 +78,10 @@ def usable_cores() -> int:
 
 
 def peak_rss_bytes() -> int:
-    """Upper bound on the resident memory so far: this process's peak, plus that of its largest child."""
+    """Return an upper bound on the resident memory so far in bytes.
+
+    It is the peak of this process plus that of its largest child.
+    """
     unit = 1 if sys.platform == "darwin" else 1024
     own, children = (
         unit * resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -88,19 +92,19 @@ def peak_rss_bytes() -> int:
 
 
 def limit_memory(size: int) -> None:
-    """Refuse this process, and those that it will start, more than so many bytes of address space each."""
+    """Limit the address space of this process, and of each process that it will start, to so many bytes."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     allowed = size if hard == resource.RLIM_INFINITY else min(size, hard)
     resource.setrlimit(resource.RLIMIT_AS, (allowed, hard))
 
 
 def _processor() -> str:
-    """Model of the processor, where the system tells it."""
+    """Return the model of the processor, if the system reports it."""
     return _told_by("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
 
 
 def _told_by(file: str, key: str) -> str | None:
-    """Return what a file of the system says of a key; None where it says nothing."""
+    """Return the value of a key in a file of the system; None if the file does not have it."""
     place = Path(file)
     lines = place.read_text("utf-8").splitlines() if place.exists() else []
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(key)), None)

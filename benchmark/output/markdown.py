@@ -1,4 +1,4 @@
-"""Measurements in the documentation: a Markdown table, put into a page between two marks."""
+"""Measurements in the documentation: a Markdown table between two marks of a page."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def row(cells: Iterable[str]) -> str:
 
 
 def replaced(text: str, begin: str, end: str, content: str) -> str:
-    """Return a text with other content between two marks, each of which it has once."""
+    """Return a text with other content between two marks, each of which occurs once."""
     before, rest = text.split(begin)
     return before + begin + content + end + rest.split(end)[1]
 
 
 def publish(content: str, page: Path | None, begin: str, end: str) -> None:
-    """Put content between the marks of a page, or print it where there is no page."""
+    """Put content between the marks of a page, or print it without a page."""
     if page is None:
         print(content, end="")
     else:

@@ -1,4 +1,4 @@
-"""Names of the files that results go to."""
+"""Names of files with results."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from ...instances.instance import Instance
 
 
 def file_name(instance: Instance) -> str:
-    """Name of an instance, without what might lead out of the folder."""
+    """Return the name of an instance, without characters that could lead out of the folder."""
     return re.sub(r"[^\w.-]+", "-", instance.name).lstrip(".") or "instance"

@@ -1,4 +1,4 @@
-"""Tables as plain text, as wide as there is room."""
+"""Tables as plain text, which fit the width of the output."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from html import escape
 from itertools import zip_longest
 
 WIDTH = 100
-"""Characters of a line where nobody says how many there is room for."""
+"""Number of characters of a line if the width is not known."""
 
 _GAP = "  "
+"""Space between columns."""
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:[KMGT]i?B|B|[num]?s|x)\b)")
+"""Space between a number and its unit."""
+
 _TIED = "\xa0"
-"""What is between a figure and its unit, and stands there so that they stay together."""
+"""Character that stands for the space between a number and its unit, so that they are not separated."""
 
 _NARROW = 24
-"""Characters under which a column of text is not made narrower."""
+"""Number of characters below which a column of text is not made narrower."""
 
 
 def line_width() -> int:
-    """Characters of a line of standard output: what ``COLUMNS`` says, or the terminal, or 100."""
+    """Return the characters of a line of standard output: ``COLUMNS``, the terminal's width, or 100."""
     said = os.environ.get("COLUMNS", "")
     if said.isdecimal() and 0 < len(said) < 5 and int(said) > 0:
         return int(said)
@@ -40,7 +43,7 @@ def wrapped(text: str, width: int, *, first: str = "", indent: int = 0) -> str:
 
 
 def _filled(text: str, width: int, first: str = "", later: str = "") -> list[str]:
-    """Lines of a text, without a word, or a figure and its unit, that are apart."""
+    """Return the lines of a text; a word, or a number and its unit, is never divided."""
     lines = textwrap.wrap(
         _UNIT.sub(_TIED, text),
         width,
@@ -57,20 +60,20 @@ def format_table(
 ) -> str:
     """Align rows under a header.
 
-    Where the columns need more than `width`, columns of text wrap between words. If that is not enough, those
-    that do not fit follow below, under the first column again. A figure is never cut or broken.
+    If the columns need more than `width`, columns of text wrap between words. If that is not enough, the
+    columns that do not fit follow below, again with the first column. A number is never cut or broken.
 
     Parameters
     ----------
     header
         Titles of the columns.
     rows
-        A cell a column.
+        Rows with one cell for each column.
     align
-        A letter a column: ``l`` to the left, ``r`` to the right. All but the first of those to the left are
-        text, which may wrap.
+        One letter for each column: ``l`` for left, ``r`` for right. All left-aligned columns but the first
+        are text, which may wrap.
     width
-        Characters of a line; by default `line_width`. A column that is wider alone stays so.
+        Characters of a line; by default `line_width`. A single column that is wider is not changed.
     """
     width = line_width() if width is None else width
     columns = [[title, *(row[i] for row in rows)] for i, title in enumerate(header)]
@@ -106,7 +109,7 @@ def format_html(header: Sequence[str], rows: Sequence[Sequence[str]], caption: s
 
 
 def _blocks(least: Sequence[int], width: int) -> list[list[int]]:
-    """Columns that stand beside each other, from left to right; the first is in every block."""
+    """Return the columns that stand side by side, from left to right; the first is in every block."""
     blocks, taken = [[0]], least[0]
     for i in range(1, len(least)):
         if taken + len(_GAP) + least[i] > width and len(blocks[-1]) > 1:
@@ -118,7 +121,7 @@ def _blocks(least: Sequence[int], width: int) -> list[list[int]]:
 
 
 def _widened(least: Sequence[int], most: Sequence[int], width: int) -> list[int]:
-    """Widths of columns: the room that is left goes to the narrowest of those that want more."""
+    """Return widths of columns, with the remaining room given to the narrowest of those that need more."""
     widths = list(least)
     room = width - sum(widths) - len(_GAP) * (len(widths) - 1)
     while room > 0 and (wanting := [i for i, wanted in enumerate(most) if widths[i] < wanted]):
@@ -128,7 +131,7 @@ def _widened(least: Sequence[int], most: Sequence[int], width: int) -> list[int]
 
 
 def _lines(cells: Sequence[str], widths: Sequence[int], align: Sequence[str]) -> str:
-    """A row; as many lines as its longest cell takes."""
+    """Return the lines of a row, as many as its longest cell needs."""
     parts_of = [
         _filled(cell, width) if len(cell) > width else [cell]
         for cell, width in zip(cells, widths, strict=True)

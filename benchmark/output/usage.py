@@ -1,4 +1,4 @@
-"""How a schedule uses the compute stream and the memory over time."""
+"""The use of the compute stream and the memory over time by a schedule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class MemoryUse:
 
 
 def memory_use(schedule: Schedule) -> MemoryUse:
-    """Bytes of blocks and of workspaces over time; what ends at an instant is gone for what starts at it."""
+    """Return the bytes of blocks and of workspaces over time.
+
+    At one instant, residences that end leave before others start.
+    """
     times = operation_times(schedule)
     changes: dict[int, list[int]] = {0: [0, 0], schedule.makespan_ns: [0, 0]}
     for residence in schedule.residences:
@@ -41,7 +44,10 @@ def memory_use(schedule: Schedule) -> MemoryUse:
 
 
 def stall_ns(schedule: Schedule) -> int:
-    """Time for which the compute stream idles, its wait for the last copies included; a mean over GPUs."""
+    """Return the idle time of the compute stream in nanoseconds, as a mean over GPUs.
+
+    It includes the wait for the last copies.
+    """
     gpus = 1 + max((operation.gpu for operation in schedule.operations), default=0)
     busy = sum(
         operation.end_ns - operation.start_ns

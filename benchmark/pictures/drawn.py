@@ -1,4 +1,4 @@
-"""The pictures of a comparison, drawn in two processes where they are many."""
+"""The pictures of a comparison; if there are many, two processes draw them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from ..comparison.result import Comparison
 
 ALONE = 4
-"""Number of pictures that are drawn sooner than another process would help."""
+"""Number of pictures that one process draws sooner than another process would help."""
 
 
 class Picture(NamedTuple):
-    """A file, and the call that draws what is in it."""
+    """A file, and the call that draws its content."""
 
     path: Path
     draw: Callable[..., bytes]
@@ -30,9 +30,9 @@ class Picture(NamedTuple):
 
 @contextmanager
 def drawer(pictures: int) -> Iterator[Child | None]:
-    """Have a process load what draws pictures, where so many are drawn sooner with its help; else None.
+    """Return a process that loads the drawing code, or None if so many pictures are drawn sooner without it.
 
-    It draws nothing before `drawn` asks it to: methods that run meanwhile are measured.
+    The process does not draw before `drawn` asks for it, because methods that run meanwhile are measured.
     """
     if pictures <= ALONE or usable_cores() == 1:
         yield None
@@ -43,7 +43,7 @@ def drawer(pictures: int) -> Iterator[Child | None]:
 
 
 def drawn(pictures: Sequence[Picture], other: Child | None) -> Iterator[tuple[Path, bytes]]:
-    """Draw pictures as PNG from both ends: another process, where there is one, begins with the first."""
+    """Draw pictures as PNG from both ends; the other process, if there is one, begins with the first."""
     waiting = deque(pictures)
     there: Picture | None = None
     while waiting:
@@ -60,7 +60,7 @@ def drawn(pictures: Sequence[Picture], other: Child | None) -> Iterator[tuple[Pa
 
 
 def _drawn_by(other: Child, picture: Picture) -> bytes:
-    """Wait for a picture from another process; where that has ended, as without memory, draw it here."""
+    """Wait for a picture from another process; if that process has ended, draw the picture here."""
     try:
         return cast(bytes, other.result())
     except ChildEnded:

@@ -22,19 +22,19 @@ _log = logging.getLogger(__name__)
 
 
 def export(comparison: Comparison, directory: Path, other: Child | None = None) -> tuple[Path, ...]:
-    """Write a comparison's files into a folder, which is made unless it is there, and return their paths.
+    """Write a comparison's files into a folder, which is created if need be, and return their paths.
 
     For each instance NAME: ``NAME.instance.json``, and for each method with a schedule
-    ``NAME.METHOD.schedule.json`` and its timeline ``NAME.METHOD.png``; for the whole, ``NAME.png`` with the
-    name of the first instance. Schedules carry the checksum of their instance's file. A comparison that was
-    interrupted has no pictures: who interrupts does not wait for them.
+    ``NAME.METHOD.schedule.json`` and its timeline ``NAME.METHOD.png``; for the comparison, ``NAME.png`` with
+    the name of the first instance. Schedules carry the checksum of their instance's file. A comparison that
+    was interrupted has no pictures, so that the user need not wait for them.
 
     Parameters
     ----------
     comparison, directory
-        What to write, and where.
+        The comparison, and the folder.
     other
-        A process from `drawer` that is to help, where one was started before.
+        A process from `drawer` that helps, if one was started before.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The picture of frontiers: time against budget, between what is found and what is proven."""
+"""The picture of frontiers: time against budget, of schedules and of proven bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .schedule import COLOURS
 
 
 class _Look(NamedTuple):
-    """Colours of a frontier's steps, and what its bounds are called."""
+    """Colours of a frontier's steps, and the name of its bounds."""
 
     found: str
     proven: str
@@ -25,19 +25,23 @@ class _Look(NamedTuple):
 
 
 _ALONE = _Look(COLOURS["stall"], COLOURS["compute"], "lower bound")
+"""Look of a single frontier."""
+
 _BESIDE = (COLOURS["stall"], COLOURS["compute"], COLOURS["offload"], COLOURS["prefetch"])
+"""Colours of several frontiers."""
 
 
 def frontier_picture(frontiers: Sequence[Frontier]) -> bytes:
     """Draw frontiers, as PNG: steps of schedules above steps of bounds, with the ideal below.
 
-    A schedule serves every larger budget, so its step goes to the right; a bound holds for every smaller one,
-    so its step goes to the left. Several frontiers have a colour each.
+    A schedule is valid for every larger budget, so its step goes to the right. A bound holds for every
+    smaller budget, so its step goes to the left. Each of several frontiers has its own colour.
 
     Parameters
     ----------
     frontiers
-        Of one iteration, by different methods or on different variants of it; the first names the picture.
+        Frontiers of one iteration, by different methods or on different variants of it; the first names the
+        picture.
     """
     first = frontiers[0]
     times = [p.makespan_ns or p.lower_bound_ns for frontier in frontiers for p in frontier.points]
@@ -75,7 +79,7 @@ def frontier_picture(frontiers: Sequence[Frontier]) -> bytes:
 
 
 def _draw(axes: Axes, frontier: Frontier, look: _Look, scale: float, size: float) -> None:
-    """Draw the steps of one frontier; what is certified dotted, where that is less than what is proven."""
+    """Draw the steps of one frontier; certified bounds are dotted if they are below the bounds."""
     points = frontier.points
     solved = [point for point in points if point.makespan_ns is not None]
     axes.step(

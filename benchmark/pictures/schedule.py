@@ -1,6 +1,6 @@
 """Pictures: the timeline of a schedule, and methods side by side.
 
-Colours are those of Okabe and Ito, which colour-blind people can tell apart. The same input gives the same
+Colours are those of Okabe and Ito, which colour-blind people can distinguish. The same input gives the same
 bytes, whatever the user's matplotlib settings.
 """
 
@@ -47,7 +47,11 @@ COLOURS = {
     "blocks": "#A6D3EE",
     "workspaces": "#CC79A7",
 }
+"""Colours of tasks, copies and kinds of memory."""
+
 _DARK = ("backward", "accumulate", "exchange", "return", "reduce")
+"""Kinds whose colours are dark, so that names on them are white."""
+
 _ROWS: dict[Stream, str] = {
     "compute": "compute",
     "d2h": "to the host",
@@ -57,14 +61,17 @@ _ROWS: dict[Stream, str] = {
     "network": "network",
     "nvlink": "NVLink",
 }
+"""Title of each stream."""
+
 _MOST_EDGES = 200
-"""Up to so many bars in a row are drawn apart, with names; more are merged where they touch."""
+"""Greatest number of bars in a row that are drawn separately, with names; more are merged if they touch."""
+
 _LONGEST_UPWARDS = 14
-"""So many characters of a name fit the height of a bar."""
+"""Greatest number of characters of a name that fits the height of a bar."""
 
 
 class _Span(NamedTuple):
-    """A bar in nanoseconds, and the name to write on it."""
+    """A bar in nanoseconds, with its name."""
 
     start: int
     end: int
@@ -72,21 +79,26 @@ class _Span(NamedTuple):
 
 
 def timeline(instance: Instance, schedule: Schedule, made: str | None = None) -> bytes:
-    """Draw one round of a schedule, as PNG: the streams as bars above the memory in use.
+    """Draw one round of a schedule as PNG: the streams as bars, above the memory in use.
 
-    Of several GPUs, those of the first, and the host's cores.
+    For several GPUs, the streams of the first GPU and the host's cores are drawn.
 
     Parameters
     ----------
     instance, schedule
-        The schedule and what it is for.
+        The schedule, and the instance that it is for.
     made
-        When, where and with what it was found; by default the picture does not say it.
+        When, where and with which versions it was found; by default the picture does not say this.
+
+    Returns
+    -------
+    bytes
+        The PNG file.
 
     Raises
     ------
     PebblerError
-        For what is no instance or no schedule.
+        If this is no instance or no schedule.
     """
     require_instance(instance)
     require_schedule(schedule)
@@ -111,11 +123,11 @@ def timelines(instance: Instance, schedules: Mapping[str, Schedule], title: str,
     Parameters
     ----------
     instance
-        What the program is for.
+        The instance of the program.
     schedules
-        The program with its times, by a word on what they are; all on one axis.
+        The program with different times, by a word for each; all have one axis.
     title, note
-        What stands above and below.
+        Texts above and below the picture.
     """
     longest = max(schedule.makespan_ns for schedule in schedules.values())
     unit, scale = time_unit(longest)
@@ -142,9 +154,9 @@ def overview(comparison: Comparison, made: str | None = None) -> bytes:
     Parameters
     ----------
     comparison
-        What they found.
+        The comparison to draw.
     made
-        When, where and with what they ran; by default the picture does not say it.
+        When, where and with which versions the methods ran; by default the picture does not say this.
     """
     rows = comparison.rows
     longest = max((row.figures.iteration_ns for row in rows if row.figures), default=1)
@@ -167,7 +179,7 @@ def overview(comparison: Comparison, made: str | None = None) -> bytes:
 def _draw_streams(
     axes: Axes, instance: Instance, schedule: Schedule, scale: int, length: int, *, gaps: bool = True
 ) -> None:
-    """Draw the streams on an axis of `length` nanoseconds; without gaps, bars show however thin they are."""
+    """Draw the streams on an axis of `length` nanoseconds; without gaps, even thin bars are visible."""
     used = {"compute", *(operation.stream for operation in schedule.operations)}
     used |= {"d2h", "h2d"} if instance.engines == "duplex" else {"copy"}
     rows = [stream for stream in _ROWS if stream in used]
@@ -203,7 +215,7 @@ def _draw_streams(
 
 
 def _kind_and_name(instance: Instance, operation: Operation) -> tuple[str, str]:
-    """Colour of an operation, and its name; tasks of networks are named after their pass."""
+    """Return the colour of an operation, and its name; tasks of networks are named after their pass."""
     if operation.gradient is not None:
         return operation.kind, gradient_of(instance, operation).name
     if operation.task is None:
@@ -233,7 +245,7 @@ def _merge(spans: Sequence[_Span]) -> list[_Span]:
 
 
 def _write_names(axes: Axes, spans: Sequence[_Span], kind: str, y: int, length: int, scale: int) -> None:
-    """Write a name on every bar that is wide enough for it, across or else upwards."""
+    """Write a name on every bar that is wide enough for it, horizontally or else vertically."""
     for start, end, name in spans:
         share = (end - start) / max(length, 1)
         across = share > 0.0055 * len(name) + 0.004
@@ -272,7 +284,7 @@ def _draw_memory(axes: Axes, instance: Instance, schedule: Schedule, scale: int)
 
 
 def _draw_limits(axes: Axes, instance: Instance, peak: int, size: int) -> None:
-    """Draw the budget, unless it is far above, the highest byte in use and the least budget."""
+    """Draw the budget (unless it is far above), the highest byte in use, and the least budget."""
     budget, least = instance.budget_bytes, least_budget(instance)
     is_far = _is_far(budget, peak)
     label = f"budget {format_size(budget)}" + (", far above" if is_far else "")
@@ -358,7 +370,7 @@ def _draw_peaks(axes: Axes, comparison: Comparison) -> None:
 
 
 def _write(axes: Axes, x: float, y: int, text: str, background: str) -> None:
-    """Write to the right of a point, legibly where lines cross."""
+    """Write to the right of a point, so that it can be read where lines cross."""
     axes.annotate(
         text,
         (x, y),
@@ -393,5 +405,5 @@ def _legend_above(axes: Axes) -> None:
 
 
 def _is_far(budget: int, used: int) -> bool:
-    """Whether a line at the budget would leave little room for what is used."""
+    """Return whether a line at the budget would leave little room for the memory in use."""
     return budget > 3 * used

@@ -12,20 +12,23 @@ from matplotlib.figure import Figure
 from ..output.drawing import footnote, png
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Colours of the layers' lines."""
+
 _LINES = ("-", "--", ":", "-.", "-", "--")
+"""Styles of the layers' lines."""
 
 
 class Panel(NamedTuple):
-    """Layers in one pair of axes.
+    """The layers in one pair of axes.
 
     Attributes
     ----------
     title
-        Above it.
+        Text above it.
     speedups
-        Per layer, the speed-up over one stream by number of streams.
+        Speed-up of each layer over one stream, by number of streams.
     chosen
-        Per layer, a model's number of streams, or None.
+        A model's number of streams for each layer, or None.
     """
 
     title: str
@@ -39,11 +42,11 @@ def draw_times(rows: Sequence[Sequence[Panel]], model: str, made: str) -> bytes:
     Parameters
     ----------
     rows
-        Panels, as many in every row; those of a row show the same layers.
+        Rows of panels of the same length; the panels of a row show the same layers.
     model
-        Whose choices the circles are.
+        Name of the model whose choices are the circles.
     made
-        When, where and with what the times were computed.
+        When, where and with which versions the times were computed.
     """
     wide = len(rows[0])
     with style.context("default"):

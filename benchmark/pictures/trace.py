@@ -19,18 +19,19 @@ _STREAMS = {
     "network": "network",
     "nvlink": "NVLink",
 }
+"""Title of each stream."""
 
 
 def trace(instance: Instance, schedule: Schedule, *others: tuple[str, Schedule]) -> dict[str, Any]:
     """Return a schedule in the Trace Event Format: streams as threads, bytes in use as a counter.
 
-    Times are in microseconds, as the format asks. Each of several GPUs is a process of its own. Other
-    schedules of the instance, each with a word on what it shows, follow as processes of their own.
+    Times are in microseconds, as the format requires. Each of several GPUs is a process in the trace. Other
+    schedules of the instance, each with a word for it, follow as further processes.
 
     Raises
     ------
     PebblerError
-        For what is no instance or no schedule.
+        If this is no instance or no schedule.
     """
     require_instance(instance)
     require_schedule(schedule)

@@ -1,6 +1,6 @@
-"""How the pictures of a report are drawn, from plain numbers.
+"""Drawing of a report's pictures from plain numbers.
 
-Colours are those of Okabe and Ito, which colour-blind people can tell apart; lines differ in style, too.
+Colours are those of Okabe and Ito, which colour-blind people can distinguish. Lines differ in style as well.
 """
 
 from __future__ import annotations
@@ -18,19 +18,23 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 from ..output.drawing import size_unit, time_unit
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+"""Colours of lines."""
+
 _STYLES = ("-", "--", "-.", ":")
+"""Styles of lines."""
+
 _LINEAR = 1e-3
-"""Gaps under this are drawn to a linear scale, those above to a logarithmic one."""
+"""Gap below which the scale is linear; above, it is logarithmic."""
 
 _MOST_NUMBERS = 400
-"""A heat map of at most so many cells has numbers in them."""
+"""Greatest number of cells of a heat map with numbers in its cells."""
 
 _MOST_ROWS = 200
-"""Of more rows than that, not every one is named."""
+"""Number of rows above which not every row has its name."""
 
 
 def draw_gaps(figure: Figure, gaps: Mapping[str, Sequence[float]]) -> None:
-    """Draw the gaps of each setting as a box, beside the share that has a schedule."""
+    """Draw the gaps of each setting as a box, beside the share of problems with a schedule."""
     boxes, shares = figure.subplots(1, 2, sharey=True, width_ratios=(4.0, 1.0))
     finite = [[gap for gap in some if math.isfinite(gap)] for some in gaps.values()]
     places = range(len(gaps))
@@ -63,7 +67,7 @@ def draw_gaps(figure: Figure, gaps: Mapping[str, Sequence[float]]) -> None:
 def draw_heat_map(
     figure: Figure, rows: Sequence[str], columns: Sequence[str], gaps: Sequence[Sequence[float | None]]
 ) -> None:
-    """Draw a gap a cell: darker is worse, a cross is no schedule, white was not run."""
+    """Draw one cell for each gap: darker is worse, a cross is no schedule, white was not run."""
     axes = figure.subplots()
     cells = [[math.nan if gap is None or math.isinf(gap) else gap for gap in row] for row in gaps]
     most = max([gap for row in cells for gap in row if math.isfinite(gap)], default=0.0)
@@ -95,7 +99,7 @@ def draw_heat_map(
 
 
 def draw_profile(figure: Figure, ratios: Mapping[str, Sequence[float]], problems: int) -> None:
-    """Draw for each setting the share of problems with at most a ratio, as steps."""
+    """Draw, for each setting, the share of problems up to each ratio, as steps."""
     axes = figure.subplots()
     most = max([some[-1] for some in ratios.values() if some], default=1.0)
     end = max(1.02, 1 + 1.1 * (most - 1))
@@ -112,7 +116,7 @@ def draw_profile(figure: Figure, ratios: Mapping[str, Sequence[float]], problems
 
 
 def draw_cactus(figure: Figure, seconds: Mapping[str, Sequence[float]]) -> None:
-    """Draw how many runs were done after how long, a line a setting."""
+    """Draw how many runs were done after each time, with one line for each setting."""
     axes = figure.subplots()
     for (name, some), style in zip(seconds.items(), styles(), strict=False):
         axes.plot([max(one, 1e-4) for one in some], range(1, len(some) + 1), label=name, marker=".", **style)
@@ -124,7 +128,7 @@ def draw_cactus(figure: Figure, seconds: Mapping[str, Sequence[float]]) -> None:
 
 
 def draw_anytime(figure: Figure, grid: Sequence[float], curves: Mapping[str, Sequence[float]]) -> None:
-    """Draw the median gap over time, a line a setting."""
+    """Draw the median gap over time, with one line for each setting."""
     axes = figure.subplots()
     for (name, gaps), style in zip(curves.items(), styles(), strict=False):
         shown = [gap if math.isfinite(gap) else math.nan for gap in gaps]
@@ -140,7 +144,7 @@ def draw_anytime(figure: Figure, grid: Sequence[float], curves: Mapping[str, Seq
 def draw_against_budget(
     figure: Figure, budgets: Sequence[int], curves: Mapping[str, Mapping[int, int]], ideal: int | None
 ) -> None:
-    """Draw the iteration time under each budget, a line a setting; bounds are black."""
+    """Draw the iteration time under each budget, with one line for each setting; bounds are black."""
     axes = figure.subplots()
     unit, scale = time_unit(max([ns for found in curves.values() for ns in found.values()], default=1))
     size_name, size = size_unit(budgets[-1])
@@ -161,7 +165,7 @@ def draw_against_budget(
 def draw_win_loss(
     figure: Figure, names: Sequence[str], rows: Sequence[tuple[str, str, int, int, int, float, float]]
 ) -> None:
-    """Draw how often the setting of a row has the shorter iteration than that of a column."""
+    """Draw how often the setting of a row has a shorter iteration than the setting of a column."""
     axes = figure.subplots()
     wins = [[math.nan] * len(names) for _ in names]
     for first, second, won, _, lost, _, fair in rows:
@@ -179,7 +183,7 @@ def draw_win_loss(
 
 
 def styles() -> Iterator[dict[str, Any]]:
-    """Yield styles of lines: no two the same for long, and the later thinner, so that those under it show."""
+    """Yield styles of lines; neighbours differ, and later lines are thinner, to show the lines below."""
     for i in count():
         yield {
             "color": _COLOURS[i % len(_COLOURS)],
@@ -189,7 +193,7 @@ def styles() -> Iterator[dict[str, Any]]:
 
 
 def gap_axis(axes: Axes, which: str) -> None:
-    """Scale an axis for gaps, of which some are 0 and some are large."""
+    """Scale an axis for gaps, some of which are 0 and some of which are large."""
     if which == "x":
         axes.set_xscale("symlog", linthresh=_LINEAR)
         axes.xaxis.set_major_formatter(FuncFormatter(_percent))
@@ -203,7 +207,7 @@ def _percent(value: float, _: int | None = None) -> str:
 
 
 def finish(axes: Axes) -> None:
-    """Add what all pictures have: a grid, and a legend beside it."""
+    """Add the common parts of all pictures: a grid, and a legend at the side."""
     axes.grid(color="#dddddd")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""The tables and pictures of a report, as data: what each shows, in what words, and how it is drawn."""
+"""The tables and pictures of a report as data: the content, the words and the drawing of each."""
 
 from __future__ import annotations
 
@@ -22,34 +22,36 @@ from ..sweeps.significance import holm, signed_rank
 from . import exhibit_plots as plots
 
 Cell = str | int | float | None
+"""Cell of a table."""
 
 _RATIOS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0)
-"""Ratios to the best at which a performance profile is tabulated."""
+"""Ratios to the best for which a performance profile has rows."""
 
 _SECONDS = (0.01, 0.1, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
-"""Times at which curves over time are tabulated."""
+"""Times in seconds for which curves over time have rows."""
 
 _CLOSE = 0.01
-"""A problem counts as solved when its gap from the best bound known is at most so large."""
+"""Greatest gap from the best known bound with which a problem counts as solved."""
 
 _POINTS = 60
-"""Points of a curve over time."""
+"""Number of points of a curve over time."""
 
 _TALLEST = 60.0
-"""Greatest width and height of a picture in inches: larger ones are no pictures any more."""
+"""Greatest width and height of a picture in inches; larger pictures would be useless."""
 
 _MEASURED = "Solve times are measured."
+"""Sentence of a caption with solve times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A header and rows; numbers are as they are, and written to be read by `shown`."""
+    """A header and rows with numbers that are not rounded; `shown` writes them for reading."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
     def csv(self) -> str:
-        """Write it as CSV: every number in full, infinity as ``inf``, what is missing as nothing."""
+        """Return the table as CSV: every number in full, infinity as ``inf``, missing values as nothing."""
         text = StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerows((self.header, *self.rows))
@@ -63,15 +65,15 @@ class Exhibit:
     Attributes
     ----------
     name
-        Of its files.
+        Name of its files.
     title, caption
-        What it shows; the caption says how to read it, and what of it is measured.
+        What it shows; the caption says how to read it, and which part is measured.
     table, data
-        The numbers to read, as texts, and those to draw from.
+        The numbers as texts for reading, and the numbers for drawing.
     size
         Width and height of the picture in inches.
     draw
-        Draws it.
+        Function that draws it.
     """
 
     name: str
@@ -84,7 +86,7 @@ class Exhibit:
 
 
 def exhibits(evaluation: Evaluation) -> Iterator[Exhibit]:
-    """Yield the exhibits for which there are runs enough."""
+    """Yield the exhibits for which there are enough runs."""
     yield gap_table(evaluation)
     yield heat_map(evaluation)
     if evaluation.common() and len(evaluation.settings) > 1:
@@ -97,7 +99,7 @@ def exhibits(evaluation: Evaluation) -> Iterator[Exhibit]:
 
 
 def gap_table(evaluation: Evaluation) -> Exhibit:
-    """How far from the best bound each setting is, over all problems."""
+    """Return how far from the best bound each setting is, over all problems."""
     rows: list[tuple[Cell, ...]] = []
     shown: list[tuple[Cell, ...]] = []
     for setting, name in evaluation.settings.items():
@@ -136,7 +138,7 @@ def gap_table(evaluation: Evaluation) -> Exhibit:
 
 
 def heat_map(evaluation: Evaluation) -> Exhibit:
-    """The gap of every setting on every problem."""
+    """Return the gap of every setting on every problem."""
     gaps = [evaluation.gaps(setting) for setting in evaluation.settings]
     names = {key: about.problem for key, about in evaluation.problems.items()}
     values = [[column.get(key) for column in gaps] for key in names]
@@ -156,7 +158,10 @@ def heat_map(evaluation: Evaluation) -> Exhibit:
 
 
 def performance_profile(evaluation: Evaluation) -> Exhibit:
-    """Share of problems on which a setting is within a factor of the best (Dolan and More, 2002)."""
+    """Return the share of problems for which a setting is within a factor of the best.
+
+    Source: Dolan and More, Benchmarking optimization software with performance profiles, 2002.
+    """
     common = evaluation.common()
     times = {name: evaluation.times(setting) for setting, name in _named(evaluation)}
     best = {key: min(column[key] for column in times.values()) for key in common}
@@ -187,7 +192,7 @@ def performance_profile(evaluation: Evaluation) -> Exhibit:
 
 
 def cactus(evaluation: Evaluation) -> Exhibit:
-    """How many runs are close to the bound after how long."""
+    """Return how many runs are close to the bound after each time."""
     seconds = {
         name: sorted(
             run.found.solve_seconds
@@ -220,7 +225,7 @@ def cactus(evaluation: Evaluation) -> Exhibit:
 
 
 def anytime(evaluation: Evaluation) -> Exhibit:
-    """The median gap that runs have reached, over time."""
+    """Return the median gap of the runs over time."""
     ends = [run.found.trace[-1][0] for run in evaluation.runs if run.found.trace]
     starts = [run.found.trace[0][0] for run in evaluation.runs if run.found.trace]
     first, last = max(min(starts), 1e-3), 1.2 * max(ends)
@@ -257,7 +262,10 @@ def anytime(evaluation: Evaluation) -> Exhibit:
 
 
 def time_against_budget(evaluation: Evaluation) -> Iterator[Exhibit]:
-    """Iteration time under each budget, for every workload with several (moDNN, TPDS 2019, Fig. 12)."""
+    """Return the iteration time under each budget, for every workload with several budgets.
+
+    The picture is that of moDNN (TPDS 2019, Fig. 12).
+    """
     groups: dict[str, list[Run]] = {}
     for run in evaluation.runs:
         groups.setdefault(run.about.family_sha256, []).append(run)
@@ -271,7 +279,7 @@ def time_against_budget(evaluation: Evaluation) -> Iterator[Exhibit]:
 
 
 def _workload(about: About) -> str:
-    """Tell a problem without its budget, where it says what it is."""
+    """Return a problem without its budget, if it has a description."""
     if about.network is None:
         return about.problem
     what = f"{about.network}, batch {about.batch}, {about.device}"
@@ -323,7 +331,7 @@ def _against_budget(evaluation: Evaluation, name: str, what: str, runs: Sequence
 
 
 def win_loss(evaluation: Evaluation) -> Exhibit:
-    """Each setting against each other, with Wilcoxon's signed-rank test, corrected by Holm's method."""
+    """Compare each setting with each other one by Wilcoxon's signed-rank test, with Holm's correction."""
     common = evaluation.common()
     pairs = list(combinations(evaluation.settings, 2))
     counted = [_compared(evaluation, a, b, common) for a, b in pairs]
@@ -352,7 +360,7 @@ def win_loss(evaluation: Evaluation) -> Exhibit:
 
 
 def percent(value: float | None) -> str:
-    """Write a gap or a share; without a schedule the gap is infinite."""
+    """Return a gap or a share in percent; without a schedule, the gap is infinite."""
     if value is None:
         return ""
     return f"{value:.2%}" if math.isfinite(value) else "no schedule"
@@ -367,12 +375,12 @@ def _percentages(header: tuple[str, ...], rows: Iterable[tuple[str, Sequence[flo
 
 
 def _rank(ordered: Sequence[float], share: float) -> float:
-    """Return the least value that so large a share of the values does not exceed."""
+    """Return the least value that a given share of the values does not exceed."""
     return ordered[math.ceil(share * len(ordered)) - 1]
 
 
 def _median_gap(evaluation: Evaluation, setting: Setting, seconds: float) -> float:
-    """Median gap over the runs of a setting, by the best schedule that each had after some seconds."""
+    """Return the median gap of a setting's runs, by the best schedule that each had after some seconds."""
     gaps = []
     for run in evaluation.of(setting):
         known = [makespan for at, makespan, _ in run.found.trace if at <= seconds and makespan is not None]
@@ -383,7 +391,7 @@ def _median_gap(evaluation: Evaluation, setting: Setting, seconds: float) -> flo
 def _compared(
     evaluation: Evaluation, first: Setting, second: Setting, problems: Sequence[str]
 ) -> tuple[int, int, int, float]:
-    """Return how often the first is shorter, the same and longer, and p."""
+    """Return how often the first setting is shorter, the same and longer, and p."""
     ours, theirs = evaluation.times(first), evaluation.times(second)
     won = sum(ours[key] < theirs[key] for key in problems)
     lost = sum(ours[key] > theirs[key] for key in problems)

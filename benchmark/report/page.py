@@ -20,7 +20,7 @@ from ..sweeps.results import Results, Run
 from .exhibits import Exhibit
 
 _MOST_OPERATIONS = 150_000
-"""The page has the timelines of the shortest schedules with so many operations together."""
+"""Greatest total number of operations whose timelines the page has, the shortest schedules first."""
 
 
 def page(
@@ -29,18 +29,18 @@ def page(
     conditions: str,
     results: Results,
 ) -> str:
-    """Return the page; it loads nothing.
+    """Return the page, which loads no other file.
 
     Parameters
     ----------
     evaluation
         The runs.
     shown
-        Exhibits, with their pictures as SVG.
+        Exhibits with their pictures as SVG.
     conditions
-        What all figures rest on.
+        The conditions of all figures.
     results
-        Where the schedules are.
+        The results file, beside which the schedules are.
     """
     timelines, left_out = _timelines(evaluation, results)
     data = {
@@ -62,7 +62,7 @@ def page(
 
 
 def _row(evaluation: Evaluation, run: Run, timelines: dict[str, Any]) -> dict[str, Any]:
-    """What the page's table shows of a run."""
+    """Return the cells of a run in the page's table."""
     found, about, bound = run.found, run.about, evaluation.bound(run)
     return {
         "problem": about.problem,
@@ -97,7 +97,7 @@ def _moved(found: Found) -> int:
 
 
 def _timelines(evaluation: Evaluation, results: Results) -> tuple[dict[str, Any], str]:
-    """Return what the page draws of schedules, by their checksums, and what it has not."""
+    """Return the page's timelines of schedules, by their checksums, and those that are left out."""
     wanted = {
         by: of
         for run in evaluation.runs

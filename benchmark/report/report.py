@@ -1,4 +1,4 @@
-"""The report of a sweep: every exhibit as picture, CSV and LaTeX, all runs as CSV, and a page with it all."""
+"""The report of a sweep: every exhibit as picture, CSV and LaTeX, all runs as CSV, and a page with all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .page import page
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a report has: files, runs, and exhibits by name."""
+    """The content of a written report: files, runs, and exhibits by name."""
 
     files: tuple[Path, ...]
     runs: int
@@ -33,7 +33,7 @@ class Written:
 
 
 def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Written:
-    """Write the report of a results file into a folder, which is made unless it is there.
+    """Write the report of a results file into a folder, which is created if need be.
 
     For each exhibit NAME: ``NAME.png``, ``NAME.svg``, ``NAME.csv`` and ``NAME.tex``; ``runs.csv`` with all
     runs, and ``index.html``, which needs no other file and no network. The same results give the same bytes.
@@ -41,11 +41,11 @@ def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Wr
     Parameters
     ----------
     results
-        The runs, and the schedules beside them: timelines of those that are missing are left out.
+        The runs, and the schedules beside them; timelines of missing schedules are left out.
     folder
-        Where to write.
+        The folder of the report.
     parquet
-        Whether to write ``runs.parquet``, too.
+        Whether to write ``runs.parquet`` as well.
 
     Raises
     ------

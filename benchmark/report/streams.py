@@ -1,4 +1,4 @@
-"""A layer on several streams of a GPU: predicted beside measured, as keys of a report and as text."""
+"""A layer on several streams of a GPU, predicted and measured, as keys of a report and as text."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ def measured_layer(
     Parameters
     ----------
     layer, direction
-        A layer with its batch, and which pass.
+        A layer with its batch, and the pass.
     device
-        What times are predicted for.
+        Device for which times are predicted.
     counts
-        Numbers of streams, beside one.
+        Numbers of streams beside one stream.
     repeat
-        Timed passes for each.
+        Number of timed passes for each number of streams.
 
     Returns
     -------
     dict
-        ``device``, the GPU's name; ``stand_in``, whether that was no GPU; ``times_ns`` and ``predicted_ns``
+        ``device``, the GPU's name; ``stand_in``, whether the device was no GPU; ``times_ns`` and
+        ``predicted_ns``
         by number of streams, the latter None without Numba, which simulates; ``launch_ns``, the host's time
         for a launch; ``identical_to_one_stream``.
 
@@ -54,7 +55,7 @@ def measured_layer(
 
 
 def can_predict() -> bool:
-    """Whether there is Numba, which the simulation of streams runs on."""
+    """Return whether Numba, which the simulation of streams needs, is installed."""
     return find_spec("numba") is not None
 
 
@@ -68,7 +69,7 @@ def _predicted(
 
 
 def told(report: dict[str, Any], predicted_for: str) -> str:
-    """Return a report of `measured_layer` as text; times were predicted for a device of this name."""
+    """Return a report of `measured_layer` as text, with times predicted for a device of this name."""
     kinds = {"predicted": report["predicted_ns"], "measured": report["times_ns"]}
     kinds = {kind: times for kind, times in kinds.items() if times is not None}
     rows = [

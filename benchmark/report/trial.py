@@ -1,4 +1,4 @@
-"""What came of a trial: text, a table of its operations, JSON, a picture and a trace."""
+"""The results of a trial: text, a table of its operations, JSON, a picture and a trace."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def operations_table(trial: Trial) -> str:
 
 
 def as_dict(trial: Trial, *, operations: bool = False) -> dict[str, Any]:
-    """Return the result for ``--json``; with a list of the operations if wanted."""
+    """Return the result for ``--json``; `operations` adds a list of the operations."""
     causes = trial.causes()
     timed = [one for row in trial.median.rounds for one in row]
     found: dict[str, Any] = {
@@ -162,7 +162,7 @@ def _host(trial: Trial) -> str:
 
 
 def _predicted(trial: Trial) -> str:
-    """The predicted time; with the host's mappings or a graph's gaps, also that of the schedule alone."""
+    """Return the predicted time; with the host's mappings or a graph's gaps, also the schedule's own time."""
     text = format_time(trial.predicted_ns)
     if trial.nodes is not None:
         if trial.graph_gap_change_ns is None:

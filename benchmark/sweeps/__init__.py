@@ -1,1 +1,1 @@
-"""Sweeps: configurations, jobs, runners and their results."""
+"""Sweeps: configurations, jobs, runners and results."""

@@ -1,6 +1,6 @@
-"""The best that is known of a suite's instances: schedules and lower bounds that only ever improve.
+"""The best known schedules and lower bounds of a suite's instances, which only ever improve.
 
-A schedule enters only when the checker passes it, and a bound only with the name of its argument.
+A schedule is added only if the checker accepts it, and a bound only with the name of its argument.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _log = logging.getLogger(__name__)
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The best that is known of an instance in a memory model.
+    """The best known schedule and bound of an instance in a memory model.
 
     Attributes
     ----------
     instance, instance_sha256
         Name of the instance and checksum of its file.
     memory_model
-        Of the schedule.
+        Memory model of the schedule.
     makespan_ns, lower_bound_ns
-        What is reached (None: nothing yet) and what is proven.
+        Makespan of the best schedule (None without one), and the proven bound, in nanoseconds.
     bound_by, certified
-        The argument of the bound, and whether it is in exact arithmetic.
+        Argument of the bound, and whether it is proven in exact arithmetic.
     schedule
-        The schedule that reaches it, as the checker passed it.
+        The best schedule, which the checker has accepted.
     """
 
     instance: Text
@@ -70,11 +70,11 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def bound(self) -> Bound:
-        """What is proven."""
+        """The proven bound."""
         return Bound(self.lower_bound_ns, self.bound_by, self.certified)
 
     def as_dict(self) -> dict[str, object]:
-        """The figures by name, with the method of the schedule in place of the schedule."""
+        """Return the figures by name, with the method of the schedule in place of the schedule."""
         figures = {name: getattr(self, name) for name in self.__struct_fields__ if name != "schedule"}
         method = None if self.schedule is None else self.schedule.method
         return {**figures, "optimal": self.optimal, "method": method}
@@ -109,7 +109,7 @@ def read_registry(path: str | Path, suite: str) -> Registry:
     Raises
     ------
     PebblerError
-        When the file cannot be read, breaks a rule, or is of another suite.
+        When the file cannot be read, breaks a rule of the format, or is of another suite.
     """
     registry = read_document(path, Registry, "a registry")
     if registry.suite != suite:
@@ -125,17 +125,17 @@ def admit(
     schedule: Schedule | None = None,
     bound: Bound | None = None,
 ) -> Registry:
-    """Return the registry with a schedule, a bound or both where they are better than what is known.
+    """Return the registry with a schedule, a bound or both, if they are better than the known ones.
 
-    A bound that is a solver's word falls where a schedule is shorter, with a warning; what is certified
-    stays.
+    If a schedule is shorter than a bound that rests on a solver's word, the bound is rejected with a warning.
+    Its certified part remains.
 
     Raises
     ------
     PebblerError
-        When the checker refuses the schedule, or the one that is known.
+        When the checker rejects the schedule, or the known schedule.
     ContradictionError
-        When it is shorter than a certified bound.
+        When the schedule is shorter than a certified bound.
     """
     found = {(record.instance, record.memory_model): record for record in registry.records}
     checksum = sha256(encode(instance)).hexdigest()
@@ -187,14 +187,14 @@ def _require_valid(instance: Instance, schedule: Schedule, memory: Memory) -> No
 
 
 def admit_file(registry: Registry, path: str | Path) -> Registry:
-    """Return the registry with the schedule of a file, where that is better than what is known.
+    """Return the registry with the schedule of a file, if it is better than the known one.
 
     Raises
     ------
     PebblerError
-        When it is of no instance of the suite, or the checker refuses it.
+        When the schedule is of no instance of the suite, or the checker rejects it.
     ContradictionError
-        When it is shorter than a certified bound.
+        When the schedule is shorter than a certified bound.
     """
     schedule = read_document(path, Schedule, "a schedule")
     for member in members(find_suite(registry.suite)):
@@ -214,32 +214,32 @@ def improve(
     workers: int = 1,
     memory: Memory = "contiguous",
 ) -> Iterator[tuple[Registry, Result]]:
-    """Solve the instances of a suite whose optimum is not known, with one method after the other.
+    """Solve those instances of a suite whose optimum is not known, with one method after the other.
 
     Parameters
     ----------
     registry
-        What is known.
+        The best known schedules and bounds.
     methods
-        Names, in their order; an instance is done once its optimum is known.
+        Names of methods in order; an instance is done once its optimum is known.
     time_limit
-        Seconds for each method and instance; None: until the method is done.
+        Time limit in seconds of each method and instance; None means until the method is done.
     seed, workers, memory
-        As `solve` takes them.
+        As for `solve`.
 
     Yields
     ------
     tuple of Registry and Result
-        After each method: what is known then, and what the method found.
+        After each method, the registry and the result of the method.
 
     Raises
     ------
     PebblerError
-        For an unknown method or suite, or a known schedule that the checker refuses.
+        For an unknown method or suite, or a known schedule that the checker rejects.
     ContradictionError
         When a certified bound is above a checked schedule.
     KeyboardInterrupt
-        When the user ends it; what an interrupted method has found is yielded before.
+        When the user ends it; the result of an interrupted method is yielded before.
     """
     planned = list(members(find_suite(registry.suite)))
     for count, member in enumerate(planned, start=1):

@@ -25,22 +25,29 @@ from .problems import FileProblem, Problem, SuiteProblem, WorkloadProblem, about
 _log = logging.getLogger(__name__)
 
 _Filled = msgspec.Meta(min_length=1)
+"""Rule that a text or a list is not empty."""
+
 _Count = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+"""Number of images."""
+
 _Threads = Annotated[int, msgspec.Meta(ge=1, le=MOST_THREADS)]
+"""Number of threads."""
+
 _Seed = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)]
+"""Seed of random decisions."""
 
 
 class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A workload under several budgets; those under the least one are left out.
+    """A workload under several budgets; budgets below the least one are left out.
 
     Attributes
     ----------
     network, batch, device, graph, engines
-        As of a `Workload`.
+        As in a `Workload`.
     budgets
-        As budgets are written elsewhere: ``12GiB``, ``50%``, ``1.05xMmin``.
+        Budgets in the usual form: ``12GiB``, ``50%``, ``1.05xMmin``.
     sub_batch
-        Images of a round, by default the batch; ``auto``: each method's choice.
+        Number of images of a round, by default the batch; ``auto`` lets each method choose.
     """
 
     network: str
@@ -58,25 +65,25 @@ class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     Attributes
     ----------
     suites, select
-        Suites, and patterns of which the name of an instance must match one.
+        Suites, and patterns; the name of an instance must match one of them.
     files
-        Instance files, as patterns beside the configuration.
+        Instance files, as patterns relative to the configuration.
     workloads
         Networks under budgets.
     methods
-        Names that `list_methods` knows.
+        Names of registered methods.
     time_limits
-        Of the method, such as ``10s``; none: until it is done.
+        Time limits of the method, such as ``10s``; without one, until it is done.
     wall_limit
-        After which the run's process is killed; by default two minutes over the time limit.
+        Time after which the run's process is killed; by default two minutes after the time limit.
     memory_limit
-        Address space of each process of a run, such as ``4GB``.
+        Greatest address space of each process of a run, such as ``4GB``.
     memory
         Memory models.
     seeds, workers
-        Of random decisions, and threads of a method.
+        Seeds of random decisions, and numbers of threads of a method.
     without
-        Lists of rules to leave out; each is a setting of its own.
+        Lists of rules to leave out; each list is a setting of its own.
     """
 
     suites: tuple[str, ...] = ()
@@ -99,7 +106,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     Attributes
     ----------
     title
-        What it is for, in a line.
+        The purpose of the sweeps in a line.
     sweep
         The sweeps.
     """
@@ -114,7 +121,7 @@ def read_config(path: Path) -> Config:
     Raises
     ------
     PebblerError
-        When it cannot be read, is not TOML, or has an unknown or a wrong key; the sentence names it.
+        When it cannot be read, is not TOML, or has an unknown or a wrong key; the message names the key.
     """
     entries = read_toml(path)
     try:
@@ -130,7 +137,7 @@ def settings(sweep: Sweep) -> Iterator[Setting]:
     Raises
     ------
     PebblerError
-        For a method or a rule that does not exist, or a limit that is none.
+        For a method or a rule that does not exist, or a limit that is not valid.
     """
     memory_limit = None if sweep.memory_limit is None else parse_size(sweep.memory_limit)
     wall_limit = None if sweep.wall_limit is None else parse_time(sweep.wall_limit)
@@ -149,7 +156,7 @@ def settings(sweep: Sweep) -> Iterator[Setting]:
 
 
 def problems(sweep: Sweep, folder: Path) -> Iterator[tuple[Problem, tuple[Instance, ...]]]:
-    """Yield the problems of a sweep with their instances; files are looked for from `folder` on.
+    """Yield the problems of a sweep with their instances; patterns of files are relative to `folder`.
 
     Raises
     ------
@@ -189,19 +196,19 @@ def _built(problem: Problem) -> tuple[Problem, tuple[Instance, ...]]:
 
 
 def jobs(config: Config, folder: Path) -> Iterator[Job]:
-    """Yield the jobs of a configuration; none comes twice.
+    """Yield the jobs of a configuration, each of them once.
 
     Parameters
     ----------
     config
-        What to run.
+        The configuration to run.
     folder
-        Where the configuration lies.
+        Folder of the configuration.
 
     Raises
     ------
     PebblerError
-        For anything that does not exist or does not go together.
+        For names that do not exist, or settings that do not fit each other.
     """
     planned = [(sweep, list(settings(sweep))) for sweep in config.sweep]
     seen: set[str] = set()

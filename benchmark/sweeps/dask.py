@@ -1,4 +1,4 @@
-"""A Dask cluster as an executor: workers on other machines, which may be lost."""
+"""A Dask cluster as an executor: workers on other machines, which may fail."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from ...instances.errors import PebblerError
 from ...instances.importers.extras import require_extra
 
 _SECONDS = 10.0
-"""How long to wait for the scheduler."""
+"""Seconds to wait for the scheduler."""
 
 
 @contextmanager
 def cluster(address: str) -> Iterator[tuple[Executor, tuple[type[Exception], ...]]]:
-    """Connect to a scheduler, and yield an executor and what it raises for a call that no worker survived.
+    """Connect to a scheduler; yield an executor and its exception for a call that no worker survived.
 
     A call whose worker is lost is made again by another worker, as often as the scheduler allows.
 
     Parameters
     ----------
     address
-        Such as ``tcp://127.0.0.1:8786``.
+        Address of the scheduler, such as ``tcp://127.0.0.1:8786``.
 
     Raises
     ------
     PebblerError
-        When Dask is not installed, or nobody answers.
+        When Dask is not installed, or the scheduler does not answer.
     """
     require_extra("distributed", "cluster")
     from distributed import Client, KilledWorker

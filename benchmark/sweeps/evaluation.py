@@ -1,4 +1,4 @@
-"""Runs set side by side: names of settings, the best bound of each problem, figures by problem."""
+"""Comparison of runs: names of settings, the best bound of each problem, and figures by problem."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class SweepContradictionError(DefectError, PebblerError):
-    """A bound of one run in exact arithmetic is above the schedule of another."""
+    """A certified bound of one run is above the schedule of another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class Evaluation:
     Attributes
     ----------
     runs
-        Of each job the last run.
+        The last run of each job.
     settings
-        Names of the settings, in the order in which they first ran: the method, and what not all have.
+        Names of the settings in the order in which they first ran: the method, and the options that differ.
     problems
-        By checksum, in the order in which they were first run.
+        The problems by checksum, in the order in which they were first run.
     bounds
-        The best lower bound on an iteration that runs have proven, by what was solved and memory model.
+        The best lower bound that runs have proven, by the solved iteration and memory model.
     """
 
     runs: tuple[Run, ...]
@@ -47,11 +47,11 @@ class Evaluation:
     bounds: dict[tuple[str, str], Bound]
 
     def bound(self, run: Run) -> Bound | None:
-        """Return the best bound known for what a run solved; None where no run could tell one."""
+        """Return the best known bound for the instances of a run; None if no run has a bound."""
         return self.bounds.get(_question(run))
 
     def gap(self, run: Run, iteration_ns: int | None = None) -> float:
-        """Gap of a run, or of an iteration time that it had reached; infinite without a schedule."""
+        """Return the gap of a run, or of an iteration time that it reached; infinite without a schedule."""
         bound = self.bound(run)
         reached = run.found.iteration_ns if iteration_ns is None else iteration_ns
         return math.inf if reached is None or bound is None else bound.gap(reached)
@@ -61,14 +61,14 @@ class Evaluation:
         return [run for run in self.runs if run.setting == setting]
 
     def times(self, setting: Setting) -> dict[str, float]:
-        """Iteration time by problem, the median over seeds; infinite without a schedule."""
+        """Return the iteration time by problem, as the median over seeds; infinite without a schedule."""
         return _medians(
             (run.about.problem_sha256, math.inf if run.found.iteration_ns is None else run.found.iteration_ns)
             for run in self.of(setting)
         )
 
     def gaps(self, setting: Setting) -> dict[str, float]:
-        """Gap from the best bound by problem, the median over seeds; infinite without a schedule."""
+        """Return the gap from the best bound by problem (median over seeds); infinite without a schedule."""
         return _medians((run.about.problem_sha256, self.gap(run)) for run in self.of(setting))
 
     def common(self) -> list[str]:
@@ -78,17 +78,18 @@ class Evaluation:
 
 
 def evaluate(runs: Sequence[Run]) -> Evaluation:
-    """Set runs side by side; those in divisible memory, a relaxation, are no solutions and are left out.
+    """Compare runs; those in divisible memory, which is a relaxation, are no solutions and are left out.
 
-    A bound that is a solver's word, or the word that there is no schedule, falls where another run has a
-    shorter schedule: a warning names the method, whose run becomes one with an error.
+    A run may claim a bound, or that there is no schedule, on the word of a solver or method. If another run
+    has a shorter schedule, the claim is rejected: a warning names the method, and the run becomes one with an
+    error.
 
     Raises
     ------
     PebblerError
-        When there are none.
+        When there are no runs.
     SweepContradictionError
-        When an iteration is shorter than a certified bound: one of the two is wrong.
+        When an iteration is shorter than a certified bound, so that one of the two is wrong.
     """
     last = {
         (run.about.problem_sha256, run.setting, run.seed): run
@@ -107,7 +108,7 @@ def evaluate(runs: Sequence[Run]) -> Evaluation:
 
 
 def _settled(runs: tuple[Run, ...]) -> tuple[tuple[Run, ...], dict[tuple[str, str], Bound]]:
-    """Let the words fall that a schedule of another run refutes, and return the runs and the best bounds."""
+    """Reject claims that another run's schedule refutes; return the runs and the best bounds."""
     shortest: dict[tuple[str, str], Run] = {}
     bounds: dict[tuple[str, str], Bound] = {}
     for run in runs:
@@ -131,7 +132,7 @@ def _settled(runs: tuple[Run, ...]) -> tuple[tuple[Run, ...], dict[tuple[str, st
 
 
 def _refuted(run: Run, other: Run, bound: Bound | None) -> Run:
-    """Return a run as it stands beside the shortest schedule: with an error where its word has fallen."""
+    """Return a run after comparison with the shortest schedule: with an error if its claim is rejected."""
     reached, claimed = other.found.iteration_ns, _bound(run)
     if reached is None:
         return run
@@ -173,15 +174,15 @@ def _is_word(run: Run) -> bool:
 
 
 def _question(run: Run) -> tuple[str, str]:
-    """What a run's answers are about: what it solved, in its memory model."""
+    """Return the question of a run: the iteration that it solved, in its memory model."""
     return solved(run), run.setting.memory_model
 
 
 def solved(run: Run) -> str:
-    """Return a checksum of what a run solved: of its problem, unless the method planned on other instances.
+    """Return a checksum of what a run solved: its problem, or the instances of its method's plan.
 
-    Where the method chooses the sub-batch, the word of the method comes with it, since the bound over all
-    sub-batches is for the instances that it makes of them.
+    If the method chooses the sub-batch, its name is part of the checksum, because the bound over all
+    sub-batches is for the instances that the method makes.
     """
     about, sums = run.about, run.found.instances
     if about.rounds_of == "auto":
@@ -197,7 +198,7 @@ def _medians(values: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _names(settings: Iterable[Setting]) -> dict[Setting, str]:
-    """Name settings by their methods, and by what they do not all share."""
+    """Name settings by their methods, and by the options that they do not all share."""
     told = {setting: _words(setting) for setting in settings}
     shared = {key for key in next(iter(told.values())) if len({words[key] for words in told.values()}) == 1}
     own = {

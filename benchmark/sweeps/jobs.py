@@ -1,4 +1,4 @@
-"""A run of a sweep: what to run, its fingerprint, and what running it gives, in the process that runs it."""
+"""A run of a sweep: its question, its fingerprint, and its result, in the process that runs it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from ..output.machine import limit_memory, package_versions, peak_rss_bytes
 from .problems import About, Problem, WorkloadProblem, problem_sha256
 
 GRACE = 120.0
-"""Seconds over its time limit after which a run is killed: building, checking and ending are not limited."""
+"""Seconds after its time limit at which a run is killed; building, checking and ending are not limited."""
 
 Point = tuple[float, int | None, int | None]
-"""Seconds since the run began, and the best iteration time and bound from then on, in nanoseconds.
+"""Seconds since the start of a run, and the best iteration time and bound from then on, in nanoseconds.
 
-The seconds include the cheap bounds before the method, and the last ones the check after it.
+The seconds include the time for cheap bounds before the method; those of the last point include the check.
 """
 
 
@@ -42,13 +42,13 @@ class Setting:
     Attributes
     ----------
     method, memory_model, workers, without
-        As `solve` takes them; in divisible memory, a relaxation, ``local-search`` alone.
+        As for `solve`; in divisible memory, which is a relaxation, only ``local-search``.
     time_limit
-        Seconds for the method; None: until it is done.
+        Time limit of the method in seconds; None means until it is done.
     wall_limit
-        Seconds after which the run's process is killed; None: never.
+        Seconds after which the run's process is killed; None means never.
     memory_limit_bytes
-        Address space of each of the run's processes; None: no limit.
+        Greatest address space of each of the run's processes in bytes; None means no limit.
     """
 
     method: str
@@ -62,7 +62,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run to make: a problem, what is told of it, a setting and a seed."""
+    """A run to make: a problem with its description, a setting and a seed."""
 
     problem: Problem
     about: About
@@ -71,31 +71,32 @@ class Job:
 
     @property
     def fingerprint(self) -> str:
-        """What makes two runs the same: the problem's bytes, setting, seed, and versions of what answers."""
+        """Checksum by which two runs are the same: problem, setting, seed, and versions of the packages."""
         parts = (self.about.problem_sha256, self.setting, self.seed, sorted(package_versions().items()))
         return sha256(msgspec.json.encode(parts)).hexdigest()
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has found; times and bytes are of an iteration, all rounds of it.
+    """The result of a run; times and bytes are those of all rounds of an iteration.
 
     Attributes
     ----------
     status, stopped_by
-        As `compare` says them; ``unknown`` where a limit ended the process.
+        As in `compare`; ``unknown`` if a limit ended the process.
     iteration_ns, stall_ns, peak_bytes, average_bytes, offloaded_bytes, prefetched_bytes, pinned_bytes
         Figures of the schedule; None without one.
     ideal_ns, lower_bound_ns, bound_by, certified
-        Time without a memory limit, and the best bound that is cheap or that the method proved, of what it
-        solved: a planner may have made other instances; None where the process ended before it could tell.
+        Time without a memory limit, and the best bound by cheap arguments or by the method, for the instances
+        that it solved (a planner may have made other instances). None if the process ended too early.
     sub_batch, rounds
-        Of the schedule; the images of a round are None where the instance does not say.
+        Images of a round of the schedule, and number of rounds; the former is None if the instance does not
+        have it.
     instances, schedules
-        Checksums of the files of the instances that were solved and of their schedules.
+        Checksums of the files of the solved instances and of their schedules.
     trace
-        The answer over time, for methods that tell; its last point is what was found.
+        The answer over time, for methods that report it; its last point is the result.
     solve_seconds
-        Wall time of the method.
+        Wall time of the method in seconds.
     peak_rss_bytes
         Upper bound on the resident memory of the run's processes.
     """
@@ -123,7 +124,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gap(self) -> float:
-        """(iteration - bound) / bound, by what the run itself knew; infinite without a schedule."""
+        """The gap (iteration - bound) / bound, by the run's own bound; infinite without a schedule."""
         if self.iteration_ns is None or self.lower_bound_ns is None:
             return math.inf
         return (self.iteration_ns - self.lower_bound_ns) / max(self.lower_bound_ns, 1)
@@ -136,10 +137,11 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run has found, and the files of the instances that it solved and of its schedules.
+    """The result of a run, and the files of its instances and schedules.
 
-    Certificates are kept where a schedule contradicts them.
-    Files, for a copy of an instance in another process may be written with other defaults left out.
+    Certificates are kept if a schedule contradicts them.
+    These are the contents of files, because a copy of an instance in another process may be written with
+    other defaults left out.
     """
 
     found: Found
@@ -149,7 +151,7 @@ class Measured:
 
 
 def load(job: Job) -> None:
-    """Load what a run uses in this process, before any clock starts.
+    """Load the code that a run uses in this process, before any clock starts.
 
     Raises
     ------
@@ -160,7 +162,7 @@ def load(job: Job) -> None:
 
 
 def measure(job: Job) -> Measured:
-    """Make a run in this process, under the job's limit of memory from here on.
+    """Make a run in this process, with the job's memory limit from now on.
 
     Raises
     ------
@@ -186,7 +188,7 @@ def measure(job: Job) -> Measured:
 
 
 def _relaxed(job: Job) -> Measured:
-    """Search a relaxation of a problem of one instance; there is a time, but no schedule to show."""
+    """Search a relaxation of a problem of one instance; the result has a time, but no schedule."""
     (instance,), setting = job.problem.instances(), job.setting
     assert setting.method == "local-search"
     bound = best_bound(instance)
@@ -209,7 +211,7 @@ def _relaxed(job: Job) -> Measured:
 
 
 def _contradicted(error: ContradictionError) -> Measured:
-    """Keep both sides of a contradiction among the run's files; its row has no figures."""
+    """Store both sides of a contradiction among the run's files; its row has no figures."""
     instance = encode(error.instance)
     of = sha256(instance).hexdigest()
     schedule = encode(msgspec.structs.replace(error.schedule, instance_sha256=of))
@@ -228,7 +230,7 @@ def _contradicted(error: ContradictionError) -> Measured:
 
 
 class _Trace:
-    """Takes down answers as they come."""
+    """A record of answers and their times."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()
@@ -238,7 +240,7 @@ class _Trace:
         self.points.append((self.seconds(), makespan_ns, bound_ns))
 
     def seconds(self) -> float:
-        """Seconds since the run began."""
+        """Return the seconds since the start of the run."""
         return time.perf_counter() - self.began
 
 
@@ -308,7 +310,7 @@ def _measured(job: Job, comparison: Comparison, trace: _Trace) -> Measured:
 
 
 def _ended(job: Job, row: Row) -> tuple[str, str]:
-    """Return status and reason; what failed under a memory limit may have failed for want of memory."""
+    """Return status and reason; a failure under a memory limit may be due to the limit."""
     limit = job.setting.memory_limit_bytes
     if limit is None or row.status != "error":
         return row.status.value, row.stopped_by
@@ -317,7 +319,7 @@ def _ended(job: Job, row: Row) -> tuple[str, str]:
 
 
 def _points(row: Row, trace: _Trace, bound_ns: int) -> tuple[Point, ...]:
-    """Return the trace of an iteration: that of its one instance, all rounds of it, and the final answer."""
+    """Return the trace of an iteration: that of its one instance, for all rounds, and the final answer."""
 
     def all_rounds(ns: int | None) -> int | None:
         return None if ns is None else row.rounds * ns

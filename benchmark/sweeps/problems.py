@@ -1,4 +1,4 @@
-"""What a sweep solves: instances of suites and files, and workloads, each built where it is needed."""
+"""Problems of a sweep: instances of suites and files, and workloads, each built where it is needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SuiteProblem:
 
     @property
     def name(self) -> str:
-        """Suite and instance."""
+        """Names of suite and instance."""
         return f"{self.suite}/{self.member}"
 
     def instances(self) -> tuple[Instance, ...]:
@@ -37,7 +37,7 @@ class SuiteProblem:
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """An instance file; its content travels along, so that other machines need not have it."""
+    """An instance file with its content, so that other machines need not have the file."""
 
     name: str
     content: bytes
@@ -63,7 +63,7 @@ class WorkloadProblem:
 
     @property
     def name(self) -> str:
-        """Network, batch, device and budget, then all that is not usual."""
+        """Network, batch, device and budget, then all options that are not the default."""
         work = self.workload
         words: tuple[str, ...] = (work.graph, work.engines)
         rest = [word for word in words if word not in ("executable", "duplex")]
@@ -72,12 +72,12 @@ class WorkloadProblem:
         return "/".join([work.name, str(work.batch), work.device, self.budget, *rest])
 
     def instances(self) -> tuple[Instance, ...]:
-        """Build the instances of the iteration; the whole batch in one round where the method chooses.
+        """Build the instances of the iteration; if the method chooses, the whole batch in one round.
 
         Raises
         ------
         PebblerError
-            For a name that does not exist, or a budget under the minimum.
+            For a name that does not exist, or a budget below the minimum.
         """
         if self.sub_batch == "auto":
             budget_bytes = auto_budget(self.workload, self.budget)
@@ -86,30 +86,31 @@ class WorkloadProblem:
 
 
 Problem = SuiteProblem | FileProblem | WorkloadProblem
-"""An iteration that can be built anywhere, and is the same there to the byte."""
+"""An iteration that can be built on any machine, with the same bytes."""
 
 
 def is_free(problem: Problem) -> bool:
-    """Whether the method chooses the sub-batch."""
+    """Return whether the method chooses the sub-batch."""
     return isinstance(problem, WorkloadProblem) and problem.sub_batch == "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is told of a problem.
+    """The description of a problem.
 
     Attributes
     ----------
     problem, problem_sha256
-        Its name, and its checksum: of its instance's file where it is one instance and nothing more.
+        Its name and its checksum; for a problem that is just one instance, the checksum of the instance's
+        file.
     family_sha256
-        The same under every budget, and for nothing else.
+        Checksum that is the same under every budget, and different for other problems.
     network, batch, device, graph
-        Where the instance says so.
+        Origin of the instance, if it is known.
     rounds_of
-        Images of a round, where the instance says so; ``auto``: the method's choice.
+        Images of a round, if the instance has this number; ``auto`` if the method chooses.
     engines, tasks, budget_bytes
-        Of the first instance.
+        Figures of the first instance.
     """
 
     problem: str
@@ -126,7 +127,7 @@ class About:
 
 
 def about(problem: Problem, instances: Sequence[Instance]) -> About:
-    """Describe a problem by its instances."""
+    """Return the description of a problem by its instances."""
     first, origin = instances[0], instances[0].made_from
     images = "auto" if is_free(problem) else origin.sub_batch
     return About(
@@ -151,12 +152,12 @@ def problem_sha256(problem: Problem, instances: Sequence[Instance]) -> str:
 
 
 def own_sha256(sums: Sequence[str]) -> str:
-    """Return the checksum of an iteration, by those of its instances: of a single one it is that."""
+    """Return the checksum of an iteration by those of its instances; for a single instance, its own."""
     return sums[0] if len(sums) == 1 else sha256(" ".join(sums).encode()).hexdigest()
 
 
 def _without_budget(instance: Instance) -> Instance:
-    """Return an instance without its budget, and without names and notes that may tell it."""
+    """Return an instance without its budget, and without names and notes that may contain it."""
     nameless = msgspec.structs.replace(
         instance, budget_bytes=0, meta={}, transforms=UNSET, origin=UNSET, layers=UNSET
     )

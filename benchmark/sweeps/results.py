@@ -1,7 +1,7 @@
-"""The results of a sweep: an SQLite file with a row a run; instances and schedules in a folder beside it.
+"""The results of a sweep: an SQLite file with one row for each run, and a folder for instances and schedules.
 
-A run is entered at once and as a whole, after its files, so that a sweep may be killed at any moment. The
-files are named by their checksums: what is left of a run that was never entered harms nothing.
+A run is added as a whole, after its files, so that a sweep may be killed at any moment. The names of files
+are their checksums: files of a run that was never added do no harm.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from .jobs import Found, Setting
 from .problems import About
 
 _APPLICATION = 0x7065_6262
-"""``pebb``: says in the file's header whose it is."""
+"""Application number ``pebb`` in the file's header."""
 
 _VERSION = 1
+"""Version of the file's tables."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that was made: what was run, what it found, what it cost, and where.
+    """A run that was made: its question, result, cost and machine.
 
     Attributes
     ----------
     fingerprint
-        What makes two runs the same; `Job` says how.
+        Checksum by which two runs are the same (`Job.fingerprint`).
     about
-        The problem.
+        Description of the problem.
     seed, setting, found, origin
-        Of the job, and of its measurement.
+        Seed and setting of the job; result and origin of its measurement.
     wall_seconds
-        How long the run's process lived; None where its worker was lost.
+        Lifetime of the run's process in seconds; None if its worker was lost.
     date
         Day of the measurement.
     """
@@ -57,7 +58,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin
 
     def flat(self) -> dict[str, Any]:
-        """Return all fields by name, those of the parts among them."""
+        """Return all fields by name, including those of the parts."""
         own = {name: getattr(self, name) for name in _OWN}
         return own | {name: getattr(getattr(self, part), name) for part in _PARTS for name in _PARTS[part]}
 
@@ -68,29 +69,32 @@ _PARTS = {
     "found": Found.__struct_fields__,
     "origin": tuple(f.name for f in fields(Origin)),
 }
+"""Fields of each part of a run."""
+
 _OWN = tuple(name for name in Run.__struct_fields__ if name not in _PARTS)
+"""Fields of a run that are no parts."""
 
 COLUMNS = (*_OWN, *(name for names in _PARTS.values() for name in names))
 """Columns of the table."""
 
 _JSON = ("without", "instances", "schedules", "trace", "packages")
-"""Those whose cells are JSON."""
+"""Columns whose cells are JSON."""
 
 
 class Results:
-    """A results file and its folder.
+    """A results file with its folder.
 
     Parameters
     ----------
     path
         The SQLite file; the folder beside it has its name with the ending ``.files``.
     write
-        Whether to make it where it is not there, and to write to it.
+        Whether to create the file if it is missing, and to write to it.
 
     Raises
     ------
     PebblerError
-        When it cannot be opened, or is not a results file.
+        When the file cannot be opened, or is not a results file.
     """
 
     def __init__(self, path: Path, *, write: bool = False) -> None:
@@ -124,7 +128,7 @@ class Results:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Close the file after a failure; one that was made and got no run is taken away."""
+        """Close the file after a failure; a new file without runs is removed."""
         try:
             empty = self._made and not self._database.execute("SELECT count(*) FROM runs").fetchone()[0]
         except sqlite3.Error:
@@ -145,7 +149,7 @@ class Results:
         schedules: Iterable[bytes] = (),
         certificates: Iterable[bytes] = (),
     ) -> None:
-        """Enter a run, after the files that go with it; it replaces one like it."""
+        """Add a run after its files; it replaces a run with the same fingerprint."""
         for place, files in (
             (self.instance_file, instances),
             (self.schedule_file, schedules),
@@ -157,19 +161,19 @@ class Results:
         self._execute(f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * len(cells))})", cells)
 
     def instance_file(self, name: str) -> Path:
-        """Where the instance of a checksum lies."""
+        """Return the path of the instance with a checksum."""
         return self.folder / "instances" / f"{name}.instance.json"
 
     def schedule_file(self, name: str) -> Path:
-        """Where the schedule of a checksum lies."""
+        """Return the path of the schedule with a checksum."""
         return self.folder / "schedules" / f"{name}.schedule.json"
 
     def certificate_file(self, name: str) -> Path:
-        """Where the certificate of a checksum lies, which a schedule contradicts."""
+        """Return the path of a certificate that a schedule contradicts, by its checksum."""
         return self.folder / "certificates" / f"{name}.certificate.json"
 
     def runs(self) -> list[Run]:
-        """Return all runs in the order in which they were entered.
+        """Return all runs in the order in which they were added.
 
         Raises
         ------
@@ -183,7 +187,7 @@ class Results:
             raise PebblerError(f"{self.path} is damaged: {error}") from None
 
     def _prepare(self, write: bool) -> None:
-        """Make the table in a new file; refuse a file of something else."""
+        """Create the table in a new file; refuse a file that is no results file."""
         ((tables,),) = self._execute("SELECT count(*) FROM sqlite_master")
         if write and not tables:
             columns = ", ".join(COLUMNS).replace("fingerprint", "fingerprint TEXT PRIMARY KEY", 1)
@@ -207,7 +211,7 @@ class Results:
 
 
 def _keep(place: Path, data: bytes) -> None:
-    """Write a file unless it is there: its name says what is in it."""
+    """Write a file unless it exists: its name is the checksum of its content."""
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(place, data)
@@ -215,7 +219,7 @@ def _keep(place: Path, data: bytes) -> None:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """Tell in a sentence what SQLite has against a file."""
+    """Return SQLite's error about a file as a sentence."""
     try:
         yield
     except sqlite3.Error as error:
@@ -240,7 +244,7 @@ def _run(row: Iterable[Any]) -> Run:
 
 
 def read_latest(path: Path) -> list[Run]:
-    """Return the runs of a results file, of each measurement the last one, whatever code it was made with.
+    """Return the last run of each measurement in a results file, whatever version it was made with.
 
     A measurement is a problem by name, a setting and a seed.
     """
@@ -249,7 +253,7 @@ def read_latest(path: Path) -> list[Run]:
 
 
 def origins(runs: Iterable[Run]) -> list[str]:
-    """Tell where and when runs were made, in a text for each machine, version and revision."""
+    """Return where and when runs were made, as a text for each machine, version and revision."""
     found: dict[str, list[str]] = {}
     for run in runs:
         found.setdefault(str(run.origin), []).append(run.date)

@@ -1,4 +1,4 @@
-"""Making the runs of a sweep, on any executor: each in a process of its own, entered when it is made."""
+"""Execution of a sweep's runs on any executor: each in its own process, and added when it is made."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .jobs import Found, Job, Measured, load, measure
 from .results import Results, Run
 
 _POLL = 0.5
-"""Seconds between looks at whether the sweep was ended."""
+"""Seconds between two looks at whether the sweep was ended."""
 
 _LOAD_SECONDS = 300.0
-"""Seconds that loading, and compiling, may take, before anything is measured."""
+"""Greatest time in seconds for loading and compiling before a measurement."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A run as a worker returns it: what was measured, how long its process lived, and where."""
+    """A run as a worker returns it: the measurement, the lifetime of its process, and the machine."""
 
     measured: Measured
     wall_seconds: float | None
@@ -39,7 +39,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What came of a sweep: runs that were there already, runs made, and those of them that failed."""
+    """Numbers of a sweep's runs: those that were there already, those made, and the failed ones of these."""
 
     kept: int
     made: int
@@ -55,24 +55,24 @@ def make(
     retry: bool = False,
     again: bool = False,
 ) -> Tally:
-    """Make the runs that the results lack, and enter each as soon as it is made.
+    """Make the runs that the results do not have, and add each as soon as it is made.
 
-    Progress is logged, a line a run. Ctrl-C ends the runs in flight and keeps the others.
+    Progress is logged, one line for each run. Ctrl-C ends the runs in flight and keeps the others.
 
     Parameters
     ----------
     jobs
-        What to run.
+        The runs to make.
     results
-        Where to enter it; this process alone writes there.
+        The results file; only this process writes to it.
     executor
-        Where runs are made; it is shut down. Threads wait here for the processes of their runs.
+        Executor of the runs, which is shut down at the end. Its threads wait for the processes of their runs.
     lost
-        What the executor raises for a run that no worker survived: such a run has failed.
+        Exceptions of the executor for a run that no worker survived; such a run has failed.
     retry
-        Whether to make the runs that failed again.
+        Whether to repeat the runs that failed.
     again
-        Whether to make all again; new runs take the place of the old ones.
+        Whether to repeat all runs; new runs replace the old ones.
 
     Raises
     ------
@@ -113,9 +113,9 @@ def make(
 
 
 def make_in_turn(jobs: Sequence[Job], path: Path, *, again: bool = False) -> Tally:
-    """Make the runs that a results file lacks one after the other, as `make` does.
+    """Make the runs that a results file does not have, one after the other, as `make` does.
 
-    The file is made with its folder unless it is there.
+    The file and its folder are created if need be.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with Results(path, write=True) as results:
@@ -123,7 +123,7 @@ def make_in_turn(jobs: Sequence[Job], path: Path, *, again: bool = False) -> Tal
 
 
 def warn_of_crowding(jobs: Sequence[Job], at_once: int) -> None:
-    """Warn where runs at once have more threads than there are cores: their times say little then."""
+    """Warn if simultaneous runs have more threads than there are cores, as their times then say little."""
     threads = at_once * max((job.setting.workers for job in jobs), default=1)
     if threads > usable_cores():
         _log.warning(
@@ -135,23 +135,23 @@ def warn_of_crowding(jobs: Sequence[Job], at_once: int) -> None:
 
 
 def perform(job: Job, versions: dict[str, str], ended: Event | None = None) -> Made:
-    """Make a run in a process of its own, under its limits; whatever ends that process costs this run only.
+    """Make a run in its own process under its limits; if the process ends, only this run is lost.
 
-    What the method uses is loaded, and compiled, there before any clock starts.
+    The method's code is loaded and compiled there before any clock starts.
 
     Parameters
     ----------
     job
-        What to run.
+        The run to make.
     versions
-        Versions of packages with which it is to be run.
+        Versions of the packages with which it must run.
     ended
-        Set when the run is to be given up.
+        Event that is set when the run must be given up.
 
     Raises
     ------
     PebblerError
-        When the packages or the instance here are others.
+        When the packages or the instance here differ.
     """
     ended = ended or Event()
     if versions != package_versions():
@@ -176,7 +176,7 @@ def _called(
     wall_limit: float | None,
     ended: Event,
 ) -> Measured | None:
-    """Call a function in a run's process; where that ends it, say how."""
+    """Call a function in a run's process; if the process ends, return how."""
     size = job.setting.memory_limit_bytes
     under = "" if size is None else f", under a memory limit of {format_size(size)}"
     child.start(function, job, wall_limit=wall_limit)
@@ -198,7 +198,7 @@ def _called(
 
 
 def _result(child: Child, ended: Event) -> object:
-    """Wait for what a process returns, unless the sweep is ended."""
+    """Wait for the result of a process, unless the sweep is ended."""
     while not ended.is_set():
         try:
             return child.result(_POLL)
@@ -220,10 +220,10 @@ def _answer(future: Future[Made], lost: tuple[type[Exception], ...]) -> Made:
 
 
 _loaded: set[str] = set()
-"""Methods that a run of this process has loaded: what they compile is compiled."""
+"""Methods that a run of this process has loaded, so that their code is compiled."""
 
 _loading = Lock()
-"""Held while a method is loaded for the first time, so that only one process compiles."""
+"""Lock that is held while a method is loaded for the first time, so that only one process compiles."""
 
 
 def _run(job: Job, made: Made) -> Run:
@@ -248,7 +248,7 @@ def _told(run: Run) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Tell a duration roughly."""
+    """Return a duration, rounded, in words."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

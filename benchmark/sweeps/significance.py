@@ -1,4 +1,4 @@
-"""Whether one method is better than another or was lucky: a paired test, corrected for many pairs."""
+"""Tests of whether one method is better than another by more than chance, corrected for many pairs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 def signed_rank(first: Sequence[float], second: Sequence[float]) -> float:
     """Return p of Wilcoxon's two-sided signed-rank test on paired times.
 
-    The test is on logarithms of ratios, so that long and short problems count alike. An infinite time is
-    longer than any other: its ratio ranks above all finite ones. Pairs that are equal are left out, as
-    Wilcoxon did; with none left p is 1.
+    The test is on logarithms of ratios, so that long and short problems count equally. An infinite time is
+    longer than any other: its ratio ranks above all finite ones. Equal pairs are left out, as in Wilcoxon's
+    paper; without any pair left, p is 1.
 
     Source: F. Wilcoxon, Individual comparisons by ranking methods, 1945; for methods on many problems:
     J. Demsar, Statistical comparisons of classifiers over multiple data sets, JMLR 2006.

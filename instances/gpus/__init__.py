@@ -1,1 +1,1 @@
-"""A batch over several GPUs: the machine and the workload."""
+"""A batch on several GPUs: the machine and the workload."""

@@ -1,7 +1,8 @@
 """Several GPUs that train one network on portions of a batch: their bus, their hosts, and the gradients.
 
 The classes mirror the optional key ``cluster`` of an instance file. Every GPU runs all tasks of the instance
-on its portion; what joins them is the gradients, and the bus that their copies share (moDNN, TPDS 2019,
+on its portion. The GPUs are connected by the gradients, and by the bus that their copies share (moDNN, TPDS
+2019,
 section 6; Layrub, TACO 2018, section 5.6).
 """
 
@@ -31,17 +32,20 @@ SECOND = 10**9
 
 
 MOST_GPUS = 1024
-"""So many at most: every one is simulated and checked."""
+"""Greatest number of GPUs, as each of them is simulated and checked."""
 
 CORE_BYTES_PER_SECOND = 4 * 10**9
 """Bytes of gradients that a core adds in a second.
 
-An assumption: about 12e9 bytes a second of memory traffic, which one core of a Xeon E5-2630 v4 reaches; it
-reads two numbers and writes one.
+This is an assumption. A core of a Xeon E5-2630 v4 reaches about 12e9 bytes a second of memory traffic, and an
+addition reads two numbers and writes one.
 """
 
 HOST_BYTES_PER_SECOND = 10 * 10**9
-"""The most that all cores add: 2.5 times as much, for moDNN found 2 to 3 (TPDS 2019, section 7.5)."""
+"""Bytes of gradients that all cores together add in a second.
+
+It is 2.5 times as much as for one core, as moDNN found a factor of 2 to 3 (TPDS 2019, section 7.5).
+"""
 
 
 class Gradient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,13 +54,14 @@ class Gradient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes
     ----------
     name, bytes
-        For people; the size of the gradient and of the weights.
+        Name for people, and size in bytes of the gradient and of the weights.
     offload_ns, prefetch_ns
-        Time to send the gradient to the host, and to return the weights, with the bus to itself.
+        Time in nanoseconds to send the gradient to the host, and to return the weights, with the bus to
+        itself.
     produced_by
         The task after which the gradient is complete.
     used_by
-        Tasks that read the weights: they return after the last of these.
+        Tasks that read the weights; the weights return after the last of these tasks.
     """
 
     name: Text
@@ -84,20 +89,21 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Attributes
     ----------
     gpus, nodes
-        Their numbers.
+        Number of GPUs, and number of nodes.
     bus_bytes_per_second
-        Of the bus of a node, which its GPUs' copies share: in each direction where the instance's engines are
-        ``duplex``, in both together where there is a single one.
+        Rate of a node's bus, which the copies of its GPUs share: in each direction if the instance's engines
+        are ``duplex``, or in both together if they are ``single``.
     cores, core_bytes_per_second, host_bytes_per_second
-        Cores of a node that add up gradients, bytes of gradients that one of them adds in a second, and the
-        most that all of them do.
+        Number of a node's cores that add up gradients; bytes of gradients that one core adds in a second; and
+        the most that all cores add in a second.
     network_bytes_per_second
-        In each direction of a node's link to the others; only with several nodes, and always there.
+        Rate of a node's link to the others in each direction. It is required with several nodes, and not
+        allowed with one.
     nvlink_bytes_per_second
-        In each direction of a GPU's link to its neighbours in a ring, over which gradients are added up
-        instead of on the host; only on one node.
+        Rate of a GPU's link to its neighbours in a ring, in each direction. If given, gradients are added up
+        over these links instead of on the host; only with one node.
     gradients
-        What is added up in this round: none in the rounds before the last.
+        Gradients that are added up in this round; there are none before the last round.
 
     Raises
     ------
@@ -129,18 +135,18 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise FormatError("cluster: a ring of NVLinks does not reach over nodes; leave one of them out")
 
     def naive_ns(self, gradients: Sequence[Gradient], *, staged: bool = False) -> int:
-        """Time that adding up takes at the end: one GPU gathers gradients, and sends weights to the others.
+        """Return the time to add up gradients at the end, when one GPU gathers them and sends weights back.
 
-        That is moDNN's baseline (TPDS 2019, sections 6.1 and 7.5). Its link to the bus is what limits the one
-        GPU; what it computes is not counted.
+        This is moDNN's baseline (TPDS 2019, sections 6.1 and 7.5). The link of the one GPU to the bus is the
+        limit; its computation is not counted.
 
         Parameters
         ----------
         gradients
-            All of the iteration.
+            All gradients of the iteration.
         staged
-            Every copy goes to the host first, as with two calls of ``cudaMemcpy``, and what the others copy
-            shares the bus; else copies go from GPU to GPU.
+            Whether every copy goes to the host first, as with two calls of ``cudaMemcpy``, so that the copies
+            of the others share the bus. If not, copies go from GPU to GPU.
         """
         others = self.gpus - 1
         passed = -(-others * sum(g.bytes for g in gradients) * SECOND // self.bus_bytes_per_second)
@@ -152,7 +158,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def node_gpus(self) -> int:
-        """GPUs of a node."""
+        """Number of GPUs of a node."""
         return self.gpus // self.nodes
 
     @property
@@ -161,36 +167,36 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.nvlink_bytes_per_second is None
 
     def load(self, size: int, alone_ns: int) -> Fraction:
-        """Bytes that a copy puts on the bus, of its size and time with the bus to itself.
+        """Return the bytes that a copy puts on the bus, by its size and its time with the bus to itself.
 
-        Times are rounded to whole nanoseconds; what rounding down saves does not count as load, so that a bus
-        as fast as the link holds up no copy that is alone.
+        Times are rounded to whole nanoseconds. The time that is lost by rounding down does not count as load,
+        so that a bus as fast as the link does not delay a copy that is alone.
         """
         passed = Fraction(self.bus_bytes_per_second * alone_ns, SECOND)
         rounded = 0 < passed < size <= passed + Fraction(self.bus_bytes_per_second, SECOND)
         return passed if rounded else Fraction(size)
 
     def passing_ns(self, size: int, alone_ns: int, copies: int = 1) -> int:
-        """Time in which the bus passes copies, at least; none where a copy takes no time."""
+        """Return the least time in which the bus passes copies; 0 if a copy takes no time."""
         load = copies * self.load(size, alone_ns) if alone_ns else 0
         return math.ceil(load * SECOND / self.bus_bytes_per_second)
 
     def accumulate_ns(self, gradient: Gradient) -> int:
-        """Time in which a node's cores add one GPU's gradient to the weights."""
+        """Return the time in which a node's cores add one GPU's gradient to the weights."""
         rate = min(self.cores * self.core_bytes_per_second, self.host_bytes_per_second)
         return -(-gradient.bytes * SECOND // rate)
 
     def exchange_ns(self, gradient: Gradient) -> int:
-        """Time of the nodes' exchange of one gradient, as a ring all-reduce over the network."""
+        """Return the time of the nodes' exchange of one gradient, as a ring all-reduce over the network."""
         return _ring_ns(gradient.bytes, self.nodes, self.network_bytes_per_second)
 
     def reduce_ns(self, gradient: Gradient) -> int:
-        """Time of the GPUs' ring all-reduce of one gradient over NVLink."""
+        """Return the time of the GPUs' ring all-reduce of one gradient over NVLink."""
         return _ring_ns(gradient.bytes, self.gpus, self.nvlink_bytes_per_second)
 
 
 def _ring_ns(size: int, members: int, rate: int | None) -> int:
-    """Time in which each member of a ring has sent its 2 (n - 1) parts of n; 0 where there are no links."""
+    """Return the time in which each member of a ring has sent its 2 (n - 1) parts of n; 0 without links."""
     if rate is None:
         return 0
     return -(-2 * (members - 1) * size * SECOND // (members * rate))

@@ -1,4 +1,4 @@
-"""The instances of an iteration on several GPUs: equal portions of a batch, gradients in the last round."""
+"""The instances of an iteration on several GPUs: equal portions, and gradients in the last round."""
 
 from __future__ import annotations
 
@@ -30,13 +30,18 @@ def several_gpus(
     Parameters
     ----------
     workload
-        Its device, or its profile, says what a link to the host takes.
+        The workload, whose device or profile has the rate of a link to the host.
     gpus, nodes
-        Their numbers.
+        Number of GPUs, and number of nodes.
     bus, network, nvlink
-        Bytes a second; by default the bus passes what one GPU's link takes, and there is no NVLink.
+        Rates in bytes per second. By default, the bus is as fast as one GPU's link, and there is no NVLink.
     cores
-        Of a node, to add up gradients.
+        Number of a node's cores that add up gradients.
+
+    Returns
+    -------
+    Cluster
+        The GPUs and their connections, for `cluster_instances`.
 
     Raises
     ------
@@ -58,7 +63,7 @@ def several_gpus(
 
 
 def _link_rate(workload: Workload) -> int:
-    """Bytes a second of a GPU's slower link."""
+    """Return the bytes per second of a GPU's slower link."""
     if workload.profile is None:
         device = find_device(workload.device)
         return int(min(device.offload_bandwidth, device.prefetch_bandwidth))
@@ -68,12 +73,13 @@ def _link_rate(workload: Workload) -> int:
 
 
 def portion(workload: Workload, gpus: int) -> Workload:
-    """Return what one of several GPUs trains on: an equal portion of the batch, rounded up to whole images.
+    """Return the workload of one of several GPUs: an equal portion of the batch, rounded up to whole images.
 
     Raises
     ------
     PebblerError
-        When there are more GPUs than images, or weights are blocks: then they lie on the host between rounds.
+        When there are more GPUs than images, or when weights are blocks, as these lie on the host between
+        rounds.
     """
     if gpus > workload.batch:
         raise PebblerError(f"{gpus} GPUs share a batch of {workload.batch}; give each at least one image")
@@ -87,20 +93,26 @@ def cluster_instances(
 ) -> tuple[Instance, ...]:
     """Return the instances that make up one iteration of a workload on several GPUs.
 
-    Every GPU executes all of them on its portion; where portions are not equal, as if all had the largest.
-    Gradients are added up on each GPU, and between them in the last round only, which is an instance of its
-    own (moDNN, TPDS 2019, section 6.2).
+    Every GPU executes all of them on its portion. If portions are not equal, all GPUs are treated as if they
+    had the largest. Gradients are added up on each GPU first, and between GPUs in the last round only, which
+    is an instance of its own (moDNN, TPDS 2019, section 6.2).
 
     Parameters
     ----------
     workload
         Network, whole batch and device.
     cluster
-        The GPUs and what they share, without gradients.
+        The GPUs and their connections, without gradients.
     budget
-        Of each GPU: bytes or a text; a text that refers to the peak or the minimum does so at `sub_batch`.
+        Budget of each GPU: bytes or a text. A share of the peak or a multiple of the minimum refers to
+        `sub_batch`.
     sub_batch
         Images of a round of one GPU; by default its portion.
+
+    Returns
+    -------
+    tuple of Instance
+        One instance for each kind of round; the last one has the gradients.
 
     Raises
     ------
@@ -133,7 +145,7 @@ def cluster_instances(
 
 
 def _rounds(share: Workload, sub_batch: int) -> Iterator[tuple[int, int, bool]]:
-    """Sub-batch and number of the rounds of a portion, the last of all apart."""
+    """Return sub-batch and number of the rounds of a portion, with the last round apart."""
     *full, (size, rounds) = share.rounds(sub_batch)
     yield from ((size, rounds, False) for size, rounds in full)
     if rounds > 1:
@@ -144,7 +156,7 @@ def _rounds(share: Workload, sub_batch: int) -> Iterator[tuple[int, int, bool]]:
 def gradients_of(workload: Workload, sub_batch: int) -> tuple[Gradient, ...]:
     """Return the gradients of a round, in the order in which they are complete.
 
-    Their tasks are those that write a gradient and read the weights where both are blocks.
+    If gradient and weights are blocks, their tasks are those that write the gradient and read the weights.
     """
     blocks = replace(workload, weights_as_blocks=True).round(sub_batch, 1)
     index = {block.name: d for d, block in enumerate(blocks.blocks)}

@@ -14,22 +14,24 @@ import numpy as np
 from ..errors import PebblerError
 
 _WORDS = 2**64
+"""Number of values of the raw stream."""
 
 _Item = TypeVar("_Item")
+"""Type of the items of a choice."""
 
 
 class Draws:
-    """Integers, choices and yes-or-no answers from a generator's raw stream.
+    """Random integers, choices and yes-or-no answers from a generator's raw stream.
 
     Parameters
     ----------
     rng
-        A generator on PCG64, such as ``numpy.random.default_rng(seed)`` gives.
+        A generator on PCG64, such as ``numpy.random.default_rng(seed)``.
 
     Raises
     ------
     PebblerError
-        When the generator runs on something else.
+        When the generator does not run on PCG64.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -39,20 +41,20 @@ class Draws:
         self._next = rng.bit_generator.random_raw
 
     def below(self, count: int) -> int:
-        """One of 0 to `count` - 1, all equally likely."""
+        """Return one of 0 to `count` - 1, all equally likely."""
         limit = _WORDS - _WORDS % count
         while (word := int(self._next())) >= limit:
             pass
         return word % count
 
     def between(self, low: int, high: int) -> int:
-        """One of `low` to `high`, both included."""
+        """Return one of `low` to `high`, both included."""
         return low + self.below(high - low + 1)
 
     def chance(self, percent: int) -> bool:
-        """True in `percent` of 100 cases."""
+        """Return True in `percent` of 100 cases."""
         return self.below(100) < percent
 
     def choice(self, items: Sequence[_Item]) -> _Item:
-        """One of the items."""
+        """Return one of the items."""
         return items[self.below(len(items))]

@@ -22,33 +22,39 @@ from .draws import Draws
 from .shapes import Node, Percent, Shape
 
 VERSION = 1
-"""Of what the generators give: the same seed gives the same file as long as this stays the same."""
+"""Version of the generators: with the same version, the same seed gives the same file."""
 
 _KEPT = ((True, False),) * 6 + ((False, True),) * 2 + ((True, True),) + ((False, False),)
-"""Whether the backward task of a node that reads one block reads that block, and the node's own; drawn."""
+"""Pairs to draw from for a node that reads one block.
+
+A pair says whether the node's backward task reads that block, and whether it reads the node's own block.
+"""
 
 Amount = Annotated[int, msgspec.Meta(ge=1, le=2**30)]
+"""Number of bytes or nanoseconds."""
+
 Octaves = Annotated[int, msgspec.Meta(ge=0, le=12)]
+"""Number of doublings."""
 
 _MOVES_FASTER = 12
-"""Copies inside the device are so many times faster than to the host, as on a K40."""
+"""Ratio of the rates of copies inside the device and to the host, as on a K40."""
 
 
 class Knobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What is drawn on a shape.
+    """Parameters of the random draws on a shape.
 
     Attributes
     ----------
     unit_bytes, octaves
-        Skew of the sizes: a block has `unit_bytes` times a power of two up to 2^octaves, and up to the next
-        power; 0: all have the same size.
+        Skew of the sizes: a block has `unit_bytes` times a random power of two up to 2^octaves, and up to the
+        next power. With 0, all blocks have the same size.
     grid_bytes
-        Sizes are multiples of it.
+        Bytes of which sizes are multiples.
     unit_ns, time_octaves
         The same for the durations of tasks.
     transfer_percent
-        Time of copying every block once in one direction, in percent of the computing time; 0: blocks never
-        move.
+        Time of copying every block once in one direction, in percent of the computing time; with 0, blocks
+        never leave.
     slack_percent
         Budget: 0 is the least possible, 100 is the peak without a limit.
     fast_percent
@@ -64,7 +70,7 @@ class Knobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     host_input
         Whether the network's input is on the host at first.
     engines
-        Copy streams.
+        Copy engines: ``duplex`` or ``single``.
     """
 
     unit_bytes: Amount = 2**19
@@ -90,7 +96,7 @@ def generate(name: str, shape: Shape, knobs: Knobs, rng: np.random.Generator) ->
     Parameters
     ----------
     name
-        Of the instance.
+        Name of the instance.
     shape
         Graph of the forward pass.
     knobs
@@ -129,7 +135,7 @@ def generate(name: str, shape: Shape, knobs: Knobs, rng: np.random.Generator) ->
 
 
 class _Drawn:
-    """Blocks and tasks as they are drawn; block 0 is the network's input, block k + 1 is made by node k."""
+    """Blocks and tasks drawn so far; block 0 is the network's input, and node k makes block k + 1."""
 
     def __init__(self, knobs: Knobs, draws: Draws) -> None:
         self.knobs = knobs
@@ -173,7 +179,7 @@ class _Drawn:
         return self.block(f"d{self.blocks[d].name}", self.blocks[d].bytes)
 
     def block(self, name: str, size: int, initially: Literal["absent", "device", "host"] = "absent") -> int:
-        """Add a block; the times of its copies come later, when all is drawn."""
+        """Add a block; the times of its copies are set at the end."""
         self.blocks.append(
             Block(name=name, bytes=size, offload_ns=None, prefetch_ns=None, initially=initially)
         )
@@ -212,24 +218,24 @@ class _Drawn:
         )
 
     def size(self) -> int:
-        """Bytes of a block."""
+        """Return the bytes of a block."""
         least = self.knobs.unit_bytes << self.draws.below(self.knobs.octaves + 1)
         more = self.draws.below(least // self.knobs.grid_bytes + 1) if self.knobs.octaves else 0
         return ceil_to(least, self.knobs.grid_bytes) + more * self.knobs.grid_bytes
 
     def duration(self) -> int:
-        """Nanoseconds of a task."""
+        """Return the nanoseconds of a task."""
         least = self.knobs.unit_ns << self.draws.below(self.knobs.time_octaves + 1)
         return least + (self.draws.below(least) if self.knobs.time_octaves else 0)
 
 
 def _read(node: Node) -> tuple[int, ...]:
-    """Blocks that a node reads."""
+    """Return the blocks that a node reads."""
     return tuple(source + 1 for source in node.reads) or (0,)
 
 
 def _layers(tasks: Sequence[Task], count: int) -> tuple[LayerTasks, ...]:
-    """List the nodes as layers with their tasks, and the loss; one with two algorithms is a convolution."""
+    """Return the nodes and the loss as layers with their tasks; one with two algorithms is a convolution."""
     layers = [
         LayerTasks(
             name=f"L{k}",
@@ -245,7 +251,7 @@ def _layers(tasks: Sequence[Task], count: int) -> tuple[LayerTasks, ...]:
 
 
 def _with_copies(blocks: Sequence[Block], tasks: Sequence[Task], knobs: Knobs) -> tuple[Block, ...]:
-    """Give copies times in proportion to the bytes, such that they add up to their share of the computing."""
+    """Give copies times in proportion to their bytes, with their share of the computing time in total."""
     if not knobs.transfer_percent:
         return tuple(blocks)
     whole = 100 * sum(block.bytes for block in blocks)

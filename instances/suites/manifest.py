@@ -28,9 +28,9 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     file, sha256
         Name of the file and checksum of its bytes.
     name, engines, rounds, tasks, blocks, algorithms
-        Of the instance; algorithms of all tasks together.
+        Figures of the instance; algorithms are those of all tasks together.
     budget_bytes, least_budget_bytes, peak_bytes, resident_bytes
-        Budget, M_min, peak without a limit and what is always resident.
+        Budget, M_min, peak without a limit, and bytes that are always resident.
     ideal_ns
         Time of a round without a memory limit.
     offload_ns
@@ -54,7 +54,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What ``manifest.json`` says: the suite, the versions that made it, and its files."""
+    """The content of ``manifest.json``: the suite, the versions that made it, and its files."""
 
     format: Literal["pebbler/manifest/1"] = "pebbler/manifest/1"
     suite: str
@@ -65,10 +65,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def write_suite(name: str, directory: Path) -> Manifest:
-    """Write a suite's instances into a folder, which is made unless it is there.
+    """Write a suite's instances into a folder, which is created if need be.
 
-    The manifest comes last, so that a folder with one is complete; before it comes ``best-known.json``, where
-    the suite has best-known values. Every file is whole or not there, and the same whenever it is written.
+    The manifest is written last, so that a folder with a manifest is complete. Before it comes
+    ``best-known.json``, if the suite has best-known values. Every file is written whole or not at all, with
+    the same bytes each time.
 
     Raises
     ------

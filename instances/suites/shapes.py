@@ -16,18 +16,21 @@ import msgspec
 from .draws import Draws
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
+"""Number of nodes, layers or levels."""
+
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
+"""Share in percent."""
 
 
 class Node(NamedTuple):
-    """A node: which nodes it reads (none: the network's input), and how often its size is halved."""
+    """A node: the nodes that it reads (none: the network's input), and how often its size is halved."""
 
     reads: tuple[int, ...]
     halvings: int = 0
 
 
 class _Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="family"):
-    """A family of graphs; in a file, `family` says which."""
+    """A family of graphs; in a file, the key `family` has its name."""
 
 
 class Chain(_Shape, frozen=True, tag="chain"):
@@ -36,7 +39,7 @@ class Chain(_Shape, frozen=True, tag="chain"):
     layers: Count
 
     def nodes(self, draws: Draws) -> list[Node]:  # noqa: ARG002 - nothing is drawn
-        """The graph."""
+        """Return the graph."""
         return [Node((k - 1,) if k else ()) for k in range(self.layers)]
 
 
@@ -47,7 +50,7 @@ class Residual(_Shape, frozen=True, tag="residual"):
     depth: Count
 
     def nodes(self, draws: Draws) -> list[Node]:  # noqa: ARG002 - nothing is drawn
-        """The graph."""
+        """Return the graph."""
         nodes = [Node(())]
         for _ in range(self.blocks):
             shortcut = len(nodes) - 1
@@ -63,7 +66,7 @@ class Inception(_Shape, frozen=True, tag="inception"):
     branches: Count
 
     def nodes(self, draws: Draws) -> list[Node]:
-        """The graph; the lengths of the branches are drawn."""
+        """Return the graph; the lengths of the branches are drawn."""
         nodes = [Node(())]
         for _ in range(self.modules):
             start, ends = len(nodes) - 1, []
@@ -84,7 +87,7 @@ class Dense(_Shape, frozen=True, tag="dense"):
     layers: Count
 
     def nodes(self, draws: Draws) -> list[Node]:  # noqa: ARG002 - nothing is drawn
-        """The graph; the last layer of a block, which reads all of it, is the first of the next."""
+        """Return the graph; the last layer of a block reads all of it, and is the first of the next block."""
         nodes = [Node(())]
         for _ in range(self.blocks):
             first = len(nodes) - 1
@@ -99,7 +102,7 @@ class UShaped(_Shape, frozen=True, tag="u-shaped"):
     width: Count
 
     def nodes(self, draws: Draws) -> list[Node]:  # noqa: ARG002 - nothing is drawn
-        """The graph; `width` layers a level, each way."""
+        """Return the graph, with `width` layers for each level and direction."""
         nodes: list[Node] = []
 
         def level(halvings: int, *reads: int) -> int:
@@ -124,7 +127,7 @@ class Recurrent(_Shape, frozen=True, tag="recurrent"):
     steps: Count
 
     def nodes(self, draws: Draws) -> list[Node]:  # noqa: ARG002 - nothing is drawn
-        """The graph; a cell reads the cell before it in time and the one below it."""
+        """Return the graph; a cell reads the cell before it in time and the cell below it."""
         return [
             Node(
                 tuple(
@@ -147,13 +150,13 @@ class Layered(_Shape, frozen=True, tag="layered"):
     Attributes
     ----------
     size
-        Number of nodes, of which the first and the last are layers of their own.
+        Number of nodes; the first and the last node are each a layer.
     width
         Mean number of nodes of the other layers.
     variance
-        By how much of the mean the width of a layer may differ, in percent.
+        Greatest difference of a layer's width from the mean, in percent of the mean.
     edge_density
-        Share of the pairs in neighbouring layers that have an edge besides the one that every node has.
+        Share of the pairs in neighbouring layers with an edge, in addition to the one edge of every node.
     skip_density
         Share of all edges that skip at least one layer.
     """
@@ -165,7 +168,7 @@ class Layered(_Shape, frozen=True, tag="layered"):
     skip_density: Annotated[int, msgspec.Meta(ge=0, le=90)] = 14
 
     def nodes(self, draws: Draws) -> list[Node]:
-        """The graph."""
+        """Return the graph."""
         spread = self.width * self.variance // 100
         widths, left = [1], self.size - 2
         while left:
@@ -180,7 +183,7 @@ class Layered(_Shape, frozen=True, tag="layered"):
         return [Node(tuple(sorted(sources))) for sources in reads]
 
     def _join(self, begins: Sequence[int], reads: list[set[int]], draws: Draws) -> None:
-        """Give each node of a layer a source in the one before, and each of that one a reader; then more."""
+        """Connect two neighbouring layers: each node has an edge to the other layer; then further edges."""
         first, middle, end = begins
         before, here = middle - first, end - middle
         for k in range(here):
@@ -206,3 +209,4 @@ class Layered(_Shape, frozen=True, tag="layered"):
 
 
 Shape = Chain | Residual | Inception | Dense | UShaped | Recurrent | Layered
+"""Any family of graphs."""

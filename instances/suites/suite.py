@@ -23,13 +23,14 @@ from .generators import Knobs, generate
 from .shapes import Shape
 
 _USUAL = ("executable", "duplex")
-"""What is not said in the name of an instance."""
+"""Options that are not part of an instance's name."""
 
 _Filled = msgspec.Meta(min_length=1)
+"""Rule that a text or a list is not empty."""
 
 
 class Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Random instances of one shape, one for each seed, called `name` and the seed."""
+    """Random instances of one shape, one for each seed; an instance's name is `name` and the seed."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]+$")]
     shape: Shape
@@ -43,13 +44,13 @@ class Real(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     Attributes
     ----------
     network, batch, device, engines
-        As of a `Workload`.
+        As in a `Workload`.
     graphs
-        Its graphs.
+        Graphs of the instances.
     sub_batch
-        Images of a round; by default the batch.
+        Number of images of a round; by default the batch.
     budgets
-        As a budget is written elsewhere: ``12GiB``, ``50%``, ``1.05xMmin``.
+        Budgets in the usual form: ``12GiB``, ``50%``, ``1.05xMmin``.
     source
         The experiment that the instances are from.
     """
@@ -65,12 +66,12 @@ class Real(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A set of instances worth citing, as its file describes them.
+    """A set of instances worth citing: the content of a suite's file.
 
     Attributes
     ----------
     title
-        What the suite is, in a line.
+        Description of the suite in a line.
     drawn, real
         Its instances: random ones and networks.
     """
@@ -93,7 +94,7 @@ class Member:
         Raises
         ------
         BudgetError
-            When its budget is under the minimum: a defect of the suite.
+            When its budget is below the minimum, which is a defect of the suite.
         """
         if len(self.source) == 2:
             drawn, seed = self.source
@@ -108,7 +109,7 @@ class Member:
 
 
 def list_suites() -> tuple[str, ...]:
-    """Names of all suites."""
+    """Return the names of all suites."""
     folder = resources.files(__package__)
     return tuple(
         sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
@@ -116,12 +117,22 @@ def list_suites() -> tuple[str, ...]:
 
 
 def find_suite(name: str) -> Suite:
-    """Return the suite of a name.
+    """Return the suite with a name.
+
+    Parameters
+    ----------
+    name
+        A name that `list_suites` returns.
+
+    Returns
+    -------
+    Suite
+        The suite; `members` yields its instances.
 
     Raises
     ------
     PebblerError
-        When there is none, with close names.
+        When there is no such suite; the message lists similar names.
     """
     require_kind("a suite", name, str, "give its name, one that list_suites has")
     return _found(name)

@@ -1,4 +1,4 @@
-"""Tiny instances on which exhaustive search is possible: training chains and forks, in few units."""
+"""Tiny instances for exhaustive search: training chains and forks, with sizes of a few units."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..memory import least_budget, unlimited_peak
 
 
 def tiny_instance(seed: int) -> Instance:
-    """A chain or fork of two or three layers with its backward pass, and a tight budget.
+    """Return a chain or fork of two or three layers with its backward pass, and a tight budget.
 
     Sizes are a few units of four bytes, so that places can be enumerated. Some instances have in-place
-    updates, parts, one copy engine, inputs on the host, moves inside the device, recomputable tasks or
-    null times.
+    updates, parts, one copy engine, inputs on the host, moves inside the device, recomputable tasks or null
+    times.
     """
     rng = Random(seed)
     layers = rng.choice((2, 2, 3))
@@ -146,7 +146,7 @@ def twisted(seed: int) -> Instance:
 def recomputing(seed: int, *, parts: bool = False) -> Instance:
     """Return a tiny instance many of whose tasks may run again; half of them are `twisted`.
 
-    Its tensors are in parts if that is asked for and the draw has them.
+    Its tensors are in parts if `parts` asks for it and the draw has them.
     """
     rng = Random(seed)
     instance = (tiny_instance, twisted)[seed % 2](seed)
@@ -161,10 +161,11 @@ def recomputing(seed: int, *, parts: bool = False) -> Instance:
 
 
 def tiny_cluster(seed: int) -> Instance:
-    """Return one layer's training on two GPUs: small enough to search all that both could do together.
+    """Return one layer's training on two GPUs, small enough for a search of all joint schedules.
 
-    A forward task, the loss and a backward task; the input may have to leave in between, for all three need
-    other room. There are one or two gradients, and a bus that may be slower than the links.
+    There are a forward task, the loss and a backward task. The input may have to leave in between, as the
+    three tasks need different memory. There are one or two gradients, and a bus that may be slower than the
+    links.
     """
     rng = Random(seed)
 
@@ -235,7 +236,10 @@ def without_parts(instance: Instance) -> Instance:
 
 
 def without_copies(instance: Instance) -> Instance:
-    """The instance without parts and copies; every task that writes and updates nothing may run again."""
+    """Return the instance without parts and copies, with recomputable tasks.
+
+    Every task that writes and updates nothing may run again.
+    """
     blocks = tuple(
         msgspec.structs.replace(
             block,
@@ -256,7 +260,7 @@ def without_copies(instance: Instance) -> Instance:
 
 
 def scaled(instance: Instance, *, time: int = 1, size: int = 1) -> Instance:
-    """Return the instance with all times and all sizes, the alignment included, multiplied."""
+    """Return the instance with all times and all sizes, including the alignment, multiplied."""
 
     def longer(ns: int | None) -> int | None:
         return None if ns is None else ns * time
