@@ -103,12 +103,16 @@ class _Signals:
 
 
 def _loses_exceptions(frame: FrameType | None) -> bool:
-    """Whether an exception would be lost or turned into another one: in imports, finalizers and callbacks."""
+    """Whether an exception would be lost or turned into another one.
+
+    That is so in imports and finalizers, and in llvmlite: LLVM calls it back, and finalizers of its objects
+    fail where these are half made.
+    """
     while frame is not None:
         code = frame.f_code
         if code.co_name == "__del__" or code.co_filename.startswith("<frozen importlib"):
             return True
-        if code.co_filename.endswith("llvmlite/binding/executionengine.py"):  # called by LLVM
+        if "/llvmlite/" in code.co_filename:
             return True
         frame = frame.f_back
     return False

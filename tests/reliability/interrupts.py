@@ -283,16 +283,27 @@ def _processes(mark: str) -> list[int]:
 
 
 def study(folder: Path, moments: int, seed: int, only: Sequence[str] = ()) -> Iterator[Interrupt]:
-    """Interrupt every command at random moments: a quarter by SIGTERM, a quarter twice."""
+    """Interrupt every command at random moments: a quarter by SIGTERM, a quarter twice.
+
+    A command that ends before its moment is started again, up to twice as often as there are moments, and
+    later moments are drawn from the time before that one.
+    """
     rng = Random(seed)
     for command in commands(folder):
         if only and command.name not in only:
             continue
-        for i in range(moments):
-            signals = [signal.SIGTERM if i % 4 == 3 else signal.SIGINT]
-            if i % 4 == 2:
+        latest, sent = command.seconds, 0
+        for _ in range(3 * moments):
+            signals = [signal.SIGTERM if sent % 4 == 3 else signal.SIGINT]
+            if sent % 4 == 2:
                 signals.append(signal.SIGINT)
-            yield interrupt(command, rng.uniform(0.0, command.seconds), signals, rng.uniform(0.0, 0.3))
+            one = interrupt(command, rng.uniform(0.0, latest), signals, rng.uniform(0.0, 0.3))
+            yield one
+            sent += one.signal != "none"
+            if sent == moments:
+                break
+            if one.signal == "none":
+                latest = one.moment
 
 
 def main() -> int:

@@ -132,6 +132,43 @@ program()
     assert done.stderr == "pebbler: interrupted\n"
 
 
+def test_a_signal_in_llvmlite_waits_for_what_it_makes(tmp_path: Path) -> None:
+    """The finalizers of its objects fail where an object is half made."""
+    folder = tmp_path / "llvmlite"
+    folder.mkdir()
+    (folder / "binding.py").write_text("""
+import os, signal
+class Reference:
+    def __init__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+        self.pointer = 1
+    def __del__(self):
+        del self.pointer
+""")
+    code = """
+from pebbler.process import program
+from pebbler.cli import main as cli
+import binding, sys
+def make(arguments):
+    binding.Reference()
+    while True:
+        pass
+cli._devices = make
+sys.argv[1:] = ["devices"]
+program()
+"""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", ""))),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert (done.stderr, done.returncode) == ("pebbler: interrupted\n", 128 + signal.SIGINT)
+
+
 def test_a_closed_standard_output_is_no_traceback() -> None:
     done = subprocess.run(
         f"{' '.join(PEBBLER)} devices --json | head -c 10", shell=True, capture_output=True, text=True
