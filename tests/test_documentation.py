@@ -47,6 +47,9 @@ import pebbler
 from pebbler.benchmark.sweeps.config import read_config
 from pebbler.cli.main import main
 from pebbler.heuristics import methods
+from pebbler.instances.networks import kinds, zoo
+from pebbler.validate.execution.cpu import kernels as cpu
+from pebbler.validate.execution.cuda import calls as cuda
 
 ROOT = Path(__file__).parents[1]
 PAGES = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
@@ -55,6 +58,15 @@ FOLDERS = ("docs", "paper", "tests", "instances", "validate", "heuristics", "sol
 LANGUAGES = {"csv", "json", "python", "sh", "text", "toml"}
 LEFT_OUT = {"dask", "latexmk", "pip", "pytest", "tar", "venv"}
 """Commands that are not ours."""
+
+TABLES = (
+    (kinds, "KINDS"),
+    (zoo, "_ENTRIES"),
+    (cpu, "_KERNELS"),
+    (cuda, "_REGISTERED"),
+    (cuda, "_SOURCES"),
+)
+"""What a page may add to."""
 
 READERS = {"pebbler/instance/1": pebbler.read_instance, "pebbler/profile/1": pebbler.read_profile}
 
@@ -110,10 +122,12 @@ def prose_of(page: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in an empty folder, from which modules are imported; methods that a page registers are its own."""
+    """Work in an empty folder, from which modules are imported; what a page registers is its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(methods, "_methods", {info.name: info for info in pebbler.list_methods()})
+    for module, table in TABLES:
+        monkeypatch.setattr(module, table, dict(getattr(module, table)))
     return tmp_path
 
 

@@ -223,19 +223,20 @@ _ALL: tuple[LayerKind, ...] = (
 )
 
 KINDS: dict[str, LayerKind] = {kind.name: kind for kind in _ALL}
-"""All registered kinds, by name."""
+"""All kinds by name: ours, and those that are registered."""
 
 
 def register_kind(kind: LayerKind) -> LayerKind:
-    """Enter a kind into `KINDS`, and return it.
+    """Enter a kind into `KINDS`, and return it; registering again replaces it, as a notebook does.
 
     Raises
     ------
     PebblerError
-        When another kind has the name.
+        When the name is that of a kind of ours.
     """
-    if KINDS.setdefault(kind.name, kind) != kind:
-        raise PebblerError(f"layer kind '{kind.name}' is registered already; choose another name")
+    if kind.name in {one.name for one in _ALL}:
+        raise PebblerError(f"layer kind '{kind.name}' is there already; choose another name")
+    KINDS[kind.name] = kind
     return kind
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from functools import lru_cache
 
 from ..arguments import require_kind
 from ..errors import PebblerError
 from .builder import Network, NetworkBuilder
 from .classic import CLASSIC
+from .entry import Entry
 from .maps import MAPS
 from .residual import RESIDUAL
 from .sequence import SEQUENCE
@@ -19,7 +21,8 @@ UNAVAILABLE = {
 }
 """Networks of the papers that are missing, and why."""
 
-_ENTRIES = {**CLASSIC, **RESIDUAL, **MAPS, **SEQUENCE}
+_OURS = {**CLASSIC, **RESIDUAL, **MAPS, **SEQUENCE}
+_ENTRIES = dict(_OURS)
 
 
 def find_network(spec: str) -> Network:
@@ -68,6 +71,24 @@ def _found(spec: str) -> Network:
 def _plain(name: str) -> str:
     """A name without what is easily written otherwise."""
     return "".join(filter(str.isalnum, name.lower()))
+
+
+def register_network(name: str, entry: Entry) -> None:
+    """Enter a network, or a family, under a name: `find_network`, and whatever takes a name, finds it.
+
+    Registering again replaces it, as a notebook does.
+
+    Raises
+    ------
+    PebblerError
+        When the name is one of ours, or could not be written in a specification.
+    """
+    if name in _OURS or name in UNAVAILABLE:
+        raise PebblerError(f"network '{name}' is there already; choose another name")
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        raise PebblerError(f"network '{name}': write its name with letters, digits, '_', '.' and '-' alone")
+    _ENTRIES[name] = entry
+    find_network.cache_clear()
 
 
 def list_networks() -> tuple[str, ...]:

@@ -136,7 +136,7 @@ def test_run_refuses_an_empty_and_a_truncated_file(capsys: Output, file: str, ke
     ("arguments", "words"),
     [
         (("run", "i.json", "s.json"), "--backend"),
-        (("run", "i.json", "s.json", "--backend", "tpu"), "invalid choice: 'tpu'"),
+        (("run", "i.json", "s.json", "--backend", "tpu"), "there is no backend 'tpu'; there are cpu, cuda"),
         (("run", "i.json", "none.json", "--backend", "cpu"), "none.json cannot be read"),
         ((*RUN, "--repeat", "0"), "'0' is not a whole number from 1 on"),
         ((*RUN, "--picture", "no/p.png"), "no/p.png cannot be written"),
@@ -224,9 +224,12 @@ def test_names_of_output_files_are_printed_escaped(capsys: Output, command: tupl
         (("profile", "lenet", "--batch", "2", "--sub-batch", "3", "-o", "p.json"), "a sub-batch of 3"),
         (("profile", "lenet", "--sub-batch", "2,x", "-o", "p.json"), "'x' is not a whole number"),
         (("profile", "lenet", "-o", "no/p.json"), "no/p.json cannot be written"),
-        (("profile", "lenet", "--backend", "tpu", "-o", "p.json"), "invalid choice: 'tpu'"),
+        (
+            ("profile", "lenet", "--backend", "tpu", "-o", "p.json"),
+            "there is no backend 'tpu'",
+        ),
         (("profile", "lenet", "--provider", "magic", "-o", "p.json"), "there is no provider 'magic'"),
-        (("profile", "lenet", "--provider", "cudnn", "-o", "p.json"), "the CPU has its own"),
+        (("profile", "lenet", "--provider", "cudnn", "-o", "p.json"), "'cpu' has its own"),
         (("profile", "lenet"), "-o"),
     ],
 )

@@ -79,6 +79,18 @@ def add_output(command: argparse.ArgumentParser, what: str) -> None:
     command.add_argument("-o", "--output", required=True, type=Path, metavar=what, help="where to write")
 
 
+def add_backend(command: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Add ``--backend``, which `find_backend` reads; ``cpu`` where it need not be given."""
+    command.add_argument(
+        "--backend",
+        required=required,
+        default=None if required else "cpu",
+        metavar="NAME",
+        help="where to run it: cpu, cuda, or a backend of another package"
+        + ("" if required else "; default: %(default)s"),
+    )
+
+
 def add_workload(command: argparse.ArgumentParser, *, auto: bool = False) -> None:
     """Add the options that `workload_and_budget` reads."""
     command.add_argument(

@@ -6,10 +6,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ..instances.errors import escaped
-from ..validate.execution.backends import BACKENDS
 from ..validate.execution.cuda.providers import PROVIDERS
 from .options import (
     Parser,
+    add_backend,
     add_command,
     add_output,
     name_list,
@@ -41,7 +41,7 @@ def add_profile(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="N,...",
         help="images of a round; default: the batch",
     )
-    command.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0], help="default: %(default)s")
+    add_backend(command)
     command.add_argument(
         "--provider",
         type=name_list,

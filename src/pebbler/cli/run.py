@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..validate.execution.backends import BACKENDS
 from .options import (
     Parser,
+    add_backend,
     add_command,
     add_file,
     positive,
@@ -29,7 +29,7 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     add_file(command)
     command.add_argument("schedule", metavar="SCHEDULE", help="a schedule file")
-    command.add_argument("--backend", required=True, choices=BACKENDS, help="where to run it")
+    add_backend(command, required=True)
     command.add_argument(
         "--repeat", type=positive, default=3, metavar="N", help="timed executions; default: 3"
     )
@@ -63,6 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.graph:
         _require_graph(arguments)
+    backend = find_backend(arguments.backend)
     instance, checksum = read_summed_instance(arguments.file)
     require_one_gpu(instance, "run")
     schedule = read_schedule(arguments.schedule, instance)
@@ -79,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
     trial = attempt(
         instance,
         schedule,
-        find_backend(arguments.backend),
+        backend,
         repeat=arguments.repeat,
         reference=not arguments.no_reference,
         seed=arguments.seed,
@@ -102,7 +103,7 @@ def _require_graph(arguments: argparse.Namespace) -> None:
     """Refuse what goes with no graph, before anything is read."""
     from ..instances.errors import PebblerError
 
-    if arguments.backend != "cuda":
+    if arguments.backend == "cpu":
         raise PebblerError(f"--graph is for --backend cuda; the backend {arguments.backend} has no graphs")
     for option in ("operations", "picture", "trace"):
         if getattr(arguments, option):

@@ -17,7 +17,7 @@ from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 from pebbler.validate.execution.cpu.backend import CpuBackend
 from pebbler.validate.execution.cpu.kernels import kinds as cpu_kinds
-from pebbler.validate.execution.cuda.calls import KINDS as CUDA_KINDS
+from pebbler.validate.execution.cuda.calls import kinds as cuda_kinds
 from pebbler.validate.execution.device import DeviceError
 from pebbler.validate.execution.trial import Trial, attempt
 from pebbler.validate.schedule import Schedule
@@ -122,7 +122,7 @@ def test_the_networks_of_these_tests_have_every_kind_of_layer_of_the_convolution
         for network in [*(network for network, _ in SMALL.values()), *OTHERS, *LARGER]
         for layer in find_network(network).layers
     }
-    assert kinds - {"input"} == cpu_kinds() == CUDA_KINDS
+    assert kinds - {"input"} == cpu_kinds() == cuda_kinds()
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def kinds() -> frozenset[str]:
 
 
 def register_kernels(kind: LayerKind, passes: Passes) -> None:
-    """Enter the CPU's kernels for a kind of layers: what computes each of its passes, a ReLU left out.
+    """Enter the CPU's kernels for a kind of layers; registering again replaces them, as a notebook does.
 
     Parameters
     ----------
@@ -82,14 +82,14 @@ def register_kernels(kind: LayerKind, passes: Passes) -> None:
         The kind.
     passes
         Per role, ``FP``, ``BP1`` and, where the kind has that task, ``BP2``, a function that takes the
-        `Operands` of a launch and writes, or adds to, what the role says (`kernel`).
+        `Operands` of a launch and writes, or adds to, what the role says (`kernel`); a layer's ReLU follows.
 
     Raises
     ------
     PebblerError
-        When the kind has kernels, or a pass is missing.
+        When the kind is one of ours that has kernels, or a pass is missing.
     """
-    if kind.name in kinds():
+    if kind.name in _CONVOLUTIONS or kind.name in _OURS:
         raise PebblerError(f"the CPU has kernels for '{kind}' already; give the kind another name")
     roles: tuple[Role, ...] = ("FP", "BP1", "BP2") if kind.has_weight_task else ("FP", "BP1")
     if missing := [role for role in roles if role not in passes]:
@@ -126,3 +126,4 @@ _KERNELS: dict[str, Passes] = {
     "softmax": {"FP": cpu_losses.softmax, "BP1": cpu_losses.softmax_backward},
 }
 """The kernels by kind: a kind that is in neither table cannot be run on the CPU."""
+_OURS = frozenset(_KERNELS)

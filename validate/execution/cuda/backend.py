@@ -26,7 +26,6 @@ from ....instances.units import format_size
 from ..device import DeviceError, Event, Stream
 from ..kernel import Kernel
 from .calls import (
-    KINDS,
     First,
     Own,
     Product,
@@ -34,6 +33,7 @@ from .calls import (
     calls_of,
     convolution_of,
     formats,
+    kinds,
     scratch_bytes,
     source,
 )
@@ -172,7 +172,6 @@ class CudaBackend:
     """
 
     name = "cuda"
-    kinds = KINDS
 
     def __init__(self, number: int = 0, providers: Sequence[str] = PROVIDERS[:1]) -> None:
         self.driver = load_driver()
@@ -203,6 +202,11 @@ class CudaBackend:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Names of the kinds of layers that can be run."""
+        return kinds()
 
     # --- memory -----------------------------------------------------------------------------------
 

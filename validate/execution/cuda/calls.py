@@ -15,7 +15,7 @@ from importlib import resources
 
 from ....instances.errors import PebblerError
 from ....instances.networks.builder import Shape
-from ....instances.networks.kinds import Operation
+from ....instances.networks.kinds import LayerKind, Operation
 from ....instances.units import ceil_to
 from ..kernel import EPSILON, LRN, Kernel, resampling
 from ..plan import ALIGNMENT
@@ -130,8 +130,9 @@ Call = Own | Convolution | Product
 
 
 def source() -> str:
-    """Return the CUDA source of our own kernels."""
-    return resources.files(__package__).joinpath("kernels.cu").read_text(encoding="utf-8")
+    """Return the CUDA source of our own kernels, and of those that were registered."""
+    ours = resources.files(__package__).joinpath("kernels.cu").read_text(encoding="utf-8")
+    return "\n\n".join((ours.rstrip(), *_SOURCES.values())) + "\n"
 
 
 @cache
@@ -227,26 +228,26 @@ def cut(count: int, sums: int) -> tuple[int, int]:
     return math.ceil(count / size), size
 
 
-def _each(name: str, n: int, *arguments: Argument) -> Own:
-    """A kernel that runs over n values, which are its last argument."""
+def each(name: str, n: int, *arguments: Argument) -> Own:
+    """Return the launch of a kernel that runs over n values, which are its last argument."""
     return Own(name, max(1, min(MOST_BLOCKS, math.ceil(n / BLOCK))), (*arguments, n))
 
 
 def _each_image(name: str, images: int, n: int, *arguments: Argument) -> Own:
     """A kernel that runs over the n values of each image; both numbers are its last arguments."""
-    call = _each(name, n, *arguments, images)
+    call = each(name, n, *arguments, images)
     return replace(call, rows=max(1, min(images, MOST_BLOCKS // call.blocks)))
 
 
 def _copy(kernel: Kernel, x: str, y: str, shape: Shape, *, adds: bool) -> Own:
-    return _each("copy", kernel.images * shape.elements, Operand(x), Operand(y), int(adds))
+    return each("copy", kernel.images * shape.elements, Operand(x), Operand(y), int(adds))
 
 
 def _relu_backward(kernel: Kernel) -> Own:
     n = kernel.images * kernel.layer.shape.elements
     if "signs" in kernel.operands:
-        return _each("relu_backward_signs", n, Operand("signs"), Operand("dy"))
-    return _each("relu_backward", n, Operand("y"), Operand("dy"))
+        return each("relu_backward_signs", n, Operand("signs"), Operand("dy"))
+    return each("relu_backward", n, Operand("y"), Operand("dy"))
 
 
 class _Calls:
@@ -262,12 +263,15 @@ class _Calls:
     def made(self) -> Iterator[Call]:
         """Do what the role says; after a forward pass, the ReLU in place."""
         name = self.layer.kind.name
-        if name not in _CALLS:
+        if name in _CALLS:
+            yield from _CALLS[name](self)
+        elif name in _REGISTERED:
+            yield from _REGISTERED[name](self.kernel)
+        else:
             raise PebblerError(f"task '{self.kernel.task}': there is no CUDA kernel for '{name}'")
-        yield from _CALLS[name](self)
         if self.kernel.role == "FP" and self.layer.relu:
             signs = Operand("signs") if "signs" in self.kernel.operands else None
-            yield _each("relu_forward", self.values, Operand("y"), signs)
+            yield each("relu_forward", self.values, Operand("y"), signs)
 
     def _adds(self, word: str) -> int:
         return int(word in self.kernel.adds)
@@ -307,7 +311,7 @@ class _Calls:
         yield convolution
         if convolution.scratch:
             result = _RESULTS[self.kernel.role]
-            yield _each("copy", math.prod(convolution.written), Operand("workspace"), Operand(result), 1)
+            yield each("copy", math.prod(convolution.written), Operand("workspace"), Operand(result), 1)
         yield from self._biases(math.prod(convolution.w))
 
     def _fc(self) -> Iterator[Call]:
@@ -367,11 +371,11 @@ class _Calls:
         layer, source = self.layer, self.kernel.sources[0]
         sizes = (*source[1:], *self.shape[1:], layer.kernel, layer.stride, layer.pad)
         if self.kernel.role == "FP":
-            yield _each(f"{layer.kind}_forward", self.values, Operand("x0"), Operand("y"), *sizes)
+            yield each(f"{layer.kind}_forward", self.values, Operand("x0"), Operand("y"), *sizes)
             return
         reads = (Operand("x0"), Operand("y")) if layer.kind.reads_output else ()
         n = self.images * source.elements
-        yield _each(
+        yield each(
             f"{layer.kind}_backward", n, Operand("dy"), *reads, Operand("dx0"), *sizes, self._adds("dx0")
         )
 
@@ -431,10 +435,10 @@ class _Calls:
 
     def _gelu(self) -> Iterator[Call]:
         if self.kernel.role == "FP":
-            yield _each("gelu_forward", self.values, Operand("x0"), Operand("y"))
+            yield each("gelu_forward", self.values, Operand("x0"), Operand("y"))
         else:
             dx, adds = Operand("dx0"), self._adds("dx0")
-            yield _each("gelu_backward", self.values, Operand("dy"), Operand("x0"), dx, adds)
+            yield each("gelu_backward", self.values, Operand("dy"), Operand("x0"), dx, adds)
 
     def _contrast(self) -> Iterator[Call]:
         values = self.kernel.sources[0].elements
@@ -456,7 +460,7 @@ class _Calls:
                 if source == self.shape:
                     yield _copy(self.kernel, f"x{i}", "y", source, adds=i > 0)
                 else:
-                    yield _each("add_planes", self.values, Operand(f"x{i}"), Operand("y"), positions)
+                    yield each("add_planes", self.values, Operand(f"x{i}"), Operand("y"), positions)
             elif self._has(f"dx{i}"):
                 adds = self._adds(f"dx{i}")
                 if source == self.shape:
@@ -482,12 +486,12 @@ class _Calls:
         mask = Operand("mask")
         if self.kernel.role == "FP":
             first = First(self.shape.elements)
-            yield _each(
+            yield each(
                 "dropout_forward", self.values, Operand("x0"), Operand("y"), mask, first, self.kernel.key
             )
         else:
             adds = self._adds("dx0")
-            yield _each("dropout_backward", self.values, Operand("dy"), mask, Operand("dx0"), adds)
+            yield each("dropout_backward", self.values, Operand("dy"), mask, Operand("dx0"), adds)
 
     def _softmax(self) -> Iterator[Call]:
         channels, positions = self.shape.channels, self.shape.positions
@@ -535,7 +539,38 @@ _CALLS: dict[str, Callable[[_Calls], Iterator[Call]]] = {
     "loss": _Calls._contrast,
     "resample": _Calls._resample,
 }
-"""The kernels by kind: a kind that is not here cannot be run on CUDA."""
+"""The kernels by kind: a kind that is neither here nor registered cannot be run on CUDA."""
 
-KINDS = frozenset(_CALLS)
-"""Names of the kinds of layers that can be run on CUDA."""
+_REGISTERED: dict[str, Callable[[Kernel], Iterable[Call]]] = {}
+_SOURCES: dict[str, str] = {}
+
+
+def kinds() -> frozenset[str]:
+    """Return the names of the kinds of layers that can be run on CUDA."""
+    return frozenset((*_CALLS, *_REGISTERED))
+
+
+def register_calls(kind: LayerKind, calls: Callable[[Kernel], Iterable[Call]], source: str = "") -> None:
+    """Enter what computes a kind of layers on CUDA; registering again replaces it, as a notebook does.
+
+    Parameters
+    ----------
+    kind
+        The kind.
+    calls
+        From a task to its calls in order, a layer's ReLU left out: `Own` launches, which `each` makes for
+        kernels that run over values, and `Product` ones.
+    source
+        CUDA source of its own kernels, with the macros of ``kernels.cu``: ``KERNEL(NAME, ARGUMENTS) {...}``,
+        an empty line before each but the first.
+
+    Raises
+    ------
+    PebblerError
+        When the kind is one of ours that has kernels.
+    """
+    if kind.name in _CALLS:
+        raise PebblerError(f"CUDA has kernels for '{kind}' already; give the kind another name")
+    _REGISTERED[kind.name] = calls
+    _SOURCES[kind.name] = source.strip()
+    formats.cache_clear()
