@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from os import PathLike
 
 from .errors import PebblerError, printable
 from .instance import Instance
@@ -30,6 +31,11 @@ def require_instance(value: object) -> None:
     """Refuse what is no instance."""
     advice = "make an instance with Workload(...).instance(budget), or read one with read_instance(path)"
     require_kind("instance", value, Instance, advice)
+
+
+def require_path(value: object) -> None:
+    """Refuse what is no path of a file."""
+    require_kind("path", value, (str, PathLike), "give the path of a file, such as 'a.json'")
 
 
 def require_one_of(name: str, value: object, words: tuple[str, ...]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from .arguments import require_instance
+from .arguments import require_instance, require_path
 from .errors import FormatError, PebblerError
 from .figures import sentence_of, shown
 from .instance import Instance
@@ -133,6 +133,7 @@ def read_bytes(path: str | Path, most: int = LARGEST_FILE) -> bytes:
     PebblerError
         When it cannot be read, is too large or is a folder, a device or a socket.
     """
+    require_path(path)
     try:
         mode = Path(path).stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
@@ -228,6 +229,7 @@ def write_atomically(path: str | Path, data: bytes) -> None:
     PebblerError
         When the place cannot be written.
     """
+    require_path(path)
     try:
         _write(Path(path), data)
     except OSError as error:

@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 
 import msgspec
 
+from .arguments import quoted, require_instance
 from .errors import BudgetError, PebblerError
 from .instance import Algorithm, Instance
 from .units import ceil_to, format_size, parse_size
@@ -41,6 +42,7 @@ def needs(instance: Instance) -> list[int]:
 
     Sizes are rounded up to the alignment.
     """
+    require_instance(instance)
     unit = instance.alignment_bytes
     sizes = [ceil_to(block.bytes, unit) for block in instance.blocks]
     return [
@@ -130,6 +132,7 @@ def why_infeasible(instance: Instance) -> str | None:
 
 def fastest(instance: Instance) -> tuple[Algorithm, ...]:
     """Return each task's fastest algorithm; of equally fast ones, the one with the least workspace."""
+    require_instance(instance)
     return tuple(min(task.algorithms, key=_speed) for task in instance.tasks)
 
 
@@ -191,9 +194,22 @@ def parse_budget(text: str, instance: Instance) -> int:
     return -(-exact.numerator // exact.denominator)
 
 
-def with_budget(instance: Instance, budget_bytes: int) -> Instance:
-    """Return the instance under another budget."""
-    return msgspec.structs.replace(instance, budget_bytes=budget_bytes)
+def with_budget(instance: Instance, budget: int | str) -> Instance:
+    """Return the instance under another budget: whole bytes, or a text as `parse_budget` reads it.
+
+    Raises
+    ------
+    PebblerError
+        When it is neither.
+    """
+    require_instance(instance)
+    if isinstance(budget, str):
+        budget = parse_budget(budget, instance)
+    elif type(budget) is not int or budget < 0:
+        raise PebblerError(
+            f"budget is {quoted(budget)}; give whole bytes, or a text: '12GiB', '50%' or '1.05xMmin'"
+        )
+    return msgspec.structs.replace(instance, budget_bytes=budget)
 
 
 def _speed(algorithm: Algorithm) -> tuple[int, int]:

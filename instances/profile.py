@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from .arguments import require_kind
 from .devices.device import Direction
 from .devices.kernels import Kernel
 from .errors import FormatError, PebblerError
@@ -224,6 +225,7 @@ def read_profile(path: str | Path) -> Profile:
 
 def write_profile(profile: Profile, path: str | Path) -> str:
     """Write a profile file and return the SHA-256 of its bytes."""
+    require_kind("profile", profile, Profile, "give what read_profile returns")
     return write_document(profile, path)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from .applied import Transform, TransformKind
+from .arguments import quoted, require_instance, require_kind, require_one_of
 from .devices.device import whole_ns
 from .errors import PebblerError
 from .instance import Block, Instance, Task
@@ -33,6 +34,8 @@ _LINKS_TOLD = (
 
 def with_engines(instance: Instance, engines: Literal["duplex", "single"]) -> Instance:
     """Return the instance with a copy stream for each direction, or with one for both."""
+    require_instance(instance)
+    require_one_of("engines", engines, ("duplex", "single"))
     return _changed(instance, Transform(kind="engines", value=engines), engines=engines)
 
 
@@ -44,6 +47,7 @@ def with_inputs_on_clock(instance: Instance) -> Instance:
     PebblerError
         When such a block cannot be prefetched.
     """
+    require_instance(instance)
     blocks = []
     for block in instance.blocks:
         if block.initially == "device":
@@ -71,6 +75,8 @@ def with_link(instance: Instance, link: str) -> Instance:
     PebblerError
         When it is no link.
     """
+    require_instance(instance)
+    require_kind("link", link, str, _LINKS_TOLD)
     to_host, to_device = parse_link(link)
     blocks = tuple(
         msgspec.structs.replace(
@@ -119,6 +125,7 @@ def with_recomputation(instance: Instance) -> Instance:
     These are the tasks of the forward pass according to the layers, or all tasks if there are no layers.
     Tasks that update a block in place are excluded, because a second run would need the overwritten data.
     """
+    require_instance(instance)
     forward = set(range(len(instance.tasks)))
     if instance.layers is not msgspec.UNSET:
         forward = {k for layer in instance.layers for k in layer.forward}
@@ -235,6 +242,8 @@ def split_parts(instance: Instance, size: int | Mapping[int, int]) -> Instance:
     """
     _require_whole(instance)
     most = size if isinstance(size, Mapping) else dict.fromkeys(range(len(instance.blocks)), size)
+    if any(type(one) is not int for one in most.values()):
+        raise PebblerError(f"size is {quoted(size)}; give the whole bytes of a part, or those of each block")
     least = min(most.values(), default=PAGE_BYTES)
     if least < PAGE_BYTES:
         raise PebblerError(f"parts of {least} bytes are smaller than a page; give 2MiB or more")
@@ -301,6 +310,7 @@ def _share(time: int | None, begin: int, end: int, whole: int) -> int | None:
 
 
 def _require_whole(instance: Instance) -> None:
+    require_instance(instance)
     if any(block.tensor is not None for block in instance.blocks):
         raise PebblerError(f"{instance.name}: its tensors are in parts already; start from whole ones")
 

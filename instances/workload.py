@@ -23,7 +23,7 @@ from .devices.roofline import (
 from .errors import FormatError, PebblerError
 from .figures import is_text, text_of
 from .instance import Algorithm, Block, Instance, Task
-from .memory import least_budget, parse_budget, require_budget, with_budget
+from .memory import least_budget, require_budget, with_budget
 from .networks.builder import Layer, Network
 from .networks.taskgraph import FLOAT_BYTES, DataBlock, Graph, LayerTask, TaskGraph, task_graph
 from .networks.zoo import find_network
@@ -138,12 +138,6 @@ class Workload:
         instance = self.round(sub_batch, rounds)
         if self.link is not None:
             instance = with_link(instance, self.link)
-        if isinstance(budget, str):
-            budget = parse_budget(budget, instance)
-        elif type(budget) is not int or budget < 0:
-            raise PebblerError(
-                f"budget is {quoted(budget)}; give whole bytes, or a text: '12GiB', '50%' or '1.05xMmin'"
-            )
         instance = with_budget(instance, budget)
         if check_budget:
             require_budget(instance)
@@ -210,6 +204,11 @@ class Workload:
             raise PebblerError(
                 f"a sub-batch of {quoted(sub_batch)} is not within 1 and the batch of {self.batch}"
             )
+
+
+def require_workload(value: object) -> None:
+    """Refuse what is no workload."""
+    require_kind("workload", value, Workload, "make one with Workload(network, batch, device)")
 
 
 def _require_figures(

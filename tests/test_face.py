@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,51 @@ def test_wrong_arguments_beside_an_instance_are_refused_in_one_sentence(
 )
 def test_wrong_arguments_are_refused_in_one_sentence(call: Callable[[], object], told: str) -> None:
     refused(call, told)
+
+
+INNER = {"evict_blocks", "find_eviction"}
+"""What heuristics call for every task; they take what the builder gives."""
+
+
+@pytest.fixture(scope="module")
+def right() -> dict[str, Any]:
+    """An argument for every name that public functions require."""
+    workload = pebbler.Workload("lenet", 4, "k40")
+    instance = workload.instance("1GiB")
+    return {
+        "workload": workload,
+        "instance": instance,
+        "method": "modnn",
+        "name": "lenet",
+        "gpus": 2,
+        "budget": "1GiB",
+        "budget_bytes": 2**30,
+        "size": 2**21,
+        "link": "pcie4",
+        "engines": "single",
+        "time_limit": 1,
+        "schedule": pebbler.solve(instance, "modnn").schedule,
+        "certificate": pebbler.best_bound(instance).certificate,
+        "cluster": pebbler.several_gpus(workload, 2),
+        "comparison": pebbler.compare(instance, ["modnn"]),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in dir(pebbler) if inspect.isfunction(getattr(pebbler, n)) and n not in INNER]
+)
+def test_an_argument_of_another_kind_is_refused_by_every_public_function(
+    name: str, right: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    function = getattr(pebbler, name)
+    parameters = inspect.signature(function).parameters.values()
+    required = [p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    for place, wrong in product(required, (None, object(), 1j)):
+        arguments = {key: right.get(key, key) for key in required} | {place: wrong}
+        with pytest.raises(pebbler.PebblerError) as error:
+            function(**arguments)
+        assert len(str(error.value).splitlines()) == 1
 
 
 # --- methods of one's own -----------------------------------------------------------------------------

@@ -12,13 +12,13 @@ from typing import Literal
 from msgspec.structs import replace
 
 from ...heuristics.methods import Limits, MethodInfo, OnBetter, Transform, find_method, list_methods
-from ...instances.arguments import names_of, require_instance, require_kind
+from ...instances.arguments import names_of, require_instance
 from ...instances.errors import BudgetError, PebblerError
 from ...instances.files import checksum
 from ...instances.instance import Instance
 from ...instances.memory import ideal_ns, least_budget, require_budget
 from ...instances.units import format_time
-from ...instances.workload import Workload
+from ...instances.workload import Workload, require_workload
 from ...solver.answers import ContradictionError, Ledger
 from ...solver.bounds import Bound, best_bound
 from ...solver.flow.stages import refine_bound
@@ -162,7 +162,7 @@ def compare_auto(
     PebblerError
         For an unknown method, no method at all, or a budget below the minimum.
     """
-    require_kind("workload", workload, Workload, "make one with Workload(network, batch, device)")
+    require_workload(workload)
     Limits(time_limit, seed, workers, memory)
     budget_bytes = auto_budget(workload, budget)
     whole = workload.instance(budget_bytes, check_budget=False)

@@ -13,11 +13,11 @@ from typing import Literal
 import msgspec
 
 from ...heuristics.methods import Limits, find_method
-from ...instances.arguments import require_kind, require_whole
+from ...instances.arguments import require_whole
 from ...instances.instance import Instance
 from ...instances.memory import ideal_ns, least_budget, require_budget
 from ...instances.units import format_size, format_time
-from ...instances.workload import Workload
+from ...instances.workload import Workload, require_workload
 from ...solver.bounds import best_bound
 from ...solver.result import Result
 from ...solver.solve import solve
@@ -147,7 +147,7 @@ def largest_batch(
     PebblerError
         For an unknown method, a wrong argument, or a budget below the minimum of one image.
     """
-    require_kind("workload", workload, Workload, "make one with Workload(network, batch, device)")
+    require_workload(workload)
     require_whole("budget_bytes", budget_bytes, 0)
     find_method(method)
     Limits(time_limit, seed, workers, memory)

@@ -8,7 +8,7 @@ from ...heuristics.methods import MethodInfo, SubBatchRule
 from ...instances.errors import BudgetError
 from ...instances.instance import Instance
 from ...instances.units import format_size
-from ...instances.workload import Workload
+from ...instances.workload import Workload, require_workload
 from ...solver.guests import Host
 
 
@@ -34,6 +34,7 @@ def instances_of(workload: Workload, budget: int | str, sub_batch: int | None = 
     PebblerError
         When the network, the device, the sub-batch or the budget is wrong.
     """
+    require_workload(workload)
     instances: list[Instance] = []
     for size, rounds in workload.rounds(workload.batch if sub_batch is None else sub_batch):
         limit = instances[0].budget_bytes if instances else budget

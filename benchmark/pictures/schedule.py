@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from msgspec import UNSET
 
-from ...instances.arguments import require_instance
+from ...instances.arguments import require_instance, require_kind
 from ...instances.instance import Instance
 from ...instances.memory import ideal_ns, least_budget
 from ...instances.units import format_size, format_time
@@ -157,7 +157,15 @@ def overview(comparison: Comparison, made: str | None = None) -> bytes:
         The comparison to draw.
     made
         When, where and with which versions the methods ran; by default the picture does not say this.
+
+    Raises
+    ------
+    PebblerError
+        If this is no comparison.
     """
+    from ..comparison.result import Comparison
+
+    require_kind("comparison", comparison, Comparison, "give what compare returns")
     rows = comparison.rows
     longest = max((row.figures.iteration_ns for row in rows if row.figures), default=1)
     unit, scale = time_unit(longest)

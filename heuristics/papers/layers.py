@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from ...instances.arguments import require_instance
 from ...instances.instance import Instance
 from ...instances.networks.kinds import Group, described_kind
 
@@ -51,6 +52,7 @@ def layer_steps(instance: Instance) -> tuple[LayerStep, ...]:
     tuple of LayerStep
         The steps in the order of their tasks. Every task is in one of them.
     """
+    require_instance(instance)
     role: list[tuple[str, str, Literal["forward", "backward"] | None]] = [
         (task.name, "conv" if len(task.algorithms) > 1 else "other", None) for task in instance.tasks
     ]

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import msgspec
 
+from ..arguments import require_kind
 from ..devices.device import find_device
 from ..errors import PebblerError
 from ..instance import Instance
 from ..memory import ideal_ns
-from ..workload import BATCH_NORM_NOTE, Workload
+from ..workload import BATCH_NORM_NOTE, Workload, require_workload
 from .cluster import CORE_BYTES_PER_SECOND, HOST_BYTES_PER_SECOND, SECOND, Cluster, Gradient
 
 
@@ -48,6 +49,7 @@ def several_gpus(
     PebblerError
         When the numbers do not fit each other.
     """
+    require_workload(workload)
     if bus is None:
         bus = _link_rate(workload)
     return Cluster(
@@ -81,6 +83,7 @@ def portion(workload: Workload, gpus: int) -> Workload:
         When there are more GPUs than images, or when weights are blocks, as these lie on the host between
         rounds.
     """
+    require_workload(workload)
     if gpus > workload.batch:
         raise PebblerError(f"{gpus} GPUs share a batch of {workload.batch}; give each at least one image")
     if workload.weights_as_blocks:
@@ -119,6 +122,7 @@ def cluster_instances(
     PebblerError
         When the network, the device, the portions, the sub-batch or the budget is wrong.
     """
+    require_kind("cluster", cluster, Cluster, "make one with several_gpus(workload, gpus)")
     share = portion(workload, cluster.gpus)
     whole = workload.round(workload.batch, 1)
     instances: list[Instance] = []
