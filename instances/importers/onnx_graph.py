@@ -1,6 +1,9 @@
 """Read an ONNX model as a network: its forward pass; the backward pass follows from the layers.
 
-Shapes come from ONNX's own inference, for a batch of one; the first dimension of every tensor is the batch.
+Shapes come from ONNX's own inference, for a batch of one where the file leaves it open; the first dimension
+of every input is the batch.
+
+It is long because an operator of ONNX is a method, and few share more than how operands are found.
 """
 
 from __future__ import annotations
@@ -12,13 +15,33 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import numpy_helper, shape_inference
+from onnx import numpy_helper
 
 from ..errors import PebblerError
 from ..files import read_bytes
 from ..networks.builder import Network, NetworkBuilder, Shape
+from .onnx_axes import Axes, names, parts, regrouped, whole
+from .onnx_shapes import with_shapes
 
 _RESHAPING = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_CUTTING = ("Gather", "Slice", "Split")
+_POINTWISE = (
+    "Add",
+    "Div",
+    "Erf",
+    "Exp",
+    "Mul",
+    "Neg",
+    "Pow",
+    "Reciprocal",
+    "Sigmoid",
+    "Softplus",
+    "Sqrt",
+    "Sub",
+    "Tanh",
+)
+"""What activations are written with, value by value."""
+_ACTIVATIONS = ("Celu", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Selu", "Swish")
 _LOSSES = ("LogSoftmax", "Softmax", "SoftmaxCrossEntropyLoss")
 
 
@@ -35,24 +58,11 @@ def read_network(path: str | Path) -> Network:
         When the file cannot be read, a shape cannot be inferred, or a node has no place in a network.
     """
     try:
-        model = onnx.load_model_from_string(read_bytes(path))
-        _forget_shapes(model.graph)
-        model = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+        graph = with_shapes(onnx.load_model_from_string(read_bytes(path)))
     except Exception as error:
         reason = " ".join(str(error).split())
         raise PebblerError(f"{path} cannot be read as ONNX: {type(error).__name__}: {reason}") from error
-    return _Reader(str(path), model.graph).read()
-
-
-def _forget_shapes(graph: Any) -> None:
-    """Set the batch to 1, and leave every shape but those of inputs and weights to the inference."""
-    weights = {tensor.name for tensor in graph.initializer}
-    for value in graph.input:
-        if value.name not in weights and value.type.tensor_type.shape.dim:
-            value.type.tensor_type.shape.dim[0].dim_value = 1
-    for value in graph.output:
-        value.type.tensor_type.ClearField("shape")
-    del graph.value_info[:]
+    return _Reader(str(path), graph).read()
 
 
 class _Reader:
@@ -64,8 +74,15 @@ class _Reader:
         Per value that depends on the inputs, the layer that has it as its output.
     constants
         Per value that does not, what it was made from: a weight, or the value itself.
+    axes
+        Per such value, which dimensions of the layer's output its own are made of.
+    cut
+        Such values that are only a part of the layer's output; attention takes them, for others they are
+        copied.
     labels
-        Inputs of other numbers than single precision; only a loss may read them.
+        Inputs of other numbers than single precision; only an embedding or a loss may read them.
+    masks
+        Constants that leave out what comes later.
     fused
         Outputs of nodes that became part of the layer before them.
     """
@@ -75,14 +92,18 @@ class _Reader:
         self.graph = graph
         self.net = NetworkBuilder(path)
         self.layers: dict[str, str] = {}
+        self.axes: dict[str, Axes] = {}
+        self.cut: set[str] = set()
+        self.masks: set[str] = set()
         self.constants = {tensor.name: tensor.name for tensor in graph.initializer}
         self.tensors = {tensor.name: tensor for tensor in graph.initializer}
         self.dims = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         for value in (*graph.value_info, *graph.input, *graph.output):
             self.dims[value.name] = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
         self.readers: dict[str, list[Any]] = defaultdict(list)
+        self.places = {node.output[0]: place for place, node in enumerate(graph.node) if node.output}
         for node in graph.node:
-            for name in node.input:
+            for name in dict.fromkeys(node.input):
                 self.readers[name].append(node)
         self.results = {value.name for value in graph.output}
         self.labels: set[str] = set()
@@ -94,6 +115,7 @@ class _Reader:
         for value in self.graph.input:
             if value.name not in self.constants:
                 self._input(value)
+        self._require_known()
         for node in self.graph.node:
             if not node.output:
                 raise self._error(node, "it has no output")
@@ -116,46 +138,119 @@ class _Reader:
             )
         channels, height, width = {2: (*dims[1:], 1, 1), 3: (*dims[:0:-1], 1), 4: dims[1:]}[len(dims)]
         self.layers[value.name] = self.net.input(channels, height, width, value.name)
+        self.axes[value.name] = whole(dims)
+
+    def _require_known(self) -> None:
+        """Refuse a graph with operators that no layer computes, all of them in one sentence."""
+        reached = {*self.layers, *self.labels}
+        unknown: dict[str, list[str]] = defaultdict(list)
+        for node in self.graph.node:
+            if node.op_type != "Shape" and any(name in reached for name in node.input):
+                reached.update(node.output)
+                if node.op_type not in _KNOWN:
+                    unknown[node.op_type].append(_name(node))
+        if unknown:
+            listed = ", ".join(
+                f"{kind} (node '{names[0]}'" + (f" and {len(names) - 1} more)" if names[1:] else ")")
+                for kind, names in sorted(unknown.items())
+            )
+            raise PebblerError(
+                f"{self.path}: no layer computes {listed}; docs/importers.md lists what can be read, and a "
+                "model in torch can be recorded with all its operators"
+            )
 
     def _node(self, node: Any) -> None:
         if node.op_type in _LOSSES:
             self._loss(node)
+        elif node.op_type in ("Cast", "Identity") and node.input[0] in self.labels:
+            self.labels.add(node.output[0])
+        elif node.op_type == "Gather" and node.input[1] in self.labels and node.input[0] in self.constants:
+            self._embedding(node)
         elif any(name in self.labels for name in node.input):
             raise self._error(node, "it reads an input of other numbers than single precision")
         elif node.op_type == "Shape" or not any(name in self.layers for name in node.input):
             self._constant(node)
-        elif node.op_type in _RESHAPING:
+        elif node.op_type == "Cast":
+            self._view(node, self.axes[node.input[0]])
+        elif node.op_type in (*_RESHAPING, "Transpose"):
             self._reshape(node)
+        elif node.op_type in _CUTTING:
+            self._cut(node)
         elif node.op_type in _LAYERS:
             output = node.output[0]
             dims = self.dims.get(output, ())
             if len(dims) < 2 or not all(dims[1:]):
                 raise self._error(node, f"its output has the shape {list(dims)}, 0 where it is open")
             layer, last = _LAYERS[node.op_type](self, node)
-            if self.net.shape(layer).elements != prod(self.dims[output][1:]):
+            if last not in self.cut and self.net.shape(layer).elements != prod(self.dims[last][1:]):
                 raise self._error(
-                    node, f"its output has the shape {list(self.dims[output])}, which no layer has"
+                    node, f"its output has the shape {list(self.dims[last])}, which no layer has"
                 )
             self.layers[last] = layer
+            self.axes.setdefault(last, self._axes_of(node, last))
         else:
             raise self._error(node, "no layer computes that")
 
     def _constant(self, node: Any) -> None:
         for name in node.output:
             self.constants[name] = name
-        if node.op_type == "Identity":
+        if node.op_type in ("Identity", "Transpose"):
             self.constants[node.output[0]] = self.constants[node.input[0]]
+        if node.op_type == "Trilu" or any(name in self.masks for name in node.input):
+            self.masks.update(node.output)
         for attribute in node.attribute:
             if node.op_type == "Constant" and attribute.name == "value":
                 self.tensors[node.output[0]] = attribute.t
 
     def _reshape(self, node: Any) -> None:
-        """Take the same data for the output; only dimensions of 1 may come or go, or all but one."""
-        before, after = self.dims[node.input[0]], self.dims[node.output[0]]
-        plain = [size for size in before if size > 1] == [size for size in after if size > 1]
-        if not (plain or after == (1, prod(before))):
-            raise self._error(node, f"it makes {list(after)} of {list(before)}; only flattening has a place")
-        self.layers[node.output[0]] = self.layers[node.input[0]]
+        """Take the same data for the output, with the axes that it has now."""
+        axes, dims = self.axes[node.input[0]], self.dims.get(node.output[0], ())
+        if node.op_type == "Transpose":
+            order = _attribute(node, "perm", range(len(axes))[::-1])
+            self._view(node, [axes[position] for position in order])
+            return
+        if not dims or not all(dims):
+            raise self._error(node, f"its output has the shape {list(dims)}, 0 where it is open")
+        found = regrouped(axes, dims)
+        if found is None:
+            before = list(self.dims[node.input[0]])
+            raise self._error(node, f"it makes {list(dims)} of {before}, which cuts across dimensions")
+        self._view(node, found)
+
+    def _view(self, node: Any, axes: Axes) -> None:
+        for output in node.output:
+            self.layers[output], self.axes[output] = self.layers[node.input[0]], axes
+            if node.input[0] in self.cut:
+                self.cut.add(output)
+
+    def _cut(self, node: Any) -> None:
+        """Take a part of the data for each output."""
+        if node.input[0] not in self.layers or any(name in self.layers for name in node.input[1:]):
+            raise self._error(node, "what it takes depends on values")
+        for output in node.output:
+            dims = self.dims.get(output, ())
+            if not dims or not all(dims):
+                raise self._error(node, f"its output has the shape {list(dims)}, 0 where it is open")
+            axes = self.axes[node.input[0]]
+            if node.op_type == "Gather" and len(dims) < len(axes):
+                axis = _attribute(node, "axis", 0) % len(axes)
+                axes = [*axes[:axis], *axes[axis + 1 :]]
+            self.layers[output] = self.layers[node.input[0]]
+            self.axes[output] = parts(axes, dims)
+            if prod(dims) != prod(self.dims[node.input[0]]) or node.input[0] in self.cut:
+                self.cut.add(output)
+
+    def _embedding(self, node: Any) -> None:
+        """Read vectors of a table; the input with their indices is data."""
+        entries, width = self.dims[node.input[0]]
+        dims = self.dims[node.output[0]]
+        source = self.layers.get(node.input[1])
+        if source is None:
+            source = self.net.input(1, prod(dims[1:-1]), 1, node.input[1])
+            self.layers[node.input[1]] = source
+        layer = self.net.embedding(_name(node), source, entries, width)
+        self.owners[(self.constants[node.input[0]],)] = layer
+        self.layers[node.output[0]], self.axes[node.output[0]] = layer, whole(dims)
 
     def _loss(self, node: Any) -> None:
         if any(self.readers[name] for name in node.output):
@@ -196,10 +291,12 @@ class _Reader:
 
     def _product(self, node: Any) -> tuple[str, str]:
         """Read a product with weights: of all values of an image, or of the channels at every position."""
+        if node.op_type == "MatMul" and all(name in self.layers for name in node.input):
+            return self._scores(node)
         outputs, last = self.dims[node.output[0]][-1], node.output[0]
         biased = node.op_type == "Gemm" and _has(node, 2)
         if node.input[1] not in self.constants or _attribute(node, "transA", 0):
-            raise self._error(node, "its second factor is no weight; record attention from torch instead")
+            raise self._error(node, "its second factor is no weight")
         following = self._follower(last, ("Add",))
         if following is not None and not biased and any(name in self.constants for name in following.input):
             biased, last = True, self._fuse(following)
@@ -209,8 +306,56 @@ class _Reader:
             return self.net.fc(_name(node), source, outputs, relu=relu, tied=self._tied(node)), last
         if flat and self.net.shape(source).positions > 1:
             raise self._error(node, "it has no bias, but a layer behind a flattened image has")
+        if names(self.axes[node.input[0]][-1]) - {"C"}:
+            raise self._error(node, "it adds up over positions, which no layer does")
         tied = self._tied(node)
         return self.net.linear(_name(node), source, outputs=outputs, bias=biased, tied=tied), last
+
+    def _scores(self, node: Any) -> tuple[str, str]:
+        """Read attention that is written out: scores, scaled and masked, a softmax, a product with values."""
+        causal, value = False, node.output[0]
+        following = self._follower(value, ("Add", "Div", "Mul", "Where", "Softmax"))
+        while following is not None and following.op_type != "Softmax":
+            others = [name for name in following.input if name != value]
+            if any(name in self.layers for name in others):
+                break
+            causal = causal or any(name in self.masks for name in others)
+            value = self._fuse(following)
+            following = self._follower(value, ("Add", "Div", "Mul", "Where", "Softmax"))
+        if following is not None and following.op_type == "Softmax":
+            value = self._fuse(following)
+            if (dropout := self._follower(value, ("Dropout",))) is not None:
+                value = self._fuse(dropout)
+            following = self._follower(value, ("MatMul",))
+            if following is not None and following.input[0] == value and following.input[1] in self.layers:
+                last = self._fuse(following)
+                self.axes[last] = self.axes[node.input[0]]
+                operands = (*node.input, following.input[1])
+                return self._attend(following, operands, causal=causal), last
+        raise self._error(node, "it is a product of two layers, but no attention: scores, softmax and values")
+
+    def _attention(self, node: Any) -> tuple[str, str]:
+        if len(node.output) > 1 or any(_has(node, position) for position in (4, 5)):
+            raise self._error(node, "it has keys and values of earlier tokens")
+        masked = _has(node, 3) and node.input[3] in self.masks
+        causal = bool(_attribute(node, "is_causal", 0)) or masked
+        self.axes[node.output[0]] = self.axes[node.input[0]]
+        return self._attend(node, node.input[:3], causal=causal), node.output[0]
+
+    def _attend(self, node: Any, operands: Any, *, causal: bool) -> str:
+        """Add attention of queries, keys and values, which may lie in one layer or in several."""
+        if missing := [name for name in operands if name not in self.layers]:
+            raise self._error(node, f"'{missing[0]}' is no layer's output")
+        queries, keys, _ = (self.dims[name] for name in operands)
+        if len(queries) == 4:
+            heads, groups, width = queries[1], keys[1], queries[3]
+        else:
+            heads = _attribute(node, "q_num_heads", 1)
+            groups, width = _attribute(node, "kv_num_heads", 1), queries[-1] // heads
+        sources = dict.fromkeys(self.layers[name] for name in operands)
+        if sum(self.net.shape(source).channels for source in sources) != (heads + 2 * groups) * width:
+            sources = dict.fromkeys(self._sources(node, operands))
+        return self.net.attention(_name(node), *sources, heads=heads, groups=groups, causal=causal)
 
     def _pool(self, node: Any) -> tuple[str, str]:
         kernel, stride = self._kernel(node), self._same(node, "strides", 1)
@@ -233,22 +378,137 @@ class _Reader:
         source = self._source(node)
         if prod(self.dims[node.input[1]]) != self.net.shape(source).channels:
             raise self._error(node, "its scale has not one value a channel")
-        if node.op_type == "LayerNormalization":
-            return self.net.layer_norm(_name(node), source), node.output[0]
+        if node.op_type in ("LayerNormalization", "RMSNormalization"):
+            if names(self.axes[node.input[0]][-1]) - {"C"}:
+                raise self._error(node, "it normalises over positions, which no layer does")
+            add = self.net.layer_norm if node.op_type == "LayerNormalization" else self.net.rms_norm
+            return add(_name(node), source), node.output[0]
+        if node.op_type == "GroupNormalization":
+            return self.net.group_norm(_name(node), source, _attribute(node, "num_groups", 1)), node.output[0]
         relu, last = self._relu(node.output[0])
         return self.net.bn(_name(node), source, relu=relu), last
 
-    def _add(self, node: Any) -> tuple[str, str]:
-        relu, last = self._relu(node.output[0])
-        return self.net.add(_name(node), *self._sources(node), relu=relu), last
+    def _instance_norm(self, node: Any) -> tuple[str, str]:
+        """Read a group norm as operator sets before 21 write it: groups as channels, then a scale."""
+        source, last = self._source(node), node.output[0]
+        channels, groups = self.net.shape(source).channels, self.dims[node.input[0]][1]
+        for kind in ("Reshape", "Mul", "Add"):
+            following = self._follower(last, (kind,))
+            sizes = (
+                []
+                if following is None
+                else [prod(self.dims.get(name, ())) for name in following.input if name in self.constants]
+            )
+            if following is None or (kind != "Reshape" and sizes != [channels]):
+                raise self._error(node, "no scale and shift a channel follow, as a group norm has")
+            last = self._fuse(following)
+        self.axes[last] = whole(self.dims[last])
+        return self.net.group_norm(_name(following), source, groups), last
 
-    def _multiply(self, node: Any) -> tuple[str, str]:
-        return self.net.multiply(_name(node), *self._sources(node)), node.output[0]
+    def _combine(self, node: Any) -> tuple[str, str]:
+        """Read a sum or a product: of layers, or of one with trained values, or within an activation."""
+        layers = [name for name in node.input if name in self.layers]
+        if len(layers) == 1 or len(set(layers)) == 1:
+            return self._with_constant(node, layers[0])
+        shapes = [self.net.shape(source) for source in self._sources(node)]
+        largest = max(shapes, key=lambda shape: shape.elements)
+        order = sorted(range(len(shapes)), key=lambda position: shapes[position] != largest)
+        sources = [self._sources(node)[position] for position in order]
+        if node.op_type in ("Add", "Sub", "Sum"):
+            relu, last = self._relu(node.output[0])
+            return self.net.add(_name(node), *sources, relu=relu), last
+        if node.op_type != "Mul":
+            raise self._error(node, "it divides a layer by another")
+        if len(set(shapes)) > 1:  # a factor a channel
+            sources[1] = self.net.resample(f"{_name(node)}.everywhere", sources[1], largest)
+        return self.net.multiply(_name(node), *sources), node.output[0]
+
+    def _with_constant(self, node: Any, value: str) -> tuple[str, str]:
+        sizes = [prod(self.dims.get(name, ())) for name in node.input if name in self.constants]
+        if not sizes or sizes == [1]:
+            return self._pointwise(node)
+        shape = self.net.shape(self._source(node, value))
+        if node.op_type == "Add" and sizes == [prod(self.dims[value][1:])]:
+            return self.net.position(_name(node), self.layers[value]), node.output[0]
+        if node.op_type == "Mul" and sizes == [shape.channels]:
+            return self.net.scale(_name(node), self.layers[value]), node.output[0]
+        raise self._error(node, "it combines a layer with a constant")
+
+    def _pointwise(self, node: Any) -> tuple[str, str]:
+        """Read an activation that is written out, as far as it is a function of one value.
+
+        What decides about memory is whether the backward pass reads the input or the output. Of one that
+        reads its output there is only the softmax of rows, whose tasks and blocks it has.
+        """
+        value = next(name for name in node.input if name in self.layers)
+        last, nodes = self._function_of(value, node)
+        kinds = {one.op_type for one in nodes}
+        linear = kinds <= {"Add", "Div", "Mul", "Neg", "Sub"} and all(
+            one.op_type == "Neg" or any(name in self.constants for name in one.input) for one in nodes
+        )
+        for one in nodes:
+            self._fuse(one)
+        self.axes[last] = self.axes[value]
+        reader = self._follower(last, ("MatMul",))
+        if linear and reader is not None and not any(name in self.constants for name in reader.input):
+            if value in self.cut:  # scaled queries or keys: a part of attention
+                self.cut.add(last)
+            return self.layers[value], last
+        source, name = self._source(node, value), _name(nodes[-1])
+        if linear:
+            return self.net.resample(name, source, self.net.shape(source)), last
+        if len(nodes) == 1 and kinds <= {"Exp", "Reciprocal", "Sigmoid", "Sqrt", "Tanh"}:
+            return self.net.rowsoftmax(name, source), last
+        return (self.net.silu if "Sigmoid" in kinds else self.net.gelu)(name, source), last
+
+    def _function_of(self, value: str, node: Any) -> tuple[str, list[Any]]:
+        """Return the last value that follows from one alone, point by point, and the nodes up to there."""
+        inside: dict[str, Any] = {}
+        best = node.output[0], [node]
+        waiting = {node.output[0]: node}
+        while waiting:
+            output = min(waiting, key=self.places.__getitem__)
+            one = waiting.pop(output)
+            given = [name for name in one.input if name not in inside and name != value]
+            if any(prod(self.dims.get(name, (2,))) != 1 or name not in self.constants for name in given):
+                continue
+            inside[output] = one
+            read = (reader for name in (value, output) for reader in self.readers[name])
+            waiting |= {
+                reader.output[0]: reader
+                for reader in read
+                if reader.op_type in _POINTWISE and self.places[reader.output[0]] > self.places[output]
+            }
+            within = [name for name in inside if name != output]
+            if not any(
+                name in self.results or any(reader.output[0] not in inside for reader in self.readers[name])
+                for name in within
+            ):
+                best = output, list(inside.values())
+        return best
 
     def _concat(self, node: Any) -> tuple[str, str]:
-        if _attribute(node, "axis", 0) % len(self.dims[node.output[0]]) != 1:
+        layers = [name for name in node.input if name in self.layers]
+        axis = _attribute(node, "axis", 0) % len(self.dims[node.output[0]])
+        following = self._follower(node.output[0], ("Add",))
+        if len(layers) == 1 and len(node.input) == 2 and axis == 1 and following is not None:
+            return self._tokens(node, layers[0], following)
+        if any(names(self.axes[name][axis]) - {"C"} for name in layers):
             raise self._error(node, "it joins something else than channels")
-        return self.net.concat(_name(node), *self._sources(node)), node.output[0]
+        layer = self.net.concat(_name(node), *self._sources(node))
+        self.axes[node.output[0]] = parts(self.axes[layers[0]], self.dims[node.output[0]])
+        return layer, node.output[0]
+
+    def _tokens(self, node: Any, value: str, following: Any) -> tuple[str, str]:
+        """Read trained tokens before a sequence, with a trained vector that is added to every token."""
+        dims = self.dims[node.output[0]]
+        sizes = [prod(self.dims.get(name, ())) for name in following.input if name in self.constants]
+        if sizes != [prod(dims[1:])] or value in self.cut:
+            raise self._error(node, "it joins a layer and a constant, and no positions are added to both")
+        extra = dims[1] - self.dims[value][1]
+        last = self._fuse(following)
+        self.axes[last] = whole(dims)
+        return self.net.position(_name(following), self.layers[value], extra=extra), last
 
     def _resize(self, node: Any) -> tuple[str, str]:
         shape = Shape(*self.dims[node.output[0]][1:])
@@ -257,20 +517,38 @@ class _Reader:
     def _dropout(self, node: Any) -> tuple[str, str]:
         return self.net.dropout(_name(node), self._source(node)), node.output[0]
 
-    def _gelu(self, node: Any) -> tuple[str, str]:
-        return self.net.gelu(_name(node), self._source(node)), node.output[0]
+    def _activation(self, node: Any) -> tuple[str, str]:
+        add = self.net.silu if node.op_type in ("HardSwish", "Swish") else self.net.gelu
+        return add(_name(node), self._source(node)), node.output[0]
 
     def _lrn(self, node: Any) -> tuple[str, str]:
         return self.net.lrn(_name(node), self._source(node)), node.output[0]
 
-    def _source(self, node: Any) -> str:
-        return self._sources(node, node.input[:1])[0]
+    def _source(self, node: Any, value: str | None = None) -> str:
+        return self._sources(node, [value or node.input[0]])[0]
 
-    def _sources(self, node: Any, names: Any = None) -> list[str]:
-        names = node.input if names is None else names
-        if not all(name in self.layers for name in names):
+    def _sources(self, node: Any, values: Any = None) -> list[str]:
+        values = node.input if values is None else values
+        if not all(value in self.layers for value in values):
             raise self._error(node, "it combines a layer with a constant")
-        return [self.layers[name] for name in names]
+        for value in values:
+            if value in self.cut:  # a part that is no part of attention is a tensor of its own
+                factors = [factor for axis in self.axes[value] for factor in axis]
+                channels, positions = (prod(n for name, n in factors if name == kind) for kind in "CP")
+                shape = Shape(channels, positions, 1)
+                self.layers[value] = self.net.resample(value, self.layers[value], shape)
+                self.cut.remove(value)
+        return [self.layers[value] for value in values]
+
+    def _axes_of(self, node: Any, value: str) -> Axes:
+        """Return the axes of a layer's output: those of its input where it has them, too."""
+        source = next(name for name in node.input if name in self.layers)
+        dims, before = self.dims[value], self.dims[source]
+        if dims == before:
+            return self.axes[source]
+        if node.op_type in ("Gemm", "MatMul") and dims[:-1] == before[:-1]:
+            return [*self.axes[source][:-1], [("C", dims[-1])]]
+        return whole(dims)
 
     def _follower(self, value: str, kinds: tuple[str, ...]) -> Any:
         """Return the node that alone reads a value, if it is of these kinds; else None."""
@@ -341,26 +619,33 @@ class _Reader:
 
 
 _LAYERS: dict[str, Callable[[_Reader, Any], tuple[str, str]]] = {
-    "Add": _Reader._add,
+    "Attention": _Reader._attention,
     "AveragePool": _Reader._pool,
     "BatchNormalization": _Reader._norm,
     "Concat": _Reader._concat,
     "Conv": _Reader._conv,
     "ConvTranspose": _Reader._deconv,
     "Dropout": _Reader._dropout,
-    "Gelu": _Reader._gelu,
+    "Gelu": _Reader._activation,
     "Gemm": _Reader._product,
     "GlobalAveragePool": _Reader._global_pool,
+    "GroupNormalization": _Reader._norm,
+    "InstanceNormalization": _Reader._instance_norm,
     "LRN": _Reader._lrn,
     "LayerNormalization": _Reader._norm,
     "MatMul": _Reader._product,
     "MaxPool": _Reader._pool,
-    "Mul": _Reader._multiply,
+    "RMSNormalization": _Reader._norm,
     "ReduceMean": _Reader._global_pool,
     "Resize": _Reader._resize,
-    "Sum": _Reader._add,
+    "Sum": _Reader._combine,
+    **dict.fromkeys(_ACTIVATIONS, _Reader._activation),
+    **dict.fromkeys(_POINTWISE, _Reader._pointwise),
+    **dict.fromkeys(("Add", "Div", "Mul", "Sub"), _Reader._combine),
 }
 """Per operator, what adds its layer and returns it with the value that it ends in."""
+
+_KNOWN = {*_LAYERS, *_LOSSES, *_RESHAPING, *_CUTTING, "Cast", "Clip", "Relu", "Transpose", "Where"}
 
 
 def _name(node: Any) -> str:

@@ -43,6 +43,7 @@ _KNOWN = (
     ("FakeTensor.__format__", _VALUE),
     ("CUDA", _CUDA),
     ("cuda", _CUDA),
+    ("NVIDIA", _CUDA),
     ("Couldn't swap", _SWAP),
     ("backward through the graph a second time", _TWICE),
 )

@@ -197,7 +197,7 @@ def refused(kind: str) -> tuple[Model, str]:
     x = model.conv("conv", "x", (4, 4), 3, pads=[1, 1, 1, 1])
     match kind:
         case "operator":
-            x = model.node("Sigmoid", "bad", x)
+            x = model.node("Hardmax", "bad", x)
         case "second reader":
             x = model.node("Add", "sum", model.node("Relu", "bad", x), x)
         case "dilation":
@@ -207,15 +207,24 @@ def refused(kind: str) -> tuple[Model, str]:
         case "auto_pad":
             x = model.conv("bad", x, (4, 4), 3, auto_pad="SAME_UPPER")
         case "constant":
-            x = model.node("Add", "bad", x, model.weight("shift", 1))
+            x = model.node("Add", "bad", x, model.weight("shift", 4, 1, 1))
         case "clip":
             model.weights.append(helper.make_tensor("low", FLOAT, [], [-1.0]))
             x = model.node("Clip", "bad", x, "low")
-        case "transpose":
-            x = model.node("Transpose", "bad", x, perm=[0, 2, 3, 1])
+        case "positions":
+            x = model.node("Transpose", "t", x, perm=[0, 2, 1, 3])
+            x = model.node("MatMul", "bad", x, model.weight("w", 8, 8))
         case "reshape":
-            model.weights.append(helper.make_tensor("dims", TensorProto.INT64, [3], [1, 16, 16]))
-            x = model.node("Reshape", "bad", x, "dims")
+            model.weights.append(helper.make_tensor("dims", TensorProto.INT64, [3], [1, 9, 16]))
+            x = model.node("Reshape", "bad", model.node("MaxPool", "p", x, kernel_shape=[3, 3]), "dims")
+        case "norm":
+            scale = model.weight("scale", 8)
+            x = model.node("LayerNormalization", "bad", x, scale)
+        case "quotient":
+            x = model.node("Div", "bad", x, model.node("MaxPool", "p", x, kernel_shape=[1, 1]))
+        case "values":
+            model.inputs.append(helper.make_tensor_value_info("which", TensorProto.INT64, [1]))
+            x = model.node("Gather", "bad", x, "which", axis=1)
         case "softmax":
             x = model.conv("next", model.node("Softmax", "bad", x), (4, 4), 1)
         case "axis":
@@ -235,8 +244,11 @@ def refused(kind: str) -> tuple[Model, str]:
         "auto_pad",
         "constant",
         "clip",
-        "transpose",
+        "positions",
         "reshape",
+        "norm",
+        "quotient",
+        "values",
         "softmax",
         "axis",
         "scores",
@@ -245,9 +257,28 @@ def refused(kind: str) -> tuple[Model, str]:
 def test_what_has_no_place_is_refused_by_node_and_operator(read: Callable[..., Network], kind: str) -> None:
     model, result = refused(kind)
     operator = next(node.op_type for node in model.nodes if node.name == "bad")
-    with pytest.raises(PebblerError, match=f"node 'bad' of type {operator}: ") as caught:
+    said = (
+        f"node 'bad' of type {operator}: "
+        if kind != "operator"
+        else r"no layer computes Hardmax \(node 'bad'\);"
+    )
+    with pytest.raises(PebblerError, match=said) as caught:
         read(model, result)
     assert "\n" not in str(caught.value)
+
+
+def test_all_operators_that_no_layer_computes_are_told_at_once(read: Callable[..., Network]) -> None:
+    model = Model("batch", 4, 8, 8)
+    x = model.conv("conv", "x", (4, 4), 1)
+    for index in range(3):
+        x = model.node("Hardmax", f"hard{index}", model.node("LpNormalization", f"lp{index}", x))
+    model.node("Det", "no business of a layer", model.weight("square", 3, 3))
+    with pytest.raises(PebblerError, match=r"Hardmax .*LpNormalization") as caught:
+        read(model, x)
+    assert (
+        ": no layer computes Hardmax (node 'hard0' and 2 more), LpNormalization (node 'lp0' and 2 more); "
+        in str(caught.value)
+    )
 
 
 def test_a_file_that_is_no_model_or_has_open_sizes(tmp_path: Path, read: Callable[..., Network]) -> None:

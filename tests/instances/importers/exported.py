@@ -1,0 +1,139 @@
+"""Small networks as torch's exporter writes them: the models, and how the files of tests/data/onnx were made.
+
+``python tests/instances/importers/exported.py`` writes them anew; it needs torch, onnx and onnxscript. Weights are left
+out of the files: shapes are all that is read of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+from torch import nn
+
+from pebbler.benchmark.gpu.torch_models import Gpt, VisionTransformer
+
+FOLDER = Path(__file__).parents[2] / "data" / "onnx"
+SMALL = 16
+"""Constants of so many values are kept: they are axes, shapes and scales."""
+
+
+class SqueezeNet(nn.Module):
+    """A block of EfficientNet (Tan and Le 2019): depthwise convolution, squeeze and excitation, SiLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.SiLU())
+        self.wide = nn.Sequential(
+            nn.Conv2d(8, 16, 1, bias=False),
+            nn.BatchNorm2d(16),
+            nn.SiLU(),
+            nn.Conv2d(16, 16, 3, 1, 1, groups=16, bias=False),
+            nn.BatchNorm2d(16),
+            nn.SiLU(),
+        )
+        self.squeeze = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), nn.Conv2d(16, 4, 1), nn.SiLU(), nn.Conv2d(4, 16, 1), nn.Sigmoid()
+        )
+        self.narrow = nn.Sequential(nn.Conv2d(16, 8, 1, bias=False), nn.BatchNorm2d(8))
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return a score for every class."""
+        x = self.stem(images)
+        y = self.wide(x)
+        x = x + self.narrow(y * self.squeeze(y))
+        return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+class Denoiser(nn.Module):
+    """A U-Net of one level with group norm and SiLU, as latent diffusion has them (Rombach et al. 2022)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.middle, self.out = (self._two(*sizes) for sizes in ((3, 8), (8, 16), (16, 8)))
+        self.same = nn.Conv2d(16, 16, 3, 1, 1)
+        self.up = nn.ConvTranspose2d(16, 8, 2, 2)
+        self.last = nn.Conv2d(8, 2, 1)
+
+    @staticmethod
+    def _two(before: int, after: int) -> nn.Module:
+        first, second = nn.Conv2d(before, after, 3, 1, 1), nn.Conv2d(after, after, 3, 1, 1)
+        return nn.Sequential(first, nn.GroupNorm(4, after), nn.SiLU(), second, nn.SiLU())
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return maps of two channels."""
+        x = self.down(images)
+        y = F.max_pool2d(self.middle(F.max_pool2d(x, 2)), 2)
+        y = self.same(F.interpolate(y, scale_factor=2.0, mode="nearest"))
+        return self.last(self.out(torch.cat((self.up(y), x), 1)))
+
+
+class Gated(nn.Module):
+    """A block with queries, keys and values apart, and a gated MLP (Shazeer 2020)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(32, 32) for _ in range(3))
+        self.both, self.narrow = nn.Linear(32, 128), nn.Linear(64, 32)
+        self.norm = nn.LayerNorm(32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return vectors of the same shape."""
+        parts = [layer(x).view(-1, 12, 4, 8).transpose(1, 2) for layer in (self.query, self.key, self.value)]
+        seen = F.scaled_dot_product_attention(*parts)
+        x = x + seen.transpose(1, 2).flatten(2)
+        gate, rest = self.both(self.norm(x)).chunk(2, dim=-1)
+        return x + self.narrow(F.gelu(gate, approximate="tanh") * rest)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]] = {
+    "gpt": (lambda: Gpt(100, 16, 32, 2, 2), lambda batch: torch.zeros(batch, 16, dtype=torch.long)),
+    "vit": (lambda: VisionTransformer(32, 32, 2, 4, 10), lambda batch: torch.zeros(batch, 3, 32, 32)),
+    "efficientnet": (SqueezeNet, lambda batch: torch.zeros(batch, 3, 32, 32)),
+    "unet": (Denoiser, lambda batch: torch.zeros(batch, 3, 16, 16)),
+    "gated": (Gated, lambda batch: torch.zeros(batch, 12, 32)),
+}
+"""Per name, the network and its input for a batch."""
+
+OPSETS = {"gpt": (18, 23), "vit": (18, 23), "efficientnet": (18,), "unet": (18, 23), "gated": (18, 23)}
+"""Sets of operators that each is exported with: 18, torch's own choice, writes out attention and more."""
+
+
+def write(name: str, opset: int) -> None:
+    """Export a network, and keep of its file what a network follows from."""
+    import onnx
+
+    torch.manual_seed(0)
+    make, example = MODELS[name]
+    module = make().eval()
+    for tensor in module.state_dict().values():  # weights that are alike would become one
+        if tensor.is_floating_point():
+            tensor.uniform_(0.5, 1.5)
+    batch = ({0: torch.export.Dim.AUTO},)
+    program = torch.onnx.export(
+        module, (example(2),), dynamo=True, opset_version=opset, dynamic_shapes=batch, verbose=False
+    )
+    file = FOLDER / f"{name}-{opset}.onnx"
+    program.save(str(file), external_data=False)
+    model = onnx.load(str(file))
+    graph: Any = model.graph
+    del graph.value_info[:], model.metadata_props[:], graph.metadata_props[:]
+    for part in (*graph.node, *graph.input, *graph.output):
+        part.ClearField("doc_string")
+        del part.metadata_props[:]
+    for tensor in graph.initializer:
+        if onnx.numpy_helper.to_array(tensor).size > SMALL:
+            tensor.ClearField("raw_data")
+            tensor.ClearField("float_data")
+    onnx.save(model, str(file))
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for each, opsets in OPSETS.items():
+        for one in opsets:
+            write(each, one)
