@@ -28,7 +28,7 @@ from pebbler.solver.solve import solve
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Schedule
 
-from .samples import chunks
+from .samples import chunks, sampled
 
 # --- POET (ICML 2022) through CBC: "Optimal" for wrong values where objectives are around 1e-3 ------------
 
@@ -86,7 +86,7 @@ def answers(instance: Instance) -> Iterator[tuple[str, Schedule]]:
                 continue
             if info.name == "flow-parts":  # refuses whole tensors
                 continue
-            limits = Limits(time_limit=0.5, memory=memory)  # type: ignore[arg-type]
+            limits = Limits(time_limit=0.2, memory=memory)  # type: ignore[arg-type]
             try:
                 schedule = info.call(instance, limits).schedule
             except Refusal:
@@ -128,11 +128,11 @@ def physical_peak(instance: Instance, schedule: Schedule) -> int:
     return instance.resident_bytes + max((high for *_, high in taken), default=0)
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 20, 5)))
+@pytest.mark.parametrize("seeds", sampled(range(2), range(0, 20, 5)))
 @pytest.mark.parametrize("more", ["nothing", "a byte", "a unit"])
-def test_no_method_exceeds_a_budget_that_is_just_enough(first: int, more: str) -> None:
+def test_no_method_exceeds_a_budget_that_is_just_enough(seeds: range, more: str) -> None:
     found = 0
-    for seed in range(first, first + 5):
+    for seed in seeds:
         instance = without_parts((plain, twisted)[seed % 2](seed))
         still = tuple(msgspec.structs.replace(block, move_ns=None) for block in instance.blocks)
         instance = msgspec.structs.replace(instance, blocks=still)
@@ -143,7 +143,7 @@ def test_no_method_exceeds_a_budget_that_is_just_enough(first: int, more: str) -
             assert check(instance, schedule).reasons == (), (name, instance.name)
             assert physical_peak(instance, schedule) == schedule.peak_bytes <= instance.budget_bytes
             found += 1
-    assert found >= 5
+    assert found >= len(seeds)
 
 
 def test_a_budget_that_is_a_byte_short_is_refused() -> None:

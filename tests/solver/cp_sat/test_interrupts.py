@@ -26,7 +26,7 @@ for integrality in ("none", "all"):
     "cp-sat": """
 from pebbler.instances.workload import Workload
 from pebbler.solver.solve import solve
-solve(Workload("lenet", 64, "k40").instance("1.1xMmin"), "cp-sat", time_limit=2)
+solve(Workload("lenet", 64, "k40").instance("1.1xMmin"), "cp-sat", time_limit=0.5)
 """,
     "packing": """
 import random
@@ -37,7 +37,7 @@ made = []
 for i in range(2200):
     first = rng.randint(0, 900)
     made.append(Buffer(str(i), first, first + rng.randint(1, 900), rng.randint(1, 40)))
-pack(tuple(made), time_limit=2)
+pack(tuple(made), time_limit=1)
 """,
 }
 
@@ -67,6 +67,6 @@ status, interrupted = solve_interruptibly(solver, model)
 assert interrupted
 print("ended", solver.status_name(status))
 """
-    for delay in ("0.05", "1"):
+    for delay in ("0.05", "0.5"):
         done = subprocess.run([sys.executable, "-c", code, delay], capture_output=True, text=True, timeout=60)
         assert done.stdout.startswith("ended"), done.stderr

@@ -290,9 +290,9 @@ from pebbler.instances.memory import parse_budget, with_budget
 
 instance = pebbler.Workload("vgg16", batch=64, device="k40").instance("64GiB")
 instance = with_budget(instance, parse_budget("75%", instance))
-threading.Timer(8, os.kill, (os.getpid(), signal.SIGINT)).start()
-result = pebbler.solve(instance, "cp-sat", time_limit=60, workers=2)
-print(result.stopped_by, result.solve_seconds < 40)
+threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()
+result = pebbler.solve(instance, "cp-sat", time_limit=600, workers=2)
+print(result.stopped_by)
 try:
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(5)
@@ -302,6 +302,5 @@ except KeyboardInterrupt:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stderr == ""
     first, second = done.stdout.splitlines()
-    assert first.endswith("True")
     assert "interrupted" in first or "divisible memory" in first
     assert second == "and the next one reaches Python"

@@ -21,10 +21,11 @@ from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, best_bound, compute_bound
 from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.solver.flow import stages as flow_stages
 from pebbler.solver.flow.stages import Stage, Thresholds, Tiling, finest_integrality, refine_bound, stages
 from pebbler.validate.bounds.certificate import check_certificate
 
-from ...samples import chunks
+from ...samples import chunks, sampled
 
 
 def test_bounds_only_rise_and_stay_under_schedules() -> None:
@@ -46,13 +47,14 @@ def test_bounds_only_rise_and_stay_under_schedules() -> None:
     assert best.lower_bound_ns <= schedule.makespan_ns
 
 
-def test_a_bound_that_meets_a_schedule_is_refined_no_further() -> None:
+def test_a_bound_that_meets_a_schedule_is_refined_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = Workload("vgg16", 64, "v100").instance("1.05xMmin")
     seen: list[Bound] = []
     least = best_bound(instance).lower_bound_ns
-    began = time.monotonic()
+    monkeypatch.setattr(
+        flow_stages, "solve_linear", lambda *_, **__: pytest.fail("there is nothing to solve")
+    )
     best = refine_bound(instance, 60.0, shortest_ns=least + 1, on_better=seen.append)
-    assert time.monotonic() - began < 30.0
     assert len(seen) == 1
     assert best.lower_bound_ns == least
 
@@ -68,10 +70,11 @@ def test_refined_bounds_of_tiny_instances(seed: int) -> None:
     assert compute_bound(instance).lower_bound_ns <= refined.certified_ns <= refined.lower_bound_ns
 
 
-def test_in_paged_memory_bounds_count_whole_pages() -> None:
+@pytest.mark.parametrize("seeds", sampled(range(24), range(0, 60, 60)))
+def test_in_paged_memory_bounds_count_whole_pages(seeds: range) -> None:
     """Blocks of 7/10 of a page and its multiples: pages make the optimum longer, and the bound follows."""
     higher = tight = certified = 0
-    for seed in range(60):
+    for seed in seeds:
         tiny = tiny_instance(seed)
         if in_parts(tiny):
             continue
@@ -92,9 +95,7 @@ def test_in_paged_memory_bounds_count_whole_pages() -> None:
         assert bound.lower_bound_ns <= schedule.makespan_ns, seed
         higher += bound.lower_bound_ns > plain.lower_bound_ns
         tight += bound.lower_bound_ns == schedule.makespan_ns
-    assert higher >= 10
-    assert tight >= 10
-    assert certified >= 10
+    assert min(higher, tight, certified) >= len(seeds) / 6
 
 
 def test_no_time_leaves_the_exact_bounds() -> None:

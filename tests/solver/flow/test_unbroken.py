@@ -9,7 +9,7 @@ from pebbler.instances.suites.tiny import tiny_instance
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.flow.model import flow_bound, flow_model
 
-from ...samples import chunks
+from ...samples import sampled
 
 
 def lower(instance: Instance, checkpoints: range, *, unbroken: bool) -> int:
@@ -18,10 +18,10 @@ def lower(instance: Instance, checkpoints: range, *, unbroken: bool) -> int:
     return bound.lower_bound_ns
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 240, 60)))
-def test_the_bound_rises_and_is_never_above_the_optimum(first: int) -> None:
+@pytest.mark.parametrize("seeds", sampled(range(24), range(0, 240, 60)))
+def test_the_bound_rises_and_is_never_above_the_optimum(seeds: range) -> None:
     risen = tight = before = solved = 0
-    for seed in range(first, first + 60):
+    for seed in seeds:
         instance = tiny_instance(seed)
         schedule = brute_force(instance, "divisible")
         if schedule is None or any(task.recomputable for task in instance.tasks):
@@ -36,7 +36,7 @@ def test_the_bound_rises_and_is_never_above_the_optimum(first: int) -> None:
                 solved += 1
                 before += plain == schedule.makespan_ns
                 tight += unbroken == schedule.makespan_ns
-    assert solved >= 20
+    assert solved >= len(seeds) / 3
     assert tight >= before
     assert risen >= tight - before
 
