@@ -82,7 +82,7 @@ class Host:
                 limits = replace(limits, warm_start=reread(limits.warm_start))
             if self.info.guest:
                 limit = None if limits.time_limit is None else limits.time_limit + GRACE
-                # Nobody is told of better schedules meanwhile: they are in the other process.
+                # `on_better` is not called, because better schedules are in the other process.
                 limits = replace(limits, on_better=None)
                 own, packed = self._ask("call", encode(instance), limits, wall_limit=limit)
                 return _unpacked(self.info.name, packed)

@@ -96,7 +96,7 @@ class Room:
             return
         if ops is not None:
             if self._memory == "divisible" and ranges:
-                # bytes without addresses: what was gathered from many pieces goes on as one
+                # bytes without addresses: bytes taken from many pieces are one piece from now on
                 ranges = ((self._virtual, sum(size for _, size in ranges)),)
                 self._virtual += ranges[0][1]
             self.hazards.mark(ranges, tuple(ops))

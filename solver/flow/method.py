@@ -263,7 +263,7 @@ class FlowRun:
             if isinstance(self.search, ContiguousSearch) and not self._met():
                 seconds = RELAXED_SHARE * (self.deadline - time.monotonic())
                 self.search.lead(seconds, self.bound.lower_bound_ns)
-        if self.limits.workers == 1:  # else it goes on beside the models
+        if self.limits.workers == 1:  # else the search runs beside the models
             self._search()
 
     def _solve(self, worker: LinearWorker, stage: Stage) -> None:

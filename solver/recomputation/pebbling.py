@@ -113,7 +113,7 @@ class _Search:
         self.total = len(instance.tasks)
         stages = [[k for k in stage if k != t] for t, stage in enumerate(stages_of(instance))]
         stages += [[]] * (self.total + 1 - len(stages))
-        self.again = [_mask(k + 1 for k in stage) for stage in stages]  # bit 0: nobody
+        self.again = [_mask(k + 1 for k in stage) for stage in stages]  # bit 0: no task
         self.inputs = [_mask((*task.inputs, *task.updates)) for task in instance.tasks]
         self.outputs = [_mask(task.outputs) for task in instance.tasks]
         self.algorithms = [_efficient(task) for task in instance.tasks]
