@@ -40,6 +40,7 @@ MemoryModel = Literal["contiguous", "paged", "divisible"]
 """Name of a memory model."""
 
 _STREAMS, _KINDS, _MODELS = get_args(Stream), get_args(Kind), get_args(MemoryModel)
+"""All names of streams, kinds of operations and memory models."""
 
 GRADIENT_KINDS: tuple[Kind, ...] = ("send", "accumulate", "exchange", "return", "reduce")
 """Kinds of operations that pass gradients on, for several GPUs."""

@@ -33,6 +33,7 @@ Tasks never overlap in pebbler, so that no duration contains this share (section
 """
 
 _SOURCE = "Layrub (TACO 2018)"
+"""Name of the paper."""
 
 
 def planned(instance: Instance) -> Instance:

@@ -32,7 +32,7 @@ STREAMS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Numbers of streams that a convolution is offered."""
 
 Kept = Literal["also", "only"]
-"""What happens to a convolution's other algorithms: they are kept also, or only those of the streams are."""
+"""Algorithms of a convolution beside those of the streams: its own algorithms also, or only the streams'."""
 
 
 def with_streams(instance: Instance, kept: Kept = "also") -> Instance:

@@ -15,6 +15,7 @@ from .layers import LayerStep, layer_steps
 from .layerwise import Execution, offload_points, passes
 
 _SOURCE = "vDNN (MICRO 2016), section III"
+"""Name of the paper and its section."""
 
 
 @register("vdnn-all-m", "offload every layer's input; memory-optimal algorithms", _SOURCE)

@@ -20,7 +20,7 @@ from ..program.builder import ProgramBuilder
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What happens to the blocks of the forward pass.
+    """The treatment of the blocks of the forward pass: dropped, copied to the host, or kept.
 
     Attributes
     ----------
