@@ -88,7 +88,7 @@ def register_network(name: str, entry: Entry) -> None:
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise PebblerError(f"network '{name}': write its name with letters, digits, '_', '.' and '-' alone")
     _ENTRIES[name] = entry
-    find_network.cache_clear()
+    _found.cache_clear()
 
 
 def list_networks() -> tuple[str, ...]:
