@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import operator
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pebbler.instances.processes.child import Child, ChildEnded, _written
+from pebbler.instances.processes.child import Child, ChildEnded
 
 from ...solver.processes import alive, eventually, members
 
@@ -120,12 +119,10 @@ def test_a_process_that_is_left_behind_holds_up_no_answer(
 
 
 def test_a_hang_ends_at_the_wall_limit(child: Child) -> None:
-    began = time.monotonic()
-    child.start(time.sleep, 60, wall_limit=0.3)
+    child.start(time.sleep, 600, wall_limit=0.3)
     with pytest.raises(ChildEnded, match="killed after") as ended:
         child.result(30)
     assert ended.value.wanted
-    assert time.monotonic() - began < 10
     child.start(operator.add, 1, 2, wall_limit=30)
     assert child.result(30) == 3
 
@@ -218,21 +215,32 @@ def test_ctrl_c_is_the_parents_alone() -> None:
     assert eventually(lambda: not alive(child))
 
 
-class Asking(Exception):  # noqa: N818
-    """Made with more than it keeps."""
-
-    def __init__(self, first: str, second: str) -> None:
+ASKING = """
+class Asking(Exception):
+    def __init__(self, first, second):  # more than it keeps
         super().__init__(f"{first} and {second}")
 
+def ask():
+    raise Asking("one", "two")
 
-def test_an_answer_that_cannot_be_passed_on_is_an_error_that_says_so() -> None:
-    assert pickle.loads(_written((True, 3))) == (True, 3)
-    returned, error = pickle.loads(_written((False, Asking("one", "two"))))
-    assert not returned
-    assert str(error) == "Asking: one and two (TypeError in passing it on)"
-    returned, error = pickle.loads(_written((True, lambda: 0)))
-    assert not returned
-    assert isinstance(error, RuntimeError)
+def make():
+    return lambda: 0
+"""
+
+
+def test_an_answer_that_cannot_be_passed_on_is_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "asking.py").write_text(ASKING)
+    monkeypatch.syspath_prepend(tmp_path)
+    asking = importlib.import_module("asking")
+    with Child() as child:
+        child.start(asking.ask)
+        with pytest.raises(RuntimeError, match=r"^Asking: one and two \(TypeError in passing it on\)$"):
+            child.result(30)
+        child.start(asking.make)
+        with pytest.raises(RuntimeError, match="in passing it on"):
+            child.result(30)
 
 
 def test_a_value_that_cannot_be_pickled_is_an_error_here(child: Child) -> None:

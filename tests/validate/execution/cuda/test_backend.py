@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from functools import cache
@@ -260,10 +259,8 @@ def test_an_interrupt_gives_everything_back(fake_cuda: FakeCuda) -> None:  # noq
     instance, schedule = case(*MOVING)
     stopper = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     stopper.start()
-    begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         execute(instance, schedule, CudaBackend())
-    assert time.monotonic() - begin < 30
     assert fake_cuda.bytes_in_use() == 0
 
 
