@@ -87,9 +87,15 @@ CASES = [
     (RESNET, 32, "1.5xMmin", "modnn", "paged", 32),
 ]
 TWO_ROUNDS, MOVING, PAGED, BATCH_NORM = CASES[1], CASES[4], CASES[6], CASES[9]
+LONG = CASES[2], CASES[7], CASES[10]
+"""Cases that are in the slow tests: others are as they in all but the network or the batch."""
 
 
-@pytest.mark.parametrize("chosen", CASES, ids=lambda chosen: "-".join(map(str, chosen)))
+@pytest.mark.parametrize(
+    "chosen",
+    [pytest.param(case, marks=pytest.mark.slow) if case in LONG else case for case in CASES],
+    ids=lambda chosen: "-".join(map(str, chosen)),
+)
 def test_results_are_those_of_a_run_without_budget(
     fake_cuda: FakeCuda,  # noqa: F811
     chosen: tuple[str, int, str, str, str, int],
