@@ -794,11 +794,18 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned, CUjit
   auto *header = (const Elf64_Ehdr *)image;
   if (memcmp(header->e_ident, ELFMAG, SELFMAG)) return CUDA_ERROR_INVALID_IMAGE;
   size_t n = header->e_shoff + size_t(header->e_shnum) * header->e_shentsize;
-  int file = memfd_create("module", 0);
-  if (file < 0 || write(file, image, n) != ssize_t(n)) return CUDA_ERROR_OUT_OF_MEMORY;
-  void *library = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
-  close(file);
-  if (!library) { fprintf(stderr, "fake driver: %s\n", dlerror()); return CUDA_ERROR_INVALID_IMAGE; }
+  // The linker takes a path that it knows for the library that it has: the file of every image stays open, so that no
+  // other gets its number.
+  static std::mutex libraries_m;
+  static std::map<std::string, void *> libraries;
+  std::lock_guard<std::mutex> l(libraries_m);
+  void *&library = libraries[std::string((const char *)image, n)];
+  if (!library) {
+    int file = memfd_create("module", 0);
+    if (file < 0 || write(file, image, n) != ssize_t(n)) return CUDA_ERROR_OUT_OF_MEMORY;
+    library = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!library) { close(file); fprintf(stderr, "fake driver: %s\n", dlerror()); return CUDA_ERROR_INVALID_IMAGE; }
+  }
   auto *made = new Module{library, {}};
   now_exists(made, [made] { delete made; });
   *module = (CUmodule)made;
