@@ -191,11 +191,12 @@ def compare_auto(
 
 def _instances(given: Sequence[Instance]) -> tuple[Instance, ...]:
     """Return the instances of an iteration, and refuse what is none."""
-    if not isinstance(given, list | tuple):
+    if isinstance(given, str) or not isinstance(given, Iterable):
         require_instance(given)
-    for instance in given:
+    instances = tuple(given)
+    for instance in instances:
         require_instance(instance)
-    return tuple(given)
+    return instances
 
 
 def _planning(info: MethodInfo, instances: Sequence[Instance]) -> Callable[[], tuple[Instance, ...]]:
