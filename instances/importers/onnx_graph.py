@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import onnx
@@ -60,7 +61,7 @@ def read_network(path: str | Path) -> Network:
     try:
         graph = with_shapes(onnx.load_model_from_string(read_bytes(path)))
     except Exception as error:
-        reason = " ".join(str(error).split())
+        reason = shorten(str(error), 400)  # the inference lists every node behind the first mistake
         raise PebblerError(f"{path} cannot be read as ONNX: {type(error).__name__}: {reason}") from error
     return _Reader(str(path), graph).read()
 

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -18,7 +17,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from ..errors import PebblerError
 
-_RECORDING = ("torch", __name__.rpartition(".")[0])
+_PASSED_OVER = ("torch.", f"{__name__.rpartition('.')[0]}.")
+"""Modules whose lines say nothing to a user."""
 _LIBRARIES = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
 
 _VALUE = (
@@ -96,18 +96,13 @@ def _place(error: Exception) -> str:
     frames = [
         (frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if not (_is_of_recording(frame) or frame.f_code.co_filename.startswith("<"))
+        if not f"{frame.f_globals.get('__name__')}.".startswith(_PASSED_OVER)
     ]
-    own = [place for place in frames if not place[0].startswith(_LIBRARIES)]
+    own = [place for place in frames if not place[0].startswith((*_LIBRARIES, "<frozen"))]
     if not frames:
         return ""
     file, line = (own or frames)[-1]
     return f" at {_short(file)}:{line}, '{linecache.getline(file, line).strip()}'"
-
-
-def _is_of_recording(frame: FrameType) -> bool:
-    module = str(frame.f_globals.get("__name__", ""))
-    return any(module == package or module.startswith(f"{package}.") for package in _RECORDING)
 
 
 def _reason(error: Exception) -> str:
