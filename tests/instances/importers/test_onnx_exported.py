@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from pebbler.instances.importers.onnx_workload import NetworkWorkload, read_model
+from pebbler.instances.importers.onnx_workload import read_model
 from pebbler.instances.importers.torch_workload import TorchWorkload
 from pebbler.instances.memory import live_bytes
 from pebbler.instances.networks.builder import Layer, Network
+from pebbler.instances.workload import Workload
 from pebbler.solver.solve import solve
 
 from ...extras import needs_onnx, needs_torch
@@ -108,7 +109,7 @@ def test_the_products_are_those_that_torch_records(name: str, opset: int) -> Non
 
 @pytest.mark.parametrize(("name", "opset"), FILES)
 def test_blocks_and_weights_are_those_that_torch_records(name: str, opset: int) -> None:
-    ours = NetworkWorkload(name, 8, "a100", own=read(name, opset)).instance(0, check_budget=False)
+    ours = Workload(read(name, opset), 8, "a100").instance(0, check_budget=False)
     theirs = TorchWorkload(name, 8, "a100", make_step=make_step(name)).instance(0, check_budget=False)
     assert ours.resident_bytes == theirs.resident_bytes + RESIDENT.get(name, 0)
     assert max(live_bytes(ours)) + SCORES.get(name, 0) == pytest.approx(
@@ -118,5 +119,5 @@ def test_blocks_and_weights_are_those_that_torch_records(name: str, opset: int) 
 
 @pytest.mark.parametrize(("name", "opset"), FILES)
 def test_an_exported_network_can_be_scheduled(name: str, opset: int) -> None:
-    instance = NetworkWorkload(name, 4, "a100", own=read(name, opset)).instance("95%")
+    instance = Workload(read(name, opset), 4, "a100").instance("95%")
     assert solve(instance, "modnn").schedule is not None
