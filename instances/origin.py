@@ -62,10 +62,14 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Images of an iteration and of a round.
     device
         Name of the device.
+    cudnn
+        Version of cuDNN that the cost model took.
     graph
         Which accounting the tasks follow.
     cost_model
         Where times and workspaces are from.
+    cost_model_version
+        Of the roofline model; absent in files of version 1.
     weights_as_blocks
         Whether weights and their gradients are blocks.
     mapping
@@ -87,8 +91,10 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     batch: Positive | None = None
     sub_batch: Positive | None = None
     device: Text | None = None
+    cudnn: Text | None = None
     graph: Graph | None = None
     cost_model: Literal["roofline", "profile"] | None = None
+    cost_model_version: Positive | None = None
     weights_as_blocks: bool = False
     mapping: MappingTimes | None = None
     launches: LaunchTimes | None = None
@@ -123,7 +129,7 @@ class LayerTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             require_types(self)
 
 
-_NEVER_LABELS = {"launches"}
+_NEVER_LABELS = {"cost_model_version", "cudnn", "launches"}
 """Keys of `Origin` that are younger than those that earlier versions wrote."""
 
 

@@ -13,6 +13,7 @@ import msgspec
 from .arguments import quoted, require_kind, require_one_of, require_whole
 from .devices.device import Device, find_device
 from .devices.roofline import (
+    COST_MODEL,
     Convolution,
     Pass,
     convolution_algorithms,
@@ -59,11 +60,14 @@ class Workload:
         Measured times and workspaces, in place of the cost model.
     link
         Of copies to and from the host, in place of the device's, as `with_link` takes it.
+    cudnn
+        Version of cuDNN beside the device, as `find_device` takes it.
 
     Raises
     ------
     PebblerError
-        When the batch is not positive, another argument is wrong, or the profile is of something else.
+        When the batch is not positive, another argument is wrong, the profile is of something else, or there
+        is a profile and a version of cuDNN.
     """
 
     network: str | Network
@@ -74,6 +78,7 @@ class Workload:
     weights_as_blocks: bool = False
     profile: Profile | None = None
     link: str | None = None
+    cudnn: str | None = None
 
     def __post_init__(self) -> None:
         advice = "give a name, such as 'vgg16', or a Network, which NetworkBuilder makes"
@@ -88,8 +93,12 @@ class Workload:
         if self.link is not None:
             require_kind("link", self.link, str, "give a text, such as '12GB/s' or '25GB/s,20GB/s'")
             parse_link(self.link)
+        if self.cudnn is not None:
+            require_kind("cudnn", self.cudnn, str, "give a version, such as '5.1'")
         if self.profile is not None:
             require_kind("profile", self.profile, Profile, "give what read_profile returns")
+            if self.cudnn is not None:
+                raise PebblerError("a profile was measured with a library of its own; leave 'cudnn' out")
             measured = (self.profile.network, self.profile.machine.device, self.profile.graph)
             for word, asked, got in zip(
                 ("network", "device", "graph"), (self.name, self.device, self.graph), measured, strict=True
@@ -156,7 +165,7 @@ class Workload:
     def round(self, sub_batch: int, rounds: int) -> Instance:
         """Return the instance of one round at a valid sub-batch, under a budget of 0."""
         network = self.described()
-        costs = find_device(self.device) if self.profile is None else self.profile
+        costs = find_device(self.device, self.cudnn) if self.profile is None else self.profile
         graph = task_graph(network, sub_batch, self.graph, self.weights_as_blocks)
         try:
             algorithms = [_algorithms(graph, task, costs) for task in graph.tasks]
@@ -250,10 +259,11 @@ def _block(block: DataBlock, costs: Device | Profile) -> Block:
 def _algorithms(graph: TaskGraph, task: LayerTask, costs: Device | Profile) -> tuple[Algorithm, ...]:
     if isinstance(costs, Profile):
         return costs.task_algorithms(graph.batch, task.name)
-    return _modelled(graph, task, costs)
+    return modelled(graph, task, costs)
 
 
-def _modelled(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algorithm, ...]:
+def modelled(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algorithm, ...]:
+    """Return the algorithms of a task by the cost model."""
     layer = task.layer
     again = sum(graph.blocks[d].bytes for d in task.updates)
     if layer.kind.multiplies and task.role in ("FP", "BP1", "BP2"):
@@ -266,6 +276,7 @@ def _modelled(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algori
             rows = graph.batch * layer.shape.positions
             inputs = sum(graph.network[x].shape.channels for x in layer.inputs)
             return dense_algorithms(device, rows, inputs, layer.shape.channels, task.role, extra)
+        extra += _bias_bytes(graph, task)
         if layer.kind.operation == "convolution":
             return convolution_algorithms(
                 device, convolution_of(graph.batch, layer, source, layer), task.role, extra
@@ -282,6 +293,16 @@ def _modelled(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algori
             work = int(work * layer.kind.backward_products)
         return product_algorithms(device, work, graph.batch * layer.shape.elements, moved)
     return memory_bound_algorithms(device, moved)
+
+
+def _bias_bytes(graph: TaskGraph, task: LayerTask) -> int:
+    """Biases of a convolution are added to Y by a kernel of its own, and their gradient sums up dY."""
+    layer = task.layer
+    channels = graph.network[layer.inputs[0]].shape.channels * layer.shape.channels // layer.groups
+    if layer.parameters <= channels * layer.kernel**2:
+        return 0
+    size = FLOAT_BYTES * graph.batch * layer.shape.elements
+    return {"FP": 2 * size, "BP1": 0, "BP2": size}.get(task.role, 0)
 
 
 def _embedding_bytes(graph: TaskGraph, task: LayerTask) -> int:
@@ -325,7 +346,9 @@ def _origin(workload: Workload, network: Network, graph: TaskGraph, costs: Devic
         sub_batch=graph.batch,
         device=costs.name if isinstance(costs, Device) else costs.machine.device,
         graph=workload.graph,
+        cudnn=costs.cudnn if isinstance(costs, Device) else None,
         cost_model="roofline" if isinstance(costs, Device) else "profile",
+        cost_model_version=COST_MODEL if isinstance(costs, Device) else None,
         weights_as_blocks=workload.weights_as_blocks,
         mapping=None if isinstance(costs, Device) else costs.mapping,
         launches=None if isinstance(costs, Device) else costs.launches,

@@ -161,6 +161,8 @@ class Comparison:
                 "batch": origin.batch,
                 "sub_batch": origin.sub_batch,
                 "device": origin.device,
+                "cudnn": origin.cudnn,
+                "cost_model_version": origin.cost_model_version,
                 "graph": origin.graph,
                 "engines": instance.engines,
                 "budget_bytes": instance.budget_bytes,
@@ -356,7 +358,8 @@ def _variant(instance: Instance) -> str:
 def _describe(instances: Sequence[Instance]) -> str:
     """Return network, device and rounds of an iteration in words."""
     origin = instances[0].made_from
-    words = [origin.network or "", f"on {origin.device}" if origin.device else ""]
+    library = f" with cuDNN {origin.cudnn}" if origin.cudnn else ""
+    words = [origin.network or "", f"on {origin.device}{library}" if origin.device else ""]
     asked = " ".join(filter(None, words))
     batch = f"a batch of {origin.batch}" if origin.batch else ""
     rounds = [

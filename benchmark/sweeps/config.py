@@ -53,6 +53,7 @@ class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     network: str
     batch: _Count
     device: str
+    cudnn: str | None = None
     budgets: Annotated[tuple[str, ...], _Filled]
     graph: Graph = "executable"
     engines: Literal["duplex", "single"] = "duplex"
@@ -182,7 +183,7 @@ def problems(sweep: Sweep, folder: Path) -> Iterator[tuple[Problem, tuple[Instan
             name = place.relative_to(folder).as_posix().removesuffix(".instance.json")
             yield _built(FileProblem(name, read_bytes(place)))
     for grid in sweep.workloads:
-        workload = Workload(grid.network, grid.batch, grid.device, grid.graph, grid.engines)
+        workload = Workload(grid.network, grid.batch, grid.device, grid.graph, grid.engines, cudnn=grid.cudnn)
         for budget in grid.budgets:
             problem = WorkloadProblem(workload, budget, grid.sub_batch)
             try:

@@ -67,6 +67,8 @@ class WorkloadProblem:
         work = self.workload
         words: tuple[str, ...] = (work.graph, work.engines)
         rest = [word for word in words if word not in ("executable", "duplex")]
+        if work.cudnn is not None:
+            rest.append(f"cuDNN {work.cudnn}")
         if self.sub_batch is not None:
             rest.append(f"sub-batch {self.sub_batch}")
         return "/".join([work.name, str(work.batch), work.device, self.budget, *rest])

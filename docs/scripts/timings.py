@@ -11,6 +11,7 @@ import csv
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -26,7 +27,11 @@ DEVICES = {
     "TitanXp": "TitanXp",
     "P100": "P100",
     "V100": "V100",
+    "M40": "M40",
+    "1080Ti": "GTX1080Ti",
     "GeForce GTX TITAN X": "TitanX",
+    "GeForce GTX 1080": "GTX1080",
+    "GeForce GTX 1080 Ti": "GTX1080Ti",
     "TITAN X": "TitanXPascal",
     "Tesla K40c": "K40",
 }
@@ -42,6 +47,8 @@ LIBRARIES = {
     "7.6.2.24": "7",
 }
 """Our name of a version of cuDNN that a file names; 5 is DeepBench's, which has algorithms of 5.1."""
+CUDA = {"7.5.18": "5.1", "8": "5.1", "8.0.88": "6", "10.1.243": "7"}
+"""Version of cuDNN of the time of a CUDA, whose cuBLAS computed a matrix product."""
 NETWORKS = {
     "alexnet": "alexnet_caffe:size=224",
     "googlenet-v1": "googlenet:lrn=1",
@@ -57,6 +64,13 @@ NETWORKS = {
     "vgg19": "vgg19",
 }
 """Networks of cnn-benchmarks; inception.torch has 204 channels where GoogLeNet has 208, and 1008 classes."""
+FITTED_NETWORKS = (
+    "resnet101:stride_3x3=1",
+    "resnet18",
+    "resnet34",
+    "vgg16",
+)
+"""Networks on the K40 to which its efficiencies are fitted: every other one in the order of names."""
 CONVNETS = {
     "AlexNet": "alexnet",
     "GoogleNet": "googlenet",
@@ -89,7 +103,7 @@ class LayerTiming:
     device
         Name as `find_device` takes it.
     cudnn
-        Version of the library; empty for a matrix product, which is cuBLAS's.
+        Version of the library; of a matrix product, that of the same time as its cuBLAS.
     shape
         What was computed.
     which
@@ -150,6 +164,34 @@ class NetworkTiming:
     image_gradient: bool
     forward_ms: float
     backward_ms: float
+
+
+def is_fitted(timing: LayerTiming | NetworkTiming) -> bool:
+    """Whether the cost model is fitted to a timing; all others are what it is held against.
+
+    Of convolutions it is every other layer in the order of shapes, whatever its batch; of products every
+    other one; of networks four of the nine on the K40, of which there are no layers.
+    """
+    if isinstance(timing, NetworkTiming):
+        return timing.device == "K40" and timing.network in FITTED_NETWORKS
+    return _key(timing.shape) in _fitted_shapes()
+
+
+@cache
+def _fitted_shapes() -> frozenset[tuple[int, ...]]:
+    kinds: dict[int, set[tuple[int, ...]]] = defaultdict(set)
+    for timing in layers():
+        key = _key(timing.shape)
+        kinds[len(key)].add(key)
+    return frozenset(key for keys in kinds.values() for key in sorted(keys)[::2])
+
+
+def _key(shape: Convolution | Product) -> tuple[int, ...]:
+    """What tells layers apart."""
+    if isinstance(shape, Product):
+        return shape.columns, shape.rows, shape.depth
+    kernel = shape.kernel_h, shape.kernel_w, shape.stride, shape.pad
+    return *kernel, shape.in_channels, shape.out_channels, shape.in_height, shape.in_width
 
 
 def layers(folder: Path = DATA) -> list[LayerTiming]:
@@ -213,7 +255,7 @@ def _products(folder: Path) -> Iterator[LayerTiming]:
     for row in _rows(folder / "deepbench_gemm.csv"):
         if row["precision"] == "fp32" and row["gpu"] in DEVICES:
             shape = Product(rows=int(row["m"]), columns=int(row["n"]), depth=int(row["k"]))
-            yield LayerTiming(DEVICES[row["gpu"]], "", shape, "FP", float(row["ms"]))
+            yield LayerTiming(DEVICES[row["gpu"]], CUDA[row["cuda"]], shape, "FP", float(row["ms"]))
 
 
 def _cnn_benchmarks(folder: Path) -> Iterator[NetworkTiming]:
@@ -248,8 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for what, found in (("layers", layers()), ("networks", networks())):
         counts = Counter((timing.device, timing.cudnn) for timing in found)
         for (device, cudnn), count in counts.items():
-            library = f"cuDNN {cudnn}" if cudnn else "cuBLAS"
-            print(f"{device}, {library}: {count} {what}")
+            print(f"{device}, cuDNN {cudnn}: {count} {what}")
 
 
 if __name__ == "__main__":

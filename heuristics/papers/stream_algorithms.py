@@ -80,7 +80,7 @@ def _origin(instance: Instance) -> tuple[Device, TaskGraph]:
     graph = task_graph(find_network(network), images, kind, origin.weights_as_blocks)
     if [task.name for task in instance.tasks] != [task.name for task in graph.tasks]:
         raise PebblerError(f"{instance.name}: its tasks are not those of network '{network}'")
-    return find_device(device), graph
+    return find_device(device, origin.cudnn), graph
 
 
 def _with(task: Task, added: list[Algorithm], kept: Kept) -> Task:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -15,6 +15,7 @@ from ..arguments import require_kind
 from ..errors import PebblerError
 from ..files import read_toml
 from ..units import LARGEST
+from .library import Architecture, Library, library_of_year, read_library
 
 DEVICE_OF_TODAY = "RTX4090"
 """What a torch or ONNX model is scheduled for where no device is named; ``docs/importers.md`` says why."""
@@ -22,9 +23,6 @@ DEVICE_OF_TODAY = "RTX4090"
 Direction = Literal["offload", "prefetch"]
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 """Of a matrix product: the numbers that it multiplies; it adds them up in single precision."""
-Architecture = Literal[
-    "kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna3"
-]
 
 _TENSOR_PEAKS = ("tf32_flops", "fp16_flops", "bf16_flops")
 _WHOLE = ("year", "multiprocessors", "memory_bytes", "launch_ns")
@@ -39,7 +37,7 @@ _RANGES = {_WHOLE: (1, LARGEST), _RATES: (1, 1e21), _SHARES: (1e-6, 1)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A GPU and its link to the host.
+    """A GPU, its link to the host, and the library that computes convolutions and products on it.
 
     Attributes
     ----------
@@ -49,6 +47,8 @@ class Device:
         Of the GPU; None: unknown, as in files of one's own that leave it out.
     year
         Of its introduction.
+    cudnn
+        Version of cuDNN; by default the newest of that year.
     multiprocessors
         Number of streaming multiprocessors.
     peak_flops
@@ -57,7 +57,8 @@ class Device:
         The same on tensor cores, of dense products of TF32, half precision and bfloat16 that are added up
         in single precision; None: the hardware has none.
     convolution_efficiency, gemm_efficiency
-        Share of the peak that an implicit GEMM convolution and a large matrix product reach.
+        Share of the peak that a forward convolution by implicit GEMM, its indices not computed before, and
+        a matrix product reach where they are so large that nothing else counts.
     bandwidth, bandwidth_efficiency
         Bytes a second of the device memory, and the share that kernels reach.
     memory_bytes
@@ -75,6 +76,7 @@ class Device:
     aliases: tuple[str, ...]
     architecture: Architecture | None = None
     year: int
+    cudnn: Library
     multiprocessors: int
     peak_flops: float
     tf32_flops: float | None = None
@@ -114,17 +116,30 @@ def whole_ns(seconds: float) -> int:
     return max(1, round(seconds * 1e9))
 
 
-def find_device(name: str) -> Device:
+def find_device(name: str, cudnn: str | None = None) -> Device:
     """Return the packaged device of a name or an alias, or the one of a file whose name ends in ``.toml``.
 
     Case, spaces, punctuation and the vendor's ``NVIDIA`` do not matter, and the full name finds it, too.
 
+    Parameters
+    ----------
+    name
+        Of the device, or of a file.
+    cudnn
+        Version of cuDNN, one of `LIBRARIES`; None: the newest of the device's first year.
+
     Raises
     ------
     PebblerError
-        When there is none, with the close names, or when the file is wrong.
+        When there is none, with the close names, when the file is wrong, or when there is no such cuDNN or it
+        is older than the device.
     """
     require_kind("a device", name, str, "give its name, such as 'k40', or a file of your own (.toml)")
+    device = _find(name)
+    return device if cudnn is None else replace(device, cudnn=read_library(cudnn, device.architecture))
+
+
+def _find(name: str) -> Device:
     if name.endswith(".toml"):
         return read_device(name)
     known = {
@@ -198,6 +213,7 @@ def _device(name: str, table: Any, where: str) -> Device:
         title=title,
         aliases=tuple(aliases),
         architecture=architecture,
+        cudnn=library_of_year(figures["year"]),
         **figures,
         sources=tuple(sources),
     )

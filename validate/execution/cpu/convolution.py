@@ -7,9 +7,9 @@ The algorithms go by the names that `costs` gives cuDNN's, and keep their worksp
 | implicit-gemm, algo-0 | pieces of the lowered matrix in the scratch buffer (Chetlur et al. 2014) |
 | implicit-precomp-gemm, algo-1, algo-3 | the same; tables in the workspace say which values exist |
 | gemm | the lowered matrix in the workspace, of as many images as fit |
-| fft, fft-tiling, winograd-nonfused | transformed filters, then transformed tiles of as many images as fit |
+| fft, fft-tiling, winograd, winograd-nonfused | transformed filters, then tiles of as many images as fit |
 
-With a stride of 1 the last three compute, for the points p of a transform, ``Y_p = X_p W_p``; the gradient of
+With a stride of 1 the last four compute, for the points p of a transform, ``Y_p = X_p W_p``; the gradient of
 the input is a forward pass with flipped filters, that of the filters a sum over images and tiles.
 """
 
@@ -40,7 +40,7 @@ _LOWERED: dict[str, tuple[str, str]] = {
 TRANSPOSED: dict[Role, Role] = {"FP": "BP1", "BP1": "FP", "BP2": "BP2"}
 """For each pass of a transposed convolution, the pass of the convolution that it transposes."""
 
-_TRANSFORMED = ("fft", "fft-tiling", "winograd-nonfused")
+_TRANSFORMED = ("fft", "fft-tiling", "winograd", "winograd-nonfused")
 """Names of the algorithms by transforms."""
 
 _HALF = SCRATCH_BYTES // 2 - 1024

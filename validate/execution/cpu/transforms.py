@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ....instances.devices.roofline import FFT_LIMIT, FFT_TILE, WINOGRAD_TILE
+from ....instances.devices.roofline import FFT_LIMIT, FFT_TILE, FUSED_TILE, WINOGRAD_TILE
 from ....instances.networks.taskgraph import Role
 from .scratch import Scratch, pieces
 
@@ -49,6 +49,10 @@ def tiling_of(conv: Geometry) -> Tiling | None:
             return None
         step = FFT_TILE + 1 - conv.size
         return Tiling(conv, Fourier(FFT_TILE, FFT_TILE), (step, step))
+    if conv.algorithm == "winograd":
+        if conv.size != 3 or conv.role == "BP2":
+            return None
+        return Tiling(conv, Winograd(FUSED_TILE), (FUSED_TILE - 2, FUSED_TILE - 2))
     if conv.size not in (3, 5):
         return None
     step = WINOGRAD_TILE + 1 - conv.size
