@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
@@ -108,26 +109,65 @@ def stuck_bytes(instance: Instance) -> list[int]:
     return list(accumulate(change[: len(instance.tasks)]))
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Bytes that a task finds in memory or takes, whatever the schedule.
+
+    Attributes
+    ----------
+    task
+        Its name.
+    blocks, workspace
+        Those that it touches, and its least workspace.
+    stuck, resident
+        Other blocks that can neither leave nor be computed again, and what is always there.
+    """
+
+    task: str
+    blocks: int
+    workspace: int
+    stuck: int
+    resident: int
+
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return self.blocks + self.workspace + self.stuck + self.resident
+
+    def __str__(self) -> str:
+        return (
+            f"task '{self.task}' needs {format_size(self.blocks)} of blocks and "
+            f"{format_size(self.workspace)} of workspace, while {format_size(self.stuck)} of other blocks "
+            "can neither be copied to the host and back nor be computed again and "
+            f"{format_size(self.resident)} are resident"
+        )
+
+
+def greatest_need(instance: Instance) -> Need:
+    """Return the need of the task that needs most: under a smaller budget, no memory model has a schedule."""
+    needed = [
+        Need(
+            task.name,
+            footprint(instance, k),
+            min(algorithm.workspace_bytes for algorithm in task.algorithms),
+            stuck,
+            instance.resident_bytes,
+        )
+        for k, (task, stuck) in enumerate(zip(instance.tasks, stuck_bytes(instance), strict=True))
+    ]
+    return max(needed, key=lambda need: need.bytes)
+
+
 def why_infeasible(instance: Instance) -> str | None:
     """Return which task proves that no schedule exists in any memory model; None if no single task does.
 
     Beside the blocks and the least workspace of a task, the blocks that are stuck in memory count.
     """
-    stuck = stuck_bytes(instance)
-    touched = [footprint(instance, k) for k in range(len(instance.tasks))]
-    scratch = [min(a.workspace_bytes for a in task.algorithms) for task in instance.tasks]
-    amounts = [sum(parts) for parts in zip(stuck, touched, scratch, strict=True)]
-    k = amounts.index(max(amounts))
-    least = instance.resident_bytes + amounts[k]
-    if instance.budget_bytes >= least:
+    need = greatest_need(instance)
+    if instance.budget_bytes >= need.bytes:
         return None
-    return (
-        f"task '{instance.tasks[k].name}' needs {format_size(touched[k])} of blocks and "
-        f"{format_size(scratch[k])} of workspace, while {format_size(stuck[k])} of other blocks can neither "
-        "be copied to the host and back nor be computed again and "
-        f"{format_size(instance.resident_bytes)} are resident: {_told(least)} together, "
-        f"{_told(least - instance.budget_bytes)} more than the budget"
-    )
+    missing = need.bytes - instance.budget_bytes
+    return f"{need}: {_told(need.bytes)} together, {_told(missing)} more than the budget"
 
 
 def fastest(instance: Instance) -> tuple[Algorithm, ...]:

@@ -1,4 +1,4 @@
-"""The largest batch that a method trains in a round within a budget and an overhead, and its proven limit.
+"""The largest batch that methods train in a round within a budget and an overhead, and what limits it.
 
 Layrub's Table 7 (TACO 2018) calls this the extreme-scale batch size. Here, an upper bound is proven as well.
 """
@@ -6,27 +6,36 @@ Layrub's Table 7 (TACO 2018) calls this the extreme-scale batch size. Here, an u
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
 
+from ...heuristics.clock import OutOfTime, left
 from ...heuristics.methods import Limits, find_method
-from ...instances.arguments import require_whole
+from ...instances.arguments import require_kind, require_whole
 from ...instances.instance import Instance
-from ...instances.memory import ideal_ns, least_budget, require_budget
+from ...instances.memory import greatest_need, ideal_ns, least_budget, require_budget
 from ...instances.units import format_size, format_time
 from ...instances.workload import Workload, require_workload
-from ...solver.bounds import best_bound
+from ...solver.bounds import Bound, best_bound, compute_bound
 from ...solver.result import Result
 from ...solver.solve import solve
 from ...validate.schedule import Schedule
+from ..output.machine import made_here
 from ..output.table import format_html, format_table, line_width, wrapped
 
 LARGEST = 2**20
 """Largest batch that is tried."""
 
+BEST = "modnn,flow"
+"""The methods that are taken where none are named: a quick rule, and where that is not enough a search."""
+
+
+_SHARES = (1.0, 0.875, 0.75, 0.5)
+"""Of the largest batch: what they cost is found out."""
 
 _HEADER = ("batch", "least budget", "ideal", "time", "overhead", "lower bound", "within", "excluded by")
 
@@ -41,15 +50,17 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     batch
         Number of images.
     least_budget_bytes
-        M_min in bytes.
+        M_min; where blocks can neither leave nor be computed again, with those beside a task.
     ideal_ns, makespan_ns, lower_bound_ns, bound_by, certified
-        Time without a memory limit, time of the method's schedule (None without one), and the bound.
+        Time without a memory limit, of the shortest schedule (None without one), and the bound.
     within
         Whether there is a schedule within the overhead.
     excluded_by
         The proof that there is no such schedule: ``budget`` or the bound's argument; None without a proof.
     stopped_by
-        Why the method ended; None if it was not tried, as the batch is excluded.
+        Why the last method ended; None where none was tried, for the batch is excluded.
+    method
+        Whose schedule it is; None without one.
     """
 
     batch: int
@@ -62,6 +73,17 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     within: bool
     excluded_by: str | None
     stopped_by: str | None
+    method: str | None
+
+    @property
+    def overhead(self) -> float | None:
+        """Of the schedule over the ideal."""
+        return None if self.makespan_ns is None else self.makespan_ns / max(self.ideal_ns, 1) - 1
+
+    @property
+    def least_overhead(self) -> float:
+        """What is proven of any schedule's overhead."""
+        return max(self.lower_bound_ns / max(self.ideal_ns, 1) - 1, 0.0)
 
 
 class LargestBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,12 +96,16 @@ class LargestBatch(msgspec.Struct, frozen=True, kw_only=True):
     largest_batch
         The largest batch with a schedule within the overhead; None without one.
     excluded_from
-        The least tried batch that is proven to have no such schedule. M_min rises with the batch, so that a
-        batch that the budget excludes excludes all larger ones. The overhead need not rise.
+        The least batch that was tried and is proven to have none. M_min rises with the batch, so that a batch
+        that is excluded by the budget excludes all larger ones; an overhead need not rise.
+    limited_by
+        What excludes that batch, in words; None without one.
     points
         The tried batches in increasing order.
     interrupted
         Whether the user ended the search before it was done.
+    made
+        When, where and with what, as `made_here` tells it.
     """
 
     network: str
@@ -90,30 +116,34 @@ class LargestBatch(msgspec.Struct, frozen=True, kw_only=True):
     overhead: float | None
     largest_batch: int | None
     excluded_from: int | None
+    limited_by: str | None
     points: tuple[Point, ...]
     interrupted: bool
+    made: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         table = format_table(_HEADER, [_cells(point) for point in self.points], "rrrrrrll")
-        return f"{table}\n\n{wrapped(self._notes(), line_width())}"
+        notes = "\n".join(wrapped(note, line_width()) for note in self._notes())
+        return f"{table}\n\n{notes}"
 
     def _repr_html_(self) -> str:
-        return format_html(_HEADER, [_cells(point) for point in self.points], self._notes())
+        return format_html(_HEADER, [_cells(point) for point in self.points], "; ".join(self._notes()))
 
-    def _notes(self) -> str:
+    def _notes(self) -> list[str]:
         limit = "any overhead" if self.overhead is None else f"at most {self.overhead:.1%} overhead"
         found = "no batch at all" if self.largest_batch is None else f"a batch of {self.largest_batch}"
         known = "" if self.excluded_from is None else f"; {self.excluded_from} is proven impossible"
-        return (
+        notes = [
             f"{self.network} on {self.device}, {self.method}, {self.memory_model} memory, "
             f"{format_size(self.budget_bytes)}, {limit}: {found}{known}"
-        )
+        ]
+        return notes if self.limited_by is None else [*notes, f"limited by: {self.limited_by}"]
 
 
 def largest_batch(
     workload: Workload,
     budget_bytes: int,
-    method: str,
+    method: str = BEST,
     *,
     overhead: float | None = None,
     time_limit: float | None = None,
@@ -122,21 +152,25 @@ def largest_batch(
     memory: Literal["contiguous", "paged"] = "contiguous",
     on_trained: Callable[[Instance, Schedule], None] | None = None,
 ) -> LargestBatch:
-    """Find the largest batch that a method trains in one round.
+    """Find the largest batch that methods train in one round.
 
-    First, doubling and bisection find the largest batch that neither M_min nor a bound excludes. Then the
-    method is tried at this batch and, by bisection, at smaller ones. The bisection assumes that smaller
-    batches are easier. The result always has a schedule, and the limit is proven. Ctrl-C ends the search with
-    the best so far.
+    First the largest batch that neither M_min nor a bound excludes is sought, by doubling and bisection; then
+    the methods are tried there and, by bisection, on smaller ones, as if they were the better the smaller the
+    batch is. The last method then tries to better what the largest batch costs, and some shares of it, and
+    wherever a smaller batch costs more than a larger one. What is found is a schedule in any case, and what
+    is excluded is proven. Ctrl-C keeps the best.
 
     Parameters
     ----------
     workload
         The network and its device; its batch does not matter.
     budget_bytes
-        Budget of a round in bytes.
-    method, time_limit, seed, workers, memory
-        As for `solve`, for each batch.
+        Of a round.
+    method
+        One, or several with commas between them: at each batch they are tried in turn until a schedule is
+        within the overhead.
+    time_limit, seed, workers, memory
+        As for `solve`, for each method and batch.
     overhead
         Greatest overhead of a round over the ideal, as a share of the ideal; None means no limit.
     on_trained
@@ -149,96 +183,259 @@ def largest_batch(
     """
     require_workload(workload)
     require_whole("budget_bytes", budget_bytes, 0)
-    find_method(method)
+    require_kind("method", method, str, "give one name, or several with commas between them: 'modnn,flow'")
     Limits(time_limit, seed, workers, memory)
-    require_budget(_instance(workload, budget_bytes, 1))
-    points: dict[int, Point] = {}
-
-    def possible(batch: int) -> bool:
-        instance = _instance(workload, budget_bytes, batch)
-        points[batch] = _point(instance, batch, overhead, None)
-        return points[batch].excluded_by is None
-
-    def trained(batch: int) -> bool:
-        instance = _instance(workload, budget_bytes, batch)
-        result = solve(instance, method, time_limit=time_limit, seed=seed, workers=workers, memory=memory)
-        points[batch] = _point(instance, batch, overhead, result)
-        _log.info("batch %d: %s", batch, "within" if points[batch].within else "not within")
-        if points[batch].within and result.schedule is not None and on_trained is not None:
-            on_trained(instance, result.schedule)
-        if result.stopped_by == "interrupted":
-            raise KeyboardInterrupt
-        return points[batch].within
-
+    search = BatchSearch(
+        workload,
+        budget_bytes,
+        method.split(","),
+        overhead=overhead,
+        time_limit=time_limit,
+        seed=seed,
+        workers=workers,
+        memory=memory,
+        on_trained=on_trained,
+    )
+    require_budget(search.instance(1))
     interrupted = False
     try:
-        high = 1
-        while high < LARGEST and possible(high):
-            high *= 2
-        limit = _last(possible, high // 2, high)
-        if limit and not trained(limit):
-            _last(trained, 0, limit)
+        search.run()
+        search.price()
     except KeyboardInterrupt:
         interrupted = True
-    tried = {b: p for b, p in points.items() if p.stopped_by is not None or p.excluded_by is not None}
-    return LargestBatch(
-        network=workload.name,
-        device=workload.device,
-        method=method,
-        memory_model=memory,
-        budget_bytes=budget_bytes,
-        overhead=overhead,
-        largest_batch=max((batch for batch, point in tried.items() if point.within), default=None),
-        excluded_from=min((b for b, p in tried.items() if p.excluded_by is not None), default=None),
-        points=tuple(tried[batch] for batch in sorted(tried)),
-        interrupted=interrupted,
-    )
+    return search.found(interrupted=interrupted)
 
 
-def _last(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Return, by bisection, the last number from `low` on for which a condition holds; it fails at `high`."""
+@dataclass(slots=True)
+class BatchSearch:
+    """The search for the largest batch, and what it knows at any time.
+
+    Parameters
+    ----------
+    workload, budget_bytes, overhead, time_limit, seed, workers, memory, on_trained
+        As `largest_batch` has them. Where what calls it has a deadline (`heuristics.clock`), no method goes
+        on past that.
+    methods
+        Tried in turn.
+    variant
+        Makes of a round's instance the one that is scheduled; by default it is that.
+    """
+
+    workload: Workload
+    budget_bytes: int
+    methods: Sequence[str]
+    variant: Callable[[Instance], Instance] = field(default=lambda instance: instance)
+    overhead: float | None = None
+    time_limit: float | None = None
+    seed: int = 0
+    workers: int = 1
+    memory: Literal["contiguous", "paged"] = "contiguous"
+    on_trained: Callable[[Instance, Schedule], None] | None = None
+    points: dict[int, Point] = field(default_factory=dict, init=False)
+    schedules: dict[int, Schedule] = field(default_factory=dict, init=False)
+    _limit: int | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        for name in self.methods:
+            find_method(name)
+
+    def run(self) -> None:
+        """Search for the largest batch.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            When the user ends it; what is known stays.
+        OutOfTime
+            When a deadline of what calls it has passed; what is known stays.
+        """
+        limit = self.limit()
+        if limit and not self.trained(limit):
+            least = max((batch for batch, point in self.points.items() if point.within), default=0)
+            last_where(self.trained, least, limit)
+
+    def price(self) -> None:
+        """Find out what the largest batch costs, and some shares of it, with the last method as well.
+
+        The last method also tries where another's schedule costs more than that of a larger batch. Raises
+        what `run` raises.
+        """
+        last = self.methods[-1]
+        largest = max((batch for batch, point in self.points.items() if point.within), default=0)
+        for batch in filter(None, (int(share * largest) for share in _SHARES)):
+            self.trained(batch)
+            point = self.points[batch]
+            if point.within and point.method != last and (point.overhead or 0.0) > point.least_overhead:
+                self.improved(batch, last)
+        least = math.inf
+        for batch in sorted(self.points, reverse=True):
+            point = self.points[batch]
+            if point.overhead is not None and point.overhead > least and point.method != last:
+                self.improved(batch, last)
+            least = min(least, self.points[batch].overhead or least)
+
+    def limit(self) -> int:
+        """Return the largest batch that nothing excludes; 0: one image is excluded."""
+        if self._limit is None:
+            high = 1
+            while high < LARGEST and self.possible(high):
+                high *= 2
+            self._limit = last_where(self.possible, high // 2, high)
+        return self._limit
+
+    def possible(self, batch: int) -> bool:
+        """Whether neither the budget excludes a batch nor, where the overhead is limited, a bound."""
+        if batch in self.points:
+            return self.points[batch].excluded_by is None
+        instance = self.instance(batch)
+        bound = None
+        if self.overhead is not None and _least_bytes(instance) <= self.budget_bytes:
+            bound = best_bound(instance, memory=self.memory)
+        point = self._point(instance, batch, compute_bound(instance) if bound is None else bound)
+        if point.excluded_by is not None:
+            self.points[batch] = point
+        return point.excluded_by is None
+
+    def trained(self, batch: int) -> bool:
+        """Whether the methods, tried in turn, find a schedule within the overhead."""
+        if batch not in self.points:
+            for method in self.methods:
+                if self.improved(batch, method):
+                    break
+            point = self.points[batch]
+            _log.info("batch %d: %s", batch, "within" if point.within else "not within")
+        return self.points[batch].within
+
+    def improved(self, batch: int, method: str, seconds: float | None = None) -> bool:
+        """Solve a batch with a method, from the schedule that is known; whether one is within the overhead.
+
+        Its time is at most `seconds`, by default `time_limit`.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            When the user ends the method; what it found stays.
+        OutOfTime
+            When there is no time left.
+        """
+        instance, known = self.instance(batch), self.schedules.get(batch)
+        seconds = self.time_limit if seconds is None else seconds
+        seconds = left() if seconds is None else min(seconds, left())
+        if seconds <= 0:
+            raise OutOfTime("time limit")
+        if _least_bytes(instance) > self.budget_bytes:
+            return self.possible(batch)
+        result = solve(
+            instance,
+            method,
+            time_limit=None if seconds == math.inf else seconds,
+            seed=self.seed,
+            workers=self.workers,
+            memory=self.memory,
+            warm_start=known,
+        )
+        if result.schedule is not None and (known is None or result.schedule.makespan_ns < known.makespan_ns):
+            self.schedules[batch] = result.schedule
+        bound, before = result.bound, self.points.get(batch)
+        made = math.inf if result.makespan_ns is None else result.makespan_ns
+        if before is not None and bound.lower_bound_ns < before.lower_bound_ns <= made:
+            bound = Bound(before.lower_bound_ns, before.bound_by, before.certified)
+        point = self.points[batch] = self._point(instance, batch, bound, result)
+        if point.within and self.schedules[batch] is not known and self.on_trained is not None:
+            self.on_trained(instance, self.schedules[batch])
+        if result.stopped_by == "interrupted":
+            raise KeyboardInterrupt
+        return point.within
+
+    def instance(self, batch: int) -> Instance:
+        """Return the instance of a round of so many images."""
+        workload = replace(self.workload, batch=batch)
+        return self.variant(workload.instance(self.budget_bytes, check_budget=False))
+
+    def found(self, *, interrupted: bool = False) -> LargestBatch:
+        """What is known."""
+        excluded = min((b for b, p in self.points.items() if p.excluded_by is not None), default=None)
+        return LargestBatch(
+            network=self.workload.name,
+            device=self.workload.device,
+            method=",".join(self.methods),
+            memory_model=self.memory,
+            budget_bytes=self.budget_bytes,
+            overhead=self.overhead,
+            largest_batch=max((batch for batch, point in self.points.items() if point.within), default=None),
+            excluded_from=excluded,
+            limited_by=None if excluded is None else self.why_not(excluded),
+            points=tuple(self.points[batch] for batch in sorted(self.points)),
+            interrupted=interrupted,
+            made=(made_here(),),
+        )
+
+    def why_not(self, batch: int) -> str | None:
+        """Say what excludes a batch; None where nothing is known to."""
+        point = self.points.get(batch)
+        if point is None or point.excluded_by is None:
+            return None
+        if point.excluded_by != "budget":
+            over = f"{point.least_overhead:.1%} over the ideal"
+            return f"at a batch of {batch}, the {point.bound_by} bound is {over}"
+        need = greatest_need(self.instance(batch))
+        parts = (
+            (need.blocks, "of its blocks"),
+            (need.workspace, "of workspace"),
+            (need.stuck, "of other blocks that have to stay"),
+            (need.resident, "that are resident"),
+        )
+        told = ", ".join(f"{format_size(amount)} {what}" for amount, what in parts if amount)
+        return (
+            f"at a batch of {batch}, task '{need.task}' needs {format_size(point.least_budget_bytes)}: {told}"
+        )
+
+    def _point(self, instance: Instance, batch: int, bound: Bound, result: Result | None = None) -> Point:
+        ideal, least = ideal_ns(instance), _least_bytes(instance)
+        longest = None if self.overhead is None else (1 + self.overhead) * ideal
+        excluded = None
+        if least > instance.budget_bytes:
+            excluded = "budget"
+        elif longest is not None and bound.lower_bound_ns > longest:
+            excluded = bound.bound_by
+        schedule = self.schedules.get(batch)
+        made = None if schedule is None else schedule.makespan_ns
+        return Point(
+            batch=batch,
+            least_budget_bytes=least,
+            ideal_ns=ideal,
+            makespan_ns=made,
+            lower_bound_ns=bound.lower_bound_ns,
+            bound_by=bound.bound_by,
+            certified=bound.certified,
+            within=made is not None and (longest is None or made <= longest),
+            excluded_by=excluded,
+            stopped_by=None if result is None else result.stopped_by,
+            method=None if schedule is None else schedule.method,
+        )
+
+
+def last_where(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """By bisection, the last number from `low` on, where it holds, before `high`, where it does not."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
 
 
-def _instance(workload: Workload, budget_bytes: int, batch: int) -> Instance:
-    return replace(workload, batch=batch).instance(budget_bytes, check_budget=False)
-
-
-def _point(instance: Instance, batch: int, overhead: float | None, result: Result | None) -> Point:
-    ideal, least = ideal_ns(instance), least_budget(instance)
-    longest = None if overhead is None else (1 + overhead) * ideal
-    bound = best_bound(instance) if result is None else result.bound
-    excluded = None
-    if least > instance.budget_bytes:
-        excluded = "budget"
-    elif longest is not None and bound.lower_bound_ns > longest:
-        excluded = bound.bound_by
-    made = None if result is None else result.makespan_ns
-    return Point(
-        batch=batch,
-        least_budget_bytes=least,
-        ideal_ns=ideal,
-        makespan_ns=made,
-        lower_bound_ns=bound.lower_bound_ns,
-        bound_by=bound.bound_by,
-        certified=bound.certified,
-        within=made is not None and (longest is None or made <= longest),
-        excluded_by=excluded,
-        stopped_by=None if result is None else result.stopped_by,
-    )
+def _least_bytes(instance: Instance) -> int:
+    """Under a smaller budget there is no schedule: M_min, or more where blocks are stuck in memory."""
+    return max(least_budget(instance), greatest_need(instance).bytes)
 
 
 def _cells(point: Point) -> tuple[str, ...]:
-    made = point.makespan_ns
+    made, overhead = point.makespan_ns, point.overhead
     return (
         str(point.batch),
         format_size(point.least_budget_bytes),
         format_time(point.ideal_ns),
         "" if made is None else format_time(made),
-        "" if made is None else f"{made / max(point.ideal_ns, 1) - 1:.1%}",
+        "" if overhead is None else f"{overhead:.1%}",
         format_time(point.lower_bound_ns),
         "yes" if point.within else "no",
         point.excluded_by or "",

@@ -15,27 +15,24 @@ from ..output.captions import caption
 from ..output.drawing import footnote, png, size_unit, time_unit
 from .schedule import COLOURS
 
-
-class _Look(NamedTuple):
-    """Colours of a frontier's steps, and the name of its bounds."""
-
-    found: str
-    proven: str
-    bound: str
+_FOUND = (COLOURS["stall"], COLOURS["offload"], COLOURS["prefetch"], "#b07aa1", "#9c755f")
+_PROVEN = (COLOURS["compute"], "#333333", "#888888")
 
 
-_ALONE = _Look(COLOURS["stall"], COLOURS["compute"], "lower bound")
-"""Look of a single frontier."""
+class _Bounds(NamedTuple):
+    """Bounds on one problem: budgets, and at each the best bound of all frontiers and what is certified."""
 
-_BESIDE = (COLOURS["stall"], COLOURS["compute"], COLOURS["offload"], COLOURS["prefetch"])
-"""Colours of several frontiers."""
+    budgets: list[int]
+    best: list[int]
+    certified: list[int]
 
 
 def frontier_picture(frontiers: Sequence[Frontier]) -> bytes:
     """Draw frontiers, as PNG: steps of schedules above steps of bounds, with the ideal below.
 
-    A schedule is valid for every larger budget, so its step goes to the right. A bound holds for every
-    smaller budget, so its step goes to the left. Each of several frontiers has its own colour.
+    A schedule serves every larger budget, so its step goes to the right; a bound holds for every smaller one,
+    so its step goes to the left. Several frontiers have a colour each; those of one instance have one line of
+    bounds, the best of theirs, for a bound is of the problem and not of a method.
 
     Parameters
     ----------
@@ -51,9 +48,12 @@ def frontier_picture(frontiers: Sequence[Frontier]) -> bytes:
         figure = Figure(figsize=(9.0, 5.2), dpi=150, layout="constrained")
         axes = figure.subplots()
         for i, frontier in enumerate(frontiers):
-            colour = _BESIDE[i % len(_BESIDE)]
-            look = _ALONE if len(frontiers) == 1 else _Look(colour, colour, f"{frontier.method}: lower bound")
-            _draw(axes, frontier, look, scale, size)
+            _draw_schedules(axes, frontier, _FOUND[i % len(_FOUND)], scale, size)
+        problems = list(dict.fromkeys(frontier.instance_sha256 for frontier in frontiers))
+        for i, problem in enumerate(problems):
+            same = [frontier for frontier in frontiers if frontier.instance_sha256 == problem]
+            name = "lower bound" if len(problems) == 1 else f"lower bound of {same[0].instance}"
+            _draw_bounds(axes, bounds_of(same), name, _PROVEN[i % len(_PROVEN)], scale, size)
         axes.axhline(
             first.ideal_ns / scale, color="black", linewidth=1.0, linestyle="--", label="ideal, no limit"
         )
@@ -78,25 +78,40 @@ def frontier_picture(frontiers: Sequence[Frontier]) -> bytes:
         return png(figure)
 
 
-def _draw(axes: Axes, frontier: Frontier, look: _Look, scale: float, size: float) -> None:
-    """Draw the steps of one frontier; certified bounds are dotted if they are below the bounds."""
-    points = frontier.points
-    solved = [point for point in points if point.makespan_ns is not None]
+def bounds_of(frontiers: Sequence[Frontier]) -> _Bounds:
+    """Return the best bounds on one problem: at each budget the best of all frontiers there or above it."""
+    budgets = sorted({point.budget_bytes for frontier in frontiers for point in frontier.points})
+    points = [point for frontier in frontiers for point in frontier.points]
+    best, certified = [], []
+    for budget in budgets:
+        above = [point for point in points if point.budget_bytes >= budget]
+        best.append(max(point.lower_bound_ns for point in above))
+        certified.append(max(point.certified_lower_bound_ns for point in above))
+    return _Bounds(budgets, best, certified)
+
+
+def _draw_schedules(axes: Axes, frontier: Frontier, colour: str, scale: float, size: float) -> None:
+    """Draw the steps of the schedules of one frontier."""
+    solved = [point for point in frontier.points if point.makespan_ns is not None]
     axes.step(
         [point.budget_bytes / size for point in solved],
         [(point.makespan_ns or 0) / scale for point in solved],
         where="post",
-        color=look.found,
+        color=colour,
         marker="o",
         markersize=4,
         label=f"{frontier.method}: schedules",
     )
-    budgets = [point.budget_bytes / size for point in points]
-    bounds = [point.lower_bound_ns / scale for point in points]
-    proven = [point.certified_lower_bound_ns / scale for point in points]
-    exact = bounds == proven
-    label = look.bound + (" (certified)" if exact else " (with solvers' words)")
-    axes.step(budgets, bounds, where="pre", color=look.proven, marker=".", linewidth=1.0, label=label)
+
+
+def _draw_bounds(axes: Axes, bounds: _Bounds, name: str, colour: str, scale: float, size: float) -> None:
+    """Draw the steps of bounds; what is certified dotted, where that is less than what is proven."""
+    budgets = [budget / size for budget in bounds.budgets]
+    exact = bounds.best == bounds.certified
+    label = name + (" (certified)" if exact else " (with solvers' words)")
+    best = [bound / scale for bound in bounds.best]
+    axes.step(budgets, best, where="pre", color=colour, marker=".", linewidth=1.0, label=label)
     if not exact:
-        label = look.bound.replace("lower", "certified")
-        axes.step(budgets, proven, where="pre", color=look.proven, linestyle=":", label=label)
+        certified = [bound / scale for bound in bounds.certified]
+        label = name.replace("lower", "certified")
+        axes.step(budgets, certified, where="pre", color=colour, linestyle=":", label=label)

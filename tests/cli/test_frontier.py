@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pebbler.benchmark.comparison.frontier import Frontier
+from pebbler.benchmark.pictures.frontier import bounds_of
 from pebbler.cli.main import main
+from pebbler.heuristics.methods import Method
 from pebbler.heuristics.parts import with_parts
-from pebbler.instances.files import read_instance, write_instance
+from pebbler.instances.files import read_document, read_instance, write_instance
 from pebbler.instances.instance import Instance
 from pebbler.instances.workload import Workload
+
+Toys = Callable[..., None]
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +68,12 @@ def test_over_batches(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "words"),
     [
         ("lenet --method modnn", "--output"),
-        ("lenet -o out", "--method"),
+        ("lenet --over link -o out", "give one, such as --overhead 5%"),
+        ("lenet --over link --link pcie3 --overhead 5% -o out", "settles --link"),
+        ("lenet --over link --overhead 5% --points 3 -o out", "settles --points"),
+        ("lenet --over link --overhead 5% --budget 1 -o out", "under the minimum"),
+        ("lenet --overhead 5% --budget 1GiB -o out", "settles --budget"),
+        ("lenet --over link --overhead 5% --method magic -o out", "no method 'magic'"),
         ("lenet --method magic -o out", "no method 'magic'"),
         ("--method modnn -o out", "made from one thing"),
         ("nothing --method modnn -o out", "nothing"),
@@ -70,7 +81,6 @@ def test_over_batches(capsys: pytest.CaptureFixture[str]) -> None:
         ("bad.json --method modnn -o out", "is not an instance"),
         ("lenet --method modnn --points 0 -o out", "whole number from 1"),
         ("lenet --method modnn --budget 1GiB -o out", "settles --budget"),
-        ("lenet --method modnn --overhead 10% -o out", "settles --overhead"),
         ("lenet --method modnn --over batch --overhead 10 -o out", "is not a share"),
         ("lenet --method modnn --over batch --batch 3 -o out", "settles --batch"),
         ("lenet --method modnn --over batch --budget 1 -o out", "under the minimum"),
@@ -105,3 +115,61 @@ def test_two_methods_on_two_variants_share_a_picture(capsys: pytest.CaptureFixtu
         name = f"out/{found['instance']}-{found['points'][0]['budget_bytes']}"
         assert main(["check", f"{name}.instance.json", f"{name}.{method}.schedule.json"]) == 0
         assert main(["check-bound", f"{name}.instance.json", f"{name}.{method}.certificate.json"]) == 0
+
+
+@pytest.mark.parametrize("over", ["link", "budget"])
+def test_the_least_within_an_overhead(over: str, tight: Instance, capsys: pytest.CaptureFixture[str]) -> None:
+    write_instance(tight, "tight.instance.json")
+    question = ["--over", over, "--overhead", "110%", "--method", "modnn", "--time-limit", "30s"]
+    assert main(["frontier", "tight.instance.json", *question, "-o", "out", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["impossible"] < found["least"]
+    assert json.loads(Path(f"out/chain-b4.least-{over}.json").read_text()) == found
+    assert Path(f"out/chain-b4.least-{over}.png").read_bytes().startswith(b"\x89PNG")
+    name = f"out/chain-b4.{over}"
+    assert main(["check", f"{name}.enough.instance.json", f"{name}.enough.schedule.json"]) == 0
+    enough = read_instance(f"{name}.enough.instance.json")
+    if over == "budget":
+        assert enough.budget_bytes == found["least"]
+        return
+    assert enough.applied[-1].value == str(found["least"])
+    short = f"{name}.too-little"
+    assert read_instance(f"{short}.instance.json").applied[-1].value == str(found["certified_impossible"])
+    assert main(["check-bound", f"{short}.instance.json", f"{short}.certificate.json"]) == 0
+
+
+def test_no_link_at_all_is_status_one(tight: Instance, capsys: pytest.CaptureFixture[str]) -> None:
+    write_instance(tight, "tight.instance.json")
+    question = ["--over", "link", "--overhead", "5%", "--method", "modnn", "-o", "out"]
+    assert main(["frontier", "tight.instance.json", *question]) == 1
+    assert "no link was found" in capsys.readouterr().out
+
+
+def test_methods_on_one_instance_share_a_line_of_bounds(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["frontier", "alexnet", "--batch", "64", "--method", "modnn,vdnn-dyn", "--points", "4"]
+    assert main([*arguments, "-o", "out", "--json"]) == 0
+    capsys.readouterr()
+    files = [f"out/alexnet-b64.{method}.frontier.json" for method in ("modnn", "vdnn-dyn")]
+    both = [read_document(file, Frontier, "a frontier") for file in files]
+    shared = bounds_of(both)
+    assert shared.best == sorted(shared.best, reverse=True)
+    for frontier in both:
+        for point in frontier.points:
+            assert shared.best[shared.budgets.index(point.budget_bytes)] >= point.lower_bound_ns
+    assert set(shared.best) <= {point.lower_bound_ns for frontier in both for point in frontier.points}
+
+
+def test_over_batches_the_best_methods_are_tried_and_drawn(
+    toys: Toys, keep: Method, swap: Method, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toys(modnn=keep, flow=swap)
+    arguments = ["frontier", "lenet", "--over", "batch", "--budget", "4MiB", "-o", "out"]
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["method"] == "modnn,flow"
+    assert found["largest_batch"] < found["excluded_from"]
+    assert Path("out/lenet.modnn+flow.largest-batch.png").read_bytes().startswith(b"\x89PNG")
+    for point in found["points"]:
+        if point["within"]:
+            name = f"out/lenet-b{point['batch']}"
+            assert main(["check", f"{name}.instance.json", f"{name}.{point['method']}.schedule.json"]) == 0

@@ -1,10 +1,11 @@
-"""The command ``frontier``: time against budget, or the largest batch within a budget and an overhead."""
+"""The command ``frontier``: time against budget, or the least link or budget, or the largest batch."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..instances.errors import PebblerError, escaped
 from .options import (
@@ -22,6 +23,13 @@ from .options import (
     workload_and_budget,
 )
 
+if TYPE_CHECKING:
+    from ..instances.instance import Instance
+    from ..validate.bounds.certificate import Certificate
+
+_A_BATCH = 10.0
+"""Seconds of a search at a batch where neither a method nor a time is given."""
+
 _EXAMPLE = "pebbler frontier vgg16 --batch 64 --device v100 --method modnn -o frontier"
 
 
@@ -31,7 +39,8 @@ def add_frontier(commands: argparse._SubParsersAction[Parser]) -> None:
         commands,
         "frontier",
         _frontier,
-        "time against budget, from the least to the peak, with bounds; or the largest batch within a budget",
+        "time against budget, from the least to the peak, with bounds; or the least link, the least budget "
+        "or the largest batch within an overhead",
         _EXAMPLE,
     )
     command.add_argument(
@@ -40,15 +49,16 @@ def add_frontier(commands: argparse._SubParsersAction[Parser]) -> None:
     add_workload(command)
     command.add_argument(
         "--method",
-        required=True,
         metavar="M,...",
-        help="see pebbler methods; several over budgets: one after the other, and all in one picture",
+        help="see pebbler methods; several over budgets: one after the other, and all in one picture; "
+        "several with --overhead: tried in turn. Default: flow; with --overhead or over batches modnn,flow",
     )
     command.add_argument(
         "--over",
-        choices=("budget", "batch"),
+        choices=("budget", "link", "batch"),
         default="budget",
-        help="budget (default): time against budget; batch: the largest batch within --budget and --overhead",
+        help="budget (default): time against budget, or with --overhead the least budget; link: the least "
+        "link within --overhead; batch: the largest batch within --budget and --overhead",
     )
     command.add_argument("--points", type=positive, metavar="N", help="budgets to solve; default: 9")
     command.add_argument(
@@ -57,9 +67,13 @@ def add_frontier(commands: argparse._SubParsersAction[Parser]) -> None:
         help="of budgets: where time falls most (default), or evenly",
     )
     command.add_argument(
-        "--overhead", type=_share, metavar="X%", help="over the ideal, of --over batch; default: any"
+        "--overhead", type=_share, metavar="X%", help="over the ideal; default over batches: any"
     )
-    add_limits(command, "of each point: for the method, and as long for the bound")
+    add_limits(
+        command,
+        "of each point: for the method, and as long for the bound; for the least link or budget: of the "
+        f"whole search, 45 s; over batches without --method: {_A_BATCH:.0f} s",
+    )
     command.add_argument(
         "-o",
         "--output",
@@ -73,7 +87,32 @@ def add_frontier(commands: argparse._SubParsersAction[Parser]) -> None:
 def _frontier(arguments: argparse.Namespace) -> int:
     require_folder(arguments.output)
     require_one(arguments, "a frontier", "network_or_file", "torch", "onnx", example=_EXAMPLE)
-    return _over_batch(arguments) if arguments.over == "batch" else _over_budget(arguments)
+    if arguments.over == "batch":
+        return _over_batch(arguments)
+    if arguments.over == "link" or arguments.overhead is not None:
+        return _least(arguments)
+    return _over_budget(arguments)
+
+
+def _instance_of(arguments: argparse.Namespace) -> Instance:
+    """Return the instance of a file or a network, under the budget that is asked for."""
+    from ..instances.files import read_instance
+    from ..instances.memory import parse_budget, with_budget
+
+    source = arguments.network_or_file
+    if source is not None and (source.endswith(".json") or Path(source).exists()):
+        refuse_options(arguments, source, WORKLOAD_OPTIONS)
+        instance = linked(read_instance(source), arguments.link)
+        if arguments.budget is not None:
+            instance = with_budget(instance, parse_budget(arguments.budget, instance))
+        return instance
+    workload, budget = workload_and_budget(arguments, source)
+    (size, rounds), *rest = workload.rounds(arguments.sub_batch or workload.batch)
+    if rest:
+        raise PebblerError(
+            f"a sub-batch of {size} leaves a smaller last round; give one that divides {workload.batch}"
+        )
+    return workload.instance(budget, size, rounds=rounds, check_budget=False)
 
 
 def _over_budget(arguments: argparse.Namespace) -> int:
@@ -83,23 +122,12 @@ def _over_budget(arguments: argparse.Namespace) -> int:
     from ..benchmark.output.names import file_name
     from ..benchmark.pictures.frontier import frontier_picture
     from ..heuristics.methods import MethodError, find_method
-    from ..instances.files import read_instance, write_atomically
+    from ..instances.files import write_atomically
     from ..instances.memory import least_budget, with_budget
 
-    refuse_options(arguments, "--over budget", ("overhead", "budget"))
-    source = arguments.network_or_file
-    if source is not None and (source.endswith(".json") or Path(source).exists()):
-        refuse_options(arguments, source, WORKLOAD_OPTIONS)
-        instance = linked(read_instance(source), arguments.link)
-    else:
-        workload, budget = workload_and_budget(arguments, source)
-        (size, rounds), *rest = workload.rounds(arguments.sub_batch or workload.batch)
-        if rest:
-            raise PebblerError(
-                f"a sub-batch of {size} leaves a smaller last round; give one that divides {workload.batch}"
-            )
-        instance = workload.instance(budget, size, rounds=rounds, check_budget=False)
-    methods = [find_method(name) for name in dict.fromkeys(arguments.method.split(","))]
+    refuse_options(arguments, "--over budget", ("budget",))
+    instance = _instance_of(arguments)
+    methods = [find_method(name) for name in dict.fromkeys((arguments.method or "flow").split(","))]
     # one instance for all budgets; parts are cut for the tightest
     instance = with_budget(instance, least_budget(instance))
     frontiers = []
@@ -144,14 +172,68 @@ def _over_budget(arguments: argparse.Namespace) -> int:
     return 3 if failed is not None or any(point.stopped_by.startswith("error: ") for point in points) else 1
 
 
+def _least(arguments: argparse.Namespace) -> int:
+    """Find the least link or budget within an overhead."""
+    from msgspec.structs import replace
+
+    from ..benchmark.comparison.contradiction import keeping
+    from ..benchmark.comparison.largest_batch import BEST
+    from ..benchmark.comparison.least import SECONDS, least_value
+    from ..benchmark.output.names import file_name
+    from ..benchmark.pictures.sizing import least_picture
+    from ..instances.files import write_atomically, write_document, write_instance
+    from ..validate.bounds.certificate import write_certificate
+    from ..validate.schedule import Schedule, write_schedule
+
+    over, folder = arguments.over, arguments.output
+    refuse_options(arguments, f"--over {over} with --overhead", ("points", "spacing"))
+    refuse_options(arguments, f"--over {over}", (over,))
+    if arguments.overhead is None:
+        raise PebblerError("the least link is that within an overhead; give one, such as --overhead 5%")
+
+    def keep(instance: Instance, found: Schedule | Certificate) -> None:
+        which = "enough" if isinstance(found, Schedule) else "too-little"
+        name = f"{file_name(instance)}.{over}.{which}"
+        checksum = write_instance(instance, folder / f"{name}.instance.json")
+        if isinstance(found, Schedule):
+            write_schedule(replace(found, instance_sha256=checksum), folder / f"{name}.schedule.json")
+        else:
+            write_certificate(found, folder / f"{name}.certificate.json", checksum)
+
+    instance = _instance_of(arguments)
+    folder.mkdir(parents=True, exist_ok=True)
+    with keeping(folder):
+        found = least_value(
+            instance,
+            over,
+            arguments.overhead,
+            arguments.method or BEST,
+            time_limit=SECONDS if arguments.time_limit is None else arguments.time_limit,
+            seed=arguments.seed,
+            workers=arguments.workers,
+            memory=arguments.memory,
+            on_found=keep,
+        )
+    name = f"{file_name(instance)}.least-{over}"
+    write_document(found, folder / f"{name}.json")
+    write_atomically(folder / f"{name}.png", least_picture(found))
+    if arguments.json:
+        print_json(found)
+    else:
+        print(found, f"files: {folder}", sep="\n")
+    if found.stopped_by == "interrupted":
+        raise KeyboardInterrupt
+    return 0 if found.least is not None else 1
+
+
 def _over_batch(arguments: argparse.Namespace) -> int:
     from msgspec.structs import replace
 
     from ..benchmark.comparison.contradiction import keeping
-    from ..benchmark.comparison.largest_batch import largest_batch
+    from ..benchmark.comparison.largest_batch import BEST, largest_batch
     from ..benchmark.output.names import file_name
-    from ..instances.files import write_document, write_instance
-    from ..instances.instance import Instance
+    from ..benchmark.pictures.sizing import batch_picture
+    from ..instances.files import write_atomically, write_document, write_instance
     from ..instances.memory import parse_budget, with_budget
     from ..validate.schedule import Schedule, write_schedule
 
@@ -160,7 +242,7 @@ def _over_batch(arguments: argparse.Namespace) -> int:
     def keep(instance: Instance, schedule: Schedule) -> None:
         name = file_name(instance)
         checksum = write_instance(instance, folder / f"{name}.instance.json")
-        path = folder / f"{name}.{arguments.method}.schedule.json"
+        path = folder / f"{name}.{schedule.method}.schedule.json"
         write_schedule(replace(schedule, instance_sha256=checksum), path)
 
     refuse_options(arguments, "--over batch", ("batch", "sub_batch", "points", "spacing"))
@@ -173,16 +255,18 @@ def _over_batch(arguments: argparse.Namespace) -> int:
         found = largest_batch(
             workload,
             one.budget_bytes,
-            arguments.method,
+            arguments.method or BEST,
             overhead=arguments.overhead,
-            time_limit=arguments.time_limit,
+            time_limit=_A_BATCH if arguments.method is arguments.time_limit is None else arguments.time_limit,
             seed=arguments.seed,
             workers=arguments.workers,
             memory=arguments.memory,
             on_trained=keep,
         )
     name = file_name(one).removesuffix("-b1")
-    write_document(found, folder / f"{name}.{found.method}.largest-batch.json")
+    name = f"{name}.{found.method.replace(',', '+')}.largest-batch"
+    write_document(found, folder / f"{name}.json")
+    write_atomically(folder / f"{name}.png", batch_picture({found.method: found}))
     if arguments.json:
         print_json(found)
     else:

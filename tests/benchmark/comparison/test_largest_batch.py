@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from pebbler.benchmark.comparison.largest_batch import largest_batch
+from pebbler.benchmark.pictures.sizing import batch_picture
 from pebbler.heuristics.methods import Answer, Limits, Method
+from pebbler.heuristics.program.builder import ProgramBuilder
 from pebbler.instances.errors import BudgetError
 from pebbler.instances.instance import Instance
 from pebbler.instances.workload import Workload
@@ -13,7 +15,8 @@ from pebbler.validate.schedule import Schedule
 
 Toys = Callable[..., None]
 LENET = Workload("lenet", 1, "k40")
-ROOM = Workload("lenet", 100, "k40").minimum_budget()
+ROOM_FOR = 100
+ROOM = Workload("lenet", ROOM_FOR, "k40").minimum_budget()
 
 
 def test_any_overhead_reaches_what_the_budget_allows(toys: Toys, swap: Method) -> None:
@@ -62,3 +65,51 @@ def test_ctrl_c_keeps_the_best(toys: Toys, swap: Method) -> None:
     found = largest_batch(LENET, ROOM, "cut")
     assert found.interrupted
     assert found.largest_batch == calls[1]
+
+
+def test_methods_are_tried_in_turn_until_one_is_within(toys: Toys, keep: Method, swap: Method) -> None:
+    toys(keep=keep, swap=swap)
+    both = largest_batch(LENET, ROOM, "keep,swap")
+    kept = largest_batch(LENET, ROOM, "keep")
+    assert both.largest_batch == largest_batch(LENET, ROOM, "swap").largest_batch
+    assert (kept.largest_batch or 0) < (both.largest_batch or 0)
+    assert both.method == "keep,swap"
+    for point in both.points:
+        assert (point.method is None) == (point.makespan_ns is None)
+        if kept.largest_batch is not None and point.method == "swap":
+            assert point.batch > kept.largest_batch or point.overhead == 0.0
+
+
+def test_a_rule_that_jumps_is_bettered_by_the_last_method(toys: Toys, swap: Method) -> None:
+    """Half of the largest batch must not cost more than the largest itself."""
+
+    def jumps(instance: Instance, limits: Limits) -> Answer:
+        if (instance.made_from.batch or 0) > ROOM_FOR // 2:
+            return Answer(None, "too large for the rule")
+        builder = ProgramBuilder(instance, memory=limits.memory)
+        for k in range(len(instance.tasks)):  # whatever is loaded goes out at once
+            for d in (*instance.tasks[k].inputs, *instance.tasks[k].updates):
+                if not builder.is_resident(d):
+                    builder.prefetch(d)
+            builder.run(k, 0)
+            builder.release_dead(k)
+            for d in builder.resident_blocks():
+                if not builder.on_host(d):
+                    builder.offload(d)
+                builder.release(d)
+        return Answer(builder.finish("jumps"))
+
+    toys(jumps=jumps, swap=swap)
+    found = largest_batch(LENET, ROOM, "jumps,swap")
+    overheads = [point.overhead for point in found.points if point.overhead is not None]
+    assert overheads == sorted(overheads)
+    assert {point.method for point in found.points if point.within} == {"swap"}
+
+
+def test_what_limits_the_batch_is_said_and_drawn(toys: Toys, swap: Method) -> None:
+    toys(swap=swap)
+    found = largest_batch(LENET, ROOM, "swap")
+    assert found.limited_by is not None
+    assert found.limited_by.startswith("at a batch of 101, task '")
+    assert "limited by: at a batch of 101" in str(found)
+    assert batch_picture({"swap": found}, asked=7).startswith(b"\x89PNG")

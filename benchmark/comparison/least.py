@@ -1,0 +1,512 @@
+"""The least link, or the least budget, with which a round keeps within an overhead: proven on both sides.
+
+More bandwidth, or more memory, never makes a schedule longer. So a schedule within the overhead says yes for
+all that is larger, and a bound above it says no for all that is smaller. The two answers are driven towards
+each other: by quick rules and bounds first, then by a search for schedules and linear programs for bounds. A
+certificate's figures are figures at any link and any budget, so that each is worked out at every value.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from ...heuristics.clock import left, until
+from ...heuristics.methods import find_method
+from ...instances.instance import Instance
+from ...instances.memory import ideal_ns, least_budget, require_budget, unlimited_peak, with_budget
+from ...instances.transforms import with_link
+from ...instances.units import ceil_to, format_size, format_time
+from ...solver.bounds import Bound, best_bound, certified_bound
+from ...solver.flow.stages import refine_bound
+from ...solver.result import Result
+from ...solver.solve import solve
+from ...validate.bounds.certificate import Certificate, misses, proven_ns, sealed
+from ...validate.schedule import Schedule
+from ..output.machine import made_here
+from ..output.table import format_table, line_width, wrapped
+from .largest_batch import BEST
+from .plan import planned
+
+Axis = Literal["link", "budget"]
+
+SECONDS = 45.0
+"""Time of a search where none is given: with what comes before and after it, a command takes a minute."""
+
+_CLOSE = 1.005
+"""Two values whose ratio is at most this are not parted."""
+
+_SLOWEST, _FASTEST = 10**6, 10**15
+"""Bytes a second between which the least link is sought: a thousandth of a disk's, and more than memory's."""
+
+_SEARCH_SHARE, _SLICE = 0.6, 0.25
+"""Of the time, what the search for schedules may take before bounds alone are refined; and of the time left,
+what one value may take."""
+
+_LEAST_SECONDS = 4.0
+"""Time under which no bound is refined: a solver has to start, and its first models have to be made."""
+
+_log = logging.getLogger(__name__)
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known at a link or a budget.
+
+    Attributes
+    ----------
+    value
+        Bytes a second in each direction, or bytes.
+    makespan_ns, method
+        Of the shortest schedule, and whose it is; None without one.
+    lower_bound_ns, bound_by, certified_lower_bound_ns
+        The best bound, what proves it, and what is proven in exact arithmetic.
+    answer
+        Whether the overhead can be kept: ``yes`` by a checked schedule at this value or a smaller one, ``no``
+        by a bound at this or a larger one, else ``unknown``.
+    """
+
+    value: int
+    makespan_ns: int | None
+    method: str | None
+    lower_bound_ns: int
+    bound_by: str
+    certified_lower_bound_ns: int
+    answer: Literal["yes", "no", "unknown"]
+
+
+class Least(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search for the least link or budget has found.
+
+    Attributes
+    ----------
+    instance, over, method, memory_model, overhead, time_limit
+        What was asked.
+    budget_bytes, least_budget_bytes
+        Of the instance, over links, else None; and M_min, under which there is no schedule.
+    ideal_ns, longest_ns
+        Time without a memory limit, and with the overhead.
+    least
+        The least value with a checked schedule within the overhead; None without one.
+    impossible
+        The greatest value at which a bound says that there is none; None where nothing does.
+    certified_impossible
+        The greatest at which that is proven in exact arithmetic.
+    points
+        Values that were tried, the least first.
+    stopped_by
+        ``done`` (both sides are within half a per cent, or no method and no bound brings them nearer),
+        ``time limit`` or ``interrupted``.
+    made
+        When, where and with what, as `made_here` tells it.
+    """
+
+    instance: str
+    over: Axis
+    method: str
+    memory_model: Literal["contiguous", "paged"]
+    overhead: float
+    time_limit: float
+    budget_bytes: int | None
+    least_budget_bytes: int
+    ideal_ns: int
+    longest_ns: int
+    least: int | None
+    impossible: int | None
+    certified_impossible: int | None
+    points: tuple[Point, ...]
+    stopped_by: str
+    made: tuple[str, ...]
+
+    def __str__(self) -> str:
+        header = (self.over, "time", "overhead", "method", "lower bound", "at least", "bound by", "answer")
+        shown = [point for point in self.points if self._near(point.value)] or self.points
+        table = format_table(header, [self._cells(point) for point in shown], "rrrlrrll")
+        within = "" if self.budget_bytes is None else f", {format_size(self.budget_bytes)}"
+        asked = (
+            f"{self.instance}, {self.method}, {self.memory_model} memory{within}; "
+            f"ideal {format_time(self.ideal_ns)}; stopped by: {self.stopped_by}"
+        )
+        return "\n".join((table, "", wrapped(asked, line_width()), *self.answer()))
+
+    def answer(self) -> tuple[str, ...]:
+        """The answer in words, a line a side."""
+        limit, width = f"at most {self.overhead:.1%} over the ideal", line_width()
+        if self.least is None:
+            yes = f"no {self.over} was found with a schedule {limit}"
+        else:
+            yes = f"{format_value(self.over, self.least)} is enough: a checked schedule is {limit}"
+        if self.impossible is None:
+            no = f"no {self.over} is proven too small"
+        elif self.over == "budget" and self.impossible < self.least_budget_bytes:
+            no = f"under {format_size(self.least_budget_bytes)} a single task has no room"
+        else:
+            proof = "in exact arithmetic"
+            if self.certified_impossible != self.impossible:
+                proof = "by a solver's word"
+                if self.certified_impossible is not None:
+                    proof += f", and {format_value(self.over, self.certified_impossible)} in exact arithmetic"
+            no = f"{format_value(self.over, self.impossible)} is not: a bound is above that, {proof}"
+        return (
+            wrapped(yes, width, first="yes:  ", indent=6),
+            wrapped(no, width, first="no:   ", indent=6),
+        )
+
+    def _near(self, value: int) -> bool:
+        """Whether a value is within a factor of 2 of the answer."""
+        low, high = self.impossible or self.least, self.least or self.impossible
+        return low is not None and high is not None and low <= 2 * value and value <= 2 * high
+
+    def _cells(self, point: Point) -> tuple[str, ...]:
+        made, ideal = point.makespan_ns, max(self.ideal_ns, 1)
+        return (
+            format_value(self.over, point.value),
+            "" if made is None else format_time(made),
+            "" if made is None else f"{made / ideal - 1:.2%}",
+            point.method or "",
+            format_time(point.lower_bound_ns),
+            f"{max(point.lower_bound_ns / ideal - 1, 0):.2%}",
+            point.bound_by + "*" * (point.certified_lower_bound_ns == point.lower_bound_ns),
+            point.answer,
+        )
+
+
+def format_value(over: Axis, value: int) -> str:
+    """Write a bandwidth with a unit that keeps it readable, or a size."""
+    if over == "budget":
+        return format_size(value)
+    unit, scale = next(
+        (
+            (unit, scale)
+            for unit, scale in (("TB/s", 10**12), ("GB/s", 10**9), ("MB/s", 10**6))
+            if value >= scale
+        ),
+        ("kB/s", 10**3),
+    )
+    return f"{value / scale:.2f} {unit}"
+
+
+def least_value(
+    instance: Instance,
+    over: Axis,
+    overhead: float,
+    method: str = BEST,
+    *,
+    time_limit: float = SECONDS,
+    seed: int = 0,
+    workers: int = 1,
+    memory: Literal["contiguous", "paged"] = "contiguous",
+    refine: bool = True,
+    on_found: Callable[[Instance, Schedule | Certificate], None] | None = None,
+) -> Least:
+    """Find the least link or budget with which a round takes at most so much longer than the ideal.
+
+    Parameters
+    ----------
+    instance
+        The round. Over links its budget counts, and both directions get the same link; over budgets its
+        copies count.
+    over
+        What is sought.
+    overhead
+        How much longer than the ideal a round may be.
+    method
+        One, or several with commas between them: the last gets the time, those before it are tried first.
+        Where the last plans on an instance of its own, such as one with recomputation, that is what all get.
+    time_limit
+        Seconds for the whole search.
+    seed, workers, memory
+        As for `solve`.
+    refine
+        Whether to refine bounds when the methods have ended.
+    on_found
+        Called with the schedule, or the certificate, of an answer that is better than those before.
+
+    Raises
+    ------
+    PebblerError
+        For an unknown method; over links, for a budget under the minimum.
+    """
+    names = method.split(",")
+    if over == "link":
+        require_budget(instance)
+    else:
+        instance = with_budget(instance, least_budget(instance))  # parts are cut for the tightest
+    for name in names:
+        find_method(name)
+    (instance,) = planned(find_method(names[-1]), (instance,))
+    search = _Search(instance, over, overhead, names, seed, workers, memory, on_found)
+    stopped_by = "done"
+    try:
+        with until(time.monotonic() + time_limit):
+            search.run(time_limit, refine=refine)
+            if not search.closed and left() <= _LEAST_SECONDS:
+                stopped_by = "time limit"
+    except KeyboardInterrupt:
+        stopped_by = "interrupted"
+    return search.found(",".join(names), time_limit, stopped_by)
+
+
+@dataclass(slots=True)
+class _Search:
+    """Answers at values, between the greatest that is known to be too small and the least that is enough.
+
+    Attributes
+    ----------
+    low, certain
+        The greatest value at which a bound says no, and at which a certificate does; under the least that is
+        tried, where none does.
+    high
+        The least with a schedule; None: there is none yet.
+    quick
+        Bounds that need no solver.
+    """
+
+    instance: Instance
+    over: Axis
+    overhead: float
+    methods: Sequence[str]
+    seed: int
+    workers: int
+    memory: Literal["contiguous", "paged"]
+    on_found: Callable[[Instance, Schedule | Certificate], None] | None
+    longest_ns: float = field(init=False)
+    least: int = field(init=False)
+    greatest: int = field(init=False)
+    low: int = field(init=False)
+    certain: int = field(init=False)
+    high: int | None = field(default=None, init=False)
+    schedules: dict[int, Schedule] = field(default_factory=dict, init=False)
+    bounds: dict[int, Bound] = field(default_factory=dict, init=False)
+    quick: dict[int, Bound] = field(default_factory=dict, init=False)
+    certificates: list[Certificate] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.longest_ns = (1 + self.overhead) * ideal_ns(self.instance)
+        if self.over == "link":
+            self.least, self.greatest = _SLOWEST, _FASTEST
+        else:
+            self.least, self.greatest = least_budget(self.instance), _all_apart(self.instance)
+        self.low = self.certain = self.least - 1
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is left between the two sides."""
+        if self.low >= self.greatest:
+            return True
+        return self.high is not None and not _apart(self.low, self.high)
+
+    def run(self, seconds: float, *, refine: bool) -> None:
+        """Search until both sides meet or the deadline has passed.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            When the user ends it; what is known stays.
+        """
+        self._exclude()
+        if self.low >= self.greatest:
+            return
+        *rules, last = self.methods
+        for rule in rules:
+            self._narrow(rule)
+        self._narrow(last, (1 - _SEARCH_SHARE) * seconds, _SLICE)
+        above = self.greatest if self.high is None else self.high
+        while refine and _apart(self.low, above) and left() > _LEAST_SECONDS:
+            value = _between(self.low, above)
+            if not self._refine(value, left() / 2):
+                above = value
+
+    def at(self, value: int) -> Instance:
+        """Return the instance with a link or under a budget."""
+        if self.over == "budget":
+            return with_budget(self.instance, value)
+        return with_link(self.instance, f"{value}")
+
+    def found(self, method: str, time_limit: float, stopped_by: str) -> Least:
+        """What is known."""
+        values = sorted({*self.schedules, *self.bounds})
+        proven_from = self.least if self.over == "link" else self.least - 1  # under M_min nothing fits
+        return Least(
+            instance=self.instance.name,
+            over=self.over,
+            method=method,
+            memory_model=self.memory,
+            overhead=self.overhead,
+            time_limit=time_limit,
+            budget_bytes=self.instance.budget_bytes if self.over == "link" else None,
+            least_budget_bytes=least_budget(self.instance),
+            ideal_ns=ideal_ns(self.instance),
+            longest_ns=int(self.longest_ns),
+            least=self.high,
+            impossible=self.low if self.low >= proven_from else None,
+            certified_impossible=self.certain if self.certain >= proven_from else None,
+            points=tuple(self._point(value) for value in values),
+            stopped_by=stopped_by,
+            made=(made_here(),),
+        )
+
+    def _narrow(self, method: str, reserved: float = 0.0, share: float = 1.0) -> None:
+        """By bisection, look for the least value at which a method has a schedule, as if it got no worse."""
+        failed = self.low
+        value = self.greatest if self.high is None else _between(failed, self.high)
+        while (time_left := left() - reserved) > 0:
+            if self._solve(value, method, share * time_left):
+                self.high = value
+            else:
+                failed = max(failed, value)
+            failed = max(failed, self.low)
+            if self.high is None or not _apart(failed, self.high):
+                return
+            value = _between(failed, self.high)
+
+    def _solve(self, value: int, method: str, seconds: float) -> bool:
+        """Solve with a method; whether its schedule, or one that is known, is within the overhead."""
+        instance, bound = self.at(value), self._bound(value)
+        known = None if self.over == "link" else self._known(value)
+        result = solve(
+            instance,
+            method,
+            time_limit=None if seconds == math.inf else seconds,
+            seed=self.seed,
+            workers=self.workers,
+            memory=self.memory,
+            warm_start=known,
+            bound=bound,
+        )
+        self._take(value, result)
+        _log.info("%s, %s: %s", format_value(self.over, value), method, self._point(value).answer)
+        if result.stopped_by == "interrupted":
+            raise KeyboardInterrupt
+        return self._within(value)
+
+    def _take(self, value: int, result: Result) -> None:
+        """Enter the schedule and the bound of a method."""
+        schedule, known = result.schedule, self.schedules.get(value)
+        if schedule is not None and (known is None or schedule.makespan_ns < known.makespan_ns):
+            self.schedules[value] = schedule
+            if self._within(value) and (self.high is None or value < self.high):
+                self.high = value
+                self._tell(value, schedule)
+        self._claim(value, result.bound)
+
+    def _refine(self, value: int, seconds: float) -> bool:
+        """Refine the bound at a value that has no answer; whether that took one of the sides nearer."""
+        before = self.low, self.certain
+        found: list[Bound] = []
+        try:
+            found.append(
+                refine_bound(
+                    self.at(value),
+                    seconds,
+                    seed=self.seed,
+                    workers=self.workers,
+                    memory=self.memory,
+                    on_better=found.append,
+                )
+            )
+        finally:
+            for bound in found[-1:]:
+                self._claim(value, bound)
+        _log.info("%s: bound %s", format_value(self.over, value), self._point(value).answer)
+        return before != (self.low, self.certain)
+
+    def _claim(self, value: int, bound: Bound) -> None:
+        """Enter a bound at a value, and work its certificate out at others."""
+        known = self._bound(value).raised(bound)
+        self.bounds[value] = known
+        if bound.certificate is not None and bound.certificate not in self.certificates:
+            self.certificates.append(bound.certificate)
+            self._exclude()
+        if known.lower_bound_ns > self.longest_ns:
+            self.low = max(self.low, value)
+
+    def _exclude(self) -> None:
+        """By bisection, look for the greatest value at which a certificate, or a quick bound, says no."""
+        low, high = self.certain, self.greatest if self.high is None else self.high
+        if self.high is None and self._excluded(high):
+            low = high
+        while low < high and _apart(low, high):
+            value = _between(low, high)
+            low, high = (value, high) if self._excluded(value) else (low, value)
+        self.certain, self.low = max(self.certain, low), max(self.low, low)
+
+    def _excluded(self, value: int) -> bool:
+        """Whether what is proven in exact arithmetic at a value is above the limit."""
+        bound = self._bound(value)
+        if bound.certified_ns <= self.longest_ns:
+            return False
+        self.bounds[value] = bound
+        if value > self.certain and bound.certificate is not None:
+            self._tell(value, bound.certificate)
+        return True
+
+    def _bound(self, value: int) -> Bound:
+        """Return the best bound at a value: what was said of it, a quick one, and all certificates."""
+        instance = self.at(value)
+        if value not in self.quick:
+            self.quick[value] = best_bound(instance, memory=self.memory)
+        best = self.bounds.get(value, self.quick[value])
+        for certificate in self.certificates:
+            if misses(instance, certificate, self.memory) is None:
+                proven = proven_ns(instance, certificate)
+                if proven > best.certified_ns:
+                    best = best.raised(certified_bound(_anew(instance, certificate, proven)))
+        return best
+
+    def _point(self, value: int) -> Point:
+        schedule, bound = self.schedules.get(value), self._bound(value)
+        answer: Literal["yes", "no", "unknown"] = "unknown"
+        if self.high is not None and value >= self.high:
+            answer = "yes"
+        elif value <= self.low:
+            answer = "no"
+        return Point(
+            value=value,
+            makespan_ns=None if schedule is None else schedule.makespan_ns,
+            method=None if schedule is None else schedule.method,
+            lower_bound_ns=bound.lower_bound_ns,
+            bound_by=bound.bound_by,
+            certified_lower_bound_ns=bound.certified_ns,
+            answer=answer,
+        )
+
+    def _within(self, value: int) -> bool:
+        schedule = self.schedules.get(value)
+        return schedule is not None and schedule.makespan_ns <= self.longest_ns
+
+    def _known(self, budget: int) -> Schedule | None:
+        """The shortest schedule for at most a budget."""
+        fitting = [schedule for value, schedule in self.schedules.items() if value <= budget]
+        return min(fitting, key=lambda schedule: schedule.makespan_ns, default=None)
+
+    def _tell(self, value: int, found: Schedule | Certificate) -> None:
+        if self.on_found is not None:
+            self.on_found(self.at(value), found)
+
+
+def _anew(instance: Instance, certificate: Certificate, proven: int) -> Certificate:
+    """Return a certificate for an instance with other copies or another budget."""
+    return sealed(msgspec.structs.replace(certificate, lower_bound_ns=proven, instance=instance.name))
+
+
+def _all_apart(instance: Instance) -> int:
+    """A budget under which everything has a place of its own."""
+    unit = instance.alignment_bytes
+    blocks = sum(ceil_to(block.bytes, unit) for block in instance.blocks)
+    scratch = max(a.workspace_bytes for task in instance.tasks for a in task.algorithms)
+    return max(instance.resident_bytes + blocks + ceil_to(scratch, unit), unlimited_peak(instance))
+
+
+def _between(low: int, high: int) -> int:
+    """The geometric mean."""
+    return min(max(math.isqrt(max(low, 1) * high), low + 1), high - 1)
+
+
+def _apart(low: int, high: int) -> bool:
+    return high - low > 1 and high > _CLOSE * low

@@ -1,0 +1,109 @@
+"""The least link and the least budget: a checked schedule on one side, a proof on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pebbler.benchmark.comparison.least import Axis, format_value, least_value
+from pebbler.benchmark.pictures.sizing import least_picture
+from pebbler.heuristics.methods import Answer, Limits, Method
+from pebbler.instances.errors import BudgetError, PebblerError
+from pebbler.instances.instance import Instance
+from pebbler.instances.memory import ideal_ns, with_budget
+from pebbler.instances.transforms import with_link
+from pebbler.instances.workload import Workload
+from pebbler.validate.bounds.certificate import Certificate, check_certificate
+from pebbler.validate.check import check
+from pebbler.validate.schedule import Schedule
+
+Toys = Callable[..., None]
+Found = list[tuple[Instance, Schedule | Certificate]]
+
+
+@pytest.fixture(scope="module")
+def vgg() -> Instance:
+    return Workload("vgg16", 64, "v100").instance("85%")
+
+
+def at(instance: Instance, over: Axis, value: int) -> Instance:
+    return with_budget(instance, value) if over == "budget" else with_link(instance, f"{value}")
+
+
+@pytest.mark.parametrize("over", ["link", "budget"])
+def test_both_sides_are_proven(over: Axis, vgg: Instance) -> None:
+    kept: Found = []
+    found = least_value(vgg, over, 0.05, "modnn", refine=False, on_found=lambda *both: kept.append(both))
+    assert found.least is not None
+    assert found.certified_impossible is not None
+    assert found.certified_impossible <= (found.impossible or 0) < found.least
+    (*_, (enough, schedule)) = [both for both in kept if isinstance(both[1], Schedule)]
+    assert isinstance(schedule, Schedule)
+    assert check(enough, schedule).valid
+    assert enough == at(vgg, over, found.least)
+    assert schedule.makespan_ns <= 1.05 * ideal_ns(vgg)
+    (*_, (short, certificate)) = [both for both in kept if isinstance(both[1], Certificate)]
+    assert isinstance(certificate, Certificate)
+    assert check_certificate(short, certificate).valid
+    assert short == at(vgg, over, found.certified_impossible)
+    assert certificate.lower_bound_ns > 1.05 * ideal_ns(vgg)
+
+
+def test_answers_are_monotone_and_drawn(vgg: Instance) -> None:
+    found = least_value(vgg, "link", 0.1, "modnn", refine=False)
+    answers = [point.answer for point in found.points]
+    assert answers == sorted(answers, key=["no", "unknown", "yes"].index)
+    assert {"no", "yes"} <= set(answers)
+    assert least_picture(found).startswith(b"\x89PNG")
+    assert format_value("link", found.least or 0) in str(found)
+    assert "in exact arithmetic" in str(found)
+
+
+def test_no_link_is_enough_where_only_slow_algorithms_fit(tight: Instance) -> None:
+    found = least_value(tight, "link", 0.05, "modnn", refine=False)
+    assert found.least is None
+    assert found.impossible == max(point.value for point in found.points)
+    assert found.stopped_by == "done"
+    assert "no link was found" in str(found)
+
+
+def test_any_budget_that_fits_is_enough_where_copies_hide(toys: Toys, swap: Method, chain: Instance) -> None:
+    toys(swap=swap)
+    found = least_value(chain, "budget", 10.0, "swap", refine=False)
+    assert found.least is not None
+    assert found.least_budget_bytes <= found.least <= 1.005 * found.least_budget_bytes
+    assert found.impossible == found.least_budget_bytes - 1
+    assert "a single task has no room" in str(found)
+
+
+def test_ctrl_c_keeps_what_is_known(toys: Toys, swap: Method, chain: Instance) -> None:
+    calls: list[int] = []
+
+    def cut(instance: Instance, limits: Limits) -> Answer:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return swap(instance, limits)
+
+    toys(cut=cut)
+    found = least_value(chain, "link", 2.0, "cut", refine=False)
+    assert found.stopped_by == "interrupted"
+    assert found.least is not None
+
+
+def test_wrong_questions_are_refused(chain: Instance) -> None:
+    with pytest.raises(BudgetError):
+        least_value(with_budget(chain, 1), "link", 0.05, "modnn")
+    with pytest.raises(PebblerError, match="no method 'magic'"):
+        least_value(chain, "link", 0.05, "modnn,magic")
+
+
+def test_values_read_well() -> None:
+    assert [format_value("link", value) for value in (2 * 10**13, 12 * 10**9, 10**6, 5_000)] == [
+        "20.00 TB/s",
+        "12.00 GB/s",
+        "1.00 MB/s",
+        "5.00 kB/s",
+    ]
+    assert format_value("budget", 2**30) == "1.00 GiB"
