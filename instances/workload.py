@@ -198,6 +198,10 @@ class Workload:
         """M_min: bytes that every schedule needs at a sub-batch, by default the batch."""
         return least_budget(self.instance(0, sub_batch, check_budget=False))
 
+    def parameter_bytes(self) -> int:
+        """Bytes of the network's parameters, without gradients or what an optimizer keeps."""
+        return FLOAT_BYTES * self.described().parameters
+
     def floor(self) -> int:
         """M_floor: bytes that every schedule needs at any sub-batch (moDNN, TPDS 2019, eq. 7)."""
         return self.minimum_budget(1)

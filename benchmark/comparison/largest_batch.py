@@ -21,8 +21,8 @@ from ...instances.memory import greatest_need, ideal_ns, least_budget, require_b
 from ...instances.units import format_size, format_time
 from ...instances.workload import Workload, require_workload
 from ...solver.bounds import Bound, best_bound, compute_bound
-from ...solver.result import Result
 from ...solver.solve import solve
+from ...validate.gpus.check import check_schedule
 from ...validate.schedule import Schedule
 from ..output.machine import made_here
 from ..output.table import format_html, format_table, line_width, wrapped
@@ -340,12 +340,28 @@ class BatchSearch:
         made = math.inf if result.makespan_ns is None else result.makespan_ns
         if before is not None and bound.lower_bound_ns < before.lower_bound_ns <= made:
             bound = Bound(before.lower_bound_ns, before.bound_by, before.certified)
-        point = self.points[batch] = self._point(instance, batch, bound, result)
+        point = self.points[batch] = self._point(instance, batch, bound, result.stopped_by)
         if point.within and self.schedules[batch] is not known and self.on_trained is not None:
             self.on_trained(instance, self.schedules[batch])
         if result.stopped_by == "interrupted":
             raise KeyboardInterrupt
         return point.within
+
+    def adopt(self, batch: int, schedule: Schedule) -> None:
+        """Take a schedule over that is of another variant of the round, if it holds here and is shorter."""
+        known, instance = self.schedules.get(batch), self.instance(batch)
+        if known is not None and known.makespan_ns <= schedule.makespan_ns:
+            return
+        schedule = msgspec.structs.replace(schedule, instance=instance.name)
+        if check_schedule(instance, schedule).valid:
+            self.schedules[batch] = schedule
+            before = self.points.get(batch)
+            bound = compute_bound(instance)
+            if before is not None and before.lower_bound_ns <= schedule.makespan_ns:
+                bound = Bound(before.lower_bound_ns, before.bound_by, before.certified)
+            self.points[batch] = self._point(
+                instance, batch, bound, None if before is None else before.stopped_by
+            )
 
     def instance(self, batch: int) -> Instance:
         """Return the instance of a round of so many images."""
@@ -390,7 +406,7 @@ class BatchSearch:
             f"at a batch of {batch}, task '{need.task}' needs {format_size(point.least_budget_bytes)}: {told}"
         )
 
-    def _point(self, instance: Instance, batch: int, bound: Bound, result: Result | None = None) -> Point:
+    def _point(self, instance: Instance, batch: int, bound: Bound, stopped_by: str | None = None) -> Point:
         ideal, least = ideal_ns(instance), _least_bytes(instance)
         longest = None if self.overhead is None else (1 + self.overhead) * ideal
         excluded = None
@@ -410,7 +426,7 @@ class BatchSearch:
             certified=bound.certified,
             within=made is not None and (longest is None or made <= longest),
             excluded_by=excluded,
-            stopped_by=None if result is None else result.stopped_by,
+            stopped_by=stopped_by,
             method=None if schedule is None else schedule.method,
         )
 

@@ -131,8 +131,8 @@ def batch_picture(found: Mapping[str, LargestBatch], asked: int | None = None) -
         below.set_ylim(0, 100 * _HEADROOM * min(max([0.05, first.overhead or 0.0, *costs]), _MOST))
         below.set_xlabel("batch (logarithmic)")
         below.set_ylabel("overhead over the ideal (%)")
-        if below.get_legend_handles_labels()[0]:
-            below.legend(loc="upper left", framealpha=0.9, edgecolor="none", fontsize=8)
+        below.plot([], [], color="#444444", linewidth=0.8, linestyle=":", label="proven of any schedule")
+        below.legend(loc="upper left", framealpha=0.9, edgecolor="none", fontsize=8)
         size, scale = size_unit(first.budget_bytes)
         figure.suptitle(
             f"{first.network} on {first.device}, {first.budget_bytes / scale:.2f} {size}: which batches fit",

@@ -55,13 +55,22 @@ class TorchWorkload(Workload):
                 "leave the other choices out"
             )
 
-    def round(self, sub_batch: int, rounds: int) -> Instance:
-        """Return the instance of one round."""
+    def parameter_bytes(self) -> int:
+        """Bytes of the model's parameters, without gradients or what an optimizer keeps."""
+        storages = self._graph(self.batch).storages
+        return sum(storage.bytes for storage in storages if storage.place == "parameter")
+
+    def _graph(self, sub_batch: int) -> OperatorGraph:
+        """Return what is recorded of a round."""
         from .torch_graph import record
 
         if sub_batch not in self._recorded:
             self._recorded[sub_batch] = record(self.make_step, sub_batch)
-        graph = self._recorded[sub_batch]
+        return self._recorded[sub_batch]
+
+    def round(self, sub_batch: int, rounds: int) -> Instance:
+        """Return the instance of one round."""
+        graph = self._graph(sub_batch)
         device = find_device(self.device, self.cudnn)
         normalised = any("batch_norm" in operator.name for operator in graph.operators)
         origin = Origin(

@@ -32,6 +32,7 @@ Toys = Callable[..., None]
 MIB = 2**20
 COMMANDS = [
     "compare",
+    "fits",
     "instance",
     "generate",
     "best-known",

@@ -17,7 +17,7 @@ from ..statuses import INTERRUPTED
 from .bench import add_bench, add_report
 from .bound import add_bound, add_check_bound
 from .compare import EXAMPLE, add_compare
-from .emit import add_emit
+from .fits import add_fits
 from .frontier import add_frontier
 from .measure import add_measure
 from .options import (
@@ -41,7 +41,7 @@ from .options import (
 )
 from .pack import add_pack
 from .profile import add_profile
-from .run import add_run
+from .run import add_emit, add_run
 from .streams import add_streams
 from .suites import add_best_known, add_generate, add_schemas
 
@@ -376,6 +376,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND")
 
     add_compare(commands)
+    add_fits(commands)
 
     command = add_command(
         commands,

@@ -1,15 +1,17 @@
-"""``pebbler run``: execute a schedule, and set what happens beside what was predicted."""
+"""The commands ``run`` and ``emit``: execute a schedule beside its prediction, or write it as a script."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from ..instances.errors import escaped
 from .options import (
     Parser,
     add_backend,
     add_command,
     add_file,
+    add_output,
     positive,
     print_json,
     require_one_gpu,
@@ -19,7 +21,7 @@ from .options import (
 
 
 def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add the command."""
+    """Add ``run``."""
     command = add_command(
         commands,
         "run",
@@ -49,6 +51,20 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
         "--picture", type=Path, metavar="PNG", help="draw predicted and measured streams, one above the other"
     )
     command.add_argument("--trace", type=Path, metavar="TRACE", help="write both timelines for Perfetto")
+
+
+def add_emit(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add ``emit``."""
+    command = add_command(
+        commands,
+        "emit",
+        _emit,
+        "write a stand-alone PyCUDA script",
+        "pebbler emit lenet.instance.json lenet.schedule.json -o lenet.py",
+    )
+    add_file(command)
+    command.add_argument("schedule", metavar="SCHEDULE", help="a schedule file")
+    add_output(command, "SCRIPT.py")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -111,3 +127,32 @@ def _require_graph(arguments: argparse.Namespace) -> None:
                 f"--{option} needs a time for each operation, and a graph has one for all; "
                 f"give --graph or --{option}"
             )
+
+
+def _emit(arguments: argparse.Namespace) -> int:
+    from ..instances.files import read_summed_instance, write_atomically
+    from ..validate.check import check
+    from ..validate.execution.emit import emit
+    from ..validate.execution.rebuild import rebuild
+    from ..validate.schedule import read_schedule
+
+    require_place(arguments.output)
+    instance, checksum = read_summed_instance(arguments.file)
+    require_one_gpu(instance, "emit")
+    schedule = read_schedule(arguments.schedule, instance)
+    report = check(instance, schedule, instance_sha256=checksum)
+    if not report.valid:
+        if arguments.json:
+            print_json(report)
+        else:
+            print("\n".join(("the schedule is invalid, so there is no script of it:", *report.reasons)))
+        return 1
+    text = emit(instance, schedule, rebuild(instance))
+    write_atomically(arguments.output, text.encode())
+    written = escaped(str(arguments.output))
+    if arguments.json:
+        lines = len(text.splitlines())
+        print_json({"script": written, "operations": len(schedule.operations), "lines": lines})
+    else:
+        print(f"wrote {written}: {len(schedule.operations)} operations")
+    return 0
