@@ -340,7 +340,9 @@ def _search(searches: Sequence[BatchSearch], batch: int) -> None:
     asked = [search for search in searches if search.possible(batch)]
     for search in asked:
         for rule in search.methods[:-1]:
-            search.improved(batch, rule)
+            if search.improved(batch, rule):
+                break
+    _share(searches, batch)
     ends = time.monotonic() + _SEARCH_SHARE * left()
     for i, search in enumerate(searches):
         now = time.monotonic()
