@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -234,13 +235,14 @@ class BatchSearch:
     points: dict[int, Point] = field(default_factory=dict, init=False)
     schedules: dict[int, Schedule] = field(default_factory=dict, init=False)
     _limit: int | None = field(default=None, init=False)
+    _tried: dict[int, set[str]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         for name in self.methods:
             find_method(name)
 
     def run(self) -> None:
-        """Search for the largest batch.
+        """Search for the largest batch: first with all methods but the last, which are quick, then with all.
 
         Raises
         ------
@@ -250,9 +252,10 @@ class BatchSearch:
             When a deadline of what calls it has passed; what is known stays.
         """
         limit = self.limit()
-        if limit and not self.trained(limit):
+        for methods in dict.fromkeys((tuple(self.methods[:-1]), tuple(self.methods))):
             least = max((batch for batch, point in self.points.items() if point.within), default=0)
-            last_where(self.trained, least, limit)
+            if methods and least < limit and not self.trained(limit, methods):
+                last_where(partial(self.trained, methods=methods), least, limit)
 
     def price(self) -> None:
         """Find out what the largest batch costs, and some shares of it, with the last method as well.
@@ -296,14 +299,15 @@ class BatchSearch:
             self.points[batch] = point
         return point.excluded_by is None
 
-    def trained(self, batch: int) -> bool:
-        """Whether the methods, tried in turn, find a schedule within the overhead."""
-        if batch not in self.points:
-            for method in self.methods:
-                if self.improved(batch, method):
-                    break
-            point = self.points[batch]
-            _log.info("batch %d: %s", batch, "within" if point.within else "not within")
+    def trained(self, batch: int, methods: Sequence[str] | None = None) -> bool:
+        """Whether methods, by default all, tried in turn, find a schedule within the overhead."""
+        for method in self.methods if methods is None else methods:
+            point = self.points.get(batch)
+            if point is not None and (point.within or point.excluded_by is not None):
+                break
+            if method not in self._tried.get(batch, ()):
+                self.improved(batch, method)
+                _log.info("batch %d: %s", batch, "within" if self.points[batch].within else "not within")
         return self.points[batch].within
 
     def improved(self, batch: int, method: str, seconds: float | None = None) -> bool:
@@ -325,6 +329,7 @@ class BatchSearch:
             raise OutOfTime("time limit")
         if _least_bytes(instance) > self.budget_bytes:
             return self.possible(batch)
+        self._tried.setdefault(batch, set()).add(method)
         result = solve(
             instance,
             method,
