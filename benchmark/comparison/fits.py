@@ -285,7 +285,7 @@ def fits(
                     on_found(search.instance(size), search.schedules[size])
     whole = searches[0].instance(batch)
     return Fits(
-        network=workload.network,
+        network=workload.name,
         device=workload.device,
         batch=batch,
         optimizer=optimizer,

@@ -23,7 +23,7 @@ from ...instances.units import format_size, format_time
 from ...instances.workload import Workload, require_workload
 from ...solver.bounds import Bound, best_bound, compute_bound
 from ...solver.solve import solve
-from ...validate.gpus.check import check_schedule
+from ...validate.gpus.check import check
 from ...validate.schedule import Schedule
 from ..output.machine import made_here
 from ..output.table import format_html, format_table, line_width, wrapped
@@ -358,7 +358,7 @@ class BatchSearch:
         if known is not None and known.makespan_ns <= schedule.makespan_ns:
             return
         schedule = msgspec.structs.replace(schedule, instance=instance.name)
-        if check_schedule(instance, schedule).valid:
+        if check(instance, schedule).valid:
             self.schedules[batch] = schedule
             before = self.points.get(batch)
             bound = compute_bound(instance)
