@@ -116,6 +116,7 @@ def test_wrong_limits_are_refused_wherever_they_are_given(
     refused(lambda: pebbler.compare_auto(workload, "1GiB", ["modnn"], **wrong), told)
     refused(lambda: pebbler.frontier(chain, "modnn", **wrong), told)
     refused(lambda: pebbler.largest_batch(workload, 2**30, "modnn", **wrong), told)
+    refused(lambda: pebbler.fits(workload, 2**30, **wrong), told)
     if "memory" in wrong:
         refused(lambda: pebbler.best_bound(chain, **wrong), "memory is")
     else:
@@ -378,7 +379,7 @@ def test_functions_stay_functions_when_the_rooms_are_imported() -> None:
         "import pebbler.solver.packing.pack, pebbler.benchmark.comparison.frontier, pebbler.validate.check\n"
         "import pebbler.benchmark.comparison.compare, pebbler.solver.solve, pebbler.validate.simulate\n"
         "import pebbler.benchmark.comparison.largest_batch, pebbler.benchmark.pictures.trace\n"
-        "names = 'pack frontier check compare solve simulate largest_batch trace'.split()\n"
+        "names = 'pack frontier fits check compare solve simulate largest_batch trace'.split()\n"
         "print(all(type(getattr(pebbler, name)).__name__ == 'function' for name in names))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

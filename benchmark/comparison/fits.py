@@ -16,13 +16,15 @@ from typing import Literal
 import msgspec
 
 from ...heuristics.clock import OutOfTime, left, until
+from ...heuristics.methods import Limits
 from ...heuristics.recomputation.reruns import staying
+from ...instances.arguments import require_whole
 from ...instances.errors import PebblerError
 from ...instances.instance import Instance
 from ...instances.memory import ideal_ns
 from ...instances.transforms import with_recomputation
 from ...instances.units import format_size, format_time
-from ...instances.workload import Workload
+from ...instances.workload import Workload, require_workload
 from ...validate.schedule import Schedule
 from ..output.table import format_table, line_width, wrapped
 from .largest_batch import BatchSearch, LargestBatch
@@ -250,8 +252,12 @@ def fits(
     Raises
     ------
     PebblerError
-        For an unknown optimizer.
+        For an unknown optimizer, or a wrong argument.
     """
+    require_workload(workload)
+    require_whole("budget_bytes", budget_bytes, 0)
+    require_whole("reserve_bytes", reserve_bytes, 0)
+    Limits(time_limit, seed, workers, memory)
     state = optimizer_bytes(workload, optimizer)
     searches = [
         BatchSearch(

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .benchmark.comparison.compare import compare as compare
     from .benchmark.comparison.compare import compare_auto as compare_auto
+    from .benchmark.comparison.fits import Fits as Fits
+    from .benchmark.comparison.fits import fits as fits
     from .benchmark.comparison.frontier import Frontier as Frontier
     from .benchmark.comparison.frontier import frontier as frontier
     from .benchmark.comparison.largest_batch import LargestBatch as LargestBatch
@@ -123,6 +125,7 @@ _HOMES = {
     "FormatError": "instances.errors",
     "Frontier": "benchmark.comparison.frontier",
     "Instance": "instances.instance",
+    "Fits": "benchmark.comparison.fits",
     "LargestBatch": "benchmark.comparison.largest_batch",
     "Layer": "instances.networks.builder",
     "LayerStep": "heuristics.papers.layers",
@@ -165,6 +168,7 @@ _HOMES = {
     "frontier": "benchmark.comparison.frontier",
     "ideal_ns": "instances.memory",
     "instances_of": "benchmark.comparison.plan",
+    "fits": "benchmark.comparison.fits",
     "largest_batch": "benchmark.comparison.largest_batch",
     "layer_steps": "heuristics.papers.layers",
     "least_budget": "instances.memory",

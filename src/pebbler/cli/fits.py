@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..instances.errors import PebblerError
+from ..instances.errors import PebblerError, escaped
 from .options import (
     Parser,
     add_command,
@@ -97,7 +97,7 @@ def _fits(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
     else:
-        print(found, f"picture: {folder / name}.png", sep="\n")
+        print(found, f"picture: {escaped(str(folder / name))}.png", sep="\n")
     if found.stopped_by == "interrupted":
         raise KeyboardInterrupt
     return 0 if found.answer == "yes" else 1
