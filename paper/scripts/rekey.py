@@ -56,6 +56,9 @@ LABELS = (
 )
 """The keys of `meta` in the order in which earlier versions wrote them."""
 
+UNKNOWN = {"cost_model_version", "cudnn"}
+"""Keys of `origin` that earlier versions did not write."""
+
 Renamed = dict[str, str]
 """Today's checksum by the one that an earlier version gave to the same."""
 
@@ -67,7 +70,9 @@ def earlier(instance: Instance, *, words: bool) -> str:
     """
     labels: dict[str, Any] = dict(instance.meta)
     if instance.origin is not UNSET:
-        labels |= {"weights_as_blocks": False, **msgspec.to_builtins(instance.origin)}
+        origin = msgspec.to_builtins(instance.origin)
+        labels |= {"weights_as_blocks": False}
+        labels |= {key: value for key, value in origin.items() if key not in UNKNOWN}
     if instance.layers is not UNSET:
         labels["layers"] = msgspec.to_builtins(instance.layers)
     transforms = instance.transforms
