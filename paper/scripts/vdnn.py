@@ -9,15 +9,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from statistics import mean
 
-import msgspec
-
 from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.heuristics.papers.layers import layer_steps
-from pebbler.instances.instance import Algorithm, Instance
+from pebbler.instances.instance import Instance
 from pebbler.instances.memory import fastest, with_budget
 from pebbler.instances.networks.taskgraph import Graph
 from pebbler.instances.workload import Workload
@@ -29,7 +26,8 @@ BEGIN, END = "<!-- tables -->\n", "<!-- end of tables -->"
 _GIB = 2**30
 _BUDGET = 12 * _GIB
 _ENOUGH = 128 * _GIB
-_DYN_SLOWER = "dyn, computing 1.4 x slower"
+DEVICE, CUDNN = "TitanX", "4"
+"""Section IV: a Titan X, and cuDNN 4.0."""
 
 CONVENTIONAL = (
     ("alexnet", 128),
@@ -40,8 +38,6 @@ CONVENTIONAL = (
     ("vgg16", 256),
 )
 DEEP = (("vgg16", 32), ("vgg116", 32), ("vgg216", 32), ("vgg316", 32), ("vgg416", 32))
-SLOWER = Fraction(7, 5)
-"""By how much published times of a Titan X exceed the model's (docs/costs.md: 1.3 to 1.5)."""
 
 POLICIES = ("all-m", "conv-m", "all-p", "conv-p", "dyn")
 
@@ -122,12 +118,11 @@ def _classification(instance: Instance) -> range:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A network with all outcomes, and that of dyn where computing is slower by `SLOWER`."""
+    """A network with all outcomes."""
 
     name: str
     instance: Instance
     outcomes: dict[str, Outcome]
-    slower: Outcome
 
     @property
     def baseline(self) -> int:
@@ -136,23 +131,10 @@ class _Case:
 
 def case(network: str, batch: int, graph: Graph = "paper", policies: Sequence[str] = POLICIES) -> _Case:
     """Simulate policies on a network, on a Titan X with 12 GiB."""
-    instance = Workload(network, batch, "TitanX", graph).instance(_BUDGET, check_budget=False)
+    workload = Workload(network, batch, DEVICE, graph, cudnn=CUDNN)
+    instance = workload.instance(_BUDGET, check_budget=False)
     outcomes = {policy: outcome(instance, policy) for policy in policies}
-    return _Case(f"{network} ({batch})", instance, outcomes, outcome(_slowed(instance), "dyn"))
-
-
-def _slowed(instance: Instance) -> Instance:
-    """Let computing take longer, and copies as long as before."""
-    numerator, denominator = SLOWER.as_integer_ratio()
-
-    def algorithm(a: Algorithm) -> Algorithm:
-        return msgspec.structs.replace(a, duration_ns=a.duration_ns * numerator // denominator)
-
-    tasks = (
-        msgspec.structs.replace(task, algorithms=tuple(map(algorithm, task.algorithms)))
-        for task in instance.tasks
-    )
-    return msgspec.structs.replace(instance, tasks=tuple(tasks))
+    return _Case(f"{network} ({batch})", instance, outcomes)
 
 
 def tables() -> str:
@@ -215,15 +197,13 @@ def _speed_table(cases: Sequence[_Case], executable: Sequence[_Case]) -> str:
             case.name,
             *(_speed(case.outcomes[p]) for p in POLICIES),
             _adopted(case.outcomes["dyn"]),
-            _percent(case.slower.speed),
         )
         for case in cases
     ]
     for name, some in (("mean", cases), ("mean, executable graph", executable)):
         means = (mean(c.outcomes[p].speed for c in some if c.outcomes[p].fits) for p in POLICIES)
-        slower = _percent(mean(case.slower.speed for case in some))
-        rows.append((name, *map(_percent, means), "", slower))
-    return markdown(("network", *map(_label, POLICIES), "dyn adopts", _DYN_SLOWER), rows)
+        rows.append((name, *map(_percent, means), ""))
+    return markdown(("network", *map(_label, POLICIES), "dyn adopts"), rows)
 
 
 def _memory_table(cases: Sequence[_Case]) -> str:
@@ -284,7 +264,6 @@ def _deep_table(deep: Sequence[_Case]) -> str:
                 _gib(dyn.maximum - case.instance.resident_bytes),
                 _percent(dyn.speed),
                 _adopted(dyn),
-                _percent(case.slower.speed),
             )
         )
     header = (
@@ -295,7 +274,6 @@ def _deep_table(deep: Sequence[_Case]) -> str:
         "without weights",
         "speed",
         "dyn adopts",
-        _DYN_SLOWER,
     )
     return markdown(header, rows)
 

@@ -17,9 +17,8 @@ from pebbler.instances.instance import Instance
 from pebbler.instances.memory import fastest
 from pebbler.instances.units import format_time
 from pebbler.instances.workload import Workload
-from vdnn import CONVENTIONAL, baseline_bytes, outcome
+from vdnn import CONVENTIONAL, CUDNN, DEVICE, baseline_bytes, outcome
 
-DEVICE = "TitanX"
 _BUDGET = 12 * 2**30
 _CLASSIFIER = ("fc", "softmax", "dropout")
 _WEIGHTS = "W("
@@ -30,7 +29,7 @@ _GB = 10**9
 
 @cache
 def _instance(network: str, batch: int, *, weights_as_blocks: bool = False) -> Instance:
-    workload = Workload(network, batch, DEVICE, "paper", weights_as_blocks=weights_as_blocks)
+    workload = Workload(network, batch, DEVICE, "paper", weights_as_blocks=weights_as_blocks, cudnn=CUDNN)
     return workload.instance(_BUDGET, check_budget=False)
 
 
