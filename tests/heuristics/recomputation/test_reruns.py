@@ -186,7 +186,7 @@ def test_the_same_seed_gives_the_same_schedule() -> None:
 
 
 def test_a_rule_s_second_runs_are_where_the_search_sets_off() -> None:
-    instance = with_recomputation(Workload("vgg16", 64, "v100").instance("80%"))
+    instance = with_recomputation(Workload("resnet50", 32, "v100").instance("80%"))
     ruled = find_method("memonger-rule").call(instance, Limits()).schedule
     assert ruled is not None
     assert plan_of(ruled)

@@ -74,9 +74,10 @@ def test_whatever_is_chosen_bounds_every_schedule() -> None:
 
 
 def test_checkpoints_with_a_price_stay_the_dearest_first() -> None:
-    chosen = Checkpoints(RESNET)
+    instance = Workload("resnet34", 128, "v100").instance("50%")
+    chosen = Checkpoints(instance)
     for _ in range(3):
-        model = flow_model(RESNET, chosen.choose(48), "none")
+        model = flow_model(instance, chosen.choose(48), "none")
         chosen.learn(model, solve_linear(model.linear))
     few, more = set(chosen.choose(8)), set(chosen.choose(12))
     assert few < more < set(model.checkpoints)

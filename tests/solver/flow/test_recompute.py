@@ -196,7 +196,7 @@ def test_without_transfers_only_what_must_be_is_copied_and_nothing_is_claimed(se
 
 
 def test_the_bound_of_the_command_covers_recomputation() -> None:
-    instance = with_recomputation(Workload("lenet", 64, "v100").instance("1.05xMmin"))
+    instance = with_recomputation(Workload("lenet", 64, "k40").instance("1.05xMmin"))
     bound = refine_bound(instance, 60.0)  # it has proven all that it can long before
     assert bound.bound_by.startswith("flow-recompute-")
     assert bound.certificate is not None
