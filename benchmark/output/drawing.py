@@ -11,14 +11,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-_CHARACTERS = 18
+_CHARACTERS = 15
 """Number of characters of a footnote in an inch."""
 
 
 def footnote(figure: Figure, text: str) -> None:
     """Write a note at the foot of a picture, in as many lines as it needs."""
     lines = textwrap.fill(text, int(_CHARACTERS * figure.get_figwidth()))
-    figure.supxlabel(lines, fontsize=7, color="#444444")
+    figure.supxlabel(lines, fontsize=8.5, color="#444444")
 
 
 def time_unit(longest: int) -> tuple[str, int]:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from itertools import combinations
-from statistics import median, median_high
+from statistics import median, median_high, median_low
 
 from matplotlib.figure import Figure
 
 from ...instances.units import format_size, format_time
+from ..output.series import MOST
 from ..sweeps.evaluation import Evaluation, solved
 from ..sweeps.jobs import Setting
 from ..sweeps.problems import About
@@ -35,6 +36,9 @@ _CLOSE = 0.01
 
 _POINTS = 60
 """Number of points of a curve over time."""
+
+_SIZE = (8.0, 5.2)
+"""Width and height in inches of a picture of lines."""
 
 _TALLEST = 60.0
 """Greatest width and height of a picture in inches; larger pictures would be useless."""
@@ -145,12 +149,12 @@ def heat_map(evaluation: Evaluation) -> Exhibit:
     header = ("problem", *evaluation.settings.values())
     return Exhibit(
         name="heat-map",
-        title="Gaps by problem",
-        caption="Gap from the best bound known, of each setting on each problem; crosses: no schedule; "
-        "white: not run.",
+        title="Gap from the best bound, by problem and setting",
+        caption="What a cell says: (iteration - bound) / bound, with the best bound known of the problem; "
+        "darker is worse; 0 is exact; x: no schedule; white: not run.",
         table=_percentages(header, zip(names.values(), values, strict=True)),
         data=Table(header, tuple((name, *row) for name, row in zip(names.values(), values, strict=True))),
-        size=(min(4.5 + 0.9 * len(gaps), _TALLEST), min(2.2 + 0.2 * len(names), _TALLEST)),
+        size=(min(4.5 + 0.9 * len(gaps), _TALLEST), min(2.6 + 0.22 * len(names), _TALLEST)),
         draw=lambda figure: plots.draw_heat_map(
             figure, list(names.values()), list(evaluation.settings.values()), values
         ),
@@ -180,14 +184,14 @@ def performance_profile(evaluation: Evaluation) -> Exhibit:
         title="Performance profile of iteration times",
         caption="Share of problems on which the iteration of a setting is at most so many times as long as "
         f"the shortest of all settings (Dolan and Moré, 2002), over the {len(common)} problems that all ran "
-        "on.",
+        f"on. {_grouped(evaluation)}".rstrip(),
         table=Table(
             ("at most", *ratios),
             tuple((f"{ratio:g} x", *(f"{share(name, ratio):.0%}" for name in ratios)) for ratio in _RATIOS),
         ),
         data=Table(("setting", "ratio", "share"), data),
-        size=(8.0, 5.0),
-        draw=lambda figure: plots.draw_profile(figure, ratios, len(common)),
+        size=_SIZE,
+        draw=lambda figure: plots.draw_profile(figure, ratios, len(common), leading(evaluation)),
     )
 
 
@@ -207,7 +211,7 @@ def cactus(evaluation: Evaluation) -> Exhibit:
         name="cactus",
         title=f"Runs within {_CLOSE:.0%} of the best bound, over time",
         caption=f"How many runs end with a gap of at most {_CLOSE:.0%} from the best bound known within a "
-        f"solve time. {_MEASURED}",
+        f"solve time. {_MEASURED} {_grouped(evaluation)}".rstrip(),
         table=Table(
             ("solve time", *seconds),
             tuple(
@@ -219,8 +223,8 @@ def cactus(evaluation: Evaluation) -> Exhibit:
             ("setting", "seconds", "runs"),
             tuple((name, one, i) for name, some in seconds.items() for i, one in enumerate(some, start=1)),
         ),
-        size=(8.0, 5.0),
-        draw=lambda figure: plots.draw_cactus(figure, seconds),
+        size=_SIZE,
+        draw=lambda figure: plots.draw_cactus(figure, seconds, leading(evaluation)),
     )
 
 
@@ -240,7 +244,7 @@ def anytime(evaluation: Evaluation) -> Exhibit:
         title="Gaps over time",
         caption="Median over all runs of the gap that the best schedule so far has from the best bound known "
         "at the end; a line begins when half of the runs have a schedule. Times are measured, "
-        "from the cheap bounds before a method to the check after it.",
+        f"from the cheap bounds before a method to the check after it. {_grouped(evaluation)}".rstrip(),
         table=_percentages(
             ("after", *curves),
             (
@@ -256,8 +260,8 @@ def anytime(evaluation: Evaluation) -> Exhibit:
                 for seconds, gap in zip(grid, gaps, strict=True)
             ),
         ),
-        size=(8.0, 5.0),
-        draw=lambda figure: plots.draw_anytime(figure, grid, curves),
+        size=_SIZE,
+        draw=lambda figure: plots.draw_anytime(figure, grid, curves, leading(evaluation)),
     )
 
 
@@ -313,7 +317,8 @@ def _against_budget(evaluation: Evaluation, name: str, what: str, runs: Sequence
         name=name,
         title=f"Time against budget: {what}",
         caption=f"Iteration time of {what}, under budgets for everything (moDNN, TPDS 2019, Fig. 12); graph "
-        f"{about.graph or 'of the file'}, {about.engines} copies; a gap in a line: no schedule.",
+        f"{about.graph or 'of the file'}, {about.engines} copies; a gap in a line: no schedule; the axis of "
+        f"times does not begin at 0. {_grouped(evaluation)}".rstrip(),
         table=Table(
             ("budget", *curves),
             tuple(
@@ -325,8 +330,8 @@ def _against_budget(evaluation: Evaluation, name: str, what: str, runs: Sequence
             ("budget_bytes", *(f"{label} (ns)" for label in curves)),
             tuple((budget, *row) for budget, row in zip(budgets, values, strict=True)),
         ),
-        size=(8.0, 5.0),
-        draw=lambda figure: plots.draw_against_budget(figure, budgets, curves, ideal),
+        size=_SIZE,
+        draw=lambda figure: plots.draw_against_budget(figure, budgets, curves, ideal, leading(evaluation)),
     )
 
 
@@ -344,7 +349,7 @@ def win_loss(evaluation: Evaluation) -> Exhibit:
     names = list(evaluation.settings.values())
     return Exhibit(
         name="win-loss",
-        title="Wins and losses",
+        title=f"On how many of {len(common)} problems one setting is faster than another",
         caption=f"On how many of the {len(common)} problems that all settings ran on one has the shorter "
         "iteration; no schedule loses to any, and ties with none. p: two-sided Wilcoxon signed-rank test on "
         "the logarithm of the ratio, by problem, as it is and corrected for all pairs (Holm, 1979). In the "
@@ -354,7 +359,7 @@ def win_loss(evaluation: Evaluation) -> Exhibit:
             tuple((*map(str, row[:5]), f"{row[5]:.2g}", f"{row[6]:.2g}") for row in rows),
         ),
         data=Table(header, rows),
-        size=(min(2.6 + 0.95 * len(names), _TALLEST), min(1.8 + 0.55 * len(names), _TALLEST)),
+        size=(min(2.6 + 0.95 * len(names), _TALLEST), min(2.6 + 0.5 * len(names), _TALLEST)),
         draw=lambda figure: plots.draw_win_loss(figure, names, rows),
     )
 
@@ -364,6 +369,31 @@ def percent(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.2%}" if math.isfinite(value) else "no schedule"
+
+
+def leading(evaluation: Evaluation) -> list[str]:
+    """Return the names of the settings whose lines have colours: at most six, with the least median gaps."""
+    ranked = sorted(
+        evaluation.settings, key=lambda setting: median_low(list(evaluation.gaps(setting).values()))
+    )
+    return [name for setting, name in _named(evaluation) if setting in ranked[:MOST]]
+
+
+def time_limits(evaluation: Evaluation) -> str:
+    """Return the time limits of the runs as a sentence."""
+    limits = {setting.time_limit for setting in evaluation.settings}
+    told = [f"{limit:g} s" for limit in sorted(limit for limit in limits if limit is not None)]
+    if None in limits:
+        told.append("none")
+    return f"Time limit{'s' if len(told) > 1 else ''} of a run: {', '.join(told)}."
+
+
+def _grouped(evaluation: Evaluation) -> str:
+    """Return a sentence about the lines without colours, if there are any."""
+    others = len(evaluation.settings) - MOST
+    if others <= 0:
+        return ""
+    return f"In colour: the {MOST} settings with the least median gaps; in grey: the other {others}."
 
 
 def _named(evaluation: Evaluation) -> list[tuple[Setting, str]]:

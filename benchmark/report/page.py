@@ -48,7 +48,10 @@ def page(
         "timelines": timelines,
     }
     template = resources.files(__package__).joinpath("report.html").read_text("utf-8")
+    title = escape(heading(evaluation, results.titles()))
     parts = {
+        "title": title,
+        "heading": title,
         "conditions": escape(conditions),
         "left-out": escape(left_out),
         "exhibits": "\n".join(_exhibit(exhibit, picture) for exhibit, picture in shown),
@@ -59,6 +62,19 @@ def page(
         before, after = template.split(f"<!-- {name} -->")
         template = before + text + after
     return template
+
+
+def heading(evaluation: Evaluation, titles: Sequence[str]) -> str:
+    """Return the title of a report: those of its configurations, or else what was run."""
+    if titles:
+        return "; ".join(titles)
+    return (
+        f"{_several(len(evaluation.settings), 'setting')} on {_several(len(evaluation.problems), 'problem')}"
+    )
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _row(evaluation: Evaluation, run: Run, timelines: dict[str, Any]) -> dict[str, Any]:
@@ -165,7 +181,8 @@ def _exhibit(exhibit: Exhibit, picture: bytes) -> str:
     source = b64encode(picture).decode()
     return (
         f'<section class="exhibit" id="{exhibit.name}"><h2>{escape(exhibit.title)}</h2>'
-        f'<img alt="{escape(exhibit.title)}" src="data:image/svg+xml;base64,{source}">'
+        f'<div class="wide"><img alt="{escape(exhibit.title)}" '
+        f'src="data:image/svg+xml;base64,{source}"></div>'
         f'<details><summary>numbers</summary><div class="wide"><table><thead><tr>{header}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div></details></section>"
     )

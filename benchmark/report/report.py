@@ -19,8 +19,11 @@ from ..output.captions import caption
 from ..output.drawing import footnote, png, svg
 from ..sweeps.evaluation import evaluate
 from ..sweeps.results import COLUMNS, Results, Run, cells_of, origins
-from .exhibits import Exhibit, exhibits
+from .exhibits import Exhibit, exhibits, time_limits
 from .page import page
+
+_MOST_ORIGINS = 2
+"""Greatest number of origins of runs that a picture names one by one, to leave room for what it shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +63,17 @@ def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Wr
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PebblerError(f"{folder} cannot be made: {error.strerror or error}") from None
-    conditions = caption("Iteration times", origins(evaluation.runs))
+    limits = time_limits(evaluation)
+    conditions = f"{limits} {caption('Iteration times', origins(evaluation.runs))}"
+    short = f"{limits} {caption('Iteration times', origins(evaluation.runs, most=_MOST_ORIGINS))}"
     shown: list[tuple[Exhibit, bytes]] = []
     contents: dict[str, bytes] = {"runs.csv": _csv(runs)}
     for exhibit in exhibits(evaluation):
-        told = f"{exhibit.caption} {conditions}"
-        pictures = _pictures(exhibit, told)
+        pictures = _pictures(exhibit, f"{exhibit.caption} {short}")
         shown.append((exhibit, pictures["svg"]))
         contents |= {f"{exhibit.name}.{kind}": data for kind, data in pictures.items()}
         contents[f"{exhibit.name}.csv"] = exhibit.data.csv().encode()
-        contents[f"{exhibit.name}.tex"] = _latex(exhibit, told).encode()
+        contents[f"{exhibit.name}.tex"] = _latex(exhibit, f"{exhibit.caption} {conditions}").encode()
     contents["index.html"] = page(evaluation, shown, conditions, results).encode()
     if parquet:
         contents["runs.parquet"] = _parquet(runs)
@@ -84,7 +88,7 @@ def _pictures(exhibit: Exhibit, told: str) -> dict[str, bytes]:
     with style.context("default"):
         figure = Figure(figsize=exhibit.size, dpi=150, layout="constrained")
         exhibit.draw(figure)
-        figure.suptitle(exhibit.title, fontsize=11)
+        figure.suptitle(exhibit.title, fontsize=12)
         footnote(figure, told)
         return {"png": png(figure), "svg": svg(figure)}
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -160,6 +161,17 @@ class Results:
         cells = list(cells_of(run).values())
         self._execute(f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * len(cells))})", cells)
 
+    def add_title(self, title: str) -> None:
+        """Add the title of a configuration whose runs are here."""
+        self._execute("CREATE TABLE IF NOT EXISTS titles (title TEXT PRIMARY KEY)")
+        self._execute("INSERT OR IGNORE INTO titles VALUES (?)", [title])
+
+    def titles(self) -> list[str]:
+        """Return the titles of the configurations, in order; an old file has none."""
+        if not self._execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'titles'"):
+            return []
+        return [str(title) for (title,) in self._execute("SELECT title FROM titles ORDER BY rowid")]
+
     def instance_file(self, name: str) -> Path:
         """Return the path of the instance with a checksum."""
         return self.folder / "instances" / f"{name}.instance.json"
@@ -252,12 +264,19 @@ def read_latest(path: Path) -> list[Run]:
         return list({(run.about.problem, run.setting, run.seed): run for run in results.runs()}.values())
 
 
-def origins(runs: Iterable[Run]) -> list[str]:
-    """Return where and when runs were made, as a text for each machine, version and revision."""
+def origins(runs: Iterable[Run], *, most: int | None = None) -> list[str]:
+    """Return where and when runs were made, as a text for each machine, version and revision.
+
+    If these are more than `most`, one text counts them.
+    """
     found: dict[str, list[str]] = {}
     for run in runs:
         found.setdefault(str(run.origin), []).append(run.date)
-    return [
-        f"{len(dates)} runs, {' to '.join(sorted({min(dates), max(dates)}))}: {text}"
-        for text, dates in found.items()
-    ]
+    if most is not None and len(found) > most:
+        dates = list(chain.from_iterable(found.values()))
+        return [f"{_counted(dates)}: {len(found)} machines, versions or revisions, which runs.csv names"]
+    return [f"{_counted(dates)}: {text}" for text, dates in found.items()]
+
+
+def _counted(dates: Sequence[str]) -> str:
+    return f"{len(dates)} runs, {' to '.join(sorted({min(dates), max(dates)}))}"

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from pebbler.benchmark.report.exhibit_plots import finish, gap_axis, styles
+from pebbler.benchmark.output.series import COLOURS, label_ends, style
+from pebbler.benchmark.report.exhibit_plots import finish, gap_axis, open_grid
 
 _MOST_LARGE = 8
 """Names of more groups than that are written smaller."""
@@ -19,16 +20,17 @@ def draw_gaps_by_budget(
 ) -> None:
     """Draw the median gap at each budget, a line a method; nothing where half of the problems have none."""
     axes = figure.subplots()
-    for (name, found), style in zip(gaps.items(), styles(), strict=False):
+    for i, (name, found) in enumerate(gaps.items()):
         values = [found.get(budget, math.inf) for budget in budgets]
         shown = [value if math.isfinite(value) else math.nan for value in values]
-        axes.plot(range(len(budgets)), shown, marker="o", markersize=4, label=name, **style)
+        axes.plot(range(len(budgets)), shown, label=name, **style(i))
     gap_axis(axes, "y")
     axes.set_ylim(bottom=0)
     axes.set_xticks(range(len(budgets)), budgets)
     axes.set_xlabel("budget")
     axes.set_ylabel("median gap, predicted")
-    finish(axes)
+    open_grid(axes)
+    label_ends(axes)
 
 
 def draw_decisions(figure: Figure, overheads: Mapping[str, Mapping[str, float]]) -> None:
@@ -36,11 +38,11 @@ def draw_decisions(figure: Figure, overheads: Mapping[str, Mapping[str, float]])
     axes = figure.subplots()
     words = list(dict.fromkeys(word for found in overheads.values() for word in found))
     width = 0.8 / max(len(words), 1)
-    for i, (word, style) in enumerate(zip(words, styles(), strict=False)):
+    for i, word in enumerate(words):
         places = [group - 0.4 + (i + 0.5) * width for group in range(len(overheads))]
         values = [found.get(word, math.nan) for found in overheads.values()]
         heights = [value if math.isfinite(value) else 0.0 for value in values]
-        axes.bar(places, heights, width=width, color=style["color"], label=word)
+        axes.bar(places, heights, width=width, color=COLOURS[i % len(COLOURS)], label=word)
         for place, value in zip(places, values, strict=True):
             if math.isinf(value):
                 axes.text(place, 0.002, "x", ha="center", va="bottom", fontsize=8)
@@ -58,11 +60,11 @@ def draw_spans(figure: Figure, spans: Mapping[str, Mapping[str, tuple[float, flo
     axes = figure.subplots()
     words = list(dict.fromkeys(word for found in spans.values() for word in found))
     width = 0.8 / max(len(words), 1)
-    for i, (word, style) in enumerate(zip(words, styles(), strict=False)):
+    for i, word in enumerate(words):
         places = [group - 0.4 + (i + 0.5) * width for group in range(len(spans))]
         bounds, times = zip(*(found[word] for found in spans.values()), strict=True)
         heights = [time if math.isfinite(time) else 0.0 for time in times]
-        axes.bar(places, heights, width=0.9 * width, color=style["color"], alpha=0.6, label=word)
+        axes.bar(places, heights, width=0.9 * width, color=COLOURS[i % len(COLOURS)], alpha=0.6, label=word)
         for place, bound, time in zip(places, bounds, times, strict=True):
             axes.plot([place - 0.48 * width, place + 0.48 * width], [bound, bound], color="black")
             if math.isinf(time):
@@ -89,11 +91,10 @@ def draw_links(figure: Figure, links: Sequence[str], panels: Mapping[str, Mappin
     grid = figure.subplots(rows, 2, squeeze=False)
     cells = [axes for row in grid for axes in row]
     for axes, (title, curves) in zip(cells, panels.items(), strict=False):
-        chosen = styles()
-        for name, times in curves.items():
-            style = {"color": "black", "linestyle": ":"} if name == "lower bound" else next(chosen)
+        for i, (name, times) in enumerate(curves.items()):
+            look = {"color": "black", "linestyle": ":"} if name == "lower bound" else style(i)
             shown = [time if math.isfinite(time) else math.nan for time in times]
-            axes.plot(range(len(links)), shown, marker="o", markersize=4, label=name, **style)
+            axes.plot(range(len(links)), shown, label=name, **look)
         axes.set_title(title, fontsize=9)
         axes.set_xticks(range(len(links)), links)
         axes.set_ylabel("time / ideal, predicted", fontsize=8)

@@ -8,14 +8,19 @@ import json
 import math
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from msgspec.structs import replace
 
 from pebbler.benchmark.output.machine import origin
+from pebbler.benchmark.output.series import GREY
 from pebbler.benchmark.report import page as report_page
 from pebbler.benchmark.report.exhibits import (
+    Exhibit,
     anytime,
     cactus,
     exhibits,
@@ -299,6 +304,101 @@ def test_time_against_budget_has_bounds_and_skips_what_has_no_schedule() -> None
     ]
 
 
+# --- drawing ------------------------------------------------------------------------------------------
+
+
+def drawn(exhibit: Exhibit) -> Figure:
+    figure = Figure(figsize=exhibit.size)
+    exhibit.draw(figure)
+    return figure
+
+
+def told_in(figure: Figure) -> list[str]:
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def lines_of(figure: Figure) -> list[Line2D]:
+    """The lines of data, of which each has its own label."""
+    return [line for line in figure.axes[0].get_lines() if line.get_label() not in ("_leader", "_mark")]
+
+
+@pytest.fixture
+def many() -> Evaluation:
+    """Nine settings, of which the first three are the worst."""
+    return evaluate(
+        [
+            made(problem, name, 200 - 10 * i, 100, trace=((1.0, 300, 100), (2.0, 200 - 10 * i, 100)))
+            for i, name in enumerate("abcdefghi")
+            for problem in "pq"
+        ]
+    )
+
+
+def test_pictures_of_lines_have_six_colours_and_markers_and_name_each_line_at_its_end(
+    many: Evaluation,
+) -> None:
+    for exhibit in (performance_profile(many), cactus(many), anytime(many)):
+        figure = drawn(exhibit)
+        coloured = [line for line in lines_of(figure) if line.get_color() != GREY]
+        assert len(lines_of(figure)) == 9
+        assert [line.get_label() for line in coloured] == list("defghi"), exhibit.name
+        assert len({line.get_color() for line in coloured}) == 6
+        assert len({line.get_marker() for line in coloured}) == 6
+        assert sorted(told_in(figure)) == ["3 others", *"defghi"]
+        assert figure.axes[0].get_legend() is None
+        assert (
+            "In colour: the 6 settings with the least median gaps; in grey: the other 3." in exhibit.caption
+        )
+
+
+def test_names_at_the_ends_of_lines_do_not_overlap(many: Evaluation) -> None:
+    figure = drawn(performance_profile(many))
+    heights = sorted(text.get_position()[1] for text in figure.axes[0].texts)
+    apart = min(above - below for below, above in pairwise(heights))
+    points = apart * figure.axes[0].get_position().height * figure.get_figheight() * 72
+    assert points > 11
+
+
+def test_few_settings_are_all_in_colour(evaluation: Evaluation) -> None:
+    exhibit = performance_profile(evaluation)
+    assert sorted(told_in(drawn(exhibit))) == ["a", "b"]
+    assert "grey" not in exhibit.caption
+
+
+def test_counts_over_time_are_steps(evaluation: Evaluation) -> None:
+    lines = lines_of(drawn(cactus(evaluation)))
+    assert [line.get_drawstyle() for line in lines] == ["steps-post"] * 2
+    for line, count in zip(lines, (1, 2), strict=True):
+        counts = list(line.get_ydata())
+        assert counts[0] == 0
+        assert counts[-1] == count
+    assert lines[0].get_xdata()[-1] == lines[1].get_xdata()[-1]
+
+
+def test_profile_spreads_the_winners_that_crowd_at_one(evaluation: Evaluation) -> None:
+    axes = drawn(performance_profile(evaluation)).axes[0]
+    assert axes.get_xscale() == "symlog"
+    assert axes.get_xlim()[0] == 0
+
+
+@pytest.mark.parametrize(("longest", "scale"), [(250, "linear"), (400, "log")])
+def test_times_have_a_logarithmic_axis_where_they_differ_much(longest: int, scale: str) -> None:
+    runs = []
+    for budget, ns in {200: longest, 300: 100}.items():
+        run = made(f"net/{budget}", "a", ns, 100)
+        runs.append(replace(run, about=dataclasses.replace(run.about, budget_bytes=budget)))
+    (exhibit,) = time_against_budget(evaluate(runs))
+    assert drawn(exhibit).axes[0].get_yscale() == scale
+
+
+def test_heat_map_says_what_its_cells_mean() -> None:
+    runs = [made("p", "a", 100, 100), made("q", "a", 100_001, 100_000), made("r", "a", 150, 100)]
+    exhibit = heat_map(evaluate([*runs, made("s", "a", None, 100)]))
+    assert told_in(drawn(exhibit)) == ["0", "<0.1%", "50.0%", "x"]
+    assert "(iteration - bound) / bound" in exhibit.caption
+    assert "x: no schedule" in exhibit.caption
+
+
 # --- files --------------------------------------------------------------------------------------------
 
 
@@ -455,6 +555,25 @@ def test_page_is_safe_from_names(tmp_path: Path) -> None:
     text = (tmp_path / "odd" / "index.html").read_text("utf-8")
     assert "</script><b>" not in text
     assert json.loads(parsed(text).data)["runs"][0]["problem"] == "</script><b>&"
+
+
+def test_report_shows_titles_and_time_limits(tmp_path: Path) -> None:
+    runs = [made("p", "a", 120, 100, time_limit=5.0), made("p", "b", 120, 100, time_limit=60.0)]
+    for name, titles, shown in (
+        ("none", [], "2 settings on 1 problem"),
+        ("two", ["A < B", "more", "more"], "A &lt; B; more"),
+    ):
+        with Results(tmp_path / f"{name}.sqlite", write=True) as results:
+            for title in titles:
+                results.add_title(title)
+            for run in runs:
+                results.add(run)
+            write_report(results, tmp_path / name)
+        text = (tmp_path / name / "index.html").read_text("utf-8")
+        assert f"<h1>{shown}</h1>" in text
+        assert f"<title>Pebbler: {shown}</title>" in text
+        assert "Time limits of a run: 5 s, 60 s." in text
+        assert "Time limits of a run: 5 s, 60 s." in (tmp_path / name / "gaps.tex").read_text("utf-8")
 
 
 def test_report_of_no_runs_is_refused(tmp_path: Path) -> None:
