@@ -84,10 +84,19 @@ def label_ends(axes: Axes) -> None:
         drawn = math.isfinite(x)
         look = {"color": line.get_color(), "transform": axes.transAxes, "clip_on": False}
         if drawn:
-            axes.plot([x, 1.03], [y, height], linewidth=0.7, label="_leader", **look)
+            dashes = line.get_linestyle()
+            axes.plot([x, 1.03], [y, height], linewidth=0.8, linestyle=dashes, label="_leader", **look)
         axes.plot([1.03], [height], marker=line.get_marker(), markersize=5.5, label="_mark", **look)
         text = str(line.get_label()) if drawn else f"{line.get_label()}: no schedule"
-        axes.text(1.05, height, text, transform=axes.transAxes, va="center", fontsize=_SIZE)
+        axes.annotate(
+            text,
+            (1.03, height),
+            xycoords=axes.transAxes,
+            xytext=(7, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=_SIZE,
+        )
 
 
 def _end(axes: Axes, line: Line2D) -> tuple[float, float]:

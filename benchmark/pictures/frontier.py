@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..comparison.frontier import Frontier
+from ..output import series
 from ..output.captions import caption
 from ..output.drawing import footnote, png, size_unit, time_unit
-from .schedule import COLOURS
 
-_FOUND = (COLOURS["stall"], COLOURS["offload"], COLOURS["prefetch"], "#b07aa1", "#9c755f")
-_PROVEN = (COLOURS["compute"], "#333333", "#888888")
+_PROVEN = ("black", "#666666", "#aaaaaa")
+"""Colours of the bounds on each problem."""
 
 
 class _Bounds(NamedTuple):
@@ -45,10 +45,10 @@ def frontier_picture(frontiers: Sequence[Frontier]) -> bytes:
     unit, scale = time_unit(max([first.ideal_ns, *times]))
     size_word, size = size_unit(first.peak_bytes)
     with style.context("default"):
-        figure = Figure(figsize=(9.0, 5.2), dpi=150, layout="constrained")
+        figure = Figure(figsize=(8.4, 5.4), dpi=150, layout="constrained")
         axes = figure.subplots()
         for i, frontier in enumerate(frontiers):
-            _draw_schedules(axes, frontier, _FOUND[i % len(_FOUND)], scale, size)
+            _draw_schedules(axes, frontier, series.style(i), scale, size)
         problems = list(dict.fromkeys(frontier.instance_sha256 for frontier in frontiers))
         for i, problem in enumerate(problems):
             same = [frontier for frontier in frontiers if frontier.instance_sha256 == problem]
@@ -63,16 +63,16 @@ def frontier_picture(frontiers: Sequence[Frontier]) -> bytes:
                 word,
                 (budget / size, 1.0),
                 xycoords=("data", "axes fraction"),
-                xytext=(3, -9),
+                xytext=(3, -10),
                 textcoords="offset points",
-                fontsize=8,
+                fontsize=10,
                 color="#666666",
             )
         axes.set_xlabel(f"budget ({size_word})")
-        axes.set_ylabel(f"time of a round ({unit})")
+        axes.set_ylabel(f"iteration time ({unit})")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(framealpha=0.85, edgecolor="none", fontsize=8)
-        figure.suptitle(f"{first.instance}: time against budget", fontsize=11)
+        axes.legend(framealpha=0.85, edgecolor="none")
+        figure.suptitle(f"{first.instance}: time against budget", fontsize=12)
         made = dict.fromkeys(chain.from_iterable(frontier.made for frontier in frontiers))
         footnote(figure, caption(f"{first.memory_model} memory", made))
         return png(figure)
@@ -90,16 +90,14 @@ def bounds_of(frontiers: Sequence[Frontier]) -> _Bounds:
     return _Bounds(budgets, best, certified)
 
 
-def _draw_schedules(axes: Axes, frontier: Frontier, colour: str, scale: float, size: float) -> None:
+def _draw_schedules(axes: Axes, frontier: Frontier, look: dict[str, Any], scale: float, size: float) -> None:
     """Draw the steps of the schedules of one frontier."""
     solved = [point for point in frontier.points if point.makespan_ns is not None]
     axes.step(
         [point.budget_bytes / size for point in solved],
         [(point.makespan_ns or 0) / scale for point in solved],
         where="post",
-        color=colour,
-        marker="o",
-        markersize=4,
+        **look,
         label=f"{frontier.method}: schedules",
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from matplotlib import style
 from matplotlib.axes import Axes
@@ -25,6 +25,7 @@ from ...validate.gpus.program import gradient_of, part_of
 from ...validate.schedule import Operation, Schedule, Stream, require_schedule
 from ..output.captions import caption
 from ..output.drawing import footnote, png, size_unit, time_unit
+from ..output.series import label_ends
 from ..output.usage import memory_use
 
 if TYPE_CHECKING:
@@ -66,8 +67,12 @@ _ROWS: dict[Stream, str] = {
 _MOST_EDGES = 200
 """Greatest number of bars in a row that are drawn separately, with names; more are merged if they touch."""
 
-_LONGEST_UPWARDS = 14
-"""Greatest number of characters of a name that fits the height of a bar."""
+_LETTER = 0.0585
+"""Width in inches of a letter of a name on a bar."""
+
+
+_THICK = 0.8
+"""Height of a bar as a share of its row."""
 
 
 class _Span(NamedTuple):
@@ -106,13 +111,13 @@ def timeline(instance: Instance, schedule: Schedule, made: str | None = None) ->
     if instance.cluster is not UNSET:
         schedule = part_of(schedule, 0, "cpu")
     with style.context("default"):
-        figure = Figure(figsize=(12.0, 6.8), dpi=150, layout="constrained")
-        streams, memory = figure.subplots(2, 1, sharex=True, height_ratios=(1.0, 1.3))
-        _draw_streams(streams, instance, schedule, scale, schedule.makespan_ns)
+        figure = Figure(figsize=(10.0, 7.6), dpi=150, layout="constrained")
+        streams, memory = figure.subplots(2, 1, sharex=True, height_ratios=(1.0, 1.0))
+        _draw_streams(streams, instance, schedule, scale, schedule.makespan_ns, inches=2.8)
         _draw_memory(memory, instance, schedule, scale)
         memory.set_xlim(0, max(schedule.makespan_ns, 1) / scale)
         memory.set_xlabel(f"time ({unit})")
-        figure.suptitle(_title(instance, schedule), fontsize=11)
+        figure.suptitle(_title(instance, schedule), fontsize=12)
         footnote(figure, _conditions(instance, schedule.memory_model, made))
         return png(figure)
 
@@ -132,18 +137,18 @@ def timelines(instance: Instance, schedules: Mapping[str, Schedule], title: str,
     longest = max(schedule.makespan_ns for schedule in schedules.values())
     unit, scale = time_unit(longest)
     with style.context("default"):
-        figure = Figure(figsize=(12.0, 3.0 + 2.2 * len(schedules)), dpi=150, layout="constrained")
+        figure = Figure(figsize=(10.0, 3.6 + 3.4 * len(schedules)), dpi=150, layout="constrained")
         ratios = [1.0] * len(schedules) + [1.3]
         *rows, memory = figure.subplots(len(schedules) + 1, 1, sharex=True, height_ratios=ratios)
         for axes, (word, schedule) in zip(rows, schedules.items(), strict=True):
-            _draw_streams(axes, instance, schedule, scale, longest, gaps=False)
-            axes.set_title(f"{word}: {format_time(schedule.makespan_ns)}", fontsize=9, loc="left")
+            _draw_streams(axes, instance, schedule, scale, longest, inches=2.6, gaps=False)
+            axes.set_title(f"{word}: {format_time(schedule.makespan_ns)}", fontsize=10, loc="right")
         word, schedule = list(schedules.items())[-1]
         _draw_memory(memory, instance, schedule, scale)
-        memory.set_title(f"memory, {word}", fontsize=9, loc="left")
+        memory.set_title(f"memory, {word}", fontsize=10, loc="right")
         memory.set_xlim(0, max(longest, 1) / scale)
         memory.set_xlabel(f"time ({unit})")
-        figure.suptitle(title, fontsize=11)
+        figure.suptitle(title, fontsize=12)
         footnote(figure, note)
         return png(figure)
 
@@ -170,13 +175,13 @@ def overview(comparison: Comparison, made: str | None = None) -> bytes:
     longest = max((row.figures.iteration_ns for row in rows if row.figures), default=1)
     unit, scale = time_unit(longest)
     with style.context("default"):
-        figure = Figure(figsize=(12.0, 2.3 + 0.42 * len(rows)), dpi=150, layout="constrained")
+        figure = Figure(figsize=(10.0, 2.7 + 0.42 * len(rows)), dpi=150, layout="constrained")
         times, peaks = figure.subplots(1, 2, sharey=True, width_ratios=(1.7, 1.0))
         _draw_times(times, comparison, unit, scale)
         _draw_peaks(peaks, comparison)
         times.set_yticks(range(len(rows)), [row.method for row in rows])
         times.set_ylim(len(rows) - 0.5, -0.5)
-        figure.suptitle(f"{comparison.instance.name}: one training iteration", fontsize=11)
+        figure.suptitle(f"{comparison.instance.name}: one training iteration", fontsize=12)
         footnote(figure, _conditions(comparison.instance, comparison.memory, made))
         return png(figure)
 
@@ -185,9 +190,19 @@ def overview(comparison: Comparison, made: str | None = None) -> bytes:
 
 
 def _draw_streams(
-    axes: Axes, instance: Instance, schedule: Schedule, scale: int, length: int, *, gaps: bool = True
+    axes: Axes,
+    instance: Instance,
+    schedule: Schedule,
+    scale: int,
+    length: int,
+    *,
+    inches: float,
+    gaps: bool = True,
 ) -> None:
-    """Draw the streams on an axis of `length` nanoseconds; without gaps, even thin bars are visible."""
+    """Draw the streams on an axis of `length` nanoseconds, so many inches high, roughly.
+
+    Without gaps, even thin bars are visible.
+    """
     used = {"compute", *(operation.stream for operation in schedule.operations)}
     used |= {"d2h", "h2d"} if instance.engines == "duplex" else {"copy"}
     rows = [stream for stream in _ROWS if stream in used]
@@ -206,20 +221,20 @@ def _draw_streams(
         y = rows.index(stream)
         axes.broken_barh(
             [(bar.start / scale, (bar.end - bar.start) / scale) for bar in drawn],
-            (y - 0.4, 0.8),
+            (y - _THICK / 2, _THICK),
             facecolors=COLOURS[kind],
             edgecolor=("white" if gaps else "face") if apart else "none",
             linewidth=0.3 if apart else 0.0,
         )
         if apart and kind != "stall":
-            _write_names(axes, drawn, kind, y, length, scale)
+            _write_names(axes, drawn, kind, y, length, scale, inches / len(rows))
     for kind in shown:
         axes.broken_barh([], (0, 0), facecolors=COLOURS[kind], label=kind)
     axes.set_yticks(range(len(rows)), [_ROWS[stream] for stream in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    _legend(axes)
+    axes.legend(**_ABOVE, ncols=len(shown))
 
 
 def _kind_and_name(instance: Instance, operation: Operation) -> tuple[str, str]:
@@ -252,12 +267,15 @@ def _merge(spans: Sequence[_Span]) -> list[_Span]:
     return merged
 
 
-def _write_names(axes: Axes, spans: Sequence[_Span], kind: str, y: int, length: int, scale: int) -> None:
-    """Write a name on every bar that is wide enough for it, horizontally or else vertically."""
+def _write_names(
+    axes: Axes, spans: Sequence[_Span], kind: str, y: int, length: int, scale: int, inches: float
+) -> None:
+    """Write a name on every bar that has room for it, across or else upwards; rows have so many inches."""
+    longest = int(_THICK * inches / _LETTER)
     for start, end, name in spans:
         share = (end - start) / max(length, 1)
-        across = share > 0.0055 * len(name) + 0.004
-        if across or (share > 0.011 and len(name) <= _LONGEST_UPWARDS):
+        across = share > 0.0082 * len(name) + 0.005
+        if across or (share > 0.0165 and len(name) <= longest):
             axes.text(
                 (start + end) / 2 / scale,
                 y,
@@ -265,7 +283,7 @@ def _write_names(axes: Axes, spans: Sequence[_Span], kind: str, y: int, length: 
                 ha="center",
                 va="center",
                 rotation=0 if across else 90,
-                fontsize=6,
+                fontsize=7.5,
                 color="white" if kind in _DARK else "black",
                 clip_on=True,
             )
@@ -285,19 +303,21 @@ def _draw_memory(axes: Axes, instance: Instance, schedule: Schedule, scale: int)
         top = [below + amount / size for below, amount in zip(base, amounts, strict=True)]
         axes.fill_between(times, base, top, step="post", color=COLOURS[name], linewidth=0, label=name)
         base = top
+    axes.set_xlim(0, max(schedule.makespan_ns, 1) / scale)
     _draw_limits(axes, instance, schedule.peak_bytes, size)
     axes.set_ylabel(f"memory ({unit})")
     axes.spines[["top", "right"]].set_visible(False)
-    _legend(axes)
+    fills = axes.collections
+    axes.legend(handles=fills, **_ABOVE, ncols=len(fills))
 
 
 def _draw_limits(axes: Axes, instance: Instance, peak: int, size: int) -> None:
     """Draw the budget (unless it is far above), the highest byte in use, and the least budget."""
     budget, least = instance.budget_bytes, least_budget(instance)
     is_far = _is_far(budget, peak)
-    label = f"budget {format_size(budget)}" + (", far above" if is_far else "")
+    label = f"budget {format_size(budget)}"
     if is_far:
-        axes.plot([], [], color="black", linewidth=1.4, label=label)
+        axes.text(0.01, 0.99, f"{label}, far above", transform=axes.transAxes, va="top")
     else:
         axes.axhline(budget / size, color="black", linewidth=1.4, label=label)
     axes.axhline(
@@ -306,7 +326,8 @@ def _draw_limits(axes: Axes, instance: Instance, peak: int, size: int) -> None:
     axes.axhline(
         least / size, color="black", linewidth=1.0, linestyle="--", label=f"least budget {format_size(least)}"
     )
-    axes.set_ylim(0, 1.06 * max(peak, least, 0 if is_far else budget) / size)
+    axes.set_ylim(0, (1.2 if is_far else 1.06) * max(peak, least, 0 if is_far else budget) / size)
+    label_ends(axes)
 
 
 def _title(instance: Instance, schedule: Schedule) -> str:
@@ -345,7 +366,7 @@ def _draw_times(axes: Axes, comparison: Comparison, unit: str, scale: int) -> No
     axes.set_xlabel(f"iteration time ({unit})")
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right"]].set_visible(False)
-    _legend_above(axes)
+    axes.legend(**_ABOVE, ncols=2)
 
 
 def _draw_peaks(axes: Axes, comparison: Comparison) -> None:
@@ -374,7 +395,7 @@ def _draw_peaks(axes: Axes, comparison: Comparison) -> None:
     axes.set_xlabel(f"peak memory ({unit})")
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right"]].set_visible(False)
-    _legend_above(axes)
+    axes.legend(**_ABOVE, ncols=2)
 
 
 def _write(axes: Axes, x: float, y: int, text: str, background: str) -> None:
@@ -385,13 +406,13 @@ def _write(axes: Axes, x: float, y: int, text: str, background: str) -> None:
         xytext=(5, 0),
         textcoords="offset points",
         va="center",
-        fontsize=8,
+        fontsize=9,
         path_effects=[withStroke(linewidth=3.0, foreground=background)],
     )
 
 
 def _reason(row: Row) -> str:
-    return f"{row.status}: " + textwrap.shorten(row.stopped_by, 90, placeholder=" ...")
+    return f"{row.status}: " + textwrap.shorten(row.stopped_by, 56, placeholder=" ...")
 
 
 # --- shared -------------------------------------------------------------------------------------------
@@ -404,12 +425,16 @@ def _conditions(instance: Instance, memory: str, made: str | None) -> str:
     return caption(subject, [] if made is None else [made])
 
 
-def _legend(axes: Axes) -> None:
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
-
-
-def _legend_above(axes: Axes) -> None:
-    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=4, frameon=False, fontsize=8)
+_ABOVE: dict[str, Any] = {
+    "loc": "lower left",
+    "bbox_to_anchor": (0.0, 1.0),
+    "frameon": False,
+    "fontsize": 10,
+    "borderpad": 0.2,
+    "borderaxespad": 0.2,
+    "columnspacing": 1.4,
+}
+"""Place and look of a legend above the axes."""
 
 
 def _is_far(budget: int, used: int) -> bool:

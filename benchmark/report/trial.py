@@ -97,10 +97,11 @@ def picture(trial: Trial) -> bytes:
     """Draw the predicted streams above the measured ones and the memory, as PNG."""
     from ..pictures.schedule import timelines
 
+    shown = "one iteration" if trial.instance.rounds == 1 else f"the first of {trial.instance.rounds} rounds"
     return timelines(
         trial.instance,
         {"predicted": trial.schedule, "measured": trial.measured()},
-        f"{trial.instance.name} by {trial.schedule.method} on {trial.backend} ({trial.device}): one round",
+        f"{trial.instance.name} by {trial.schedule.method} on {trial.backend} ({trial.device}): {shown}",
         f"measured: {_shown(trial)}; memory by residences. {made_here()}.",
     )
 

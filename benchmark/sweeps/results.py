@@ -274,7 +274,7 @@ def origins(runs: Iterable[Run], *, most: int | None = None) -> list[str]:
         found.setdefault(str(run.origin), []).append(run.date)
     if most is not None and len(found) > most:
         dates = list(chain.from_iterable(found.values()))
-        return [f"{_counted(dates)}: {len(found)} machines, versions or revisions, which runs.csv names"]
+        return [f"{_counted(dates)}: {len(found)} machines, versions or revisions"]
     return [f"{_counted(dates)}: {text}" for text, dates in found.items()]
 
 

@@ -16,10 +16,11 @@ from pebbler.benchmark.output.drawing import footnote, png, size_unit
 from pebbler.benchmark.pictures.schedule import COLOURS
 from pebbler.benchmark.sweeps.results import Run, origins
 
-_ACROSS = 4
+_ACROSS = 3
 """Panels beside each other."""
 
 _COLOURS = (COLOURS["stall"], COLOURS["compute"])
+_MARKERS = ("o", "s")
 _FLAT = 0.02
 """An axis shows at least this much over the ideal, so that hundredths of a per cent do not look like much."""
 
@@ -51,26 +52,26 @@ def frontiers_picture(variants: Mapping[str, Sequence[Run]]) -> bytes:
     word, size = size_unit(max((run.about.budget_bytes for run in everything), default=1))
     with style.context("default"):
         down = max(ceil(len(shown) / _ACROSS), 1)
-        figure = Figure(figsize=(3.2 * _ACROSS, 2.4 * down + 0.8), dpi=110, layout="constrained")
+        figure = Figure(figsize=(3.1 * _ACROSS, 2.4 * down + 0.8), dpi=130, layout="constrained")
         grid = figure.subplots(down, _ACROSS, squeeze=False).flatten()
         for axes, (name, mine) in zip(grid, shown.items(), strict=False):
-            for colour, (variant, runs) in zip(_COLOURS, mine.items(), strict=False):
-                _draw(axes, runs, variant, colour, size)
-            axes.set_title(name, fontsize=8)
-            axes.set_xlabel(f"budget ({word})", fontsize=7)
+            for colour, marker, (variant, runs) in zip(_COLOURS, _MARKERS, mine.items(), strict=False):
+                _draw(axes, runs, variant, colour, marker, size)
+            axes.set_title(name, fontsize=9)
+            axes.set_xlabel(f"budget ({word})", fontsize=9)
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
             axes.set_ylim(0, max(_FLAT, axes.get_ylim()[1]))
-            axes.tick_params(labelsize=7)
+            axes.tick_params(labelsize=9)
             axes.spines[["top", "right"]].set_visible(False)
         for axes in grid[len(shown) :]:
             axes.set_axis_off()
-        figure.supylabel("over the ideal time", fontsize=9)
+        figure.supylabel("over the ideal time", fontsize=10)
         lines = {line.get_label(): line for axes in grid for line in axes.get_lines()}
         figure.legend(
-            lines.values(), lines.keys(), loc="outside upper center", ncols=4, frameon=False, fontsize=9
+            lines.values(), lines.keys(), loc="outside upper center", ncols=2, frameon=False, fontsize=10
         )
         models = sorted({run.setting.memory_model for run in everything})
-        footnote(figure, caption(f"{', '.join(models)} memory", origins(everything)))
+        footnote(figure, caption(f"{', '.join(models)} memory", origins(everything, most=2)))
         return png(figure)
 
 
@@ -78,13 +79,13 @@ def _panel(run: Run) -> str:
     return f"{run.about.network}, {run.about.batch}, {run.about.device}"
 
 
-def _draw(axes: Axes, runs: Sequence[Run], variant: str, colour: str, size: int) -> None:
+def _draw(axes: Axes, runs: Sequence[Run], variant: str, colour: str, marker: str, size: int) -> None:
     """Draw the steps of one variant, its budgets from the least: schedules thick, bounds dotted."""
     budgets = [run.about.budget_bytes / size for run in runs]
     found = list(accumulate(map(_over_ideal, runs), min))
     proven = list(accumulate(map(_bound_over_ideal, reversed(runs)), max))[::-1]
     label = f"{variant}: schedules"
-    axes.step(budgets, found, where="post", color=colour, marker="o", markersize=3, label=label)
+    axes.step(budgets, found, where="post", color=colour, marker=marker, markersize=4, label=label)
     label = f"{variant}: lower bounds"
     axes.step(budgets, proven, where="pre", color=colour, linestyle=":", marker="_", label=label)
 

@@ -11,7 +11,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from pebbler.benchmark.comparison.compare import compare
-from pebbler.benchmark.comparison.frontier import Frontier
+from pebbler.benchmark.comparison.frontier import Frontier, Point
+from pebbler.benchmark.output.series import COLOURS, GREY
 from pebbler.benchmark.pictures.frontier import frontier_picture
 from pebbler.benchmark.pictures.schedule import overview, timeline
 from pebbler.benchmark.pictures.streams import Panel, draw_times
@@ -133,6 +134,54 @@ def test_pictures_say_when_and_where(tight: Instance, toys: Toys, keep: Method, 
         lambda made: frontier_picture([msgspec.structs.replace(asked, made=(made,))]),
     ):
         assert draw(MADE) != draw("2026-01-03: another machine")
+
+
+def test_a_picture_of_streams_has_six_colours_and_the_rest_in_grey() -> None:
+    def shown(layers: int) -> dict[str, int]:
+        gains = {f"net/conv{i}": {1: 1.0, 2: 1.1 + i / 10, 4: 1.2 + i / 5} for i in range(layers)}
+        picture = draw_times([[Panel("net", gains, dict.fromkeys(gains, 2))]], "corrected", MADE)
+        return {colour: pixels(picture, colour) for colour in (*COLOURS, GREY)}
+
+    six, nine = shown(6), shown(9)
+    assert all(six[colour] > 300 and nine[colour] > 300 for colour in COLOURS)
+    assert nine[GREY] > six[GREY] + 300
+
+
+def frontier(method: str, *times: int) -> Frontier:
+    """Schedules of so many milliseconds under 1, 2, ... MiB, each with a bound of half its time."""
+    points = [
+        Point(
+            budget_bytes=i * 2**20,
+            makespan_ns=time * 10**6,
+            solved_at_bytes=i * 2**20,
+            lower_bound_ns=time * 10**6 // 2,
+            bound_by="compute",
+            certified_lower_bound_ns=time * 10**6 // 2,
+            own_makespan_ns=time * 10**6,
+            own_lower_bound_ns=time * 10**6 // 2,
+            own_bound_by="compute",
+            stopped_by="done",
+            method=method,
+        )
+        for i, time in enumerate(times, start=1)
+    ]
+    return Frontier(
+        instance="tight",
+        instance_sha256="",
+        method=method,
+        memory_model="contiguous",
+        seed=0,
+        time_limit=None,
+        ideal_ns=1,
+        least_budget_bytes=2**20,
+        peak_bytes=len(times) * 2**20,
+        points=tuple(points),
+    )
+
+
+def test_frontiers_of_several_methods_have_a_colour_each() -> None:
+    picture = frontier_picture([frontier(name, 40 + 9 * i, 10 + 9 * i) for i, name in enumerate("abcdefg")])
+    assert all(pixels(picture, colour) > 300 for colour in (*COLOURS, GREY))
 
 
 def test_pictures_are_the_same_bytes_whatever_the_settings(
