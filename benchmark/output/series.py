@@ -82,7 +82,7 @@ def label_ends(axes: Axes) -> None:
     for line, height in zip(lines, heights, strict=True):
         x, y = ends[line]
         drawn = math.isfinite(x)
-        look = {"color": line.get_color(), "transform": axes.transAxes, "clip_on": False}
+        look: dict[str, Any] = {"color": line.get_color(), "transform": axes.transAxes, "clip_on": False}
         if drawn:
             dashes = line.get_linestyle()
             axes.plot([x, 1.03], [y, height], linewidth=0.8, linestyle=dashes, label="_leader", **look)
@@ -101,11 +101,8 @@ def label_ends(axes: Axes) -> None:
 
 def _end(axes: Axes, line: Line2D) -> tuple[float, float]:
     """Return the last point of a line as shares of the axes' width and height; no line ends at the foot."""
-    points = [
-        (x, y)
-        for x, y in zip(line.get_xdata(orig=False), line.get_ydata(orig=False), strict=True)
-        if math.isfinite(x) and math.isfinite(y)
-    ]
+    data: Any = line.get_xydata()
+    points = [(x, y) for x, y in data if math.isfinite(x) and math.isfinite(y)]
     if not points:
         return math.inf, 0.0
     x, y = axes.transAxes.inverted().transform(line.get_transform().transform(points[-1]))

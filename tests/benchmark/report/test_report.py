@@ -10,6 +10,7 @@ import re
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
@@ -367,14 +368,19 @@ def test_few_settings_are_all_in_colour(evaluation: Evaluation) -> None:
     assert "grey" not in exhibit.caption
 
 
+def data_of(line: Line2D) -> list[tuple[float, float]]:
+    data: Any = line.get_xydata()
+    return [(x, y) for x, y in data]
+
+
 def test_counts_over_time_are_steps(evaluation: Evaluation) -> None:
     lines = lines_of(drawn(cactus(evaluation)))
     assert [line.get_drawstyle() for line in lines] == ["steps-post"] * 2
     for line, count in zip(lines, (1, 2), strict=True):
-        counts = list(line.get_ydata())
+        counts = [y for _, y in data_of(line)]
         assert counts[0] == 0
         assert counts[-1] == count
-    assert lines[0].get_xdata()[-1] == lines[1].get_xdata()[-1]
+    assert data_of(lines[0])[-1][0] == data_of(lines[1])[-1][0]
 
 
 def test_profile_spreads_the_winners_that_crowd_at_one(evaluation: Evaluation) -> None:
