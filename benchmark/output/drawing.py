@@ -11,6 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from ...instances.errors import escaped
+
 _CHARACTERS = 15
 """Number of characters of a footnote in an inch."""
 
@@ -38,10 +40,12 @@ def size_unit(largest: int) -> tuple[str, int]:
 
 
 def _show_texts_as_they_are(figure: Figure) -> None:
-    """Show dollar signs in texts, except in the labels of logarithmic axes, which are formulas."""
+    """Show dollar signs, except in the labels of logarithmic axes, and the codes of what does not print."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_parse_math(False)
+        if not text.get_text().replace("\n", "").isprintable():
+            text.set_text("\n".join(map(escaped, text.get_text().split("\n"))))
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             for label in axis.get_ticklabels(which="both"):

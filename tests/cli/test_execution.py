@@ -95,6 +95,12 @@ def test_run_draws_and_traces_both_timelines(capsys: Output) -> None:
 
 
 @pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("full", "other"), [("--trace", "--picture"), ("--picture", "--trace")])
+def test_where_a_device_is_full_no_file_is_written(capsys: Output, full: str, other: str) -> None:
+    assert "/dev/full" in refusal(capsys, *RUN, other, "out", full, "/dev/full")
+
+
+@pytest.mark.usefixtures("files")
 def test_an_invalid_schedule_is_not_run(capsys: Output) -> None:
     document = json.loads(Path("s.json").read_text())
     waiting = next(one for one in document["operations"] if one.get("after"))

@@ -63,7 +63,6 @@ def _bench(arguments: argparse.Namespace) -> int:
     if not wanted:
         raise PebblerError(f"{arguments.config} asks for no runs: no budget is enough; give larger ones")
     with Results(path, write=True) as results:
-        results.add_title(config.title)
         if arguments.cluster is None:
             warn_of_crowding(wanted, arguments.jobs)
             tally = make(wanted, results, ThreadPoolExecutor(arguments.jobs), retry=arguments.retry)
@@ -72,6 +71,7 @@ def _bench(arguments: argparse.Namespace) -> int:
 
             with cluster(arguments.cluster) as (executor, lost):
                 tally = make(wanted, results, executor, lost=lost, retry=arguments.retry)
+        results.add_title(config.title)
     shown = escaped(str(path))
     if arguments.json:
         print_json({"results": shown, **asdict(tally)})

@@ -102,10 +102,13 @@ def _run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         graph=arguments.graph,
     )
+    files: list[tuple[Path, bytes]] = []
     if arguments.picture is not None:
-        write_atomically(arguments.picture, trial_report.picture(trial))
+        files.append((arguments.picture, trial_report.picture(trial)))
     if arguments.trace is not None:
-        write_atomically(arguments.trace, json.encode(trial_report.trial_trace(trial)))
+        files.append((arguments.trace, json.encode(trial_report.trial_trace(trial))))
+    for path, content in sorted(files, key=lambda file: file[0].is_file() or not file[0].exists()):
+        write_atomically(path, content)  # devices and pipes first: where one is full, nothing else is written
     if arguments.json:
         print_json(trial_report.as_dict(trial, operations=arguments.operations))
     else:
