@@ -61,11 +61,11 @@ def vdnn_dyn(instance: Instance, limits: Limits) -> Answer:
         if schedule is not None and not _downgraded(instance, schedule):
             return _adopt(schedule, f"pass 2, {what}")
     try:
-        schedule, what = _greedy(instance, limits.memory, convolution), "vdnn-conv"
+        schedule, what = greedy(instance, limits.memory, convolution), "vdnn-conv"
     except OutOfTime:
         raise
     except Refusal:
-        schedule, what = _greedy(instance, limits.memory, managed), "vdnn-all"
+        schedule, what = greedy(instance, limits.memory, managed), "vdnn-all"
         if all(a == leanest(instance.tasks[k]) for k, a in _algorithms(schedule).items()):
             return _adopt(schedule, "pass 1, vdnn-all (m)")
     count = len(_downgraded(instance, schedule))
@@ -112,13 +112,25 @@ def _downgraded(instance: Instance, schedule: Schedule) -> set[str]:
     return {unit.layer for unit in steps if slower.intersection(unit.tasks)}
 
 
-def _greedy(instance: Instance, memory: MemoryModel, offloads: Callable[[LayerStep], bool]) -> Schedule:
+def greedy(instance: Instance, memory: MemoryModel, offloads: Callable[[LayerStep], bool]) -> Schedule:
     """Simulate pass 3 under one transfer policy.
 
     A workspace is there only while its task runs, so the choice of algorithms changes neither where the
     blocks lie nor what is free beside them. One simulation with memory-optimal algorithms finds the room of
     each task. A second one, with every block at the same place, uses this room. So a downgrade does not make
     an earlier decision void.
+
+    Parameters
+    ----------
+    instance, memory
+        What to schedule, and the memory model.
+    offloads
+        Whether the inputs of a layer are offloaded.
+
+    Returns
+    -------
+    Schedule
+        Every task with the fastest algorithm that has room.
 
     Raises
     ------

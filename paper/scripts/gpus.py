@@ -17,7 +17,7 @@ from matplotlib import style
 from matplotlib.figure import Figure
 from msgspec.structs import replace
 
-from modnn import DEVICE, SIX, own
+from modnn import CUDNN, DEVICE, SIX, own
 from pebbler.benchmark.comparison.gpus import gradients_of_all, naive_ideal_ns
 from pebbler.benchmark.output.captions import caption
 from pebbler.benchmark.output.drawing import footnote, png
@@ -50,15 +50,15 @@ _Way = Literal["ours", "at once", "naive", "naive, staged"]
 """Gradients in the fastest way found; in the paper's; at the end over one GPU, or over host and GPU."""
 
 
-def workload(network: str, batch: int) -> Workload:
+def workload(network: str, batch: int, cudnn: str = CUDNN[0]) -> Workload:
     """The training iteration that the papers measure, on a K40."""
-    return Workload(network, batch, DEVICE, "paper")
+    return Workload(network, batch, DEVICE, "paper", cudnn=cudnn)
 
 
 @cache
-def one_ideal_ns(network: str, batch: int) -> int:
+def one_ideal_ns(network: str, batch: int, cudnn: str = CUDNN[0]) -> int:
     """Time of an iteration on one GPU with unlimited memory."""
-    return ideal_ns(workload(network, batch).instance(0, check_budget=False))
+    return ideal_ns(workload(network, batch, cudnn).instance(0, check_budget=False))
 
 
 def hardware(
@@ -69,10 +69,10 @@ def hardware(
 
 
 def modnn_instances(
-    network: str, batch: int, cluster: Cluster, budget: int, method: str = "modnn"
+    network: str, batch: int, cluster: Cluster, budget: int, method: str = "modnn", cudnn: str = CUDNN[0]
 ) -> tuple[Instance, ...]:
     """Return the instances of an iteration, at the sub-batch of moDNN's rule for a portion."""
-    what = workload(network, batch)
+    what = workload(network, batch, cudnn)
     rule = find_method(method).sub_batch
     assert rule is not None, "both moDNNs choose their sub-batch"
     return cluster_instances(what, cluster, budget, rule(portion(what, cluster.gpus), budget))
@@ -90,10 +90,11 @@ def modnn_ns(
     bus: int | None = None,
     nvlink: int | None = None,
     method: str = "modnn",
+    cudnn: str = CUDNN[0],
 ) -> int:
     """Time of an iteration by moDNN on several GPUs."""
     cluster = hardware(network, batch, gpus, cores, bus, nvlink)
-    instances = modnn_instances(network, batch, cluster, budget, method)
+    instances = modnn_instances(network, batch, cluster, budget, method, cudnn)
     gradients = gradients_of_all(instances)
     if way.startswith("naive"):
         instances = tuple(replace(instance, cluster=cluster) for instance in instances)
@@ -111,10 +112,10 @@ def _makespan_ns(instance: Instance, method: str, way: _Way) -> int:
 
 
 @cache
-def naive_ns(network: str, batch: int, gpus: int, *, staged: bool = False) -> int:
+def naive_ns(network: str, batch: int, gpus: int, *, staged: bool = False, cudnn: str = CUDNN[0]) -> int:
     """Time of the ideal on several GPUs, one of which adds up all gradients at the end."""
     cluster = hardware(network, batch, gpus)
-    instances = cluster_instances(workload(network, batch), cluster, 2**50)
+    instances = cluster_instances(workload(network, batch, cudnn), cluster, 2**50)
     return naive_ideal_ns(instances, staged=staged)
 
 
@@ -131,11 +132,11 @@ _Speedup = Callable[[str, int], float]
 
 
 def _over_ideal(
-    budget_gib: int, way: _Way, cores: int = 1, bus: int | None = None, gpus: int = 4
+    budget_gib: int, way: _Way, cores: int = 1, bus: int | None = None, cudnn: str = CUDNN[0]
 ) -> _Speedup:
     def speedup(network: str, batch: int) -> float:
-        time = modnn_ns(network, batch, gpus, budget_gib * GIB, way=way, cores=cores, bus=bus)
-        return one_ideal_ns(network, batch) / time
+        time = modnn_ns(network, batch, 4, budget_gib * GIB, way=way, cores=cores, bus=bus, cudnn=cudnn)
+        return one_ideal_ns(network, batch, cudnn) / time
 
     return speedup
 
@@ -148,8 +149,12 @@ def _over_single(way: _Way, cores: int, bus: int | None = None) -> _Speedup:
     return speedup
 
 
-def _ideal(*, staged: bool) -> _Speedup:
-    return lambda network, batch: one_ideal_ns(network, batch) / naive_ns(network, batch, 4, staged=staged)
+def _ideal(*, staged: bool, cudnn: str = CUDNN[0]) -> _Speedup:
+    def speedup(network: str, batch: int) -> float:
+        time = naive_ns(network, batch, 4, staged=staged, cudnn=cudnn)
+        return one_ideal_ns(network, batch, cudnn) / time
+
+    return speedup
 
 
 def _mean(speedup: _Speedup) -> str:
@@ -188,6 +193,20 @@ def four_table() -> str:
     return markdown(
         ("speed-up, mean of six", "printed", "the paper's way", "ours", "bus twice as fast"), rows
     )
+
+
+def versions_table() -> str:
+    """The main of them by version of cuDNN, with gradients in the paper's way."""
+    rows = [
+        (
+            cudnn,
+            *(_mean(_ideal(staged=staged, cudnn=cudnn)) for staged in (False, True)),
+            *(_mean(_over_ideal(gib, "at once", cudnn=cudnn)) for gib in (12, 6, 3)),
+        )
+        for cudnn in CUDNN
+    ]
+    rows.append(("printed", "3.1 x", "3.1 x", "3.7 x", "3.4 x", "3.1 x"))
+    return markdown(("cuDNN", "ideal, naive", "staged", "moDNN, 12 GB", "6 GB", "3 GB"), rows)
 
 
 def networks_table() -> str:
@@ -439,6 +458,7 @@ def picture() -> bytes:
 
 TABLES: dict[str, Callable[[], str]] = {
     "four": four_table,
+    "versions": versions_table,
     "networks": networks_table,
     "date": date_table,
     "layrub": layrub_table,

@@ -16,6 +16,8 @@ from statistics import mean
 from pebbler.benchmark.comparison.plan import instances_of, own_instances
 from pebbler.benchmark.output.markdown import markdown, replaced
 from pebbler.heuristics.methods import find_method
+from pebbler.heuristics.papers.vdnn import managed
+from pebbler.heuristics.papers.vdnn_dyn import greedy
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import fastest, footprint, ideal_ns, least_budget
 from pebbler.instances.networks.accounting import modnn_ideal
@@ -23,6 +25,8 @@ from pebbler.instances.networks.taskgraph import Graph
 from pebbler.instances.networks.zoo import find_network
 from pebbler.instances.workload import Workload
 from pebbler.solver.solve import solve
+from pebbler.validate.check import check
+from pebbler.validate.measures import moved_bytes
 
 BUDGETS_GIB = (2, 3, 4, 6, 8, 10, 12)
 """The budgets for Fig. 12, whose own are in the drawing only."""
@@ -33,6 +37,8 @@ SIX = (("vgg16", 256), ("vgg19", 256), ("vgg101b", 128), ("resnet34", 256), ("re
 OTHER_RECIPE = ("vgg101", 128)
 DEVICE = "K40"
 GRAPHS: tuple[Graph, ...] = ("paper", "executable")
+CUDNN = ("4", "5.1", "7")
+"""The default of the K40, and the versions that came out between vDNN and moDNN, which names none."""
 
 _GIB = 2**30
 _BUDGET = 12 * _GIB
@@ -58,9 +64,9 @@ class Outcome:
     moved: int
 
 
-def workload(network: str, batch: int, graph: Graph) -> Workload:
+def workload(network: str, batch: int, graph: Graph, cudnn: str = CUDNN[0]) -> Workload:
     """The training iteration that the papers measure, on a K40."""
-    return Workload(network, batch, DEVICE, graph)
+    return Workload(network, batch, DEVICE, graph, cudnn=cudnn)
 
 
 @cache
@@ -77,6 +83,17 @@ def own(method: str, what: Workload, budget_bytes: int, planner: str | None = No
 def whole(method: str, what: Workload, budget_bytes: int) -> Outcome | None:
     """Simulate an iteration at the whole batch; None where it fails."""
     return _outcome(method, what, instances_of(what, budget_bytes))
+
+
+@cache
+def described(what: Workload, budget_bytes: int) -> Outcome:
+    """Simulate vDNN as TPDS describes it: it offloads every layer, tasks are as fast as there is room."""
+    instance = what.instance(budget_bytes)
+    schedule = greedy(instance, "contiguous", managed)
+    reasons = check(instance, schedule).reasons
+    assert not reasons, reasons[0]
+    moved = moved_bytes(instance, schedule, "offload") + moved_bytes(instance, schedule, "prefetch")
+    return Outcome(what.batch, schedule.makespan_ns / ideal_ns(_at(what)), moved)
 
 
 def _outcome(method: str, what: Workload, instances: Sequence[Instance]) -> Outcome | None:
@@ -105,20 +122,21 @@ def _at(what: Workload, sub_batch: int | None = None) -> Instance:
 def memory_table() -> str:
     """Fig. 9, TPDS and Fig. 6, DATE: ideal case, lower bound, and lower bound with weights as blocks."""
     rows = []
-    ratios: dict[str, tuple[float, float, float]] = {}
+    ratios: dict[str, tuple[float, ...]] = {}
     for network, batch in (*SIX, OTHER_RECIPE):
-        ideal = modnn_ideal(find_network(network), batch)
-        floor = workload(network, batch, "paper").floor()
+        what = workload(network, batch, "paper")
+        ideal, floor = modnn_ideal(find_network(network), batch), what.floor()
         executable = workload(network, batch, "executable").floor()
         mobile = Workload(network, batch, DEVICE, "paper", weights_as_blocks=True).floor()
-        ratios[network] = ideal / floor, ideal / executable, ideal / mobile
+        full = ideal + _workspace(_at(what))
+        ratios[network] = ideal / floor, full / floor, ideal / executable, ideal / mobile
         amounts = (_gb(size) for size in (ideal, floor, executable, mobile))
         rows.append((f"{network} ({batch})", *amounts, *map(_times, ratios[network])))
     for name, some in (("mean of six", [n for n, _ in SIX]), ("mean of DATE's five", _DATE)):
-        means = (_times(mean(ratios[n][i] for n in some)) for i in range(3))
+        means = (_times(mean(column)) for column in zip(*(ratios[n] for n in some), strict=True))
         rows.append((name, "", "", "", "", *means))
-    rows.append(("printed, TPDS, six", "", "", "", "", "59 x", "", "396 x"))
-    rows.append(("printed, DATE, five", "", "", "", "", "50 x", "", ""))
+    rows.append(("printed, TPDS, six", "", "", "", "", "", "59 x", "", "396 x"))
+    rows.append(("printed, DATE, five", "", "", "", "", "50 x", "", "", ""))
     header = (
         "network",
         "ideal, GB",
@@ -126,6 +144,7 @@ def memory_table() -> str:
         "executable graph",
         "weights as blocks",
         "saving",
+        "with workspaces",
         "executable graph",
         "weights as blocks",
     )
@@ -135,12 +154,14 @@ def memory_table() -> str:
 # --- time and copies at 12 GiB (section 7.2) --------------------------------------------------------------
 
 _METHODS = ("modnn", "modnn-date", "vdnn-dyn", "vdnn-plus")
+_DESCRIBED = "vDNN as described"
 
 
-def _own_at_12(graph: Graph) -> dict[tuple[str, int], tuple[Outcome | None, ...]]:
+def _own_at_12(graph: Graph, cudnn: str = CUDNN[0]) -> dict[tuple[str, int], tuple[Outcome | None, ...]]:
+    whats = {which: workload(*which, graph, cudnn) for which in (*SIX, OTHER_RECIPE)}
     return {
-        which: tuple(own(method, workload(*which, graph), _BUDGET) for method in _METHODS)
-        for which in (*SIX, OTHER_RECIPE)
+        which: (*(own(method, what, _BUDGET) for method in _METHODS), described(what, _BUDGET))
+        for which, what in whats.items()
     }
 
 
@@ -151,9 +172,30 @@ def time_table() -> str:
         found = _own_at_12(graph)
         rows += [(graph, f"{n} ({b})", *map(_longer_at, row)) for (n, b), row in found.items()]
         rows += _mean_rows(graph, found)
-    rows.append(("", "printed, TPDS, six", "+3 %", "", "+31 %", ""))
-    rows.append(("", "printed, DATE, five", "", "+8 %", "+40 %", ""))
-    return markdown(("graph", "network", *_METHODS), rows)
+    rows.append(("", "printed, TPDS, six", "+3 %", "", "+31 %", "", "+31 %"))
+    rows.append(("", "printed, DATE, five", "", "+8 %", "+40 %", "", "+40 %"))
+    return markdown(("graph", "network", *_METHODS, _DESCRIBED), rows)
+
+
+def versions_table() -> str:
+    """Fig. 10 and 14, TPDS, and Fig. 7, DATE: the means, by version of cuDNN, on the paper graph."""
+    rows = []
+    for cudnn in CUDNN:
+        single, lean = (f"{mean(column):.2f} x" for column in zip(*_slower(cudnn), strict=True))
+        six, five = (row[1:] for row in _mean_rows("paper", _own_at_12("paper", cudnn)))
+        rows += [(cudnn, *six, single, lean), (cudnn, *five, "", "")]
+    rows.append(("", "printed, TPDS, six", "+3 %", "", "+31 %", "", "+31 %", "3.74 x", "2.7 x"))
+    rows.append(("", "printed, DATE, five", "", "+8 %", "+40 %", "", "+40 %", "", ""))
+    return markdown(("cuDNN", "network", *_METHODS, _DESCRIBED, "one image at a time", "no workspace"), rows)
+
+
+def _slower(cudnn: str) -> Iterable[tuple[float, float]]:
+    """One image at a time as fast as can be, and the whole batch with no workspace, over the ideal."""
+    for network, batch in SIX:
+        what = workload(network, batch, "paper", cudnn)
+        quickest = ideal_ns(_at(what))
+        lean = sum(task.algorithms[0].duration_ns for task in _at(what).tasks)
+        yield batch * ideal_ns(_at(what, 1)) / quickest, lean / quickest
 
 
 def _mean_rows(
@@ -172,13 +214,14 @@ def moved_table() -> str:
     for graph in GRAPHS:
         found = _own_at_12(graph)
         rows += [(graph, f"{n} ({b})", *map(_moved, row)) for (n, b), row in found.items()]
-        six = [row for which, row in found.items() if which in SIX]
-        totals = [[one.moved for one in column if one] for column in zip(*six, strict=True)]
-        rows.append((graph, "all six", *(_gb(sum(total)) for total in totals)))
-        saving = sum(totals[_METHODS.index("vdnn-dyn")])
-        rows.append((graph, "vdnn-dyn over", *(_over(saving, sum(total)) for total in totals)))
-    rows.append(("", "printed, vDNN over, mean", "378 x", "5 x", "", ""))
-    return markdown(("graph", "network", *(f"{m}, GB" for m in _METHODS)), rows)
+        for word, some in (("all six", [n for n, _ in SIX]), ("DATE's five", list(_DATE))):
+            columns = zip(*(row for (n, _), row in found.items() if n in some), strict=True)
+            totals = [sum(one.moved for one in column if one) for column in columns]
+            rows.append((graph, word, *map(_gb, totals)))
+            for name, vdnn in (("vdnn-dyn", totals[2]), (_DESCRIBED, totals[-1])):
+                rows.append((graph, f"{name} over, {word}", *(_over(vdnn, total) for total in totals)))
+    rows.append(("", "printed, vDNN over, mean", "378 x", "5 x", "", "", ""))
+    return markdown(("graph", "network", *(f"{m}, GB" for m in (*_METHODS, _DESCRIBED))), rows)
 
 
 def fixed_table() -> str:
@@ -249,47 +292,52 @@ def breakdown_table() -> str:
     """Fig. 13 and 14: memory and time of each technique on its own, on the paper graph."""
     rows = []
     figures = []
-    for network, batch in SIX:
+    for (network, batch), (slow, lean) in zip(SIX, _slower(CUDNN[0]), strict=True):
         what = workload(network, batch, "paper")
         instance, single = _at(what), _at(what, 1)
-        ideal, quickest = modnn_ideal(find_network(network), batch) + _workspace(instance), ideal_ns(instance)
-        transfers = whole("modnn-transfers", what, _BUDGET)
+        ideal = modnn_ideal(find_network(network), batch) + _workspace(instance)
+        transfers, least = (
+            whole("modnn-transfers", what, budget) for budget in (_BUDGET, _largest_task(instance))
+        )
         assert transfers is not None, "every network of the six fits 12 GiB at its batch"
-        lean = sum(task.algorithms[0].duration_ns for task in instance.tasks)
+        assert least is not None, "a task has the pool to itself after a defragmentation"
         figures.append(
             (
                 ideal / (modnn_ideal(find_network(network), 1) + _workspace(single)),
                 ideal / _largest_task(instance),
                 _workspace(instance) / ideal,
-                batch * ideal_ns(single) / quickest,
+                slow,
                 transfers.time,
-                lean / quickest,
+                least.time,
+                lean,
             )
         )
         rows.append((f"{network} ({batch})", *_breakdown(figures[-1])))
     means = tuple(mean(column) for column in zip(*figures, strict=True))
     rows.append(("mean", *_breakdown(means)))
-    rows.append(("printed", "42 x", "4.1 x", "15 %", "3.74 x", "+28 %", "2.7 x"))
+    rows.append(("printed", "42 x", "4.1 x", "15 %", "3.74 x", "", "+28 %", "2.7 x"))
     header = (
         "network",
         "memory: sub-batch 1",
         "transfers",
         "algorithms",
         "time: sub-batch 1",
-        "transfers",
+        "transfers, 12 GiB",
+        "transfers, least memory",
         "algorithms",
     )
     return markdown(header, rows)
 
 
 def _breakdown(figures: Sequence[float]) -> tuple[str, ...]:
-    one, transfers, algorithms, slow, late, lean = figures
+    one, transfers, algorithms, slow, late, latest, lean = figures
     return (
         _times(one),
         f"{transfers:.1f} x",
         f"{100 * algorithms:.0f} %",
         f"{slow:.2f} x",
         _percent(late),
+        _percent(latest),
         f"{lean:.2f} x",
     )
 
@@ -348,6 +396,7 @@ def _times(ratio: float) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "memory": memory_table,
     "time": time_table,
+    "versions": versions_table,
     "moved": moved_table,
     "fixed": fixed_table,
     "speedups": speedup_table,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import modnn as papers_modnn
-from modnn import marks, own, whole
+from modnn import described, marks, own, whole
 from pebbler.heuristics.methods import find_method
 from pebbler.instances.memory import ideal_ns
 from pebbler.instances.workload import Workload
@@ -68,6 +68,14 @@ def test_another_method_at_the_sub_batch_of_a_planner() -> None:
     assert planned.sub_batch == ours.sub_batch < 128
     assert find_method("vdnn-all-p").sub_batch is None
     assert planned.moved > 0
+
+
+def test_vdnn_as_described_copies_every_layer_and_is_as_fast_as_there_is_room() -> None:
+    lean = whole("vdnn-all-m", ALEXNET, 800 * MIB)
+    tight, wide = described(ALEXNET, 800 * MIB), described(ALEXNET, 4096 * MIB)
+    assert lean is not None
+    assert tight.moved == wide.moved == lean.moved > 0
+    assert 1 < wide.time < tight.time < lean.time
 
 
 def test_what_has_no_schedule_is_none() -> None:
