@@ -120,6 +120,11 @@ RUNS = 3
 
 BUDGETS = (1.0, 1.05, 1.2, 1.5)
 
+CUDNN = "4"
+"""Beside Caffe's own convolutions; the paper has none, and this is the first that the cost model knows."""
+WHOLE = (("cifar10_quick", 100), ("siamese", 64), ("caffenet", 256), ("googlenet_bvlc", 32))
+"""The networks of Table 5 as they are whole, with its batches."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -186,6 +191,7 @@ def tables() -> str:
         ("Time of solving, every layer x device x model, least of three runs", solving_table()),
         ("Memory: eqs. 10 and 11, and the buffers that the paper leaves out", memory_table()),
         ("Streams under a budget: VGG-16, 64 images, K40, Caffe's convolutions only", joint_table()),
+        ("Streams beside the algorithms of cuDNN 4, K40", beside_table(WHOLE)),
     )
     picture = f"![Time against the number of streams]({PICTURE})\n"
     return "\n".join([*(f"**{title}**\n\n{table}" for title, table in parts), picture])
@@ -405,7 +411,7 @@ def memory_table() -> str:
 
 def joint_table() -> str:
     """`flow` where every convolution has one stream, its fastest number, or the number that it chooses."""
-    instance = with_streams(Workload("vgg16", 64, "K40").instance(0, check_budget=False), "only")
+    instance = with_streams(Workload("vgg16", 64, "K40", cudnn=CUDNN).instance(0, check_budget=False), "only")
     variants = {
         "one stream": _fixed(instance, lambda algorithms: algorithms[0]),
         "fastest": _fixed(instance, lambda algorithms: algorithms[-1]),
@@ -425,6 +431,24 @@ def joint_table() -> str:
         rows.append((f"{factor} x M_min ({format_size(int(least * factor))})", *cells))
     rows.append(("no limit", *(format_time(ideal_ns(variant)) for variant in variants.values())))
     return markdown(("budget", *variants), rows)
+
+
+def beside_table(networks: Sequence[tuple[str, int]]) -> str:
+    """How many tasks of convolutions keep a stream algorithm, and how many are fastest with one."""
+    rows = []
+    for network, batch in networks:
+        workload = Workload(network, batch, "K40", cudnn=CUDNN)
+        plain = workload.instance(0, check_budget=False)
+        only, also = with_streams(plain, "only"), with_streams(plain, "also")
+        names = [
+            [algorithm.name.startswith("im2col-") for algorithm in both.algorithms]
+            for both, one in zip(also.tasks, only.tasks, strict=True)
+            if one.algorithms[0].name.startswith("im2col-")
+        ]
+        counts = len(names), sum(map(any, names)), sum(some[-1] for some in names)
+        rows.append((f"{network} ({batch})", *map(str, counts)))
+    header = ("network", "tasks of convolutions", "with a stream algorithm", "fastest on streams")
+    return markdown(header, rows)
 
 
 def _fixed(instance: Instance, pick: Callable[[tuple[Algorithm, ...]], Algorithm]) -> Instance:

@@ -13,6 +13,8 @@ from glp4nn import (
     NEWER_DEVICES,
     PAPER_DEVICES,
     PICTURE,
+    WHOLE,
+    beside_table,
     case,
     lenet_table,
     memory_table,
@@ -42,6 +44,12 @@ def test_the_page_has_the_speeds_that_are_simulated(page: str) -> None:
     for row, cells in zip(ours, shown, strict=True):
         assert cells.split(" | ")[:4] == row.removesuffix(" |").split(" | ")
     assert lenet_table() in page
+
+
+def test_the_page_has_what_streams_are_worth_beside_other_algorithms(page: str) -> None:
+    """The two small networks; streams are never worth it there, but often in GoogLeNet."""
+    assert beside_table(WHOLE[:2]) in page
+    assert "| googlenet_bvlc (32) | 176 | 111 | 74 |" in page
 
 
 def test_the_page_shows_every_solve_within_its_time(page: str) -> None:
