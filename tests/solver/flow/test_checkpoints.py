@@ -79,7 +79,7 @@ def test_checkpoints_with_a_price_stay_the_dearest_first() -> None:
     for _ in range(3):
         model = flow_model(instance, chosen.choose(48), "none")
         chosen.learn(model, solve_linear(model.linear))
-    few, more = set(chosen.choose(8)), set(chosen.choose(12))
+    few, more = set(chosen.choose(4)), set(chosen.choose(8))
     assert few < more < set(model.checkpoints)
     many = set(chosen.choose(48))
     assert more < many
