@@ -305,7 +305,7 @@ def test_where_bytes_differ_in_cost_cheap_ones_leave_first() -> None:
 
 def test_in_whole_pages_small_blocks_leave_for_good() -> None:
     """Together they take 80 MiB of ResNet-34's pages; one by one they make no program shorter."""
-    instance = Workload("resnet34", 256, "v100").instance("75%")
+    instance = Workload("resnet34", 256, "v100").instance("60%")
     models: list[MemoryModel] = ["contiguous", "divisible"]
     for model in models:
         assert not with_light(instance, problem_of(instance, model)).gaps[:, LIGHT].any()
@@ -319,7 +319,7 @@ def test_in_whole_pages_small_blocks_leave_for_good() -> None:
     assert not LocalSearch(instance, "paged", without=["costs"]).best().evicted[light].all()
     search.run(work=2_000_000)
     assert search.best().evicted[light].all()
-    assert search.cost < 420_000_000  # 420.8 ms in a minute where any of them may stay
+    assert search.cost < 547_000_000  # 549.6 ms with the same work where any of them may stay
     schedule = search.schedule("x")
     assert schedule is not None
     assert check(instance, schedule).reasons == ()
