@@ -31,7 +31,7 @@ from pebbler.instances.workload import Workload
 from pebbler.solver.result import Result
 from pebbler.solver.solve import solve
 
-sys.path.append("docs/scripts")  # the script is run from the root
+sys.path.append(str(Path(__file__).resolve().parents[2] / "docs" / "scripts"))
 
 from rules import METHODS
 

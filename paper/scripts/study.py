@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-sys.path.append("docs/scripts")  # the script is run from the root
+sys.path.append(str(Path(__file__).resolve().parents[2] / "docs" / "scripts"))
 
 import core_grid
 import glp4nn as papers_glp4nn

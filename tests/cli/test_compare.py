@@ -104,10 +104,10 @@ def test_a_command_in_lines_is_the_same_command(width: int) -> None:
     [
         ([], "give a command, such as pebbler compare vgg16"),
         (["compar", "vgg16"], "there is no command 'compar'; did you mean compare"),
-        (["zzz"], "there is no command 'zzz'; there are compare, instance, "),
+        (["zzz"], "there is no command 'zzz'; there are compare, fits, instance, "),
         (["compare", "resnet"], "or did you mean resnet18, resnet34, resnet50"),
         (["compare", "VGG16"], "there is no network 'VGG16'; close names: vgg16"),
-        (["compare", "vgg16", "--device", "rtx4099"], "'rtx4099' is not a known device; try K40, "),
+        (["compare", "vgg16", "--device", "rtx4099"], "'rtx4099' is not a known device; try RTX4090, "),
         (["instance", "lenet", "--link", "25G", "-o", "i.json"], "the bytes of a second as 25GB"),
         (["compare"], "such as pebbler compare vgg16 --batch 256 --device k40 --budget 12GiB"),
         (["frontier", "--method", "flow", "-o", "f"], "such as pebbler frontier vgg16"),
