@@ -36,8 +36,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "docs" / "scripts"))
 from rules import METHODS
 
 MIB = 2**20
-K40M = 11580 * MIB
-"""Bytes of a K40M's memory (Table 4)."""
+K40M, CUDNN = 11580 * MIB, "4"
+"""Bytes of a K40M's memory, and the version of cuDNN (Table 4)."""
 
 ENOUGH = 2**40
 
@@ -70,15 +70,16 @@ TABLE_5 = {
 """Seconds of 20 iterations in Caffe; percent that Layrub adds, and Memonger to MXNet."""
 
 TABLE_6 = {
-    "resnet50": (1802, 1805),
-    "resnet302": (3444, 3448),
-    "resnet695": (5964, 5968),
-    "resnet1001": (None, 7901),
-    "resnet1172": (None, 9022),
-    "resnet1304": (None, 9872),
-    "resnet1517": (None, 11239),
+    "resnet34": (1251, 1257, 4430, 1431),
+    "resnet50": (1802, 1805, 11425, 2195),
+    "resnet302": (3444, 3448, None, 4911),
+    "resnet695": (5964, 5968, None, 7885),
+    "resnet1001": (None, 7901, None, 10104),
+    "resnet1172": (None, 9022, None, 11455),
+    "resnet1304": (None, 9872, None, None),
+    "resnet1517": (None, 11239, None, None),
 }
-"""MiB of Layrub's process on a Titan Z and on a K40M; None: out of memory."""
+"""MiB of processes: Layrub's on a Titan Z and on a K40M, Caffe's and MXNet's there; None: out of memory."""
 
 TABLE_7 = {
     "alexnet": (128, 2100, -8.19),
@@ -115,7 +116,7 @@ def _instance(network: str, batch: int, method: str, budget: int, graph: Graph =
 
 @cache
 def _workload(network: str, batch: int, graph: Graph) -> Instance:
-    return Workload(network, batch, "K40", graph).instance(0, check_budget=False)
+    return Workload(network, batch, "K40", graph, cudnn=CUDNN).instance(0, check_budget=False)
 
 
 def caffe_ns(network: str, batch: int) -> int:
@@ -226,15 +227,14 @@ def time_table() -> str:
 def depth_table() -> str:
     """Table 6: the resident model, and what the schedules take."""
     rows = []
-    for network, (titan, k40) in TABLE_6.items():
+    for network, (titan, k40, caffe, mxnet) in TABLE_6.items():
         model = layrub_resident(find_network(network)) / MIB
         peaks = [result(network, 32, name).peak_bytes or 0 for name in ("layrub-hybrid", "memonger-rule")]
         refuse = [f"`{name}`" for name in METHODS if result(network, 32, name, K40M).schedule is None]
         rows.append(
             (
                 network,
-                "out of memory" if titan is None else str(titan),
-                str(k40),
+                *("out of memory" if size is None else str(size) for size in (titan, k40, caffe, mxnet)),
                 f"{model:.0f}",
                 f"{model / k40 - 1:+.2%}",
                 *(f"{peak / MIB:.0f}" for peak in peaks),
@@ -245,6 +245,8 @@ def depth_table() -> str:
         "network",
         "Titan Z printed, MiB",
         "K40M printed, MiB",
+        "Caffe printed",
+        "MXNet printed",
         "resident model",
         "off by",
         "`layrub-hybrid`",

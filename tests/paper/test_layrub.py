@@ -38,9 +38,16 @@ def test_layrub_is_slower_than_caffe_and_less_so_where_computing_takes_longer() 
     assert 0 < barrier_ns("alexnet", 128) / base < 0.0305
 
 
-def test_the_resident_model_predicts_the_deeper_networks() -> None:
-    for network, (_, printed) in TABLE_6.items():
-        assert layrub_resident(find_network(network)) / MIB == pytest.approx(printed, rel=2e-3)
+def test_the_resident_model_is_fitted_to_deep_networks_and_misses_the_shallow_one() -> None:
+    over = {name: layrub_resident(find_network(name)) / MIB / row[1] for name, row in TABLE_6.items()}
+    assert over.pop("resnet34") > 1.3
+    assert all(ratio == pytest.approx(1, rel=2e-3) for ratio in over.values())
+
+
+def test_the_library_is_the_one_that_the_paper_states() -> None:
+    origin = papers_layrub._workload("lenet", 64, "executable").origin
+    assert origin is not None
+    assert (origin.device, origin.cudnn) == ("K40", "4")
 
 
 def test_a_table_with_the_smallest_network_alone(monkeypatch: pytest.MonkeyPatch) -> None:
