@@ -229,8 +229,8 @@ def _modnn() -> tuple[Entry, ...]:
                 cell("paper | vdnn-all-p", "moDNN faster by, mean", "static vDNN+ ", "speedups"),
                 cell("paper | vdnn-plus", "moDNN faster by, mean", "dynamic ", "speedups"),
             ),
-            "in part",
-            "what vDNN+ is, is not said",
+            "missed",
+            "with cuDNN 4; what vDNN+ is, is not said",
         ),
         entry(
             tpds,
