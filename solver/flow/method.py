@@ -58,7 +58,7 @@ _MODEL_SHARE = 0.8
 """Largest share of the time left for one model, as the search needs time to use the model's solution."""
 
 _FINEST = 1e-5
-"""Relative gap over a bound in floating point at which a run ends: tolerances leave a few millionths of it."""
+"""Relative gap over a bound in floating point at which a run ends: tolerances leave millionths of it."""
 
 _GRACE = 2.0
 """Seconds after the time limit that a solver has to return what it has proven."""
