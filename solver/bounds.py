@@ -28,10 +28,10 @@ _EXACT = 8
 """Number of the most promising positions at which the single-peak bound is derived in exact arithmetic."""
 
 
-_CLOSE = 2.5e-6
-"""Relative distance between an optimal schedule and its bound that a solver's tolerances can leave.
+_CLOSE = 1e-5
+"""Relative distance between an optimal schedule and its bound that floating point can leave.
 
-It covers the solver's gap tolerance and the safety margin of a bound.
+It covers the solver's gap tolerance, the safety margin of a bound, and small terms that a model leaves out.
 """
 
 

@@ -57,9 +57,6 @@ _BOUND_SHARE = 0.25
 _MODEL_SHARE = 0.8
 """Largest share of the time left for one model, as the search needs time to use the model's solution."""
 
-_FINEST = 1e-5
-"""Relative gap over a bound in floating point at which a run ends: tolerances leave millionths of it."""
-
 _GRACE = 2.0
 """Seconds after the time limit that a solver has to return what it has proven."""
 
@@ -372,12 +369,9 @@ class FlowRun:
         return min(found, default=None)
 
     def _met(self) -> bool:
-        """Return whether the bound meets the schedule, or comes as near as a solver's word can."""
-        makespan, bound = self._makespan_ns(), self.bound
-        if makespan is None:
-            return False
-        near = not bound.certified and makespan <= (1 + _FINEST) * bound.lower_bound_ns
-        return near or bound.meets(makespan)
+        """Return whether the bound meets the schedule, so that nothing can improve."""
+        makespan = self._makespan_ns()
+        return makespan is not None and self.bound.meets(makespan)
 
     def _late(self) -> bool:
         return time.monotonic() >= self.deadline
