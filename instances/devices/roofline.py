@@ -157,6 +157,34 @@ def dense_algorithms(
         "BP2": (inputs, outputs, batch),
     }[which]
     traffic = FLOAT * (batch * inputs + batch * outputs + inputs * outputs)
+    return matrix_algorithms(device, rows, columns, depth, traffic, extra_bytes)
+
+
+@lru_cache(maxsize=65536)
+def matrix_algorithms(
+    device: Device,
+    rows: int,
+    columns: int,
+    depth: int,
+    bytes_moved: int,
+    extra_bytes: int = 0,
+    precision: Precision = "fp32",
+) -> tuple[Algorithm, ...]:
+    """Return the algorithm of one matrix product, which may be split along its inner dimension.
+
+    Parameters
+    ----------
+    device
+        A GPU.
+    rows, columns, depth
+        Size of the result, and the inner dimension.
+    bytes_moved
+        What is read and written.
+    extra_bytes
+        Memory traffic of work done in the same task by a kernel of its own.
+    precision
+        At whose peak the device multiplies.
+    """
     edge = product_edge(device.cudnn)
     tiles = max(rows, edge) * max(columns, edge) / TILE**2
     seconds = _product_seconds(
@@ -164,7 +192,8 @@ def dense_algorithms(
         device.gemm_efficiency,
         2 * tiles * TILE**2 * depth,
         tiles * max(1.0, depth / product_slice(device.cudnn)),
-        traffic,
+        bytes_moved,
+        precision=precision,
     )
     duration = whole_ns(seconds + extra_seconds(device, extra_bytes))
     return (Algorithm(name="gemm", duration_ns=duration, workspace_bytes=0),)

@@ -16,6 +16,7 @@ from ..devices.roofline import (
     Convolution,
     Pass,
     convolution_algorithms,
+    matrix_algorithms,
     memory_bound_algorithms,
     product_algorithms,
 )
@@ -69,6 +70,8 @@ class Operator:
         Memory traffic when every operand is read and every result written once.
     precision
         Of its matrix products, where the device has tensor cores for it.
+    matrix
+        Rows, columns and inner dimension of a single matrix product; None for other operators.
     convolution, passes
         For convolutions that the cost model has algorithms for: the shapes, and what is computed of it.
     """
@@ -84,6 +87,7 @@ class Operator:
     elements: int
     moved_bytes: int
     precision: Precision = "fp32"
+    matrix: tuple[int, int, int] | None = None
     convolution: Convolution | None = None
     passes: tuple[Pass, ...] = ()
 
@@ -155,6 +159,9 @@ def operator_algorithms(device: Device, operator: Operator) -> tuple[Algorithm, 
     precision = operator.precision
     if precision == "tf32" and device.architecture == "cdna3":
         precision = "fp32"  # torch for AMD's GPUs asks for TF32 by a variable of the environment only
+    if operator.matrix is not None:
+        rows, columns, depth = operator.matrix
+        return matrix_algorithms(device, rows, columns, depth, operator.moved_bytes, precision=precision)
     if operator.convolution is None:
         if operator.flops:
             return product_algorithms(

@@ -229,6 +229,7 @@ class _Recorder(TorchDispatchMode):
                 moved_bytes=sum(_bytes(tensor) for tensor in {**read, **made}.values())
                 + sum(_bytes(read[d]) for d in updates),
                 precision=_precision(func, operands),
+                matrix=_matrix(func, args),
                 convolution=convolution,
                 passes=passes,
             )
@@ -374,6 +375,17 @@ def _precision(func: Any, operands: list[Any]) -> Precision:
     if kind is torch.float32 and library.fp32_precision == "tf32":
         return "tf32"
     return _HALF.get(kind, "fp32")
+
+
+def _matrix(func: Any, args: tuple[Any, ...]) -> tuple[int, int, int] | None:
+    """Return rows, columns and inner dimension of a single matrix product; None for other operators."""
+    if func is torch.ops.aten.mm.default:
+        left, right = args[:2]
+    elif func is torch.ops.aten.addmm.default:
+        left, right = args[1:3]
+    else:
+        return None
+    return left.shape[0], right.shape[1], left.shape[1]
 
 
 def _convolution(func: Any, args: tuple[Any, ...], out: Any) -> tuple[Convolution | None, tuple[Pass, ...]]:
