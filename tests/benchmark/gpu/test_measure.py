@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -271,18 +272,29 @@ def test_a_profile_without_counters_says_what_to_install(
     assert "pip install 'pebbler[profiler]'" in said[0]
 
 
+@pytest.fixture
+def torch_as_before() -> Iterator[None]:
+    """Leave torch's settings of single precision as they were; a unit of the study sets them for a process."""
+    torch = needs_torch()
+    both = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    before = [setting.fp32_precision for setting in both]
+    yield
+    for setting, value in zip(both, before, strict=True):
+        setting.fp32_precision = value
+
+
+@pytest.mark.usefixtures("torch_as_before")
 @pytest.mark.parametrize("way", WAYS)
 def test_torch_trains_a_chain_of_the_zoo_in_every_way(way: str) -> None:
-    needs_torch()
     from pebbler.benchmark.gpu.torch_memory import iteration
 
     found = iteration("lenet", 4, 2**30, way, repeat=2, device="cpu")
     assert (found["status"], found["way"], len(found["times_ns"])) == ("done", way, 2)
 
 
+@pytest.mark.usefixtures("torch_as_before")
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 def test_torch_rounds_as_it_is_told_and_says_so(arithmetic: str) -> None:
-    needs_torch()
     from pebbler.benchmark.gpu.torch_memory import iteration
 
     found = iteration("lenet", 2, 2**30, "plain", arithmetic, repeat=1, device="cpu")
