@@ -274,7 +274,7 @@ def test_a_profile_without_counters_says_what_to_install(
 
 @pytest.fixture
 def torch_as_before() -> Iterator[None]:
-    """Leave torch's settings of single precision as they were; a unit of the study sets them for a process."""
+    """Leave torch's settings of single precision as they were; units of the study set them."""
     torch = needs_torch()
     both = torch.backends.cuda.matmul, torch.backends.cudnn.conv
     before = [setting.fp32_precision for setting in both]
