@@ -16,7 +16,7 @@ Axes = list[list[Factor]]
 
 def whole(dims: Sequence[int]) -> Axes:
     """Return the axes of a layer's output: an image's channels come second, those of a sequence last."""
-    names = {1: "B", 2: "BC", 3: "BPC"}.get(len(dims), "BC" + "P" * (len(dims) - 2))
+    names = {0: "", 1: "B", 2: "BC", 3: "BPC"}.get(len(dims), "BC" + "P" * (len(dims) - 2))
     return [[(name, size)] for name, size in zip(names, dims, strict=True)]
 
 

@@ -570,8 +570,8 @@ class _Reader:
         if following.op_type == "Clip":
             least = _attribute(following, "min", None)
             if least is None and _has(following, 1):
-                (least,) = self._values(following, 1)
-            if least != 0:
+                least = self._values(following, 1)
+            if least not in (0, [0]):
                 raise self._error(following, "it clips at something else than 0")
         return True, self._fuse(following)
 
@@ -606,10 +606,14 @@ class _Reader:
 
     def _values(self, node: Any, position: int) -> list[Any]:
         """Numbers of a constant operand."""
-        tensor = self.tensors.get(self.constants.get(node.input[position], ""))
+        name = node.input[position] if _has(node, position) else ""
+        tensor = self.tensors.get(self.constants.get(name, ""))
         if tensor is None:
-            raise self._error(node, f"'{node.input[position]}' is no constant")
-        values: list[Any] = numpy_helper.to_array(tensor).reshape(-1).tolist()
+            raise self._error(node, f"'{name}' is no constant")
+        try:
+            values: list[Any] = numpy_helper.to_array(tensor).reshape(-1).tolist()
+        except (KeyError, TypeError, ValueError) as error:  # of data that do not fit their shape or type
+            raise self._error(node, f"'{name}' has no values: {error}") from error
         return values
 
     def _error(self, node: Any, what: str) -> PebblerError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import onnx
-from onnx import shape_inference
+from onnx import checker, defs, shape_inference
 
 
 def with_shapes(model: Any) -> Any:
@@ -14,8 +14,10 @@ def with_shapes(model: Any) -> Any:
     Raises
     ------
     Exception
-        Whatever ONNX raises where shapes contradict each other.
+        Whatever ONNX raises where attributes are malformed or shapes contradict each other, and ValueError
+        where nodes do not follow each other or lack operands.
     """
+    _require_well_formed(model)
     _forget_shapes(model.graph)
     known = _without_group_norms(model)
     known = shape_inference.infer_shapes(known, check_type=True, strict_mode=True, data_prop=True)
@@ -23,6 +25,29 @@ def with_shapes(model: Any) -> Any:
     for ours, inferred in zip(model.graph.output, known.graph.output, strict=True):
         ours.CopyFrom(inferred)
     return model.graph
+
+
+def _require_well_formed(model: Any) -> None:
+    """Refuse what ONNX's inference lets pass: nodes that read what nobody has written before, or too little.
+
+    Protobuf gives texts that are not Unicode as bytes, and attributes may have no type or several.
+    """
+    versions = {opset.domain: opset.version for opset in model.opset_import}
+    written = {"", *(value.name for value in (*model.graph.input, *model.graph.initializer))}
+    for node in model.graph.node:
+        for text in (node.name, node.op_type, node.domain, *node.input, *node.output):
+            if not isinstance(text, str):
+                raise ValueError(f"a text of a node is not Unicode: {text!r}")
+        for attribute in node.attribute:
+            if attribute.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+                checker.check_attribute(attribute)
+        if unknown := [name for name in node.input if name not in written]:
+            raise ValueError(f"node '{node.name}' reads '{unknown[0]}', which no node before it writes")
+        written.update(node.output)
+        if defs.has(node.op_type, node.domain):
+            least = defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain).min_input
+            if len(node.input) < least:
+                raise ValueError(f"node '{node.name}' has {len(node.input)} operands of at least {least}")
 
 
 def _forget_shapes(graph: Any) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from pebbler.instances.errors import PebblerError
 from pebbler.instances.importers.onnx_workload import read_model
 from pebbler.instances.importers.torch_workload import TorchWorkload
 from pebbler.instances.memory import live_bytes
@@ -16,7 +21,7 @@ from pebbler.solver.solve import solve
 from ...extras import needs_onnx, needs_torch
 
 torch = needs_torch()
-needs_onnx()
+onnx = needs_onnx()
 from torch.nn import functional as F  # noqa: E402, N812
 
 from pebbler.instances.importers.torch_graph import record  # noqa: E402
@@ -121,3 +126,44 @@ def test_blocks_and_weights_are_those_that_torch_records(name: str, opset: int) 
 def test_an_exported_network_can_be_scheduled(name: str, opset: int) -> None:
     instance = Workload(read(name, opset), 4, "a100").instance("95%")
     assert solve(instance, "modnn").schedule is not None
+
+
+def untype(data: bytes) -> bytes:
+    """Take the type of an attribute away."""
+    model = onnx.load_model_from_string(data)
+    node = next(node for node in model.graph.node if node.op_type == "Transpose")
+    node.attribute[0].ClearField("type")
+    return bytes(model.SerializeToString())
+
+
+def lengthen(data: bytes) -> bytes:
+    """Let a constant have more numbers than it has data."""
+    model = onnx.load_model_from_string(data)
+    node = next(node for node in model.graph.node if node.op_type == "ReduceMean")
+    next(tensor for tensor in model.graph.initializer if tensor.name == node.input[1]).dims[0] += 1
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("vit-23", untype), ("efficientnet-20", lengthen)],
+)
+def test_a_damaged_graph_is_refused_in_one_sentence(
+    name: str, damage: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "damaged.onnx").write_bytes(damage((FOLDER / f"{name}.onnx").read_bytes()))
+    with pytest.raises(PebblerError) as refused:
+        read_model(tmp_path / "damaged.onnx")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_flipped_bytes_break_nothing(seed: int, tmp_path: Path) -> None:
+    rng = Random(seed)
+    for name, opset in FILES:
+        data = bytearray((FOLDER / f"{name}-{opset}.onnx").read_bytes())
+        for _ in range(rng.randrange(1, 6)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        (tmp_path / "flipped.onnx").write_bytes(data)
+        with suppress(PebblerError):
+            read_model(tmp_path / "flipped.onnx")
