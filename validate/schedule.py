@@ -253,7 +253,7 @@ def require_schedule(value: object) -> None:
     require_kind("schedule", value, Schedule, "give a schedule; result.schedule is None where none was found")
 
 
-def write_schedule(schedule: Schedule, path: str | Path) -> None:
+def write_schedule(schedule: Schedule, path: str | Path, instance_sha256: str | None = None) -> None:
     """Write a schedule file.
 
     Parameters
@@ -262,8 +262,12 @@ def write_schedule(schedule: Schedule, path: str | Path) -> None:
         Any schedule.
     path
         The file to write.
+    instance_sha256
+        SHA-256 checksum of the instance's file; by default the one that the schedule has, if any.
     """
     require_schedule(schedule)
+    if instance_sha256 is not None:
+        schedule = msgspec.structs.replace(schedule, instance_sha256=instance_sha256)
     write_document(schedule, path)
 
 

@@ -45,7 +45,7 @@ def _write(error: ContradictionError, folder: Path) -> str:
         return folder / f"{name}.{what}.json"
 
     checksum = write_instance(error.instance, place("instance"))
-    write_schedule(msgspec.structs.replace(error.schedule, instance_sha256=checksum), place("schedule"))
+    write_schedule(error.schedule, place("schedule"), checksum)
     if error.bound is not None and error.bound.certificate is not None:
         write_certificate(error.bound.certificate, place("certificate"), checksum)
     elif error.bound is not None:

@@ -7,6 +7,7 @@ both. For each the batch that is asked for, the largest batch, what limits it, a
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -224,7 +225,7 @@ def fits(
     *,
     optimizer: str = "adam",
     reserve_bytes: int = 0,
-    time_limit: float = SECONDS,
+    time_limit: float | None = SECONDS,
     seed: int = 0,
     workers: int = 1,
     memory: Literal["contiguous", "paged"] = "contiguous",
@@ -243,7 +244,7 @@ def fits(
     reserve_bytes
         What of the device's memory is not in the budget, to be shown.
     time_limit
-        Seconds for all.
+        Seconds for all; None means until each search is done.
     seed, workers, memory
         As for `solve`.
     on_found
@@ -274,7 +275,7 @@ def fits(
     ]
     batch, stopped_by = workload.batch, "done"
     try:
-        with until(time.monotonic() + time_limit):
+        with until(math.inf if time_limit is None else time.monotonic() + time_limit):
             _search(searches, batch)
     except OutOfTime:
         stopped_by = "time limit"
@@ -357,7 +358,7 @@ def _search(searches: Sequence[BatchSearch], batch: int) -> None:
     _share(searches)
     wanted = [(search, batch) for search in asked]
     for search in searches:
-        largest = search.found().largest_batch
+        largest = search.largest
         if largest is not None and largest != batch:
             wanted.append((search, largest))
     for i, (search, size) in enumerate(wanted):

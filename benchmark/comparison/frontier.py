@@ -329,8 +329,7 @@ class Sweep:
             _log.error("%s at %d bytes: %s", self.method, budget, result.stopped_by)
         checksum = write_instance(instance, self.path("instance.json", budget))
         if result.schedule is not None:
-            schedule = msgspec.structs.replace(result.schedule, instance_sha256=checksum)
-            write_schedule(schedule, self.path("schedule.json", budget))
+            write_schedule(result.schedule, self.path("schedule.json", budget), checksum)
         certificate = result.certificate or compute_bound(instance).certificate
         assert certificate is not None
         write_certificate(certificate, self.path("certificate.json", budget), checksum)

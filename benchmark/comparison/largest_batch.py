@@ -82,6 +82,11 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.makespan_ns is None else self.makespan_ns / max(self.ideal_ns, 1) - 1
 
     @property
+    def bound(self) -> Bound:
+        """The bound, without its certificate."""
+        return Bound(self.lower_bound_ns, self.bound_by, self.certified)
+
+    @property
     def least_overhead(self) -> float:
         """What is proven of any schedule's overhead."""
         return max(self.lower_bound_ns / max(self.ideal_ns, 1) - 1, 0.0)
@@ -253,7 +258,7 @@ class BatchSearch:
         """
         limit = self.limit()
         for methods in dict.fromkeys((tuple(self.methods[:-1]), tuple(self.methods))):
-            least = max((batch for batch, point in self.points.items() if point.within), default=0)
+            least = self.largest or 0
             if methods and least < limit and not self.trained(limit, methods):
                 last_where(partial(self.trained, methods=methods), least, limit)
 
@@ -264,8 +269,7 @@ class BatchSearch:
         what `run` raises.
         """
         last = self.methods[-1]
-        largest = max((batch for batch, point in self.points.items() if point.within), default=0)
-        for batch in filter(None, (int(share * largest) for share in _SHARES)):
+        for batch in filter(None, [int(share * (self.largest or 0)) for share in _SHARES]):
             self.trained(batch)
             point = self.points[batch]
             if point.within and point.method != last and (point.overhead or 0.0) > point.least_overhead:
@@ -276,6 +280,11 @@ class BatchSearch:
             if point.overhead is not None and point.overhead > least and point.method != last:
                 self.improved(batch, last)
             least = min(least, self.points[batch].overhead or least)
+
+    @property
+    def largest(self) -> int | None:
+        """The largest batch with a schedule within the overhead, so far."""
+        return max((batch for batch, point in self.points.items() if point.within), default=None)
 
     def limit(self) -> int:
         """Return the largest batch that nothing excludes; 0: one image is excluded."""
@@ -344,7 +353,7 @@ class BatchSearch:
         bound, before = result.bound, self.points.get(batch)
         made = math.inf if result.makespan_ns is None else result.makespan_ns
         if before is not None and bound.lower_bound_ns < before.lower_bound_ns <= made:
-            bound = Bound(before.lower_bound_ns, before.bound_by, before.certified)
+            bound = before.bound
         point = self.points[batch] = self._point(instance, batch, bound, result.stopped_by)
         if point.within and self.schedules[batch] is not known and self.on_trained is not None:
             self.on_trained(instance, self.schedules[batch])
@@ -363,7 +372,7 @@ class BatchSearch:
             before = self.points.get(batch)
             bound = compute_bound(instance)
             if before is not None and before.lower_bound_ns <= schedule.makespan_ns:
-                bound = Bound(before.lower_bound_ns, before.bound_by, before.certified)
+                bound = before.bound
             self.points[batch] = self._point(
                 instance, batch, bound, None if before is None else before.stopped_by
             )
@@ -383,7 +392,7 @@ class BatchSearch:
             memory_model=self.memory,
             budget_bytes=self.budget_bytes,
             overhead=self.overhead,
-            largest_batch=max((batch for batch, point in self.points.items() if point.within), default=None),
+            largest_batch=self.largest,
             excluded_from=excluded,
             limited_by=None if excluded is None else self.why_not(excluded),
             points=tuple(self.points[batch] for batch in sorted(self.points)),

@@ -7,8 +7,6 @@ from contextlib import nullcontext
 from itertools import zip_longest
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from ...instances.errors import PebblerError
 from ...instances.files import write_atomically, write_instance
 from ...instances.processes.child import Child
@@ -59,7 +57,7 @@ def export(comparison: Comparison, directory: Path, other: Child | None = None) 
             if schedule is None:
                 continue
             path = directory / f"{name}.{row.method}.schedule.json"
-            write_schedule(replace(schedule, instance_sha256=checksums[name]), path)
+            write_schedule(schedule, path, checksums[name])
             written.append(path)
             if not comparison.interrupted:
                 path = directory / f"{name}.{row.method}.png"

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from ..instances.errors import escaped
 from .gpus import GPU_OPTIONS, add_gpus, gpu_instances
 from .options import (
-    WORKLOAD_OPTIONS,
     Parser,
     add_command,
     add_limits,
     add_workload,
-    linked,
+    instance_of_file,
     name_list,
     print_json,
     refuse_options,
@@ -70,8 +69,6 @@ def _compare(arguments: argparse.Namespace) -> int:
     from ..benchmark.output.table import line_width
     from ..benchmark.pictures.drawn import drawer
     from ..benchmark.pictures.export import export
-    from ..instances.files import read_instance
-    from ..instances.memory import parse_budget, with_budget
 
     source = arguments.network_or_file
     settings = {name: getattr(arguments, name) for name in ("time_limit", "seed", "workers", "memory")}
@@ -80,11 +77,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     auto = arguments.sub_batch == "auto"
     names = default_methods((), auto=auto) if arguments.methods is None else arguments.methods
     with keeping(arguments.out), drawer(len(names) + 1) as other:
-        if source is not None and (source.endswith(".json") or Path(source).exists()):
-            refuse_options(arguments, source, (*WORKLOAD_OPTIONS, "gpus", *GPU_OPTIONS))
-            instance = linked(read_instance(source), arguments.link)
-            if arguments.budget is not None:
-                instance = with_budget(instance, parse_budget(arguments.budget, instance))
+        instance = instance_of_file(arguments, source, ("gpus", *GPU_OPTIONS))
+        if instance is not None:
             comparison = compare(instance, arguments.methods, **settings)
         else:
             workload, budget = workload_and_budget(arguments, source)

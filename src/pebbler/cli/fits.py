@@ -56,8 +56,6 @@ def add_fits(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _fits(arguments: argparse.Namespace) -> int:
-    from msgspec.structs import replace
-
     from ..benchmark.comparison.contradiction import keeping
     from ..benchmark.comparison.fits import SECONDS, fits
     from ..benchmark.output.names import file_name
@@ -75,7 +73,7 @@ def _fits(arguments: argparse.Namespace) -> int:
     def keep(instance: Instance, schedule: Schedule) -> None:
         name = file_name(instance)
         checksum = write_instance(instance, folder / f"{name}.instance.json")
-        write_schedule(replace(schedule, instance_sha256=checksum), folder / f"{name}.schedule.json")
+        write_schedule(schedule, folder / f"{name}.schedule.json", checksum)
 
     folder.mkdir(parents=True, exist_ok=True)
     with keeping(folder):

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from ..instances.errors import PebblerError, escaped
 from .options import (
-    WORKLOAD_OPTIONS,
     Parser,
     add_command,
     add_limits,
     add_workload,
-    linked,
+    instance_of_file,
     positive,
     print_json,
     refuse_options,
@@ -96,17 +95,9 @@ def _frontier(arguments: argparse.Namespace) -> int:
 
 def _instance_of(arguments: argparse.Namespace) -> Instance:
     """Return the instance of a file or a network, under the budget that is asked for."""
-    from ..instances.files import read_instance
-    from ..instances.memory import parse_budget, with_budget
-
-    source = arguments.network_or_file
-    if source is not None and (source.endswith(".json") or Path(source).exists()):
-        refuse_options(arguments, source, WORKLOAD_OPTIONS)
-        instance = linked(read_instance(source), arguments.link)
-        if arguments.budget is not None:
-            instance = with_budget(instance, parse_budget(arguments.budget, instance))
+    if (instance := instance_of_file(arguments, arguments.network_or_file)) is not None:
         return instance
-    workload, budget = workload_and_budget(arguments, source)
+    workload, budget = workload_and_budget(arguments, arguments.network_or_file)
     (size, rounds), *rest = workload.rounds(arguments.sub_batch or workload.batch)
     if rest:
         raise PebblerError(
@@ -174,8 +165,6 @@ def _over_budget(arguments: argparse.Namespace) -> int:
 
 def _least(arguments: argparse.Namespace) -> int:
     """Find the least link or budget within an overhead."""
-    from msgspec.structs import replace
-
     from ..benchmark.comparison.contradiction import keeping
     from ..benchmark.comparison.largest_batch import BEST
     from ..benchmark.comparison.least import SECONDS, least_value
@@ -196,7 +185,7 @@ def _least(arguments: argparse.Namespace) -> int:
         name = f"{file_name(instance)}.{over}.{which}"
         checksum = write_instance(instance, folder / f"{name}.instance.json")
         if isinstance(found, Schedule):
-            write_schedule(replace(found, instance_sha256=checksum), folder / f"{name}.schedule.json")
+            write_schedule(found, folder / f"{name}.schedule.json", checksum)
         else:
             write_certificate(found, folder / f"{name}.certificate.json", checksum)
 
@@ -220,15 +209,13 @@ def _least(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
     else:
-        print(found, f"files: {folder}", sep="\n")
+        print(found, f"files: {escaped(str(folder))}", sep="\n")
     if found.stopped_by == "interrupted":
         raise KeyboardInterrupt
     return 0 if found.least is not None else 1
 
 
 def _over_batch(arguments: argparse.Namespace) -> int:
-    from msgspec.structs import replace
-
     from ..benchmark.comparison.contradiction import keeping
     from ..benchmark.comparison.largest_batch import BEST, largest_batch
     from ..benchmark.output.names import file_name
@@ -242,8 +229,7 @@ def _over_batch(arguments: argparse.Namespace) -> int:
     def keep(instance: Instance, schedule: Schedule) -> None:
         name = file_name(instance)
         checksum = write_instance(instance, folder / f"{name}.instance.json")
-        path = folder / f"{name}.{schedule.method}.schedule.json"
-        write_schedule(replace(schedule, instance_sha256=checksum), path)
+        write_schedule(schedule, folder / f"{name}.{schedule.method}.schedule.json", checksum)
 
     refuse_options(arguments, "--over batch", ("batch", "sub_batch", "points", "spacing"))
     arguments.batch = 1

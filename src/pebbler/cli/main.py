@@ -188,7 +188,6 @@ def _cut(instance: Instance, parts: str | None) -> Instance:
 
 
 def _solve(arguments: argparse.Namespace) -> int:
-    from msgspec.structs import replace
 
     from ..benchmark.comparison.contradiction import keeping
     from ..instances.files import read_summed_instance
@@ -214,8 +213,7 @@ def _solve(arguments: argparse.Namespace) -> int:
     if result.failure is not None:
         log_defect(arguments.method, instance.name, result.failure)
     if result.schedule is not None:
-        schedule = replace(result.schedule, instance_sha256=checksum)
-        write_schedule(schedule, arguments.output)
+        write_schedule(result.schedule, arguments.output, checksum)
     if arguments.json:
         print_json(result.as_dict())
     else:

@@ -289,6 +289,25 @@ def linked(instance: Instance, link: str | None) -> Instance:
     return instance if link is None else with_link(instance, link)
 
 
+def instance_of_file(
+    arguments: argparse.Namespace, source: str | None, others: tuple[str, ...] = ()
+) -> Instance | None:
+    """Return the instance of a file, with the link and the budget that are asked for; of no file None.
+
+    Options that describe a workload, and `others`, are refused beside a file.
+    """
+    from ..instances.files import read_instance
+    from ..instances.memory import parse_budget, with_budget
+
+    if source is None or not (source.endswith(".json") or Path(source).exists()):
+        return None
+    refuse_options(arguments, source, (*WORKLOAD_OPTIONS, *others))
+    instance = linked(read_instance(source), arguments.link)
+    if arguments.budget is not None:
+        instance = with_budget(instance, parse_budget(arguments.budget, instance))
+    return instance
+
+
 def require_one(arguments: argparse.Namespace, what: str, *names: str, example: str) -> None:
     """Refuse anything but exactly one of these arguments."""
     given = sum(getattr(arguments, name) is not None for name in names)

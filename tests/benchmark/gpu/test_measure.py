@@ -27,7 +27,7 @@ from pebbler.validate.execution.cuda.backend import CudaBackend
 from pebbler.validate.execution.cuda.cupti import record_kernels
 from pebbler.validate.execution.profiling.profiler import profile
 
-from ...extras import needs_torch
+from ...extras import needs_torch, single_precision
 from ...fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda  # noqa: F401
 from ...fakecuda.stand_ins import Cupti, Nvml, Result, install_broken
 
@@ -275,12 +275,8 @@ def test_a_profile_without_counters_says_what_to_install(
 @pytest.fixture
 def torch_as_before() -> Iterator[None]:
     """Leave torch's settings of single precision as they were; units of the study set them."""
-    torch = needs_torch()
-    both = torch.backends.cuda.matmul, torch.backends.cudnn.conv
-    before = [setting.fp32_precision for setting in both]
-    yield
-    for setting, value in zip(both, before, strict=True):
-        setting.fp32_precision = value
+    with single_precision():
+        yield
 
 
 @pytest.mark.usefixtures("torch_as_before")

@@ -13,7 +13,7 @@ from pebbler.instances.importers.torch_workload import TorchWorkload, find_step
 from pebbler.instances.memory import least_budget, unlimited_peak
 from pebbler.solver.solve import solve
 
-from ...extras import needs_torch
+from ...extras import needs_torch, single_precision
 
 torch = needs_torch()
 from torch import nn  # noqa: E402
@@ -345,11 +345,8 @@ def precisions() -> dict[str, set[str]]:
 @pytest.fixture
 def settings() -> Iterator[tuple[Any, Any]]:
     """Torch's settings of single precision in products and convolutions, which are as before in the end."""
-    both = torch.backends.cuda.matmul, torch.backends.cudnn.conv
-    before = [setting.fp32_precision for setting in both]
-    yield both
-    for setting, value in zip(both, before, strict=True):
-        setting.fp32_precision = value
+    with single_precision() as both:
+        yield both
 
 
 def test_products_have_the_precision_of_their_operands_and_tf32_where_torch_uses_it(
