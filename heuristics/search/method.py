@@ -92,6 +92,8 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     if best is None or (found is not None and found.makespan_ns < best.makespan_ns):
         best = found
     if best is None:
+        if stopped_by == "interrupted":
+            return Answer(None, stopped_by)
         raise Refusal(f"local-search: found no places for all blocks{reason}")
     return Answer(msgspec.structs.replace(best, method="local-search"), stopped_by)
 

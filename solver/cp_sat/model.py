@@ -72,7 +72,7 @@ def _method(instance: Instance, limits: Limits) -> Answer:
         try:
             schedule = decode(instance, found.plan, limits.memory, "cp-sat", deadline=deadline)
         except Refusal as refusal:
-            stopped_by = str(refusal)
+            stopped_by = stopped_by if found.interrupted else str(refusal)
     return Answer(
         schedule,
         stopped_by,

@@ -208,7 +208,7 @@ class FlowRun:
         best = self._schedule()
         return Answer(
             best,
-            self.reason if best is None else stopped_by,
+            self.reason if best is None and stopped_by != "interrupted" else stopped_by,
             self.bound.lower_bound_ns,
             self.bound.bound_by,
             self.bound.certificate,

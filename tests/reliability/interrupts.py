@@ -112,6 +112,13 @@ def commands(folder: Path) -> tuple[Command, ...]:
             12.0,
             _nothing,
         ),
+        Command(
+            "frontier --over link",
+            ("frontier", instance, "--over", "link", "--overhead", "5%", *limit, "-o", "out", "--json"),
+            10.0,
+            _nothing,
+        ),
+        Command("fits", ("fits", "resnet50", *limit, "--json"), 10.0, _nothing),
         Command("bench", ("bench", str(folder / "bench.toml"), "-o", "r.sqlite"), 8.0, _nothing),
         Command("report", ("report", str(folder / "r.sqlite"), "-o", "page"), 4.0, _nothing),
         Command("pack", ("pack", buffers, *limit, "-o", "p.csv", "--json"), 6.0, _nothing),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 
 from pebbler.heuristics.choices import by_speed, fastest_within
 from pebbler.heuristics.gaps import Guide, gaps_of
-from pebbler.heuristics.methods import Limits, Refusal, find_method
+from pebbler.heuristics.loading import kernels
+from pebbler.heuristics.methods import Answer, Limits, Refusal, find_method
 from pebbler.heuristics.parts import with_parts
+from pebbler.heuristics.search.contiguous import ContiguousSearch
 from pebbler.heuristics.search.costs import with_light
 from pebbler.heuristics.search.decisions import decisions_from, decisions_of, gap_keys
 from pebbler.heuristics.search.kernel import (
@@ -160,7 +163,7 @@ def test_what_is_not_copied_does_not_matter(memory: MemoryModel) -> None:
 
 def test_the_search_starts_where_a_schedule_is() -> None:
     instance = Workload("vgg16", 256, "k40").instance("12GiB")
-    started = find_method("modnn").call(instance, Limits(memory="paged")).schedule
+    started = find_method("modnn").call(instance, Limits()).schedule
     assert started is not None
     problem = problem_of(instance, "paged")
     decisions = decisions_from(instance, problem, started)
@@ -390,3 +393,20 @@ def _spare(instance: Instance) -> list[int]:
         held = sum(int(problem.blocks[d, BYTES]) for d in task.blocks)
         spare.append(problem.capacity - held - fastest.workspace_bytes)
     return spare
+
+
+def test_ctrl_c_before_there_is_a_schedule_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def refused(_: Instance, __: Limits) -> Answer:
+        raise Refusal("no place")
+
+    kernels(Limits())
+    rule = replace(find_method("modnn"), call=refused)
+    monkeypatch.setattr("pebbler.heuristics.search.method.find_method", lambda _: rule)
+    monkeypatch.setattr(ContiguousSearch, "lead", interrupted)
+    monkeypatch.setattr(ContiguousSearch, "schedule", lambda *_: None)
+    instance = Workload("vgg16", 64, "k40").instance("1.05xMmin")
+    answer = find_method("local-search").call(instance, Limits())
+    assert (answer.schedule, answer.stopped_by) == (None, "interrupted")

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from pebbler.heuristics.gaps import Gap, gaps_of
-from pebbler.heuristics.methods import Limits, Refusal
+from pebbler.heuristics.methods import Limits, MethodInfo, Refusal
 from pebbler.heuristics.search.decisions import decisions_of, gap_keys
 from pebbler.heuristics.search.problem import problem_of
 from pebbler.instances.files import encode
@@ -129,6 +129,16 @@ def test_ctrl_c_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = flow(Workload("vgg16", 256, "k40").instance("1.05xMmin"), Limits(time_limit=60, memory="paged"))
     assert answer.stopped_by == "interrupted"
     assert answer.schedule is not None
+
+
+def test_ctrl_c_before_there_is_a_schedule_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: str) -> MethodInfo:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(flow_method, "find_method", interrupted)
+    answer = flow(Workload("vgg16", 256, "k40").instance("1.05xMmin"), Limits(time_limit=60))
+    assert (answer.schedule, answer.stopped_by) == (None, "interrupted")
+    assert answer.lower_bound_ns is not None
 
 
 def test_no_time_leaves_what_the_rule_decides_and_the_cheap_bound() -> None:
