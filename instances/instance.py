@@ -154,6 +154,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     layers
         The layers with their tasks, in forward order; unset: none are named. Where neither of these two is
         set, both are taken over from ``meta``, under which earlier versions wrote them.
+    host_budget_bytes
+        Host memory for copies of blocks; unset: as much as there are.
 
     Raises
     ------
@@ -175,6 +177,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     transforms: tuple[Transform, ...] | msgspec.UnsetType = msgspec.UNSET
     origin: Origin | msgspec.UnsetType = msgspec.UNSET
     layers: tuple[LayerTasks, ...] | msgspec.UnsetType = msgspec.UNSET
+    host_budget_bytes: Natural | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if not (
@@ -192,6 +195,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             and (self.transforms is msgspec.UNSET or are_all(self.transforms, Transform))
             and (self.origin is msgspec.UNSET or type(self.origin) is Origin)
             and (self.layers is msgspec.UNSET or are_all(self.layers, LayerTasks))
+            and (self.host_budget_bytes is msgspec.UNSET or is_natural(self.host_budget_bytes))
         ):
             require_types(self)
         if "transforms" in self.meta and self.transforms is msgspec.UNSET:
@@ -203,6 +207,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _require_blocks(self)
         _require_tasks(self)
         _require_gradients(self)
+        _require_one_host(self)
         _require_layers(self.named_layers, len(self.tasks), "layers")
 
     def __str__(self) -> str:
@@ -229,6 +234,10 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 f"{format_size(self.budget_bytes)}, {format_size(self.resident_bytes)} of it always taken",
             ),
             ("copies", copies[self.engines]),
+            (
+                "host memory",
+                "" if self.host_budget_bytes is msgspec.UNSET else format_size(self.host_budget_bytes),
+            ),
             ("transforms", ", ".join(transform.kind for transform in self.applied)),
             ("rounds", str(self.rounds)),
             ("GPUs", str(self.gpus) if self.gpus > 1 else ""),
@@ -254,6 +263,11 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def gpus(self) -> int:
         """How many GPUs execute the tasks."""
         return 1 if self.cluster is msgspec.UNSET else self.cluster.gpus
+
+    @property
+    def has_host_budget(self) -> bool:
+        """Whether copies on the host take memory that ends."""
+        return self.host_budget_bytes is not msgspec.UNSET
 
     @property
     def pool_bytes(self) -> int:
@@ -374,6 +388,14 @@ def _require_gradients(instance: Instance) -> None:
                     f"cluster.gradients[{i}] ('{gradient.name}'): task index {k} is out of range "
                     f"0..{len(instance.tasks) - 1}"
                 )
+
+
+def _require_one_host(instance: Instance) -> None:
+    """Host memory has a budget with one GPU only."""
+    if instance.cluster is not msgspec.UNSET and instance.host_budget_bytes is not msgspec.UNSET:
+        raise FormatError(
+            "host_budget_bytes: host memory of several GPUs has no budget yet; leave out this key or 'cluster'"
+        )
 
 
 def _require_layers(layers: tuple[LayerTasks, ...], tasks: int, where: str) -> None:

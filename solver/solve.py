@@ -165,6 +165,10 @@ def attempt(
             if excluded is not None:
                 answers.deny()
                 answer = Answer(None, excluded, infeasible=True)
+            elif instance.has_host_budget and not info.host_budget:
+                raise Refusal(
+                    "it does not know that host memory ends; take a method of which the list says so"
+                )
             elif instance.cluster is UNSET:
                 answer = host.solve(instance, limits)
             else:

@@ -14,7 +14,6 @@ This module imports only the instance and the schedule from this project.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,10 +22,9 @@ from itertools import pairwise
 from msgspec import UNSET
 
 from ..instances.instance import Block, Instance
+from .host_memory import host_reasons
+from .order import NEVER, Holders, Order, in_words
 from .schedule import Operation, Residence, Schedule, as_from_files
-
-_NEVER = -1
-"""Position before every operation: time 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +62,11 @@ def check(instance: Instance, schedule: Schedule, *, instance_sha256: str | None
     proof = _Proof(instance, schedule)
     proof.reasons += origin_reasons(instance, schedule, instance_sha256)
     proof.program()
-    peak = proof.peak(proof.figures())
+    ends = proof.figures()
+    peak = proof.peak(ends)
     if schedule.peak_bytes != peak:
         proof.fail(f"peak_bytes is {schedule.peak_bytes}, it is {peak}")
+    proof.reasons += host_reasons(instance, schedule, proof.order, ends)
     return CheckReport(not proof.reasons, tuple(proof.reasons))
 
 
@@ -103,8 +103,8 @@ class _Content:
     device: int | None = None
     host: int | None = None
     latest: int = 0
-    written_by: int = _NEVER
-    offloaded_by: int = _NEVER
+    written_by: int = NEVER
+    offloaded_by: int = NEVER
 
 
 @dataclass(slots=True)
@@ -114,16 +114,15 @@ class _Proof:
     reasons: list[str] = field(default_factory=list)
     operations: tuple[Operation, ...] = field(init=False)
     position: dict[int, int] = field(init=False)
-    clocks: list[dict[str, int]] = field(init=False)
+    order: Order = field(init=False)
     acquired: dict[int, list[Residence]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.operations = self.schedule.operations
-        self.position = {operation.id: p for p, operation in enumerate(self.operations)}
-        self.clocks = _clocks(self.operations, self.position)
+        self.order = Order(self.schedule)
+        self.operations, self.position = self.order.operations, self.order.position
         self.acquired = defaultdict(list)
         for residence in self.schedule.residences:
-            self.acquired[self._acquisition(residence)].append(residence)
+            self.acquired[self.order.acquisition(residence)].append(residence)
 
     # --- words ------------------------------------------------------------------------------------
 
@@ -133,11 +132,7 @@ class _Proof:
 
     def name(self, p: int) -> str:
         """Return operation `p` in words."""
-        operation = self.operations[p]
-        if operation.task is not None:
-            return f"operation {operation.id} (run {self.instance.tasks[operation.task].name})"
-        assert operation.block is not None
-        return f"operation {operation.id} ({operation.kind} {self.block(operation.block).name})"
+        return in_words(self.instance, self.operations[p])
 
     def what(self, residence: Residence) -> str:
         """Return the content of a residence in words."""
@@ -149,20 +144,6 @@ class _Proof:
     def block(self, index: int) -> Block:
         """Return the name of a block."""
         return self.instance.blocks[index]
-
-    # --- order ------------------------------------------------------------------------------------
-
-    def ends_before(self, p: int, q: int) -> bool:
-        """Return whether operation `p` has ended when `q` starts, in every execution."""
-        return p == _NEVER or (p != q and self.clocks[q].get(self.operations[p].stream, _NEVER) >= p)
-
-    def released_before(self, residence: Residence, q: int) -> bool:
-        """Return whether a residence has ended when operation `q` starts, in every execution."""
-        releases = [self.position[i] for i in residence.released_after]
-        return bool(releases) and all(self.ends_before(p, q) for p in releases)
-
-    def _acquisition(self, residence: Residence) -> int:
-        return _NEVER if residence.acquired_by is None else self.position[residence.acquired_by]
 
     # --- rules ------------------------------------------------------------------------------------
 
@@ -208,14 +189,14 @@ class _Proof:
     def acquisitions(self) -> None:
         """Check that the right operation acquires each residence, with the right size and a later end."""
         for residence in self.schedule.residences:
-            p = self._acquisition(residence)
+            p = self.order.acquisition(residence)
             if residence.block is not None:
                 self._block_acquisition(residence, p)
             else:
                 self._workspace_acquisition(residence)
             for i in residence.released_after:
                 q = self.position[i]
-                if q != p and not self.ends_before(p, q):
+                if q != p and not self.order.ends_before(p, q):
                     self.fail(
                         f"{self.what(residence)} is released by {self.name(q)}, not after it is acquired"
                     )
@@ -237,10 +218,10 @@ class _Proof:
         block = self.block(residence.block)
         if residence.bytes != block.bytes:
             self.fail(f"a residence of '{block.name}' has {residence.bytes} bytes, the block {block.bytes}")
-        if p == _NEVER:
+        if p == NEVER:
             if block.initially != "device":
                 self.fail(f"'{block.name}' is resident from time 0 but is not initially on the device")
-            if sum(other.block == residence.block for other in self.acquired[_NEVER]) > 1:
+            if sum(other.block == residence.block for other in self.acquired[NEVER]) > 1:
                 self.fail(f"'{block.name}' is resident twice from time 0")
             return
         operation = self.operations[p]
@@ -300,13 +281,13 @@ class _Proof:
         Residences are taken in the order of their acquisition. Each must come after the last holders of its
         bytes. Order is transitive, because a residence is released after it is acquired.
         """
-        held = _Holders()
+        held = Holders[Residence]()
         for p in sorted(self.acquired):
             for residence in self.acquired[p]:
                 ranges = _ranges(residence)
                 for holder in held.over(ranges):
-                    if p == _NEVER or not self.released_before(holder, p):
-                        by = "at time 0" if p == _NEVER else f"by {self.name(p)}"
+                    if p == NEVER or not self.order.released_before(holder, p):
+                        by = "at time 0" if p == NEVER else f"by {self.name(p)}"
                         self.fail(
                             f"{self.what(residence)}, acquired {by}, overlaps {self.what(holder)}, "
                             "which need not have been released by then"
@@ -322,23 +303,23 @@ class _Proof:
                     continue
                 before = last.get(residence.block)
                 last[residence.block] = residence
-                if before is None or p == _NEVER:
+                if before is None or p == NEVER:
                     continue
                 if self.operations[p].kind == "move":
-                    releases = [self.position[i] for i in before.released_after]
-                    fine = p in releases and all(q == p or self.ends_before(q, p) for q in releases)
+                    releases = self.order.releases(before)
+                    fine = p in releases and all(q == p or self.order.ends_before(q, p) for q in releases)
                 else:
-                    fine = self.released_before(before, p)
+                    fine = self.order.released_before(before, p)
                 if not fine:
                     name = self.block(residence.block).name
                     self.fail(f"{self.name(p)} acquires '{name}', whose earlier residence may still be live")
 
     def contents(self) -> None:
         """Go through the list, and check that each operation sees resident data in the right version."""
-        state = [_Content(host=None if block.initially == "absent" else 0) for block in self.instance.blocks]
+        state = [_Content(host=0 if copied else None) for copied in self._copied_at_start()]
         required = _versions(self.instance)
         current: dict[int, Residence] = {}
-        for residence in self.acquired.get(_NEVER, []):
+        for residence in self.acquired.get(NEVER, []):
             if residence.block is not None:
                 current[residence.block] = residence
                 state[residence.block].device = 0
@@ -355,6 +336,13 @@ class _Proof:
                 stay = current.get(d)
                 if stay is None or stay.released_after or content.device != content.latest:
                     self.fail(f"'{block.name}' must end on the device, where it is not kept")
+
+    def _copied_at_start(self) -> list[bool]:
+        """Return, per block, whether the host has a copy at time 0: of all that exist, or as the schedule says."""
+        if self.instance.has_host_budget:
+            kept = {copy.block for copy in self.schedule.host_copies if copy.acquired_by is None}
+            return [d in kept for d in range(len(self.instance.blocks))]
+        return [block.initially != "absent" for block in self.instance.blocks]
 
     def _run(
         self,
@@ -378,7 +366,7 @@ class _Proof:
                 )
         for d in (*task.updates, *task.outputs):
             content = state[d]
-            if not self.ends_before(content.offloaded_by, p):
+            if not self.order.ends_before(content.offloaded_by, p):
                 self.fail(f"{self.name(p)} writes '{self.block(d).name}' while an offload may be copying it")
             version = required[d] + 1
             if version < content.latest:
@@ -394,7 +382,7 @@ class _Proof:
             self._is_there(p, d, current)
             if content.device != content.latest:
                 self.fail(f"{self.name(p)} copies version {content.device} of '{name}', not {content.latest}")
-            if not self.ends_before(content.written_by, p):
+            if not self.order.ends_before(content.written_by, p):
                 self.fail(f"{self.name(p)} copies '{name}' while a run may be writing it")
         if kind == "offload":
             content.host, content.offloaded_by = content.device, p
@@ -402,14 +390,14 @@ class _Proof:
         if kind == "prefetch":
             if content.host is None or content.host != content.latest:
                 self.fail(f"{self.name(p)} reads a host copy of '{name}' that is missing or stale")
-            if not self.ends_before(content.offloaded_by, p):
+            if not self.order.ends_before(content.offloaded_by, p):
                 self.fail(
                     f"{self.name(p)} reads the host copy of '{name}' while an offload may be writing it"
                 )
             content.device = content.host
-        elif not self.ends_before(content.offloaded_by, p):
+        elif not self.order.ends_before(content.offloaded_by, p):
             self.fail(f"{self.name(p)} moves '{name}' while an offload may be copying it")
-        content.written_by, content.offloaded_by = p, _NEVER
+        content.written_by, content.offloaded_by = p, NEVER
         for residence in self.acquired.get(p, []):
             if residence.block == d:
                 current[d] = residence
@@ -421,11 +409,10 @@ class _Proof:
         if residence is None:
             self.fail(f"{self.name(p)} needs '{name}', which is not on the device")
             return
-        acquisition = self._acquisition(residence)
-        if acquisition != p and not self.ends_before(acquisition, p):
+        acquisition = self.order.acquisition(residence)
+        if acquisition != p and not self.order.ends_before(acquisition, p):
             self.fail(f"{self.name(p)} uses '{name}', which need not have arrived by then")
-        releases = [self.position[i] for i in residence.released_after]
-        if releases and not any(q == p or self.ends_before(p, q) for q in releases):
+        if not self.order.lasts_through(residence, p):
             self.fail(f"{self.name(p)} uses '{name}', which may have been released by then")
 
     def _one_base(self, p: int, blocks: Iterable[int], current: dict[int, Residence]) -> None:
@@ -470,7 +457,8 @@ class _Proof:
         bytes remain to be checked.
         """
         if self.schedule.memory_model == "divisible":
-            peak = self._largest_live_sum(ends, max(ends, default=0))
+            starts = [operation.start_ns for operation in self.operations]
+            peak = self.order.largest_sum(self.schedule.residences, starts, ends)
             if peak > self.instance.pool_bytes:
                 self.fail(
                     f"at its simulated times {peak} bytes are live in a pool of {self.instance.pool_bytes}"
@@ -484,75 +472,6 @@ class _Proof:
                     f"{self.instance.budget_bytes}"
                 )
         return self.instance.resident_bytes + peak
-
-    def _largest_live_sum(self, ends: list[int], makespan: int) -> int:
-        changes: dict[int, int] = defaultdict(int)
-        for residence in self.schedule.residences:
-            p = self._acquisition(residence)
-            start = 0 if p == _NEVER else self.operations[p].start_ns
-            end = max((ends[self.position[i]] for i in residence.released_after), default=makespan)
-            changes[start] += residence.bytes
-            changes[end] -= residence.bytes
-        live = largest = 0
-        for instant in sorted(changes):
-            live += changes[instant]
-            largest = max(largest, live)
-        return largest
-
-
-class _Holders:
-    """The last residence that held each byte of the pool."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = [0]
-        self._holder: list[Residence | None] = [None]
-
-    def over(self, ranges: Iterable[tuple[int, int]]) -> list[Residence]:
-        """Return the last holders of any of these bytes."""
-        found: dict[int, Residence] = {}
-        for start, size in ranges:
-            i = bisect_right(self._starts, start) - 1
-            while i < len(self._starts) and self._starts[i] < start + size:
-                holder = self._holder[i]
-                if holder is not None:
-                    found[id(holder)] = holder
-                i += 1
-        return list(found.values())
-
-    def put(self, ranges: Iterable[tuple[int, int]], residence: Residence) -> None:
-        """Note the holder of these bytes."""
-        for start, size in ranges:
-            for cut in (start, start + size):
-                i = bisect_right(self._starts, cut) - 1
-                if self._starts[i] != cut:
-                    self._starts.insert(i + 1, cut)
-                    self._holder.insert(i + 1, self._holder[i])
-            first = bisect_right(self._starts, start) - 1
-            last = bisect_right(self._starts, start + size) - 1
-            self._starts[first:last] = [start]
-            self._holder[first:last] = [residence]
-
-
-def _clocks(operations: tuple[Operation, ...], position: dict[int, int]) -> list[dict[str, int]]:
-    """Return, per operation and stream, the last position that has ended when the operation ends.
-
-    On its own stream, this is the operation itself. Operations of a stream form a chain, so these few numbers
-    answer every question of order.
-    """
-    clocks: list[dict[str, int]] = []
-    last: dict[str, int] = {}
-    for p, operation in enumerate(operations):
-        clock: dict[str, int] = {}
-        before = [position[i] for i in operation.after]
-        if operation.stream in last:
-            before.append(last[operation.stream])
-        for q in before:
-            for stream, latest in clocks[q].items():
-                clock[stream] = max(clock.get(stream, _NEVER), latest)
-        clock[operation.stream] = p
-        clocks.append(clock)
-        last[operation.stream] = p
-    return clocks
 
 
 def _versions(instance: Instance) -> list[dict[int, int]]:

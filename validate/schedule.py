@@ -151,6 +151,39 @@ class Residence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             require_types(self)
 
 
+class HostResidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A stay of a copy of a block in host memory, where that has a budget.
+
+    Attributes
+    ----------
+    block
+        The block.
+    offset
+        Offset of its first byte from the start of host memory; None in divisible memory.
+    bytes
+        Size of the block in bytes.
+    acquired_by
+        The offload that writes the copy; None for a block that is on the host from the start.
+    released_after
+        Ids of operations: the residence ends when all of them have ended. If empty, it lasts to the end.
+    """
+
+    block: Natural
+    offset: Natural | None = None
+    bytes: Positive
+    acquired_by: Natural | None = None
+    released_after: tuple[Natural, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (
+            is_natural(self.block)
+            and are_optional(self.offset, self.acquired_by)
+            and is_positive(self.bytes)
+            and are_naturals(self.released_after)
+        ):
+            require_types(self)
+
+
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A program for one round of an instance.
 
@@ -164,6 +197,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         The program; the list of operations is a topological order.
     makespan_ns, peak_bytes
         End of the last operation in nanoseconds, and the resident bytes plus the highest byte in use.
+    host_residences, host_peak_bytes
+        The places of copies in host memory, and the highest byte in use there; unset where the instance gives
+        host memory no budget.
 
     Raises
     ------
@@ -182,6 +218,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     makespan_ns: Natural
     peak_bytes: Natural
     meta: dict[str, Any] = {}
+    host_residences: tuple[HostResidence, ...] | msgspec.UnsetType = msgspec.UNSET
+    host_peak_bytes: Natural | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if not (
@@ -196,16 +234,24 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             and type(self.meta) is dict
             and are_all(self.operations, Operation)
             and are_all(self.residences, Residence)
+            and (self.host_residences is msgspec.UNSET or are_all(self.host_residences, HostResidence))
+            and (self.host_peak_bytes is msgspec.UNSET or is_natural(self.host_peak_bytes))
         ):
             require_types(self)
         _require_operations(self)
         _require_residences(self)
+        _require_host_residences(self)
 
     def __str__(self) -> str:
         return as_lines(self._facts())
 
     def _repr_html_(self) -> str:
         return as_html(self._facts())
+
+    @property
+    def host_copies(self) -> tuple[HostResidence, ...]:
+        """The places of copies in host memory; none where it has no budget."""
+        return () if self.host_residences is msgspec.UNSET else self.host_residences
 
     def _facts(self) -> list[tuple[str, str]]:
         kinds = Counter(operation.kind for operation in self.operations)
@@ -215,6 +261,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("operations", ", ".join(f"{count} {kind}" for kind, count in kinds.items())),
             ("makespan", format_time(self.makespan_ns)),
             ("peak memory", format_size(self.peak_bytes)),
+            *(
+                []
+                if self.host_peak_bytes is msgspec.UNSET
+                else [("peak of host memory", format_size(self.host_peak_bytes))]
+            ),
             ("memory model", self.memory_model),
         ]
 
@@ -308,6 +359,8 @@ def require_indices(instance: Instance, schedule: Schedule) -> None:
     for i, residence in enumerate(schedule.residences):
         _require_index(f"residences[{i}]", "gpu", residence.gpu, instance.gpus)
         _require_index(f"residences[{i}]", "block", residence.block, len(instance.blocks))
+    for i, copy in enumerate(schedule.host_copies):
+        _require_index(f"host_residences[{i}]", "block", copy.block, len(instance.blocks))
 
 
 def _require_index(where: str, key: str, index: int | None, count: int) -> None:
@@ -368,3 +421,17 @@ def _require_residences(schedule: Schedule) -> None:
             raise FormatError(f"{where}: a contiguous schedule gives it an 'offset', and no other model does")
         if (model == "paged") != (residence.extents is not None):
             raise FormatError(f"{where}: a paged schedule gives it 'extents', and no other model does")
+
+
+def _require_host_residences(schedule: Schedule) -> None:
+    """Check that host residences come with their peak, name existing operations, and have an offset where one counts."""
+    if (schedule.host_residences is msgspec.UNSET) != (schedule.host_peak_bytes is msgspec.UNSET):
+        raise FormatError("host_residences and host_peak_bytes come together; give both or neither")
+    ids = {operation.id for operation in schedule.operations}
+    for i, residence in enumerate(schedule.host_copies):
+        where = f"host_residences[{i}]"
+        for other in (residence.acquired_by, *residence.released_after):
+            if other is not None and other not in ids:
+                raise FormatError(f"{where}: it names operation {other}, which does not exist")
+        if (schedule.memory_model == "divisible") != (residence.offset is None):
+            raise FormatError(f"{where}: it has an 'offset', except in a divisible schedule")

@@ -72,6 +72,8 @@ def check_cluster(
     if instance.cluster is UNSET:
         return check_one_gpu(instance, schedule, instance_sha256=instance_sha256)
     reasons = origin_reasons(instance, schedule, instance_sha256)
+    if schedule.host_peak_bytes is not UNSET:
+        reasons.append("the schedule has host_residences, and host memory of several GPUs has no budget")
     schedule = _with_own_stays(instance, schedule, reasons)
     known = clocks(cluster_of(instance), schedule.operations)
     peak = 0

@@ -1,0 +1,154 @@
+"""The checker's rules for host memory with a budget, where copies of blocks have places of their own.
+
+The rules are those of the formats page. Which version a copy has is not looked at here: `check` goes through all
+versions, on the device and on the host. This module imports only the instance and the schedule from this project.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from msgspec import UNSET
+
+from ..instances.instance import Instance
+from .order import NEVER, Holders, Order, in_words
+from .schedule import HostResidence, Schedule
+
+ALIGNMENT_BYTES = 512
+"""Offsets in host memory are multiples of it."""
+
+
+def host_reasons(instance: Instance, schedule: Schedule, order: Order, ends_ns: Sequence[int]) -> list[str]:
+    """Return every reason why a schedule breaks the rules of host memory.
+
+    Parameters
+    ----------
+    instance, schedule
+        A schedule for an instance of one GPU.
+    order
+        Its order.
+    ends_ns
+        The simulated end of each operation in nanoseconds, by position.
+    """
+    if instance.has_host_budget != (schedule.host_peak_bytes is not UNSET):
+        if instance.has_host_budget:
+            return ["host memory has a budget, and the schedule has no host_residences and host_peak_bytes"]
+        return ["the schedule has host_residences, and host memory has no budget"]
+    if not instance.has_host_budget:
+        return []
+    proof = _HostProof(instance, schedule, order)
+    proof.acquisitions()
+    proof.places()
+    proof.separation()
+    proof.copies()
+    proof.peak(ends_ns)
+    return proof.reasons
+
+
+class _HostProof:
+    def __init__(self, instance: Instance, schedule: Schedule, order: Order) -> None:
+        assert instance.host_budget_bytes is not UNSET
+        self.instance, self.schedule, self.order = instance, schedule, order
+        self.budget = instance.host_budget_bytes
+        self.residences = schedule.host_copies
+        self.reasons: list[str] = []
+        self.acquired: dict[int, list[HostResidence]] = defaultdict(list)
+        for residence in self.residences:
+            self.acquired[order.acquisition(residence)].append(residence)
+
+    def fail(self, reason: str) -> None:
+        """Add a reason."""
+        self.reasons.append(reason)
+
+    def name(self, p: int) -> str:
+        """Return operation `p` in words."""
+        return in_words(self.instance, self.order.operations[p])
+
+    def what(self, residence: HostResidence) -> str:
+        """Return a residence in words."""
+        return f"the host copy of '{self.instance.blocks[residence.block].name}'"
+
+    def acquisitions(self) -> None:
+        """Check that offloads acquire one residence each, of the right size, that ends after it began."""
+        for residence in self.residences:
+            block, what = self.instance.blocks[residence.block], self.what(residence)
+            if residence.bytes != block.bytes:
+                self.fail(f"{what} has {residence.bytes} bytes, the block {block.bytes}")
+            p = self.order.acquisition(residence)
+            if p == NEVER and block.initially == "absent":
+                self.fail(f"{what} is there from time 0, when the block does not exist")
+            if p != NEVER:
+                operation = self.order.operations[p]
+                if operation.kind != "offload" or operation.block != residence.block:
+                    self.fail(f"{what} is acquired by {self.name(p)}, which does not write it")
+            for q in self.order.releases(residence):
+                if q != p and not self.order.ends_before(p, q):
+                    self.fail(f"{what} is released by {self.name(q)}, not after it is acquired")
+        for p, operation in enumerate(self.order.operations):
+            if operation.kind == "offload" and len(self.acquired.get(p, [])) != 1:
+                self.fail(f"{self.name(p)} must acquire exactly one host residence")
+
+    def places(self) -> None:
+        """Check that every residence lies in host memory and is aligned."""
+        for residence in self.residences:
+            if residence.offset is None:
+                continue
+            what, end = self.what(residence), residence.offset + residence.bytes
+            if residence.offset % ALIGNMENT_BYTES:
+                self.fail(f"{what} lies at {residence.offset}, not a multiple of {ALIGNMENT_BYTES}")
+            if end > self.budget:
+                self.fail(f"{what} ends at byte {end} of {self.budget} bytes of host memory")
+
+    def separation(self) -> None:
+        """Check that of residences with common addresses, one is released before the other is acquired."""
+        held = Holders[HostResidence]()
+        for p in sorted(self.acquired):
+            for residence in self.acquired[p]:
+                if residence.offset is None:
+                    continue
+                place = ((residence.offset, residence.bytes),)
+                for holder in held.over(place):
+                    if p == NEVER or not self.order.released_before(holder, p):
+                        by = "at time 0" if p == NEVER else f"by {self.name(p)}"
+                        self.fail(
+                            f"{self.what(residence)}, acquired {by}, overlaps {self.what(holder)}, "
+                            "which need not have been released by then"
+                        )
+                held.put(place, residence)
+
+    def copies(self) -> None:
+        """Go through the list: copies follow each other, and are there while they are read and at the end."""
+        current: dict[int, HostResidence] = {}
+        for residence in self.acquired.get(NEVER, []):
+            if residence.block in current:
+                self.fail(f"{self.what(residence)} is there twice from time 0")
+            current[residence.block] = residence
+        for p, operation in enumerate(self.order.operations):
+            if operation.kind == "offload":
+                for residence in self.acquired.get(p, []):
+                    before = current.get(residence.block)
+                    if before is not None and not self.order.released_before(before, p):
+                        self.fail(
+                            f"{self.name(p)} acquires {self.what(residence)}, whose earlier one may still be live"
+                        )
+                    current[residence.block] = residence
+            elif operation.kind == "prefetch" and operation.block is not None:
+                read = current.get(operation.block)
+                if read is not None and not self.order.lasts_through(read, p):
+                    self.fail(f"{self.name(p)} reads {self.what(read)}, which may have been released by then")
+        for d, block in enumerate(self.instance.blocks):
+            if block.finally_ == "host" and (last := current.get(d)) is not None and last.released_after:
+                self.fail(f"{self.what(last)} must be there at the end, and is released")
+
+    def peak(self, ends_ns: Sequence[int]) -> None:
+        """Check the peak, and that host memory has room for what is there at the simulated times."""
+        if self.schedule.memory_model == "divisible":
+            starts = [operation.start_ns for operation in self.order.operations]
+            peak = self.order.largest_sum(self.residences, starts, ends_ns)
+            if peak > self.budget:
+                self.fail(f"at its simulated times {peak} bytes are in {self.budget} bytes of host memory")
+        else:
+            peak = max(((copy.offset or 0) + copy.bytes for copy in self.residences), default=0)
+        if self.schedule.host_peak_bytes != peak:
+            self.fail(f"host_peak_bytes is {self.schedule.host_peak_bytes}, it is {peak}")

@@ -1,0 +1,140 @@
+"""The order of a program that holds in every execution, and who held each byte last.
+
+A stream runs its operations in list order, and an operation waits for those in `after`. Nothing else orders two
+operations. This module imports only the instance and the schedule from this project.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Generic, TypeVar
+
+from ..instances.instance import Instance
+from .schedule import HostResidence, Operation, Residence, Schedule
+
+NEVER = -1
+"""Position before every operation: time 0."""
+
+Held = TypeVar("Held", Residence, HostResidence)
+"""What holds bytes: a residence in the pool, or one in host memory."""
+
+
+def in_words(instance: Instance, operation: Operation) -> str:
+    """Return an operation in words: its id, and the task that it runs or the block that it copies."""
+    if operation.task is not None:
+        return f"operation {operation.id} (run {instance.tasks[operation.task].name})"
+    assert operation.block is not None
+    return f"operation {operation.id} ({operation.kind} {instance.blocks[operation.block].name})"
+
+
+class Order:
+    """Which operations of a schedule have ended when another starts, whatever their durations.
+
+    Attributes
+    ----------
+    operations
+        Those of the schedule, in list order; operations are referred to by their position there.
+    position
+        Position by id.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.operations = schedule.operations
+        self.position = {operation.id: p for p, operation in enumerate(self.operations)}
+        self._clocks = _clocks(self.operations, self.position)
+
+    def ends_before(self, p: int, q: int) -> bool:
+        """Return whether operation `p` has ended when `q` starts, in every execution."""
+        return p == NEVER or (p != q and self._clocks[q].get(self.operations[p].stream, NEVER) >= p)
+
+    def acquisition(self, residence: Residence | HostResidence) -> int:
+        """Return the position of the operation that acquires a residence; `NEVER` for time 0."""
+        return NEVER if residence.acquired_by is None else self.position[residence.acquired_by]
+
+    def releases(self, residence: Residence | HostResidence) -> list[int]:
+        """Return the positions of the operations after which a residence is released; none: it is kept."""
+        return [self.position[i] for i in residence.released_after]
+
+    def released_before(self, residence: Residence | HostResidence, q: int) -> bool:
+        """Return whether a residence has ended when operation `q` starts, in every execution."""
+        releases = self.releases(residence)
+        return bool(releases) and all(self.ends_before(p, q) for p in releases)
+
+    def lasts_through(self, residence: Residence | HostResidence, p: int) -> bool:
+        """Return whether a residence ends after operation `p` has ended, in every execution."""
+        releases = self.releases(residence)
+        return not releases or any(q == p or self.ends_before(p, q) for q in releases)
+
+
+    def largest_sum(
+        self, residences: Iterable[Residence | HostResidence], starts: Sequence[int], ends: Sequence[int]
+    ) -> int:
+        """Return the most bytes that residences hold at one time, where operations take place at these times."""
+        changes: dict[int, int] = defaultdict(int)
+        for residence in residences:
+            p = self.acquisition(residence)
+            changes[0 if p == NEVER else starts[p]] += residence.bytes
+            released = max((ends[q] for q in self.releases(residence)), default=max(ends, default=0))
+            changes[released] -= residence.bytes
+        live = largest = 0
+        for instant in sorted(changes):
+            live += changes[instant]
+            largest = max(largest, live)
+        return largest
+
+
+class Holders(Generic[Held]):
+    """The last residence that held each byte of a pool."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = [0]
+        self._holder: list[Held | None] = [None]
+
+    def over(self, ranges: Iterable[tuple[int, int]]) -> list[Held]:
+        """Return the last holders of any of these bytes."""
+        found: dict[int, Held] = {}
+        for start, size in ranges:
+            i = bisect_right(self._starts, start) - 1
+            while i < len(self._starts) and self._starts[i] < start + size:
+                holder = self._holder[i]
+                if holder is not None:
+                    found[id(holder)] = holder
+                i += 1
+        return list(found.values())
+
+    def put(self, ranges: Iterable[tuple[int, int]], residence: Held) -> None:
+        """Note the holder of these bytes."""
+        for start, size in ranges:
+            for cut in (start, start + size):
+                i = bisect_right(self._starts, cut) - 1
+                if self._starts[i] != cut:
+                    self._starts.insert(i + 1, cut)
+                    self._holder.insert(i + 1, self._holder[i])
+            first = bisect_right(self._starts, start) - 1
+            last = bisect_right(self._starts, start + size) - 1
+            self._starts[first:last] = [start]
+            self._holder[first:last] = [residence]
+
+
+def _clocks(operations: tuple[Operation, ...], position: dict[int, int]) -> list[dict[str, int]]:
+    """Return, per operation and stream, the last position that has ended when the operation ends.
+
+    On its own stream, this is the operation itself. Operations of a stream form a chain, so these few numbers
+    answer every question of order.
+    """
+    clocks: list[dict[str, int]] = []
+    last: dict[str, int] = {}
+    for p, operation in enumerate(operations):
+        clock: dict[str, int] = {}
+        before = [position[i] for i in operation.after]
+        if operation.stream in last:
+            before.append(last[operation.stream])
+        for q in before:
+            for stream, latest in clocks[q].items():
+                clock[stream] = max(clock.get(stream, NEVER), latest)
+        clock[operation.stream] = p
+        clocks.append(clock)
+        last[operation.stream] = p
+    return clocks
