@@ -9,7 +9,8 @@ every operation sees.
 Only a divisible schedule is checked at its simulated times, because that model has no addresses: such a
 schedule is a relaxation and never a solution.
 
-This module imports only the instance and the schedule from this project.
+This module imports only the instance and the schedule from this project, and so do the two that it consists of beside it, `order`
+and `host_memory`.
 """
 
 from __future__ import annotations
