@@ -155,8 +155,6 @@ class MethodInfo:
         Names of the rules that can be left out of the method.
     guest
         Whether the method belongs to another package, which names it as an entry point.
-    host_budget
-        Whether the method keeps within a budget of host memory. Instances that have one are refused by others.
     """
 
     name: str
@@ -168,7 +166,6 @@ class MethodInfo:
     transform: Transform | None = None
     rules: tuple[str, ...] = ()
     guest: bool = False
-    host_budget: bool = False
 
     def require_rules(self, names: Collection[str]) -> None:
         """Refuse names of rules that the method does not have.
@@ -205,7 +202,6 @@ def register(
     sub_batch: SubBatchRule | None = None,
     transform: Transform | None = None,
     rules: tuple[str, ...] = (),
-    host_budget: bool = False,
 ) -> Callable[[Method], Method]:
     """Register a method under a name (a decorator).
 
@@ -221,7 +217,7 @@ def register(
         What the method does, in one line.
     source
         The paper or page that describes the method.
-    shown, sub_batch, transform, rules, host_budget
+    shown, sub_batch, transform, rules
         As in `MethodInfo`.
 
     Returns
@@ -244,9 +240,7 @@ def register(
         if known is not None and _module_of(known.call) != _module_of(method):
             raise PebblerError(f"method '{name}' is registered already; choose another name")
         guest = known is not None and known.guest
-        _methods[name] = MethodInfo(
-            name, summary, source, method, shown, sub_batch, transform, rules, guest, host_budget
-        )
+        _methods[name] = MethodInfo(name, summary, source, method, shown, sub_batch, transform, rules, guest)
         return method
 
     return enter

@@ -394,7 +394,7 @@ def _require_one_host(instance: Instance) -> None:
     """Host memory has a budget with one GPU only."""
     if instance.cluster is not msgspec.UNSET and instance.host_budget_bytes is not msgspec.UNSET:
         raise FormatError(
-            "host_budget_bytes: host memory of several GPUs has no budget yet; leave out this key or 'cluster'"
+            "host_budget_bytes: host memory of several GPUs has no budget yet; leave out it or 'cluster'"
         )
 
 

@@ -94,19 +94,48 @@ def stuck_bytes(instance: Instance) -> list[int]:
     again, because no task that may run again has written the version that is read next.
     """
     change = [0] * (len(instance.tasks) + 2)
-    makers = {d: k for k, task in enumerate(instance.tasks) if task.recomputable for d in task.outputs}
+    makers = _makers(instance)
     for d, block in enumerate(instance.blocks):
         marks = [*([-1] if block.initially == "device" else []), *instance.uses[d]]
         marks += [len(instance.tasks)] if block.finally_ == "device" else []
         for after, until in pairwise(marks):
-            written = bisect_right(instance.writers[d], after)
-            writer = instance.writers[d][written - 1] if written else None
+            writer = _writer_before(instance, d, after)
             leaves = block.offload_ns is not None or writer is None
             again = writer is not None and makers.get(d) == writer
             if not again and (block.prefetch_ns is None or not leaves):
                 change[after + 1] += block.bytes
                 change[until] -= block.bytes
     return list(accumulate(change[: len(instance.tasks)]))
+
+
+def wanted_bytes(instance: Instance) -> list[int]:
+    """Return, per task, the bytes of blocks that it does not touch and that exist and are wanted later.
+
+    They are on the device or on the host in every schedule, for no task that may run again has written the
+    version that is wanted.
+    """
+    change = [0] * (len(instance.tasks) + 2)
+    makers = _makers(instance)
+    for d, block in enumerate(instance.blocks):
+        marks = [*([-1] if block.initially != "absent" else []), *instance.uses[d]]
+        marks += [len(instance.tasks)] if block.finally_ != "anywhere" else []
+        for after, until in pairwise(marks):
+            writer = _writer_before(instance, d, after)
+            if writer is None or makers.get(d) != writer:
+                change[after + 1] += block.bytes
+                change[until] -= block.bytes
+    return list(accumulate(change[: len(instance.tasks)]))
+
+
+def _makers(instance: Instance) -> dict[int, int]:
+    """Return the task that makes a block and may run again, by block."""
+    return {d: k for k, task in enumerate(instance.tasks) if task.recomputable for d in task.outputs}
+
+
+def _writer_before(instance: Instance, block: int, after: int) -> int | None:
+    """Return the task that wrote the version that is there after a task; None: it was there at first."""
+    written = bisect_right(instance.writers[block], after)
+    return instance.writers[block][written - 1] if written else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +190,41 @@ def greatest_need(instance: Instance) -> Need:
 def why_infeasible(instance: Instance) -> str | None:
     """Return which task proves that no schedule exists in any memory model; None if no single task does.
 
-    Beside the blocks and the least workspace of a task, the blocks that are stuck in memory count.
+    Beside the blocks and the least workspace of a task, the blocks that are stuck in memory count; where host
+    memory has a budget, all that are wanted later count, in both memories together.
     """
     need = greatest_need(instance)
-    if instance.budget_bytes >= need.bytes:
+    if instance.budget_bytes < need.bytes:
+        missing = need.bytes - instance.budget_bytes
+        return f"{need}: {_told(need.bytes)} together, {_told(missing)} more than the budget"
+    if instance.host_budget_bytes is msgspec.UNSET:
         return None
-    missing = need.bytes - instance.budget_bytes
-    return f"{need}: {_told(need.bytes)} together, {_told(missing)} more than the budget"
+    k, needed = _least_of_both(instance)
+    missing = needed - instance.budget_bytes - instance.host_budget_bytes
+    if missing <= 0:
+        return None
+    return (
+        f"task '{instance.tasks[k].name}' needs its blocks and workspace while others are wanted later: with "
+        f"what is resident {_told(needed)}, {_told(missing)} more than device and host memory have together"
+    )
+
+
+def least_host_bytes(instance: Instance) -> int:
+    """Return the bytes of wanted blocks that the device cannot hold: with less on the host, nothing works."""
+    return max(_least_of_both(instance)[1] - instance.budget_bytes, 0)
+
+
+def _least_of_both(instance: Instance) -> tuple[int, int]:
+    """Return the task that needs most bytes of device and host together, and these bytes."""
+    needed = [
+        instance.resident_bytes
+        + footprint(instance, k)
+        + min(algorithm.workspace_bytes for algorithm in task.algorithms)
+        + wanted
+        for k, (task, wanted) in enumerate(zip(instance.tasks, wanted_bytes(instance), strict=True))
+    ]
+    k = max(range(len(needed)), key=needed.__getitem__)
+    return k, needed[k]
 
 
 def fastest(instance: Instance) -> tuple[Algorithm, ...]:

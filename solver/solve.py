@@ -165,10 +165,6 @@ def attempt(
             if excluded is not None:
                 answers.deny()
                 answer = Answer(None, excluded, infeasible=True)
-            elif instance.has_host_budget and not info.host_budget:
-                raise Refusal(
-                    "it does not know that host memory ends; take a method of which the list says so"
-                )
             elif instance.cluster is UNSET:
                 answer = host.solve(instance, limits)
             else:
@@ -253,6 +249,8 @@ def _entered(answers: Answers, method: str, answer: Answer) -> Schedule | None:
             f"{answers.memory}"
         )
     if schedule is not None:
+        if instance.has_host_budget and isinstance(schedule, Schedule) and schedule.host_peak_bytes is UNSET:
+            raise Refusal("its schedule gives copies no places in host memory, which has a budget here")
         if reasons := _reasons(instance, schedule, answers.memory):
             who = f"method {method}"
             if schedule.method != method:

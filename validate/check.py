@@ -9,8 +9,8 @@ every operation sees.
 Only a divisible schedule is checked at its simulated times, because that model has no addresses: such a
 schedule is a relaxation and never a solution.
 
-This module imports only the instance and the schedule from this project, and so do the two that it consists of beside it, `order`
-and `host_memory`.
+This module imports only the instance and the schedule from this project, and so do its two
+parts beside it, `order` and `host_memory`.
 """
 
 from __future__ import annotations
@@ -339,7 +339,7 @@ class _Proof:
                     self.fail(f"'{block.name}' must end on the device, where it is not kept")
 
     def _copied_at_start(self) -> list[bool]:
-        """Return, per block, whether the host has a copy at time 0: of all that exist, or as the schedule says."""
+        """Return, per block, whether the host has a copy at time 0: if it exists, or as the schedule says."""
         if self.instance.has_host_budget:
             kept = {copy.block for copy in self.schedule.host_copies if copy.acquired_by is None}
             return [d in kept for d in range(len(self.instance.blocks))]

@@ -1,7 +1,8 @@
 """The checker's rules for host memory with a budget, where copies of blocks have places of their own.
 
-The rules are those of the formats page. Which version a copy has is not looked at here: `check` goes through all
-versions, on the device and on the host. This module imports only the instance and the schedule from this project.
+The rules are those of the formats page. Which version a copy has is not looked at here: `check` goes through
+all versions, on the device and on the host. This module imports only the instance and the schedule from this
+project.
 """
 
 from __future__ import annotations
@@ -129,9 +130,8 @@ class _HostProof:
                 for residence in self.acquired.get(p, []):
                     before = current.get(residence.block)
                     if before is not None and not self.order.released_before(before, p):
-                        self.fail(
-                            f"{self.name(p)} acquires {self.what(residence)}, whose earlier one may still be live"
-                        )
+                        what = self.what(residence)
+                        self.fail(f"{self.name(p)} acquires {what}, whose earlier one may still be live")
                     current[residence.block] = residence
             elif operation.kind == "prefetch" and operation.block is not None:
                 read = current.get(operation.block)

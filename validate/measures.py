@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import accumulate
 
+import msgspec
+
 from ..instances.instance import Instance
-from .schedule import Residence, Schedule
+from .schedule import HostResidence, Residence, Schedule
 
 
 def lifetime_ns(
-    schedule: Schedule, residence: Residence, times: dict[int, tuple[int, int]]
+    schedule: Schedule, residence: Residence | HostResidence, times: dict[int, tuple[int, int]]
 ) -> tuple[int, int]:
     """Return start and end of a residence in nanoseconds: from its acquisition to its last release.
 
@@ -35,15 +38,35 @@ def memory_curve(instance: Instance, schedule: Schedule) -> tuple[list[int], lis
 
     At one instant, residences that end leave before others start. Resident bytes are included.
     """
+    return _levels(schedule, schedule.residences, instance.resident_bytes)
+
+
+def host_curve(schedule: Schedule) -> tuple[list[int], list[int]]:
+    """Return the bytes of copies in host memory over time as `memory_curve` does; 0 without a budget."""
+    return _levels(schedule, schedule.host_copies, 0)
+
+
+def _levels(
+    schedule: Schedule, residences: Iterable[Residence | HostResidence], resident: int
+) -> tuple[list[int], list[int]]:
     times = operation_times(schedule)
     changes: dict[int, int] = {0: 0, schedule.makespan_ns: 0}
-    for residence in schedule.residences:
+    for residence in residences:
         start, end = lifetime_ns(schedule, residence, times)
         changes[start] = changes.get(start, 0) + residence.bytes
         changes[end] = changes.get(end, 0) - residence.bytes
     instants = sorted(changes)
-    levels = list(accumulate((changes[t] for t in instants), initial=instance.resident_bytes))[1:]
-    return instants, levels
+    return instants, list(accumulate((changes[t] for t in instants), initial=resident))[1:]
+
+
+def with_host(schedule: Schedule, residences: tuple[HostResidence, ...]) -> Schedule:
+    """Return a schedule with the places of its copies in host memory, and the peak that follows from them."""
+    placed = msgspec.structs.replace(schedule, host_residences=residences, host_peak_bytes=0)
+    if schedule.memory_model == "divisible":
+        peak = max(host_curve(placed)[1])
+    else:
+        peak = max(((copy.offset or 0) + copy.bytes for copy in residences), default=0)
+    return msgspec.structs.replace(placed, host_peak_bytes=peak)
 
 
 def average_bytes(instance: Instance, schedule: Schedule) -> int:

@@ -1,7 +1,7 @@
 """The order of a program that holds in every execution, and who held each byte last.
 
-A stream runs its operations in list order, and an operation waits for those in `after`. Nothing else orders two
-operations. This module imports only the instance and the schedule from this project.
+A stream runs its operations in list order, and an operation waits for those in `after`. Nothing else orders
+two operations. This module imports only the instance and the schedule from this project.
 """
 
 from __future__ import annotations
@@ -67,11 +67,10 @@ class Order:
         releases = self.releases(residence)
         return not releases or any(q == p or self.ends_before(p, q) for q in releases)
 
-
     def largest_sum(
         self, residences: Iterable[Residence | HostResidence], starts: Sequence[int], ends: Sequence[int]
     ) -> int:
-        """Return the most bytes that residences hold at one time, where operations take place at these times."""
+        """Return the most bytes that residences hold at one time, where operations run at these times."""
         changes: dict[int, int] = defaultdict(int)
         for residence in residences:
             p = self.acquisition(residence)

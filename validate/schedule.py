@@ -151,7 +151,9 @@ class Residence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             require_types(self)
 
 
-class HostResidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class HostResidence(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """A stay of a copy of a block in host memory, where that has a budget.
 
     Attributes
@@ -424,7 +426,7 @@ def _require_residences(schedule: Schedule) -> None:
 
 
 def _require_host_residences(schedule: Schedule) -> None:
-    """Check that host residences come with their peak, name existing operations, and have an offset where one counts."""
+    """Check that host residences come with their peak, name existing operations, and have offsets."""
     if (schedule.host_residences is msgspec.UNSET) != (schedule.host_peak_bytes is msgspec.UNSET):
         raise FormatError("host_residences and host_peak_bytes come together; give both or neither")
     ids = {operation.id for operation in schedule.operations}

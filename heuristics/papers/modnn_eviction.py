@@ -32,6 +32,8 @@ def find_eviction(
     Paged memory: blocks are taken one by one until enough pages are free. Those come first that alone would
     delay the task least, then those that are needed again the latest.
 
+    Where host memory has a budget, only schemes that have room there count.
+
     Parameters
     ----------
     builder
@@ -65,7 +67,9 @@ def find_eviction(
     wanted[starts + sizes == builder.instance.pool_bytes] = size
     ends = np.concatenate(([0], np.cumsum(sizes)))
     first = np.searchsorted(ends, ends[1:] - wanted, side="right") - 1
-    last = np.flatnonzero(goes & (first >= run_start))
+    held = np.concatenate(([0], np.cumsum(np.append(builder.bytes, 0)[blocks])))
+    room = held[1:] - held[np.maximum(first, 0)] <= builder.host_free_bytes()
+    last = np.flatnonzero(goes & (first >= run_start) & room)
     first = first[last]
 
     def over(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -120,10 +124,14 @@ def _pages(
     blocks = np.array([d for d in builder.resident_blocks() if movable[d]], dtype=np.int64)
     busy = np.where(builder.host_copies()[blocks], 0, builder.offload_ns[blocks])
     late = np.where(busy > 0, np.maximum(builder.copy_queue_end() + busy - now, 0), 0)
+    room = builder.host_free_bytes()
     chosen: list[int] = []
     for i in np.lexsort((-needed_at[blocks], late)):
         if missing <= 0:
             break
+        if builder.bytes[blocks[i]] > room:
+            continue
+        room -= int(builder.bytes[blocks[i]])
         chosen.append(int(blocks[i]))
         missing -= sum(length for _, length in builder.ranges_of(chosen[-1]))
     return None if missing > 0 else (max(builder.leaves_at(chosen) - now, 0), tuple(chosen))

@@ -20,14 +20,18 @@ from ...instances.arguments import require_instance, require_one_of
 from ...instances.errors import PebblerError
 from ...instances.instance import Instance, Task
 from ...instances.units import PAGE_BYTES, ceil_to, format_size
-from ...validate.measures import highest_byte, memory_curve
+from ...validate.measures import highest_byte, memory_curve, with_host
 from ...validate.schedule import Kind, MemoryModel, Schedule, Stream
 from ..clock import look
 from ..methods import Refusal
+from .host import HostMemory
 from .pool import Fit, PagePool, Pool, Range
 from .room import Place, Room
 from .stay import Stay
 from .timeline import Timeline
+
+_NO_END = np.iinfo(np.int64).max
+"""Bytes of host memory without a budget."""
 
 
 class OutOfMemoryError(Exception):
@@ -70,11 +74,16 @@ class ProgramBuilder:
         Blocks that are initially on the device and are kept there from time 0, each with its offset in bytes,
         or None for any offset. The other blocks start on the host only. By default, all blocks that fit are
         kept.
+    keep_copies
+        Where host memory has a budget: never drop a copy that is wanted later, although the device has the
+        block. This is for programs that are issued as they were decided, with copies dropped by `drop_copy`.
 
     Raises
     ------
     PebblerError
         When the memory is paged and a part begins inside a page, or an argument is wrong.
+    Refusal
+        When host memory has a budget, and no room for what begins there alone.
 
     Attributes
     ----------
@@ -99,6 +108,7 @@ class ProgramBuilder:
         one_copy_queue: bool = False,
         plan: Sequence[int] = (),
         start: Mapping[int, int | None] | None = None,
+        keep_copies: bool = False,
     ) -> None:
         look()
         require_instance(instance)
@@ -136,6 +146,17 @@ class ProgramBuilder:
         for d in sorted(initially, key=lambda d: (*instance.uses[d][:1], d)):
             if d in wanted and (place := self._room.place_block(d, wanted[d])) is not None:
                 self._open_stay(d, place, None)
+        self._host: HostMemory | None = None
+        if instance.has_host_budget:
+            self._host = HostMemory(
+                instance,
+                memory,
+                self.ends,
+                self._on_host,
+                self._is_wanted,
+                lambda d: keep_copies or d not in self._open,
+            )
+            self._begin_copies(self._host)
 
     # --- where things are -------------------------------------------------------------------------
 
@@ -158,7 +179,12 @@ class ProgramBuilder:
 
     def evictable(self) -> NDArray[np.bool_]:
         """Return, per block, whether it could leave the device, if it is there, and come back."""
-        return np.asarray(self._may_prefetch & (self._may_offload | self._on_host))
+        leaves = self._may_offload & (self.bytes <= self.host_free_bytes())
+        return np.asarray(self._may_prefetch & (leaves | self._on_host))
+
+    def host_free_bytes(self) -> int:
+        """Return how many bytes more the host could hold, without copies that are not needed."""
+        return _NO_END if self._host is None else self._host.free_bytes
 
     def resident_blocks(self) -> tuple[int, ...]:
         """Return the indices of the blocks that are on the device at this point of the program."""
@@ -325,7 +351,7 @@ class ProgramBuilder:
         for d in (*what.outputs, *what.updates):
             self._written_by[d] = i
         for d in (*what.updates, *(() if self._has_run[task] else what.outputs)):
-            self._on_host[d] = False
+            self.drop_copy(d)
         if workspace:
             stay = Stay(None, i, scratch, workspace, i, None, self._count(), self._count())
             stay.released_after = (i,)
@@ -352,7 +378,7 @@ class ProgramBuilder:
         Raises
         ------
         Refusal
-            When the instance does not let the block be offloaded.
+            When the instance does not let the block be offloaded, or host memory has no room for it.
         PebblerError
             When the block is not resident.
         """
@@ -362,7 +388,13 @@ class ProgramBuilder:
         waits = set(after) | self._arrival(block, "an offload")
         if block in self._written_by:
             waits.add(self._written_by[block])
+        place: tuple[Range, ...] = ()
+        if self._host is not None:
+            place, before = self._host.place(block)
+            waits |= before
         i = self._issue(self._copy_stream("d2h"), "offload", info.offload_ns, waits, block=block)
+        if self._host is not None:
+            self._host.write(block, place, i)
         self._open[block].users[self._timeline.operations[i].stream] = i
         self._on_host[block] = True
         self._offloaded_by[block] = i
@@ -407,6 +439,8 @@ class ProgramBuilder:
         if block in self._offloaded_by:
             waits.add(self._offloaded_by[block])
         i = self._issue(self._copy_stream("h2d"), "prefetch", info.prefetch_ns, waits, block=block)
+        if self._host is not None:
+            self._host.read(block, i)
         self._open_stay(block, place, i)
         return i
 
@@ -487,6 +521,8 @@ class ProgramBuilder:
             return
         if finally_ == "host" and not self._on_host[block]:
             self.offload(block)
+        elif finally_ != "host" and self._host is not None:
+            self.drop_copy(block)
         self.release(block)
 
     def settle(self) -> None:
@@ -524,6 +560,8 @@ class ProgramBuilder:
             When a block that must end on the device has no place.
         """
         self.settle()
+        if self._host is not None:
+            self._host.tidy()
         residences = tuple(stay.residence(self.memory) for stay in self._stays if stay.used)
         schedule = Schedule(
             format="pebbler/schedule/1",
@@ -541,12 +579,36 @@ class ProgramBuilder:
             peak = max(memory_curve(self.instance, schedule)[1])
         else:
             peak = self.instance.resident_bytes + highest_byte(schedule)
-        return msgspec.structs.replace(schedule, peak_bytes=peak)
+        schedule = msgspec.structs.replace(schedule, peak_bytes=peak)
+        return schedule if self._host is None else with_host(schedule, self._host.residences())
 
     # --- inside -----------------------------------------------------------------------------------
 
     def _new_room(self, fit: Fit, plan: Sequence[int]) -> Room:
         return Room(self.instance, self.memory, fit, plan, self.ends)
+
+    def _begin_copies(self, host: HostMemory) -> None:
+        """Keep copies from time 0: of what is on the host alone and wanted, then of others that have room."""
+        blocks, uses = self.instance.blocks, self.instance.uses
+        begins = [d for d, block in enumerate(blocks) if block.initially != "absent"]
+        alone = [d for d in begins if d not in self._open and (uses[d] or blocks[d].finally_ != "anywhere")]
+        for d in alone:
+            host.begin(d, must=True)
+        others = [d for d in begins if d in self._open]
+        for d in sorted(others, key=lambda d: (blocks[d].finally_ != "host", d)):
+            host.begin(d, must=False)
+
+    def _is_wanted(self, block: int) -> bool:
+        """Return whether a block is used later, perhaps by a second run, or has a place at the end."""
+        return self.instance.blocks[block].finally_ != "anywhere" or any(
+            not self._has_run[k] or self.instance.tasks[k].recomputable for k in self.instance.uses[block]
+        )
+
+    def drop_copy(self, block: int) -> None:
+        """Release the copy of a block on the host, if there is one, once it has been written and read."""
+        self._on_host[block] = False
+        if self._host is not None:
+            self._host.drop(block)
 
     def _count(self) -> int:
         self._events += 1

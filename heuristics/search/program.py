@@ -44,7 +44,7 @@ def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: I
     while count < len(steps) and steps[count][0] == PLACE:
         start[steps[count][1]] = steps[count][3] if contiguous else None
         count += 1
-    builder = ProgramBuilder(instance, memory=memory, start=start)
+    builder = ProgramBuilder(instance, memory=memory, start=start, keep_copies=True)
     while count < len(steps):
         kind, what, how, at = steps[count]
         count += 1

@@ -235,7 +235,12 @@ def _issue(
 ) -> ProgramBuilder | str:
     """Issue the steps; return the program, or the reason why a step that could not wait had no place."""
     builder = ProgramBuilder(
-        instance, memory=memory, fit=fit, plan=offsets or (), start=dict.fromkeys(start, None)
+        instance,
+        memory=memory,
+        fit=fit,
+        plan=offsets or (),
+        start=dict.fromkeys(start, None),
+        keep_copies=True,
     )
     waiting = [d for d in start if not builder.is_resident(d)]
     try:
