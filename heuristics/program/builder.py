@@ -74,9 +74,10 @@ class ProgramBuilder:
         Blocks that are initially on the device and are kept there from time 0, each with its offset in bytes,
         or None for any offset. The other blocks start on the host only. By default, all blocks that fit are
         kept.
-    keep_copies
-        Where host memory has a budget: never drop a copy that is wanted later, although the device has the
-        block. This is for programs that are issued as they were decided, with copies dropped by `drop_copy`.
+    copies
+        Where host memory has a budget: blocks of which the host keeps a copy from time 0, each with its
+        offset there in bytes, or None for any offset. No copy is then dropped that is wanted later, but by
+        `drop_copy`. By default, all copies that have room are kept, and dropped where others need the room.
 
     Raises
     ------
@@ -108,7 +109,7 @@ class ProgramBuilder:
         one_copy_queue: bool = False,
         plan: Sequence[int] = (),
         start: Mapping[int, int | None] | None = None,
-        keep_copies: bool = False,
+        copies: Mapping[int, int | None] | None = None,
     ) -> None:
         look()
         require_instance(instance)
@@ -154,9 +155,9 @@ class ProgramBuilder:
                 self.ends,
                 self._on_host,
                 self._is_wanted,
-                lambda d: keep_copies or d not in self._open,
+                lambda d: copies is not None or d not in self._open,
             )
-            self._begin_copies(self._host)
+            self._begin_copies(self._host, copies)
 
     # --- where things are -------------------------------------------------------------------------
 
@@ -360,7 +361,7 @@ class ProgramBuilder:
         self._has_run[task] = True
         return i
 
-    def offload(self, block: int, after: Iterable[int] = ()) -> int:
+    def offload(self, block: int, after: Iterable[int] = (), *, host_at: int | None = None) -> int:
         """Copy a resident block to the host.
 
         Parameters
@@ -369,6 +370,8 @@ class ProgramBuilder:
             Index of the block.
         after
             Operations to wait for beyond those that the builder finds.
+        host_at
+            Offset of the copy in bytes, where host memory has a budget; by default, where there is room.
 
         Returns
         -------
@@ -390,7 +393,7 @@ class ProgramBuilder:
             waits.add(self._written_by[block])
         place: tuple[Range, ...] = ()
         if self._host is not None:
-            place, before = self._host.place(block)
+            place, before = self._host.place(block, host_at)
             waits |= before
         i = self._issue(self._copy_stream("d2h"), "offload", info.offload_ns, waits, block=block)
         if self._host is not None:
@@ -587,8 +590,12 @@ class ProgramBuilder:
     def _new_room(self, fit: Fit, plan: Sequence[int]) -> Room:
         return Room(self.instance, self.memory, fit, plan, self.ends)
 
-    def _begin_copies(self, host: HostMemory) -> None:
+    def _begin_copies(self, host: HostMemory, copies: Mapping[int, int | None] | None) -> None:
         """Keep copies from time 0: of what is on the host alone and wanted, then of others that have room."""
+        if copies is not None:
+            for d, at in copies.items():
+                host.begin(d, at, must=True)
+            return
         blocks, uses = self.instance.blocks, self.instance.uses
         begins = [d for d, block in enumerate(blocks) if block.initially != "absent"]
         alone = [d for d in begins if d not in self._open and (uses[d] or blocks[d].finally_ != "anywhere")]

@@ -83,23 +83,23 @@ class HostMemory:
         blocks = self._instance.blocks
         return self._room.pool.free_bytes + sum(blocks[d].bytes for d in self._spare())
 
-    def begin(self, block: int, *, must: bool) -> None:
-        """Keep a copy of a block from time 0 if there is room.
+    def begin(self, block: int, at: int | None = None, *, must: bool) -> None:
+        """Keep a copy of a block from time 0, at an offset or where there is room, if there is any.
 
         Raises
         ------
         Refusal
             When a copy that must be kept has no room.
         """
-        ranges = self._room.take(self._instance.blocks[block].bytes, None)
+        ranges = self._room.take(self._instance.blocks[block].bytes, at)
         if ranges is None:
             if must:
                 raise self._refusal(block)
             return
         self._open(block, ranges, None)
 
-    def place(self, block: int) -> tuple[tuple[Range, ...], set[int]]:
-        """Take room for a new copy of a block; return it, and the operations that an offload to it waits for.
+    def place(self, block: int, at: int | None = None) -> tuple[tuple[Range, ...], set[int]]:
+        """Take room for a new copy of a block, at an offset or anywhere; return it and what must end before.
 
         Raises
         ------
@@ -108,10 +108,10 @@ class HostMemory:
         """
         self.drop(block)
         size = self._instance.blocks[block].bytes
-        ranges = self._room.take(size, None)
+        ranges = self._room.take(size, at)
         for d in () if ranges is not None else self._spare():
             self.drop(d)
-            if (ranges := self._room.take(size, None)) is not None:
+            if (ranges := self._room.take(size, at)) is not None:
                 break
         if ranges is None:
             raise self._refusal(block)

@@ -58,13 +58,14 @@ def _step(function: _F) -> _F:
     return cast(_F, njit(inline="always")(function))
 
 
-_kinds: Any = np.arange(6)
+_kinds: Any = np.arange(8)
 """Numbers of the kinds of logged steps."""
-RUN, OFFLOAD, PREFETCH, MOVE, PLACE, RELEASE = _kinds
+RUN, OFFLOAD, PREFETCH, MOVE, PLACE, RELEASE, KEEP, DROP = _kinds
 """Kinds of logged steps.
 
 A run is followed by a placement of each of its outputs. Placements before the first run are of blocks that
-start on the device.
+start on the device. Before these, copies are kept that the host has from the start. A copy is dropped once
+nothing reads it any more; both are logged only where host memory has a budget.
 """
 
 LOW, HIGH, EARLY_LOW, EARLY_HIGH, TIGHT = np.arange(5)
@@ -98,6 +99,12 @@ _NONE: Any = np.int64(-1)
 _ANYHOW: Any = np.int64(1)
 """Argument of a placement that may move other blocks."""
 
+_CONTIGUOUS = True
+"""Argument of a pool with addresses, as that of the host is in every memory model."""
+
+_EARLY: Any = EARLY_LOW
+"""Argument of a placement in the range that is free earliest."""
+
 _SIDES = 2000
 """Weight of changes of sides times the number of tasks, where all other changes have a weight of 80.
 
@@ -122,7 +129,7 @@ than simulated.
 
 
 # columns of a problem's arrays
-BYTES, OFFLOAD_NS, PREFETCH_NS, MOVE_NS, DUE, LEAD, BEGIN, FOLLOWING, SPAN = range(9)
+BYTES, OFFLOAD_NS, PREFETCH_NS, MOVE_NS, DUE, LEAD, BEGIN, FOLLOWING, SPAN, HOST_BYTES, KEPT = range(11)
 FIXED, ALGORITHMS, TASK_KIND, INPUTS, UPDATES, OUTPUTS, DEAD, STARTING, WRITTEN = range(9)
 DURATION, WORKSPACE = range(2)
 BLOCK, AFTER, UNTIL, VERSION, FORCED, NEXT_PART, PART_BEFORE, FIRST_PART, GAP_KIND, COST, LIGHT = range(11)
@@ -139,6 +146,8 @@ class Problem(NamedTuple):
     ----------
     length, capacity, single, contiguous
         Number of tasks; bytes of the pool; whether there is only one copy engine; whether addresses count.
+    host
+        Bytes of host memory, or -1 where it never ends.
     moves, sides
         Whether blocks may be moved inside the device; whether the search changes which holes they take.
     parts
@@ -153,7 +162,8 @@ class Problem(NamedTuple):
         host must hold at the end, or -1. For parts whose places depend on each other: the first part of the
         tensor, where in the
         tensor the block begins, the part that follows or -1, and the bytes of the tensor; for every other
-        block, itself, 0, -1, and its bytes.
+        block, itself, 0, -1, and its bytes. Then the bytes of a copy on the host, and whether the host must
+        hold until the end what it has of the block from the start.
     tasks
         Per task: bytes of its blocks and of others that cannot leave; where its algorithms begin; its kind,
         shared by all tasks with the same algorithms; where its lists begin in `lists`, which end where those
@@ -181,6 +191,7 @@ class Problem(NamedTuple):
     capacity: int
     single: bool
     contiguous: bool
+    host: int
     moves: bool
     sides: bool
     parts: bool
@@ -403,6 +414,8 @@ class State(NamedTuple):
 
     Attributes
     ----------
+    host
+        Free ranges of host memory, where it has a budget.
     log
         The steps: kind; task or block; algorithm, or the gap of a prefetch; address.
     clock
@@ -429,10 +442,14 @@ class State(NamedTuple):
         tasks.
     order, turn
         Working memory to order copies.
+    copy_at, first_reads, reads
+        Where host memory has a budget: per block, the address of its copy there; per block and per version,
+        how often the copy of what is there at first, or of the version, has still to be read; the end counts.
     """
 
     pool: _Pool
     clearing: _Clearing
+    host: _Pool
     log: Integers
     clock: Integers
     ahead: Integers
@@ -460,6 +477,9 @@ class State(NamedTuple):
     extra: Integers
     order: Integers
     turn: Integers
+    copy_at: Integers
+    first_reads: Integers
+    reads: Integers
 
 
 def state_for(problem: Problem) -> State:
@@ -472,15 +492,17 @@ def state_for(problem: Problem) -> State:
         return (np.zeros(count, np.int64) for count in counts)
 
     edges = 2 * (ranges + blocks)
+    copies = 0 if problem.host < 0 else blocks + versions
     return State(
         _Pool(*room(ranges, ranges, ranges, 2)),
         _Clearing(
             *room(blocks, blocks, blocks, blocks + 1, ranges + 1, edges, edges, edges),
             *room(blocks, blocks, ranges + 2, ranges + 2),
         ),
-        np.zeros((3 * (tasks + blocks + gaps), 4), np.int64),
+        _Pool(*room(*[2 * copies + 8] * 3, 2)),
+        np.zeros((3 * (tasks + blocks + gaps) + copies, 4), np.int64),
         *room(4, 6, *[blocks] * 9, *[gaps] * 3, *[versions] * 4, tasks, tasks, tasks + 1, tasks + 2),
-        *room(*[tasks // _CHUNK + 1] * 2, *[max(gaps, versions)] * 2),
+        *room(*[tasks // _CHUNK + 1] * 2, *[max(gaps, versions)] * 2, *[blocks] * 2, versions),
     )
 
 
@@ -547,8 +569,10 @@ def _free_now(pool: _Pool, now: int) -> int:
 
 
 @_compiled
-def _largest(pool: _Pool) -> int:
-    """Return the bytes of the largest hole."""
+def _largest(pool: _Pool, contiguous: bool) -> int:
+    """Return the bytes of the largest hole; without addresses, all free bytes are one."""
+    if not contiguous:
+        return _free_now(pool, NEVER)
     largest, length = 0, 0
     for i in range(pool.ends[1]):
         joins = i > 0 and pool.start[i - 1] + pool.size[i - 1] == pool.start[i]
@@ -933,6 +957,54 @@ def _list_copies(problem: Problem, state: State) -> None:
 
 
 @_step
+def _count_reads(problem: Problem, state: State) -> None:
+    """Set how often each copy on the host is read, if it must be there at the end once more than that."""
+    for d in range(len(problem.blocks)):
+        state.first_reads[d] = problem.blocks[d, KEPT]
+    for v in range(len(state.reads)):
+        state.reads[v] = problem.versions[v, DUE_ANYHOW]
+    for g in range(len(state.gone)):
+        if state.gone[g]:
+            v = problem.gaps[g, VERSION]
+            if v >= 0:
+                state.reads[v] += 1
+            else:
+                state.first_reads[problem.gaps[g, BLOCK]] += 1
+
+
+@_step
+def _keep_copies(problem: Problem, state: State) -> bool:
+    """Give the copies that the host has from the start their places there; return whether all have one."""
+    host = state.host
+    host.ends[0] = host.ends[1] = 0
+    _free(host, _CONTIGUOUS, _NOTHING, problem.host, _NOTHING)
+    for d in range(len(problem.blocks)):
+        if state.first_reads[d]:
+            at, time = _find(host, _CONTIGUOUS, problem.blocks[d, HOST_BYTES], _EARLY, _NOTHING)
+            if time == NEVER:
+                return False
+            _take(host, _CONTIGUOUS, at, problem.blocks[d, HOST_BYTES])
+            state.copy_at[d] = at
+            _record(state, KEEP, d, _NOTHING, at)
+    return True
+
+
+@_step
+def _read_copy(problem: Problem, state: State, g: int, end: int) -> None:
+    """Count down the reads of the copy that a gap's prefetch reads until `end`; the last one drops it."""
+    d, v = problem.gaps[g, BLOCK], problem.gaps[g, VERSION]
+    if v >= 0:
+        state.reads[v] -= 1
+        left = state.reads[v]
+    else:
+        state.first_reads[d] -= 1
+        left = state.first_reads[d]
+    if left == 0:
+        _free(state.host, _CONTIGUOUS, state.copy_at[d], problem.blocks[d, HOST_BYTES], end)
+        _record(state, DROP, d, _NOTHING, _NOTHING)
+
+
+@_step
 def _tell_peaks(problem: Problem, state: State) -> None:
     """Set the greatest number of bytes in use in each chunk of tasks."""
     _fill(state.peak, _NOTHING)
@@ -1066,11 +1138,34 @@ def _prefetch(problem: Problem, decisions: Decisions, state: State, k: int, g: i
         state.clock[1] = end
     state.arrival[d], state.used[d] = end, end
     _record(state, PREFETCH, d, g, state.address[d])
+    if problem.host >= 0:
+        _read_copy(problem, state, g, end)
     _raise(state.busy, state.peak, state.extra, k, problem.gaps[g, UNTIL], problem.blocks[d, BYTES])
     state.absent[d], state.loaded[g] = -1, 1
     state.ahead[PREFETCHES_NS] -= problem.blocks[d, PREFETCH_NS]
     state.ahead[ROOM_FROM] = -1
     return True
+
+
+@_compiled
+def _let_stay(problem: Problem, state: State, k: int) -> None:
+    """Keep the blocks that still wait for an offload, and that task k reads or that must be there at the end.
+
+    Host memory had no room for them in time.
+    """
+    first, last = problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]
+    for i in range(last - first if k < problem.length else len(problem.blocks)):
+        d = problem.lists[first + i] if k < problem.length else i
+        g = state.leaving[d]
+        if g < 0 or g == len(problem.gaps):
+            continue
+        v = problem.gaps[g, VERSION]
+        state.leaving[d], state.gone[g], state.ahead[ROOM_FROM] = -1, 0, -1
+        state.ahead[PREFETCHES_NS] -= problem.blocks[d, PREFETCH_NS]
+        state.reads[v] -= 1
+        if not state.reads[v]:
+            state.needed[v] = 0
+            state.ahead[OFFLOADS_NS] -= problem.blocks[d, OFFLOAD_NS]
 
 
 @_step
@@ -1079,6 +1174,8 @@ def _prefetch_before(problem: Problem, decisions: Decisions, state: State, k: in
 
     The inputs of the task come whatever their order. Other prefetches come in order, as long as they may.
     """
+    if problem.host >= 0:
+        _let_stay(problem, state, k)
     while True:
         g = _absent_input(problem, state, k) if k < problem.length else -1
         if g < 0:
@@ -1089,6 +1186,8 @@ def _prefetch_before(problem: Problem, decisions: Decisions, state: State, k: in
                 return True
         if not _prefetch(problem, decisions, state, k, g):
             return False
+        if problem.host >= 0:
+            _offload(problem, decisions, state, k - 1)  # there may be room for it now
 
 
 @_step
@@ -1130,7 +1229,7 @@ def _place_workspace(
     start = max(start, state.clock[0])
     if time > start and problem.moves and not _planned(side, at):
         most = time if time == NEVER else time - start
-        b = fitting(problem, k, a, _largest(pool))
+        b = fitting(problem, k, a, _largest(pool, problem.contiguous))
         if b >= 0:  # which may take less time than moves
             durations = problem.algorithms[first:, DURATION]
             most = min(most, durations[b] - durations[a])
@@ -1138,7 +1237,7 @@ def _place_workspace(
         if cleared >= 0:
             at, time = cleared, _free_at(pool, cleared, scratch, _NOTHING)
     if time == NEVER:
-        a = fitting(problem, k, a, _largest(pool))
+        a = fitting(problem, k, a, _largest(pool, problem.contiguous))
         if a < 0:
             return -1, -1, NEVER
         scratch = problem.algorithms[first + a, WORKSPACE]
@@ -1185,11 +1284,12 @@ def _run(problem: Problem, decisions: Decisions, state: State, stalls: Integers,
     return True
 
 
-@_step
+@_compiled
 def _offload(problem: Problem, decisions: Decisions, state: State, k: int) -> None:
     """Issue the offloads that are next in order after task k, up to the first version that is not written.
 
-    Blocks that only waited for their offload leave.
+    Where host memory has a budget, also up to the first one that has no room there before more copies have
+    been read. Blocks that only waited for their offload leave.
     """
     turn, versions, gaps = state.ahead[OFFLOAD_TURN], len(problem.versions), len(problem.gaps)
     while turn < versions:
@@ -1198,7 +1298,14 @@ def _offload(problem: Problem, decisions: Decisions, state: State, k: int) -> No
             if problem.versions[v, WRITER] > k:
                 break
             d = problem.versions[v, BLOCK]
-            begin = max(max(state.clock[1], state.written[v]), state.arrival[d])
+            begin, at = max(max(state.clock[1], state.written[v]), state.arrival[d]), -1
+            if problem.host >= 0:
+                at, time = _find(state.host, _CONTIGUOUS, problem.blocks[d, HOST_BYTES], _EARLY, begin)
+                if time == NEVER:
+                    break
+                _take(state.host, _CONTIGUOUS, at, problem.blocks[d, HOST_BYTES])
+                state.copy_at[d] = at
+                begin = max(begin, time)
             done = begin + problem.blocks[d, OFFLOAD_NS]
             state.ahead[OFFLOADS_NS] -= problem.blocks[d, OFFLOAD_NS]
             state.clock[1] = done
@@ -1207,7 +1314,7 @@ def _offload(problem: Problem, decisions: Decisions, state: State, k: int) -> No
             state.used[d] = max(state.used[d], done)
             state.copying[d] = done
             state.copied[v] = 1
-            _record(state, OFFLOAD, d, _NOTHING, _NOTHING)
+            _record(state, OFFLOAD, d, _NOTHING, at)
             if state.leaving[d] >= 0:
                 if state.leaving[d] < gaps:
                     state.absent[d] = state.leaving[d]
@@ -1291,9 +1398,13 @@ def simulate(
     if not _choose_algorithms(problem, decisions, state):
         return IMPOSSIBLE + tasks, 0
     _list_copies(problem, state)
+    if problem.host >= 0:
+        _count_reads(problem, state)
     _least_rest(problem, state.algorithm, state.rest)
     _tell_peaks(problem, state)
     _begin(problem, state)
+    if problem.host >= 0 and not _keep_copies(problem, state):
+        return IMPOSSIBLE + tasks, 0
     if not _place_initial(problem, decisions, state):
         return IMPOSSIBLE + tasks, 0
     for k in range(tasks + 1):
@@ -1310,6 +1421,8 @@ def simulate(
             return least, clock[3]
         now = clock[0] if pool.ends[1] - pool.ends[0] > _MANY else min(clock[0], clock[2])
         _settle(pool, problem.contiguous, now)
+        if problem.host >= 0:
+            _settle(state.host, _CONTIGUOUS, clock[1])
     if not _is_complete(decisions, state):
         return IMPOSSIBLE, 0
     return max(clock[0], max(clock[1], clock[2])), clock[3]

@@ -6,11 +6,13 @@ from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ...instances.instance import Instance
 from ...instances.memory import least_budget
+from ...validate.host_memory import ALIGNMENT_BYTES
 from ...validate.schedule import MemoryModel, unit_bytes
 from ..clock import look
 from ..parts import chains, require_alike, tensors_of
@@ -158,6 +160,7 @@ def problem_of(
         capacity=capacity,
         single=instance.engines == "single",
         contiguous=contiguous,
+        host=_host_bytes(instance),
         moves=moves and contiguous,
         sides=sides and contiguous,
         parts=any(block.tensor is not None for block in blocks),
@@ -167,6 +170,8 @@ def problem_of(
             size,
             *(_integers([-1 if ns is None else ns for ns in copies]) for copies in times),
             *(due, first, begin, following, spanned),
+            -(-exact // ALIGNMENT_BYTES) * ALIGNMENT_BYTES,
+            (at_last == "host") & (at_first != "absent") & (first_writer > total),
         ),
         tasks=table,
         algorithms=algorithms,
@@ -182,6 +187,13 @@ def problem_of(
         ),
         lists=lists,
     )
+
+
+def _host_bytes(instance: Instance) -> int:
+    """Return the bytes of host memory that copies can lie in, or -1 where it never ends."""
+    if instance.host_budget_bytes is msgspec.UNSET:
+        return -1
+    return instance.host_budget_bytes // ALIGNMENT_BYTES * ALIGNMENT_BYTES
 
 
 def _kinds(described: Iterable[Hashable]) -> list[int]:

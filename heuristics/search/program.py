@@ -13,6 +13,8 @@ from ..program.builder import ProgramBuilder
 from .kernel import (
     ALGORITHMS,
     BYTES,
+    DROP,
+    KEEP,
     MOVE,
     OFFLOAD,
     PLACE,
@@ -40,11 +42,15 @@ def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: I
         for kind, what, how, at in log.tolist()
     ]
     count = 0
+    copies: dict[int, int | None] = {}
+    while count < len(steps) and steps[count][0] == KEEP:
+        copies[steps[count][1]] = steps[count][3]
+        count += 1
     start: dict[int, int | None] = {}
     while count < len(steps) and steps[count][0] == PLACE:
         start[steps[count][1]] = steps[count][3] if contiguous else None
         count += 1
-    builder = ProgramBuilder(instance, memory=memory, start=start, keep_copies=True)
+    builder = ProgramBuilder(instance, memory=memory, start=start, copies=copies)
     while count < len(steps):
         kind, what, how, at = steps[count]
         count += 1
@@ -58,13 +64,15 @@ def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: I
             else:
                 builder.run(what, how)
         elif kind == OFFLOAD:
-            builder.offload(what)
+            builder.offload(what, host_at=None if at < 0 else at)
         elif kind == PREFETCH:
             builder.prefetch(what, at=at if contiguous else None)
         elif kind == MOVE:
             builder.move(what, at=at)
         elif kind == RELEASE:
             builder.release(what)
+        elif kind == DROP:
+            builder.drop_copy(what)
     return builder
 
 

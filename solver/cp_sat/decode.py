@@ -240,7 +240,6 @@ def _issue(
         fit=fit,
         plan=offsets or (),
         start=dict.fromkeys(start, None),
-        keep_copies=True,
     )
     waiting = [d for d in start if not builder.is_resident(d)]
     try:

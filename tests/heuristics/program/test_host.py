@@ -120,7 +120,7 @@ def test_a_copy_that_was_read_gives_way_and_is_made_again() -> None:
 
 def test_a_copy_that_is_kept_for_later_does_not_give_way() -> None:
     instance = replace(in_turn(SIZE), budget_bytes=100 + 2 * SIZE)
-    builder = ProgramBuilder(instance, keep_copies=True)
+    builder = ProgramBuilder(instance, copies={})
     builder.run(0, 0)
     builder.offload(0)
     builder.run(1, 0)
