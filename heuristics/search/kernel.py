@@ -1187,7 +1187,7 @@ def _prefetch_before(problem: Problem, decisions: Decisions, state: State, k: in
         if not _prefetch(problem, decisions, state, k, g):
             return False
         if problem.host >= 0:
-            _offload(problem, decisions, state, k - 1)  # there may be room for it now
+            _offload_now(problem, decisions, state, k - 1)
 
 
 @_step
@@ -1284,7 +1284,7 @@ def _run(problem: Problem, decisions: Decisions, state: State, stalls: Integers,
     return True
 
 
-@_compiled
+@_step
 def _offload(problem: Problem, decisions: Decisions, state: State, k: int) -> None:
     """Issue the offloads that are next in order after task k, up to the first version that is not written.
 
@@ -1322,6 +1322,12 @@ def _offload(problem: Problem, decisions: Decisions, state: State, k: int) -> No
                 _release(problem, state, d)
         turn += 1
     state.ahead[OFFLOAD_TURN] = turn
+
+
+@_compiled
+def _offload_now(problem: Problem, decisions: Decisions, state: State, k: int) -> None:
+    """Issue the offloads that had no room on the host after task k, as far as they have room now."""
+    _offload(problem, decisions, state, k)
 
 
 @_step
