@@ -177,7 +177,8 @@ def with_algorithms(instance: Instance, transform: Transform, tasks: tuple[Task,
 def in_pages(instance: Instance, page_bytes: int = PAGE_BYTES) -> Instance:
     """Return the instance with sizes in whole pages, as in paged memory, and with unchanged times of copies.
 
-    Sizes of blocks and workspaces are rounded up to pages, and the pool is rounded down. A bound on this
+    Sizes of blocks and workspaces are rounded up to pages, and the pool is rounded down. Copies on the host
+    have exact bytes: where its memory has a budget, that grows by as many bytes as all blocks do. A bound on this
     instance is a bound on the paged schedules of the original.
 
     Raises
@@ -201,8 +202,11 @@ def in_pages(instance: Instance, page_bytes: int = PAGE_BYTES) -> Instance:
     )
     pool = max(instance.pool_bytes, 0) // page_bytes * page_bytes
     budget = instance.resident_bytes + pool
+    host = instance.host_budget_bytes
+    if host is not msgspec.UNSET:
+        host += sum(ceil_to(block.bytes, page_bytes) - block.bytes for block in instance.blocks)
     pages = Transform(kind="pages", bytes=page_bytes)
-    return _changed(instance, pages, blocks=blocks, tasks=tasks, budget_bytes=budget)
+    return _changed(instance, pages, blocks=blocks, tasks=tasks, budget_bytes=budget, host_budget_bytes=host)
 
 
 def page_bytes_of(instance: Instance) -> int | None:

@@ -80,6 +80,8 @@ class Checkpoints:
             duals = -result.duals
             engines = [duals[model.engine_rows[0]], duals[model.engine_rows[-1]]]
             prices = duals[model.memory_rows].reshape(-1, 2).max(axis=1)
+            if len(model.host_rows):
+                prices = np.maximum(prices, duals[model.host_rows].reshape(-1, 2).max(axis=1))
             for price in engines:
                 prices = prices + np.abs(np.diff(price)).reshape(-1, 2).sum(axis=1)
         order = np.argsort(-prices, kind="stable")

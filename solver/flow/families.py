@@ -60,6 +60,7 @@ class Frame(NamedTuple):
 
     A unit of time is `ns` nanoseconds, and a unit of size is `size` bytes. `memory` has one row for each
     instant. `out` and `back` have one row for each interval; with a single engine, they are the same rows.
+    `host` has one row for each instant where host memory has a budget, and else none.
     """
 
     builder: ModelBuilder
@@ -68,6 +69,7 @@ class Frame(NamedTuple):
     memory: Rows
     out: Rows
     back: Rows
+    host: Rows
 
 
 # --- tasks: intervals, algorithms, memory, engines ----------------------------------------------------------
@@ -111,9 +113,20 @@ def memory(
     return rows
 
 
+def host_memory(builder: ModelBuilder, room: NDArray[np.float64]) -> Rows:
+    """(37): At both instants of a checkpoint, the absent data, all of which has copies there, fits the host.
+
+    `room` is the budget of host memory at each instant; `_is_absent` adds the absent data.
+    """
+    return builder.rows(len(room), upper=room, family="host")
+
+
 def _is_absent(frame: Frame, version: Version, instants: NDArray[np.int64], absent: Columns) -> None:
-    """Add the terms of a gap in (4)."""
-    frame.builder.entries(frame.memory[instants], absent, -(version.bytes / frame.size))
+    """Add the terms of a gap in (4) and (37)."""
+    size = version.bytes / frame.size
+    frame.builder.entries(frame.memory[instants], absent, -size)
+    if len(frame.host):
+        frame.builder.entries(frame.host[instants], absent, size)
 
 
 def engine_of_offloads(builder: ModelBuilder, delta: Columns, least: float) -> Rows:

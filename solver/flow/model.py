@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate
 from typing import Literal, NamedTuple, Unpack
 
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from ...heuristics.gaps import Gap
@@ -43,6 +44,7 @@ from .families import (
     add_windows,
     engine_of_offloads,
     engine_of_prefetches,
+    host_memory,
     idle_time,
     lengths,
     load_first,
@@ -83,6 +85,8 @@ class PricedModel:
         Per checkpoint, the columns of its algorithms, with their indices.
     memory_rows, engine_rows
         The rows of memory, one for each instant, and the rows of each copy engine, one for each interval.
+    host_rows
+        The rows of host memory, one for each instant; none where it never ends.
     """
 
     linear: LinearModel
@@ -93,6 +97,7 @@ class PricedModel:
     choices: dict[int, dict[int, int]]
     memory_rows: NDArray[np.int64]
     engine_rows: tuple[NDArray[np.int64], ...]
+    host_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,11 +201,12 @@ def proven_by(
 def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[RerunKey, float]) -> Prices:
     """Round dual values to prices that are exact fractions of one denominator."""
     memory = np.maximum(-duals[model.memory_rows], 0.0) * (model.nanoseconds / model.bytes)
+    host = np.maximum(-duals[model.host_rows], 0.0) * (model.nanoseconds / model.bytes)
     engines = [np.clip(-duals[rows], 0.0, 1.0) for rows in model.engine_rows]
-    highest = max(1.0, float(memory.max(initial=0.0)), *reruns.values())
+    highest = max(1.0, float(memory.max(initial=0.0)), float(host.max(initial=0.0)), *reruns.values())
     bits = _PRICE_BITS - math.frexp(highest)[1]
     if bits < 0:  # of a byte that would cost days
-        memory, reruns, bits = np.zeros_like(memory), {}, _PRICE_BITS
+        memory, host, reruns, bits = np.zeros_like(memory), np.zeros_like(host), {}, _PRICE_BITS
     whole = [np.floor(price * 2.0**bits).astype(np.int64).tolist() for price in engines]
     for j, paid in enumerate(zip(*whole, strict=True)):
         for price in whole:
@@ -211,6 +217,7 @@ def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[Reru
         np.floor(memory * 2.0**bits).astype(np.int64).tolist(),
         whole,
         {key: price for key, price in paid_again.items() if price > 0},
+        np.floor(host * 2.0**bits).astype(np.int64).tolist(),
     )
 
 
@@ -371,6 +378,10 @@ def _model(
         one_algorithm(builder, choice)
         run(builder, delta[2 * i + 1], choice, [a.duration_ns / ns for a in algorithms])
 
+    host = np.zeros(0, dtype=np.int64)
+    if instance.host_budget_bytes is not UNSET and instance.host_budget_bytes < staying.max(initial=0.0):
+        host = host_memory(builder, (instance.host_budget_bytes + _ROUNDING * staying) / size)
+
     # engines: what is moved in an interval fits its length
     single = instance.engines == "single"
     least_copied = 0.0 if idle else -np.inf  # beside what the engine is idle
@@ -389,7 +400,7 @@ def _model(
         line = UnbrokenCopies(builder, 2 * count + 1, long * longest)
         lines = line, line if single else UnbrokenCopies(builder, 2 * count + 1, long * longest)
 
-    frame = Frame(builder, ns, size, held_in, out, back)
+    frame = Frame(builder, ns, size, held_in, out, back, host)
     gaps: dict[tuple[Gap, ...], GapColumns] = {}
     for version in versions:
         if integrality != "all" and version.stays_once:
@@ -412,6 +423,7 @@ def _model(
         choices=choices,
         memory_rows=held_in,
         engine_rows=(out,) if single else (out, back),
+        host_rows=host,
         gaps=gaps,
         beyond=(*(["unbroken"] if long is not None else []), *(["windows"] if windows else [])),
     )

@@ -61,7 +61,8 @@ def in_whole_pages(instance: Instance, page_bytes: int) -> Instance:
     """Return an instance with sizes in whole pages, which paged schedules satisfy except for addresses.
 
     Sizes of blocks and workspaces are rounded up to whole pages, and the pool is rounded down. Parts of a
-    tensor become blocks of their own, because places do not matter here.
+    tensor become blocks of their own, because places do not matter here. Copies in host memory keep their
+    exact bytes: where it has a budget, that grows by as many bytes as all blocks do.
     """
 
     def pages(size: int) -> int:
@@ -78,8 +79,15 @@ def in_whole_pages(instance: Instance, page_bytes: int) -> Instance:
         )
         tasks.append(msgspec.structs.replace(task, algorithms=algorithms))
     pool = max(instance.pool_bytes, 0) // page_bytes * page_bytes
+    host = instance.host_budget_bytes
+    if host is not msgspec.UNSET:
+        host += sum(pages(block.bytes) - block.bytes for block in instance.blocks)
     return msgspec.structs.replace(
-        instance, blocks=blocks, tasks=tuple(tasks), budget_bytes=instance.resident_bytes + pool
+        instance,
+        blocks=blocks,
+        tasks=tuple(tasks),
+        budget_bytes=instance.resident_bytes + pool,
+        host_budget_bytes=host,
     )
 
 
@@ -259,12 +267,16 @@ class Prices:
         Per task, interval in which it may run again, and block, a price in nanoseconds per byte. For a block
         that the run writes, the version that is made pays the price. For a block that it reads, the run pays
         it. Missing prices are zero.
+    host
+        Per instant, the price of a byte of a copy in host memory, where that has a budget, in nanoseconds per
+        byte; none: all are zero.
     """
 
     denominator: int
     memory: Sequence[int]
     engines: Sequence[Sequence[int]]
     reruns: Mapping[RerunKey, int] = field(default_factory=dict)
+    host: Sequence[int] = ()
 
 
 def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) -> int:
@@ -284,6 +296,9 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     - A version of a block pays for its bytes between uses. Or it pays for one whole offload after it is
       written, and for a prefetch after each stay that it spends on the host, or for being made again. Copying
       it in pieces is a mix of such choices, and no cheaper than the cheapest of them.
+    - Where host memory has a budget, its price is paid in the same way: what is wanted later and absent, and
+      no second run makes again, has a copy there. So an absent byte saves the price of memory less that of
+      host memory, if this is more than nothing, and all of host memory is paid back.
 
     The prices that a linear program finds give its bound. Any other prices give a bound as well, which is
     weaker.
@@ -307,6 +322,7 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     one = prices.denominator
     left = [one - sum(paid) for paid in zip(*prices.engines, strict=True)]
     upto = [0, *accumulate(prices.memory)]  # price of a byte that stays from the start until before instant i
+    saved = [0, *accumulate(_saved_by_absence(prices))]  # what the same byte saves by its absence
     least = [0, *accumulate(least_times(instance))]
     total: int = 0
     following = 0
@@ -328,8 +344,17 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
                 course = course_of(instance, *name, checkpoints, reads[name])
                 total += cheapest(course, makes[name], reads[name], prices.memory, prices.engines)
             else:
-                total += _version_price(version, upto, prices)
+                total += _version_price(version, upto, saved, prices)
+    if instance.host_budget_bytes is not msgspec.UNSET:
+        total -= sum(prices.host) * instance.host_budget_bytes
     return -(-total // one)
+
+
+def _saved_by_absence(prices: Prices) -> Sequence[int]:
+    """Return, per instant, what a byte saves at most by being on the host and not on the device."""
+    if not prices.host:
+        return prices.memory
+    return [max(here - there, 0) for here, there in zip(prices.memory, prices.host, strict=True)]
 
 
 def _run_price(instance: Instance, prices: Prices, left: Sequence[int]) -> int:
@@ -415,14 +440,20 @@ def _versions(instance: Instance, d: int, checkpoints: Sequence[int]) -> list[_V
     ]
 
 
-def _version_price(version: _Version, upto: Sequence[int], prices: Prices) -> int:
-    """Return the least that a version can pay for memory and copies, times the denominator."""
+def _version_price(version: _Version, upto: Sequence[int], saved: Sequence[int], prices: Prices) -> int:
+    """Return the least that a version can pay for memory and copies, times the denominator.
+
+    `upto` and `saved` are sums over the instants before each: of what a byte pays on the device, and of what
+    it saves by its absence.
+    """
     block, out, back = version.block, prices.engines[0], prices.engines[-1]
     rent = sum(block.bytes * (upto[last + 1] - upto[first]) for first, last in version.stays if first <= last)
     if version.ready is None:
         first_stay = version.stays[:1] if version.must_load else ()
-        saved = sum(_loaded(block, stay, upto, back) for stay in first_stay)
-        return rent - saved - sum(_savings(block, s, upto, back)[0] for s in version.stays[len(first_stay) :])
+        loaded = sum(_loaded(block, stay, saved, back) for stay in first_stay)
+        return (
+            rent - loaded - sum(_savings(block, s, saved, back)[0] for s in version.stays[len(first_stay) :])
+        )
     if block.offload_ns is None:
         return rent
     final = len(prices.memory) if version.must_leave else max((last for _, last in version.stays), default=-1)
@@ -430,7 +461,7 @@ def _version_price(version: _Version, upto: Sequence[int], prices: Prices) -> in
     if not version.must_leave and rent <= cheapest:
         return rent
     # offloaded in interval j, it is away in whole stays that begin later, and from instant j on in its own
-    stays = {first: _savings(block, (first, last), upto, back) for first, last in version.stays}
+    stays = {first: _savings(block, (first, last), saved, back) for first, last in version.stays}
     partly = {first + i: saving for first, savings in stays.items() for i, saving in enumerate(savings)}
     plans = [] if version.must_leave else [0]
     later = 0
@@ -440,7 +471,7 @@ def _version_price(version: _Version, upto: Sequence[int], prices: Prices) -> in
     return rent - max(plans, default=0)
 
 
-def _savings(block: Block, stay: tuple[int, int], upto: Sequence[int], back: Sequence[int]) -> list[int]:
+def _savings(block: Block, stay: tuple[int, int], saved: Sequence[int], back: Sequence[int]) -> list[int]:
     """Return, per instant of a stay, the saving of a block on the host from then on and prefetched later.
 
     The saving is zero if keeping the block is cheaper. A stay without instants saves nothing.
@@ -450,19 +481,19 @@ def _savings(block: Block, stay: tuple[int, int], upto: Sequence[int], back: Seq
         return [0] * max(last - first + 1, 1)
     savings, best = [], 0
     for instant in range(last, first - 1, -1):
-        gain = block.bytes * upto[instant + 1] - block.prefetch_ns * back[instant + 1]
+        gain = block.bytes * saved[instant + 1] - block.prefetch_ns * back[instant + 1]
         best = gain if instant == last else max(best, gain)
-        savings.append(max(0, best - block.bytes * upto[instant]))
+        savings.append(max(0, best - block.bytes * saved[instant]))
     return savings[::-1]
 
 
-def _loaded(block: Block, stay: tuple[int, int], upto: Sequence[int], back: Sequence[int]) -> int:
+def _loaded(block: Block, stay: tuple[int, int], saved: Sequence[int], back: Sequence[int]) -> int:
     """Return what a block that starts on the host saves in its first stay; negative if loading costs more."""
     first, last = stay
     if block.prefetch_ns is None:
         return 0
     return max(
-        block.bytes * (upto[interval] - upto[first]) - block.prefetch_ns * back[interval]
+        block.bytes * (saved[interval] - saved[first]) - block.prefetch_ns * back[interval]
         for interval in range(first, last + 2)
     )
 
@@ -477,6 +508,10 @@ def _require_prices(
         raise ValueError("there is not a price for every instant and every interval of every engine")
     if prices.denominator < 1 or min(prices.memory, default=0) < 0:
         raise ValueError("a price of memory is negative, or the denominator is not positive")
+    if prices.host and (len(prices.host) != instants or instance.host_budget_bytes is msgspec.UNSET):
+        raise ValueError("prices of host memory are one for each instant, where it has a budget")
+    if min(prices.host, default=0) < 0:
+        raise ValueError("a price of host memory is negative")
     for j, paid in enumerate(zip(*prices.engines, strict=True)):
         if min(paid) < 0 or sum(paid) > prices.denominator:
             raise ValueError(f"interval {j}: prices of the engines are negative or above one together")

@@ -51,6 +51,9 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     rerun_prices
         If tasks may run again: a task, the interval in which it does, a block that it reads or writes, and
         the price in nanoseconds per byte.
+    host_prices
+        Where host memory has a budget, prices of its bytes at both instants of each checkpoint, if any is not
+        zero.
     page_bytes
         If only paged schedules are bounded, the bytes of which their page size is a multiple. The argument is
         then for the instance in whole pages.
@@ -71,6 +74,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     engine_prices: tuple[tuple[Natural, ...], ...] = ()
     rerun_prices: tuple[tuple[Natural, Natural, Natural, Natural], ...] | msgspec.UnsetType = msgspec.UNSET
     page_bytes: Positive | msgspec.UnsetType = msgspec.UNSET
+    host_prices: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
     checksum: str = ""
 
 
@@ -111,6 +115,7 @@ def certify(
         engine_prices=() if prices is None else tuple(map(tuple, prices.engines)),
         rerun_prices=tuple((*key, price) for key, price in sorted(reruns.items())) or msgspec.UNSET,
         page_bytes=msgspec.UNSET if page_bytes is None else page_bytes,
+        host_prices=tuple(prices.host) if prices is not None and any(prices.host) else msgspec.UNSET,
     )
     return sealed(msgspec.structs.replace(found, lower_bound_ns=proven_ns(instance, found)))
 
@@ -154,7 +159,10 @@ def proven_ns(instance: Instance, certificate: Certificate) -> int:
         return SinglePeak(instance).at(certificate.position)
     named = () if certificate.rerun_prices is msgspec.UNSET else certificate.rerun_prices
     reruns = {(k, j, d): price for k, j, d, price in named}
-    prices = Prices(certificate.denominator, certificate.memory_prices, certificate.engine_prices, reruns)
+    host = () if certificate.host_prices is msgspec.UNSET else certificate.host_prices
+    prices = Prices(
+        certificate.denominator, certificate.memory_prices, certificate.engine_prices, reruns, host
+    )
     return max(priced_ns(instance, certificate.checkpoints, prices), 0)  # prices may prove nothing
 
 

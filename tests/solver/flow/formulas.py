@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from pebbler.instances.gpus.cluster import Gradient
@@ -177,7 +178,7 @@ def flow(
     stretch: tuple[int, int] | None = None,
     idle: bool = False,
 ) -> Rows:
-    """FLOW, of (1) to (26)."""
+    """FLOW, of (1) to (26) and (37)."""
     model = Rows(instance, checkpoints, ns, size)
     n, m, whole = len(instance.tasks), len(checkpoints), integrality == "all"
     first, until = stretch or (0, n)
@@ -251,6 +252,10 @@ def flow(
     for t in range(2 * m):  # (4)
         room = (instance.pool_bytes - model.footprint(checkpoints[t // 2]) - staying[t]) / size
         model.row("memory", [*model.workspace_of(t // 2), *in_memory[t]], high=room)
+    host = instance.host_budget_bytes
+    if host is not UNSET and host < max(staying, default=0):
+        for t in range(2 * m):  # (37)
+            model.row("host", [(name, -entry) for name, entry in in_memory[t]], high=host / size)
 
     if first == 0:
         soonest = checkpoints[0] if m else n

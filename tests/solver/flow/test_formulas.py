@@ -7,6 +7,7 @@ from itertools import accumulate, islice
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from pebbler.instances.instance import Instance
 from pebbler.instances.suites.tiny import tiny_instance, twisted
@@ -92,6 +93,27 @@ def test_the_rows_of_a_window_are_those_of_the_page(first: int) -> None:
                 checkpoints = list(range(max(begin - 1, 0), until))
                 page = flow(instance, checkpoints, how, *units, stretch=(begin, until), idle=idle)
                 agree(page, model)
+
+
+def test_the_rows_of_host_memory_are_those_of_the_page() -> None:
+    rows = 0
+    rng = Random(1)
+    for instance in tiny(0):
+        if any(task.recomputable for task in instance.tasks):
+            continue
+        n = len(instance.tasks)
+        for share in (0, rng.random(), 2):
+            host = int(share * sum(block.bytes for block in instance.blocks) / 2)
+            tight = replace(instance, host_budget_bytes=host)
+            for how in HOW:
+                model = flow_model(tight, range(n), how)
+                page = flow(tight, list(range(n)), how, model.nanoseconds, model.bytes)
+                rows += agree(page, model)["host"]
+                before = [0, *accumulate(least_times(tight))]
+                window = window_model(tight, n // 2, n, how, before)
+                units, stretch = (window.nanoseconds, window.bytes), (n // 2, n)
+                agree(flow(tight, list(window.checkpoints), how, *units, stretch=stretch), window)
+    assert rows >= 100
 
 
 @pytest.mark.parametrize("first", chunks(range(0, 80, 20)))

@@ -1,0 +1,69 @@
+"""FLOW where host memory has a budget: its bounds hold, are certified, and say what too little costs."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from pebbler.instances.memory import least_host_bytes
+from pebbler.instances.workload import Workload
+from pebbler.solver.flow.model import flow_bound, flow_model
+from pebbler.solver.solve import solve
+from pebbler.validate.bounds.certificate import check_certificate, sealed
+
+WHOLE = Workload("vgg16", 64, "k40").instance("1.1xMmin")
+LEAST = least_host_bytes(WHOLE)
+EVERY = range(len(WHOLE.tasks))
+
+
+def test_the_bound_rises_as_host_memory_falls_and_never_passes_a_schedule() -> None:
+    free = flow_bound(WHOLE, EVERY)
+    assert free is not None
+    bounds = [free.lower_bound_ns]
+    for share in (3.0, 1.5, 1.25, 1.0):
+        instance = replace(WHOLE, host_budget_bytes=int(LEAST * share))
+        bound = flow_bound(instance, EVERY)
+        assert bound is not None
+        assert bound.certified
+        assert bound.lower_bound_ns >= bounds[-1]
+        bounds.append(bound.lower_bound_ns)
+        found = solve(instance, "modnn").makespan_ns
+        assert found is None or bound.lower_bound_ns <= found
+    assert bounds[1] == bounds[0]
+    assert bounds[-1] > 1.2 * bounds[0]
+
+
+def test_prices_of_host_memory_are_part_of_the_proof() -> None:
+    instance = replace(WHOLE, host_budget_bytes=LEAST)
+    bound = flow_bound(instance, EVERY)
+    assert bound is not None
+    proof = bound.certificate
+    assert proof is not None
+    assert proof.host_prices is not UNSET
+    assert check_certificate(instance, proof).valid
+    with_more = replace(instance, host_budget_bytes=LEAST * 5 // 4)
+    assert "prove a bound of" in check_certificate(with_more, proof).reasons[0]
+    assert "where it has a budget" in check_certificate(WHOLE, proof).reasons[0]
+    dearer = sealed(replace(proof, host_prices=tuple(10 * price for price in proof.host_prices)))
+    assert not check_certificate(instance, dearer).valid
+    short = sealed(replace(proof, host_prices=proof.host_prices[:-1]))
+    assert "one for each instant" in check_certificate(instance, short).reasons[0]
+    without = sealed(replace(proof, host_prices=UNSET))
+    assert "prove a bound of" in check_certificate(instance, without).reasons[0]
+
+
+def test_plenty_of_host_memory_has_no_rows() -> None:
+    plenty = replace(WHOLE, host_budget_bytes=sum(block.bytes for block in WHOLE.blocks))
+    assert "host" not in list(flow_model(plenty, EVERY, "none").rows)
+    assert "host" in list(flow_model(replace(WHOLE, host_budget_bytes=LEAST), EVERY, "none").rows)
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_flow_closes_the_gap(memory: str) -> None:
+    """Between the least that host memory can be and what a schedule takes without limit."""
+    instance = replace(WHOLE, host_budget_bytes=LEAST * 3 // 2)
+    result = solve(instance, "flow", time_limit=20, memory=memory)  # type: ignore[arg-type]
+    assert result.schedule is not None
+    assert result.optimality_gap is not None
+    assert result.optimality_gap < 0.01
