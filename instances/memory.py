@@ -309,6 +309,33 @@ def with_budget(instance: Instance, budget: int | str) -> Instance:
     return msgspec.structs.replace(instance, budget_bytes=budget)
 
 
+def with_host_memory(instance: Instance, size: int | str) -> Instance:
+    """Return the instance with a budget of host memory: whole bytes, or a text such as ``64GiB``.
+
+    Raises
+    ------
+    PebblerError
+        When it is neither, or the instance has several GPUs.
+    """
+    require_instance(instance)
+    return msgspec.structs.replace(instance, host_budget_bytes=parse_host_memory(size))
+
+
+def parse_host_memory(size: int | str) -> int:
+    """Read a budget of host memory in bytes.
+
+    Raises
+    ------
+    PebblerError
+        When it is neither whole bytes nor a text such as ``64GiB``.
+    """
+    if isinstance(size, str):
+        return parse_size(size, "host memory; write it as 64GiB")
+    if type(size) is not int or size < 0:
+        raise PebblerError(f"host_memory is {quoted(size)}; give whole bytes, or a text such as '64GiB'")
+    return size
+
+
 def _speed(algorithm: Algorithm) -> tuple[int, int]:
     return algorithm.duration_ns, algorithm.workspace_bytes
 

@@ -178,8 +178,8 @@ def in_pages(instance: Instance, page_bytes: int = PAGE_BYTES) -> Instance:
     """Return the instance with sizes in whole pages, as in paged memory, and with unchanged times of copies.
 
     Sizes of blocks and workspaces are rounded up to pages, and the pool is rounded down. Copies on the host
-    have exact bytes: where its memory has a budget, that grows by as many bytes as all blocks do. A bound on this
-    instance is a bound on the paged schedules of the original.
+    have exact bytes: where its memory has a budget, that grows by as many bytes as all blocks do. A bound on
+    this instance is a bound on the paged schedules of the original.
 
     Raises
     ------

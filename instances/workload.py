@@ -24,7 +24,7 @@ from .devices.roofline import (
 from .errors import FormatError, PebblerError
 from .figures import is_text, text_of
 from .instance import Algorithm, Block, Instance, Task
-from .memory import least_budget, require_budget, with_budget
+from .memory import least_budget, parse_host_memory, require_budget, with_budget, with_host_memory
 from .networks.builder import Layer, Network
 from .networks.taskgraph import FLOAT_BYTES, DataBlock, Graph, LayerTask, TaskGraph, task_graph
 from .networks.zoo import find_network
@@ -62,6 +62,8 @@ class Workload:
         Of copies to and from the host, in place of the device's, as `with_link` takes it.
     cudnn
         Version of cuDNN beside the device, as `find_device` takes it.
+    host_memory
+        Host memory for copies: bytes, or a text such as ``64GiB``; None: it never ends.
 
     Raises
     ------
@@ -79,6 +81,7 @@ class Workload:
     profile: Profile | None = None
     link: str | None = None
     cudnn: str | None = None
+    host_memory: int | str | None = None
 
     def __post_init__(self) -> None:
         advice = "give a name, such as 'vgg16', or a Network, which NetworkBuilder makes"
@@ -93,6 +96,8 @@ class Workload:
         if self.link is not None:
             require_kind("link", self.link, str, "give a text, such as '12GB/s' or '25GB/s,20GB/s'")
             parse_link(self.link)
+        if self.host_memory is not None:
+            parse_host_memory(self.host_memory)
         if self.cudnn is not None:
             require_kind("cudnn", self.cudnn, str, "give a version, such as '5.1'")
         if self.profile is not None:
@@ -147,6 +152,8 @@ class Workload:
         instance = self.round(sub_batch, rounds)
         if self.link is not None:
             instance = with_link(instance, self.link)
+        if self.host_memory is not None:
+            instance = with_host_memory(instance, self.host_memory)
         instance = with_budget(instance, budget)
         if check_budget:
             require_budget(instance)

@@ -168,7 +168,7 @@ class Host:
 def require_kept(method: str, instance: Instance, changed: Instance) -> None:
     """Refuse an instance that is not of the same iteration, under the same budget, as another instance.
 
-    Engines, budget, resident bytes, rounds and GPUs must be the same. So must the tasks with their
+    Engines, budgets, resident bytes, rounds and GPUs must be the same. So must the tasks with their
     algorithms, which are the work. The blocks that tasks touch may differ, and so may the tasks that may run
     again.
 
@@ -177,10 +177,18 @@ def require_kept(method: str, instance: Instance, changed: Instance) -> None:
     MethodError
         Names the difference.
     """
-    for name in ("engines", "budget_bytes", "resident_bytes", "alignment_bytes", "rounds", "cluster"):
+    for name in (
+        "engines",
+        "budget_bytes",
+        "resident_bytes",
+        "alignment_bytes",
+        "rounds",
+        "cluster",
+        "host_budget_bytes",
+    ):
         before, after = getattr(instance, name), getattr(changed, name)
         if before != after:
-            told = "" if name == "cluster" else f" from {before} to {after}"
+            told = "" if name in ("cluster", "host_budget_bytes") else f" from {before} to {after}"
             raise MethodError(f"method {method} plans on an instance that changes {name}{told}")
     works = [[(task.name, task.algorithms) for task in one.tasks] for one in (instance, changed)]
     if works[0] != works[1]:

@@ -99,10 +99,13 @@ def moved_bytes(instance: Instance, schedule: Schedule, kind: str) -> int:
 
 
 def pinned_bytes(instance: Instance, schedule: Schedule) -> int:
-    """Return the host memory that the schedule needs: every block that is offloaded or prefetched.
+    """Return the host memory that the schedule needs.
 
-    This is the quantity of vDNN's Fig. 12.
+    This is every block that is offloaded or prefetched, the quantity of vDNN's Fig. 12. Where host memory has
+    a budget, it is the highest byte in use there.
     """
+    if schedule.host_peak_bytes is not msgspec.UNSET:
+        return schedule.host_peak_bytes
     blocks = {
         (operation.gpu, operation.block)
         for operation in schedule.operations

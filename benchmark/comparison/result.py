@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from msgspec import UNSET
+
 from ...instances.instance import Instance
+from ...instances.memory import least_host_bytes
 from ...instances.transforms import in_parts
 from ...instances.units import format_size, format_time
 from ...solver.bounds import Bound
 from ...solver.result import Status
 from ...validate.schedule import Schedule
-from ..output.captions import MODEL_LIMITS
+from ..output.captions import model_limits
 from ..output.table import format_html, format_table, line_width, wrapped
 from .gpus import cluster_figures, cluster_notes
 
@@ -249,6 +252,7 @@ class Comparison:
 
     def _notes(self) -> list[tuple[str, str]]:
         instance = self.instance
+        least = least_host_bytes(instance)
         notes = [
             ("instance", _describe(self.instances)),
             (
@@ -256,6 +260,17 @@ class Comparison:
                 f"{instance.budget_bytes} bytes ({format_size(instance.budget_bytes)}), of which "
                 f"{format_size(instance.resident_bytes)} are resident; "
                 f"the least possible is {format_size(self.least_budget)}",
+            ),
+            *(
+                []
+                if instance.host_budget_bytes is UNSET
+                else [
+                    (
+                        "host memory",
+                        f"{format_size(instance.host_budget_bytes)} for copies"
+                        + (f"; nothing works with less than {format_size(least)}" if least else ""),
+                    )
+                ]
             ),
             ("ideal", f"{format_time(self.ideal_ns)} (fastest algorithms, no memory limit)"),
             ("lower bound", self._told_bound()),
@@ -269,7 +284,7 @@ class Comparison:
                 self.instances,
                 {row.method: row.figures.iteration_ns for row in self.rows if row.figures is not None},
             ),
-            ("limits", MODEL_LIMITS),
+            ("limits", model_limits(host_ends=instance.has_host_budget)),
         ]
         warnings = {row.instances[0].made_from.notes for row in self.rows}
         told = sorted(filter(None, warnings))

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-MODEL_LIMITS = (
-    "predicted by simulation, not measured; copies do not slow compute down; the order of tasks is fixed; "
-    "host memory is unlimited"
+_LIMITS = (
+    "predicted by simulation, not measured; copies do not slow compute down; the order of tasks is fixed"
 )
-"""Limits of the model behind every figure, which are shown with all results."""
 
 
-def caption(subject: str, made: Iterable[str]) -> str:
+def model_limits(*, host_ends: bool = False) -> str:
+    """Return the limits of the model behind every figure, which are shown with all results.
+
+    Parameters
+    ----------
+    host_ends
+        Whether host memory has a budget; else it is unlimited, which is said.
+    """
+    return _LIMITS if host_ends else f"{_LIMITS}; host memory is unlimited"
+
+
+def caption(subject: str, made: Iterable[str], *, host_ends: bool = False) -> str:
     """Return a caption: what is simulated, within which limits, and on which machine, day and versions.
 
     Parameters
@@ -20,6 +29,8 @@ def caption(subject: str, made: Iterable[str]) -> str:
         The subject of the limits, without a full stop.
     made
         Where and when it was made, as `made_here` returns it, or `origins` for stored runs; nothing if empty.
+    host_ends
+        Whether host memory has a budget.
     """
     told = "; ".join(made)
-    return f"{subject}: {MODEL_LIMITS}." + (f" {told}." if told else "")
+    return f"{subject}: {model_limits(host_ends=host_ends)}." + (f" {told}." if told else "")

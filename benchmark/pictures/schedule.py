@@ -22,6 +22,7 @@ from ...instances.instance import Instance
 from ...instances.memory import ideal_ns, least_budget
 from ...instances.units import format_size, format_time
 from ...validate.gpus.program import gradient_of, part_of
+from ...validate.measures import host_curve
 from ...validate.schedule import Operation, Schedule, Stream, require_schedule
 from ..output.captions import caption
 from ..output.drawing import footnote, png, size_unit, time_unit
@@ -86,7 +87,8 @@ class _Span(NamedTuple):
 def timeline(instance: Instance, schedule: Schedule, made: str | None = None) -> bytes:
     """Draw one round of a schedule as PNG: the streams as bars, above the memory in use.
 
-    For several GPUs, the streams of the first GPU and the host's cores are drawn.
+    Where host memory has a budget, copies there are drawn below. For several GPUs, the streams of the first
+    GPU and the host's cores are drawn.
 
     Parameters
     ----------
@@ -111,12 +113,17 @@ def timeline(instance: Instance, schedule: Schedule, made: str | None = None) ->
     if instance.cluster is not UNSET:
         schedule = part_of(schedule, 0, "cpu")
     with style.context("default"):
-        figure = Figure(figsize=(10.0, 7.6), dpi=150, layout="constrained")
-        streams, memory = figure.subplots(2, 1, sharex=True, height_ratios=(1.0, 1.0))
+        host = [0.6] if schedule.host_peak_bytes is not UNSET else []
+        figure = Figure(figsize=(10.0, 7.6 + 2.2 * len(host)), dpi=150, layout="constrained")
+        streams, memory, *below = figure.subplots(
+            2 + len(host), 1, sharex=True, height_ratios=(1.0, 1.0, *host)
+        )
         _draw_streams(streams, instance, schedule, scale, schedule.makespan_ns, inches=2.8)
         _draw_memory(memory, instance, schedule, scale)
+        for axes in below:
+            _draw_host_memory(axes, instance, schedule, scale)
         memory.set_xlim(0, max(schedule.makespan_ns, 1) / scale)
-        memory.set_xlabel(f"time ({unit})")
+        (below or [memory])[-1].set_xlabel(f"time ({unit})")
         figure.suptitle(_title(instance, schedule), fontsize=12)
         footnote(figure, _conditions(instance, schedule.memory_model, made))
         return png(figure)
@@ -311,6 +318,30 @@ def _draw_memory(axes: Axes, instance: Instance, schedule: Schedule, scale: int)
     axes.legend(handles=fills, **_ABOVE, ncols=len(fills))
 
 
+def _draw_host_memory(axes: Axes, instance: Instance, schedule: Schedule, scale: int) -> None:
+    """Draw the bytes of copies on the host, their budget and their highest byte."""
+    assert instance.host_budget_bytes is not UNSET
+    assert schedule.host_peak_bytes is not UNSET
+    instants, levels = host_curve(schedule)
+    budget, peak = instance.host_budget_bytes, schedule.host_peak_bytes
+    is_far = _is_far(budget, peak)
+    unit, size = size_unit(max(peak, 1))
+    times = [instant / scale for instant in instants]
+    amounts = [level / size for level in levels]
+    axes.fill_between(times, 0, amounts, step="post", color=COLOURS["blocks"], linewidth=0)
+    label = f"budget {format_size(budget)}"
+    if is_far:
+        axes.text(0.01, 0.99, f"{label}, far above", transform=axes.transAxes, va="top")
+    else:
+        axes.axhline(budget / size, color="black", linewidth=1.4, label=label)
+    told = f"highest byte {format_size(peak)}"
+    axes.axhline(peak / size, color="#D55E00", linewidth=1.0, linestyle=":", label=told)
+    axes.set_ylim(0, (1.2 if is_far else 1.06) * max(peak, 1 if is_far else budget, 1) / size)
+    axes.set_ylabel(f"on the host ({unit})")
+    axes.spines[["top", "right"]].set_visible(False)
+    label_ends(axes)
+
+
 def _draw_limits(axes: Axes, instance: Instance, peak: int, size: int) -> None:
     """Draw the budget (unless it is far above), the highest byte in use, and the least budget."""
     budget, least = instance.budget_bytes, least_budget(instance)
@@ -422,7 +453,7 @@ def _conditions(instance: Instance, memory: str, made: str | None) -> str:
     graph = instance.made_from.graph
     words = [f"graph {graph}"] if graph else []
     subject = "; ".join([*words, f"{instance.engines} copies", f"{memory} memory"])
-    return caption(subject, [] if made is None else [made])
+    return caption(subject, [] if made is None else [made], host_ends=instance.has_host_budget)
 
 
 _ABOVE: dict[str, Any] = {

@@ -146,3 +146,27 @@ def test_a_link_may_be_named_beside_a_network_and_a_file(source: str) -> None:
 def test_several_gpus_have_the_link_of_their_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "lenet", "--gpus", "2", "--link", "pcie4"]) == 2
     assert "leave --link out" in capsys.readouterr().err
+
+
+def test_host_memory_is_a_budget_of_its_own(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    vgg = ["compare", "vgg16", "--batch", "64", "--budget", "1.1xMmin", "--methods", "modnn"]
+    assert main([*vgg, "--host-memory", "2GiB", "--out", "plenty"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "host memory: 2.00 GiB for copies; nothing works with less than 1.46 GiB" in printed
+    assert "host memory is unlimited" not in printed
+    assert main([*vgg, "--host-memory", "1KiB", "--out", "nothing"]) == 1
+    assert "more than device and host memory have together" in " ".join(capsys.readouterr().out.split())
+    assert main(["compare", str(file), "--host-memory", "1GiB", "--methods", "modnn", "--out", "file"]) == 0
+    instance = read_instance(next(Path("file").glob("*.instance.json")))
+    assert instance.host_budget_bytes == 2**30
+
+
+@pytest.mark.parametrize("size", ["x", "12 parsecs", "-1GiB"])
+def test_host_memory_that_is_no_size_is_refused(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "lenet", f"--host-memory={size}"]) == 2
+    assert "host memory; write it as 64GiB" in capsys.readouterr().err
+
+
+def test_several_gpus_have_no_host_memory_of_their_own_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "lenet", "--gpus", "2", "--host-memory", "1GiB", "--methods", "modnn"]) == 2
+    assert "host memory of several GPUs has no budget yet" in capsys.readouterr().err

@@ -135,6 +135,9 @@ def add_workload(command: argparse.ArgumentParser, *, auto: bool = False) -> Non
         "25GB/s; two with a comma between them: to the host, to the device",
     )
     command.add_argument("--budget", metavar="SIZE", help="default: the device's memory")
+    command.add_argument(
+        "--host-memory", metavar="SIZE", help="of the host, for copies, such as 64GiB; default: it never ends"
+    )
     command.add_argument("--graph", choices=("executable", "paper"), help="default: executable")
     command.add_argument("--engines", choices=("duplex", "single"), help="copy streams; default: duplex")
     command.add_argument(
@@ -260,6 +263,7 @@ def workload_and_budget(arguments: argparse.Namespace, network: str | None) -> t
         "weights_as_blocks": bool(arguments.weights_as_blocks),
         "profile": profile,
         "link": arguments.link,
+        "host_memory": arguments.host_memory,
     }
     if network is None:
         workload = _imported(arguments, settings)
@@ -292,12 +296,12 @@ def linked(instance: Instance, link: str | None) -> Instance:
 def instance_of_file(
     arguments: argparse.Namespace, source: str | None, others: tuple[str, ...] = ()
 ) -> Instance | None:
-    """Return the instance of a file, with the link and the budget that are asked for; of no file None.
+    """Return the instance of a file, with the link and the budgets that are asked for; of no file None.
 
     Options that describe a workload, and `others`, are refused beside a file.
     """
     from ..instances.files import read_instance
-    from ..instances.memory import parse_budget, with_budget
+    from ..instances.memory import parse_budget, with_budget, with_host_memory
 
     if source is None or not (source.endswith(".json") or Path(source).exists()):
         return None
@@ -305,6 +309,8 @@ def instance_of_file(
     instance = linked(read_instance(source), arguments.link)
     if arguments.budget is not None:
         instance = with_budget(instance, parse_budget(arguments.budget, instance))
+    if arguments.host_memory is not None:
+        instance = with_host_memory(instance, arguments.host_memory)
     return instance
 
 

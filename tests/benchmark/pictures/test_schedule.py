@@ -24,6 +24,7 @@ from pebbler.validate.schedule import Schedule
 Toys = Callable[..., None]
 FORWARD, BACKWARD, STALL = "#56B4E9", "#0072B2", "#D55E00"
 OFFLOAD, PREFETCH, RESIDENT, WORKSPACE = "#E69F00", "#009E73", "#999999", "#CC79A7"
+BLOCKS = "#A6D3EE"
 MADE = "2026-01-02: a machine"
 LEGEND = 1200
 """More pixels of a colour than its entry in a legend has."""
@@ -51,6 +52,18 @@ def test_a_timeline_need_not_say_how_it_was_made(chain: Instance, keep: Method) 
     told, silent = timeline(chain, schedule_by(keep, chain), MADE), timeline(chain, schedule_by(keep, chain))
     assert pixels(silent, FORWARD) > LEGEND
     assert silent != told
+
+
+@pytest.mark.parametrize("budget", [2**23, 2**40], ids=["near", "a terabyte"])
+def test_where_host_memory_ends_its_copies_are_drawn_below(
+    tight: Instance, swap: Method, budget: int
+) -> None:
+    """Copies have the colour of blocks, so that there is more of it than above."""
+    limited = msgspec.structs.replace(tight, host_budget_bytes=budget)
+    free = timeline(tight, schedule_by(swap, tight), MADE)
+    below = timeline(limited, schedule_by(swap, limited), MADE)
+    assert imread(BytesIO(below)).shape[0] > imread(BytesIO(free)).shape[0]
+    assert pixels(below, BLOCKS) > pixels(free, BLOCKS) + LEGEND
 
 
 def test_a_timeline_without_copies_shows_none(chain: Instance, keep: Method) -> None:
