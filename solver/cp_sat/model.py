@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from ...heuristics.loading import loads
 from ...heuristics.methods import Answer, Limits, Refusal, register
 from ...instances.instance import Instance
@@ -48,8 +50,8 @@ class Relaxation:
     plan
         The best plan found; None without one.
     exact
-        Whether no time and no size was rounded, so that an optimal plan is an optimal divisible schedule. If
-        not, the plan solves a relaxed problem, and its length is only a bound.
+        Whether no time and no size was rounded, and host memory never ends, so that an optimal plan is an
+        optimal divisible schedule. If not, the plan solves a relaxed problem, and its length is only a bound.
     interrupted
         Whether Ctrl-C ended the search. If not, the search was done, or its time was over.
     """
@@ -66,7 +68,7 @@ class Relaxation:
 def _method(instance: Instance, limits: Limits) -> Answer:
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
     found = solve_divisible(instance, limits)
-    stopped_by = _why(found)
+    stopped_by = _why(found, host_ends=instance.has_host_budget)
     schedule = None
     if found.plan is not None:
         try:
@@ -82,11 +84,13 @@ def _method(instance: Instance, limits: Limits) -> Answer:
     )
 
 
-def _why(found: Relaxation) -> str:
+def _why(found: Relaxation, *, host_ends: bool) -> str:
     """Return why the search ended: the proof that it found, or the limit that it reached."""
     if found.status == "INFEASIBLE":
         return "infeasible in divisible memory"  # a problem that asks for less has no schedule, either
     if found.status == "OPTIMAL":
+        if host_ends:
+            return "optimal where host memory is taken by absent blocks alone"
         return "optimal in divisible memory" if found.exact else "optimal for times or sizes rounded down"
     return "interrupted" if found.interrupted else "time limit"
 
@@ -180,7 +184,7 @@ class _Model:
         while instance.pool_bytes // self.unit >= _SAFE:
             self.unit *= 2
         self.capacity = max(instance.pool_bytes // self.unit, 0)
-        self.is_exact = self.unit == exact and not self.clock.rounds
+        self.is_exact = self.unit == exact and not self.clock.rounds and not instance.has_host_budget
         # of what never fits, no more is taken than says so
         self.sizes = [min(block.bytes // self.unit, self.capacity + 1) for block in instance.blocks]
         # no size is above the capacity by more than one, what a task needs is within it, and no time is
@@ -188,6 +192,7 @@ class _Model:
         assert max(self.horizon + 1, self.capacity + 1) < _SAFE
         self.end = self.time("end")
         self.stays: list[tuple[cp_model.IntervalVar, int]] = []
+        self.absences: list[tuple[cp_model.IntervalVar, int]] = []
         self.copies: dict[str, list[cp_model.IntervalVar]] = defaultdict(list)
         self.chosen: list[dict[int, cp_model.IntVar]] = []
         self.starts: list[cp_model.IntVar] = []
@@ -204,6 +209,7 @@ class _Model:
             self.engines_copy_one_block_at_a_time,
             self.memory_is_limited,
             self.memory_is_limited_while_a_task_runs,
+            self.host_memory_is_limited,
             self.minimise_the_makespan,
         ):
             first = len(self.cp.proto.constraints)
@@ -236,6 +242,20 @@ class _Model:
         self.require_time()
         length = self.cp.new_int_var(1, self.horizon + 1, f"length of {name}")
         self.stays.append((self.cp.new_optional_interval_var(start, length, end, when, name), size))
+
+    def absence(
+        self,
+        gap: Gap,
+        start: cp_model.IntVar | int,
+        end: cp_model.LinearExprT,
+        when: cp_model.LiteralT,
+    ) -> None:
+        """Note when a block is absent or comes back in a gap; it has a copy on the host meanwhile."""
+        if self.instance.has_host_budget:
+            name = f"absence of block {gap.block} before task {gap.until}"
+            length = self.cp.new_int_var(1, self.horizon + 1, f"length of {name}")
+            interval = self.cp.new_optional_interval_var(start, length, end, when, name)
+            self.absences.append((interval, self.instance.blocks[gap.block].bytes))
 
     def copy(self, name: str, engine: str, nanoseconds: int) -> tuple[cp_model.IntVar, cp_model.IntVar, int]:
         """(2): A copy that happens ends before the end of all.
@@ -306,12 +326,14 @@ class _Model:
             evicted, back, length = self.copy(f"prefetch in {name}", "h2d", block.prefetch_ns)
             self.evicted[gap] = evicted, back
             self.cp.add(back + length <= until).only_enforce_if(evicted)
+            returned = back + length
             self.stay(f"return in {name}", back, until, evicted, size)
             if may_stay:
                 self.stay(name, since, until, ~evicted, size)
             else:
                 self.cp.add(evicted == 1)
             if gap.after < 0:
+                self.absence(gap, 0, returned, evicted)
                 continue
             away = self.ends[gap.after]
             if stored is not None:
@@ -323,6 +345,7 @@ class _Model:
                 )
             self.cp.add(back >= away).only_enforce_if(evicted)
             self.stay(f"departure in {name}", since, away, evicted, size)
+            self.absence(gap, away, returned, evicted)
 
     def an_offload_serves_an_eviction_or_the_end(self) -> None:
         """(6): An offloaded version is evicted in one of its gaps, unless it must end on the host."""
@@ -380,6 +403,15 @@ class _Model:
                     literals.append(self.evicted[gap][0])
                     sizes.append(-self.sizes[gap.block])
             self.cp.add(cp_model.LinearExpr.weighted_sum(literals, sizes) <= self.capacity - kept)
+
+    def host_memory_is_limited(self) -> None:
+        """(12): At every instant, the copies of what is absent or comes back fit host memory."""
+        if self.instance.host_budget_bytes is not UNSET:
+            intervals, sizes = zip(*self.absences, strict=True) if self.absences else ((), ())
+            capacity, unit = min(self.instance.host_budget_bytes, sum(sizes)), self.unit
+            while sum(sizes) // unit >= _SAFE:
+                unit *= 2
+            self.cp.add_cumulative(intervals, [size // unit for size in sizes], capacity // unit)
 
     def minimise_the_makespan(self) -> None:
         """(11): The makespan is the end rounded down to ticks."""

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 MODELS = {
-    "flow": (Path("docs/flow.md"), Path("solver/flow"), 36),
-    "cp-sat": (Path("docs/cp-sat.md"), Path("solver/cp_sat"), 11),
+    "flow": (Path("docs/flow.md"), Path("solver/flow"), 37),
+    "cp-sat": (Path("docs/cp-sat.md"), Path("solver/cp_sat"), 12),
 }
 
 

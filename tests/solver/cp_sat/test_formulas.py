@@ -7,6 +7,8 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
 from ortools.sat.python import cp_model
 
 from pebbler.instances.instance import Instance
@@ -65,6 +67,7 @@ def built(instance: Instance, tick: int, scale: int, unit: int, horizon: int) ->
     model.add(ends[-1] <= end_of_all)
 
     across: list[tuple[int, int, int, cp_model.IntVar | int]] = []
+    absent: list[tuple[cp_model.IntervalVar, int]] = []
     for b, block in enumerate(instance.blocks):
         uses = [k for k, task in enumerate(instance.tasks) if b in task.blocks]
         writers = [k for k, task in enumerate(instance.tasks) if b in (*task.outputs, *task.updates)]
@@ -101,6 +104,7 @@ def built(instance: Instance, tick: int, scale: int, unit: int, horizon: int) ->
             takes(since, before, size[b], ~evicted)
             if must_leave:
                 model.add(evicted == 1)
+            left = 0
             if u >= 0:
                 left = at()
                 model.add(left >= ends[u])
@@ -111,6 +115,10 @@ def built(instance: Instance, tick: int, scale: int, unit: int, horizon: int) ->
                     model.add(left == ends[u])
                 takes(since, left, size[b], evicted)
                 model.add(back >= left).only_enforce_if(evicted)
+            away = model.new_int_var(0, horizon + 1, f"a{next(names)}")
+            returned = back + units(block.prefetch_ns)
+            copy = model.new_optional_interval_var(left, away, returned, evicted, f"h{next(names)}")
+            absent.append((copy, block.bytes // unit))
         for v, (happens, _) in out.items():  # (6)
             if not (to_host and v == len(writers)):
                 model.add(sum(evictions[v]) >= happens)
@@ -123,6 +131,10 @@ def built(instance: Instance, tick: int, scale: int, unit: int, horizon: int) ->
     for engine in engines.values():  # (8)
         model.add_no_overlap(engine)
     model.add_cumulative([one for one, _ in memory], [bytes_ for _, bytes_ in memory], capacity)  # (9)
+    if instance.host_budget_bytes is not UNSET:  # (12)
+        model.add_cumulative(
+            [one for one, _ in absent], [bytes_ for _, bytes_ in absent], instance.host_budget_bytes // unit
+        )
     for k, task in enumerate(instance.tasks):  # (10)
         own = sum(size[b] for b in task.blocks)
         runs = sum(y * (own + task.algorithms[a].workspace_bytes // unit) for a, y in chosen[k].items())
@@ -141,6 +153,12 @@ def optimum(model: cp_model.CpModel) -> tuple[str, float | None]:
     return solver.status_name(status), solver.objective_value if status == cp_model.OPTIMAL else None
 
 
+def with_host(instance: Instance, seed: int) -> Instance:
+    """Return an instance, and two times in three with host memory of up to one and a half blocks."""
+    most = max((block.bytes for block in instance.blocks), default=0)
+    return replace(instance, host_budget_bytes=seed % 4 * most // 2) if seed % 3 else instance
+
+
 @pytest.mark.parametrize("first", chunks(range(0, 60, 15)))
 def test_the_model_of_the_page_has_the_same_optimum(first: int) -> None:
     found = set()
@@ -149,9 +167,9 @@ def test_the_model_of_the_page_has_the_same_optimum(first: int) -> None:
         for instance in (plain(seed), twisted(seed), hostile):
             if any(task.recomputable for task in instance.tasks):
                 continue
-            model = _Model(instance)
+            model = _Model(with_host(instance, seed))
             clock = model.clock
-            page = built(instance, clock.tick, clock.scale, model.unit, model.horizon)
+            page = built(with_host(instance, seed), clock.tick, clock.scale, model.unit, model.horizon)
             found.add(said := optimum(page))
             assert said == optimum(model.cp), (seed, instance.name)
     assert len(found) > 10
