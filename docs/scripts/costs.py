@@ -20,7 +20,7 @@ from pebbler.benchmark.output.drawing import png
 from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.benchmark.pictures.schedule import COLOURS
 from pebbler.instances.devices.device import Device, find_device, list_devices
-from pebbler.instances.devices.roofline import Convolution, convolution_algorithms, dense_algorithms
+from pebbler.instances.devices.roofline import Convolution, convolution_algorithms, matrix_algorithms
 from pebbler.instances.files import write_atomically
 from pebbler.instances.instance import Algorithm
 from pebbler.instances.memory import ideal_ns
@@ -28,7 +28,7 @@ from pebbler.instances.networks.accounting import vdnn_network_wide
 from pebbler.instances.networks.taskgraph import task_graph
 from pebbler.instances.networks.zoo import find_network
 from pebbler.instances.workload import Workload, convolution_of, modelled
-from timings import LayerTiming, NetworkTiming, is_fitted, layers, networks
+from timings import VALUE_BYTES, LayerTiming, NetworkTiming, is_fitted, layers, networks
 
 PICTURE = Path("images/costs.png")
 BEGIN, END = "<!-- begin validation -->\n", "<!-- end validation -->\n"
@@ -101,11 +101,13 @@ def layer_ms(timing: LayerTiming) -> float:
 
 def modelled_ms(timing: LayerTiming, device: Device) -> float:
     """Return the time of a measured layer on a device that may have other figures, in milliseconds."""
-    shape = timing.shape
+    shape, precision = timing.shape, timing.precision
     if isinstance(shape, Convolution):
-        algorithms = convolution_algorithms(device, shape, timing.which)
+        algorithms = convolution_algorithms(device, shape, timing.which, precision=precision)
     else:
-        algorithms = dense_algorithms(device, shape.columns, shape.depth, shape.rows, "FP")
+        rows, columns, depth = shape.rows, shape.columns, shape.depth
+        moved = VALUE_BYTES[precision] * (rows * depth + depth * columns + rows * columns)
+        algorithms = matrix_algorithms(device, rows, columns, depth, moved, precision=precision)
     return _fastest(algorithms) / 1e6
 
 
@@ -147,7 +149,7 @@ def _fastest(algorithms: Iterable[Algorithm]) -> int:
 
 
 def layer_shares(timings: Sequence[LayerTiming]) -> dict[tuple[str, str, str], Share]:
-    """Return the ratios by device, pass and kind of layer, without those that the model was fitted to.
+    """Return the ratios by series, pass and kind of layer, without those that the model was fitted to.
 
     Kind ``all`` has every convolution of a pass.
     """
@@ -158,10 +160,10 @@ def layer_shares(timings: Sequence[LayerTiming]) -> dict[tuple[str, str, str], S
         ratio = timing.ms / layer_ms(timing)
         if isinstance(timing.shape, Convolution):
             which = _PASSES[timing.which]
-            found.setdefault((timing.device, which, "all"), []).append(ratio)
+            found.setdefault((timing.series, which, "all"), []).append(ratio)
         else:
             which = "matrix product"
-        found.setdefault((timing.device, which, timing.kind), []).append(ratio)
+        found.setdefault((timing.series, which, timing.kind), []).append(ratio)
     return {key: Share(tuple(ratios)) for key, ratios in found.items()}
 
 
@@ -173,15 +175,30 @@ def network_ratios(timing: NetworkTiming) -> tuple[float, float, float]:
 
 
 def _order(timing: LayerTiming | NetworkTiming) -> tuple[object, ...]:
-    names = [device.name for device in list_devices()]
     if isinstance(timing, NetworkTiming):
-        return names.index(timing.device), timing.cudnn, timing.source, timing.network
+        return _rank(timing.device), timing.cudnn, timing.source, timing.network
     which = list(_PASSES).index(timing.which) if isinstance(timing.shape, Convolution) else len(_PASSES)
-    return names.index(timing.device), which, timing.kind
+    return _rank(timing.series), which, timing.kind
 
 
-def report(singles: Sequence[LayerTiming], whole: Sequence[NetworkTiming]) -> str:
-    """Return the tables as Markdown: each device against the aims, single layers, each network."""
+def _rank(series: str) -> tuple[bool, int]:
+    """Order series as devices are listed, those in other precisions than single behind all others."""
+    device, _, precision = series.partition(" ")
+    return bool(precision), [device.name for device in list_devices()].index(device)
+
+
+def report(
+    singles: Sequence[LayerTiming], halves: Sequence[LayerTiming], whole: Sequence[NetworkTiming]
+) -> str:
+    """Return the tables as Markdown: each device against the aims, single layers, each network.
+
+    Parameters
+    ----------
+    singles, halves
+        Layers in single and in half precision.
+    whole
+        Networks.
+    """
     rows = []
     for timing in sorted(whole, key=_order):
         ratios = network_ratios(timing)
@@ -189,7 +206,6 @@ def report(singles: Sequence[LayerTiming], whole: Sequence[NetworkTiming]) -> st
         cells = (timing.device, timing.cudnn, f"`{timing.network}`", str(timing.batch), measured)
         fitted = "fitted" if is_fitted(timing) else ""
         rows.append([*cells, *(f"{ratio:.2f}" for ratio in ratios), fitted])
-    layers_by_kind = [[*key, *share.cells(NEAR)] for key, share in layer_shares(singles).items()]
     return (
         "Measured over model, of what the model was not fitted to; above 1 the model is too fast.\n\n"
         f"![Measured over model, by device]({PICTURE})\n\n"
@@ -205,14 +221,21 @@ def report(singles: Sequence[LayerTiming], whole: Sequence[NetworkTiming]) -> st
                 "networks",
                 f"within {_percent(NEAR_NETWORK)}",
             ),
-            _aims(singles, whole),
+            _aims([*singles, *halves], whole),
         )
-        + "\nSingle convolutions and matrix products of DeepBench:\n\n"
-        + markdown(
-            ("device", "pass", "kind", "n", "median", "quartiles", f"within {_percent(NEAR)}"), layers_by_kind
-        )
+        + "\nSingle convolutions and matrix products of DeepBench in single precision:\n\n"
+        + _by_kind(singles)
+        + "\nThe same in half precision:\n\n"
+        + _by_kind(halves)
         + "\nWhole networks, 'ms' as measured, forward and backward together:\n\n"
         + markdown(("device", "cuDNN", "network", "batch", "ms", "forward", "backward", "both", ""), rows)
+    )
+
+
+def _by_kind(timings: Sequence[LayerTiming]) -> str:
+    return markdown(
+        ("device", "pass", "kind", "n", "median", "quartiles", f"within {_percent(NEAR)}"),
+        [[*key, *share.cells(NEAR)] for key, share in layer_shares(timings).items()],
     )
 
 
@@ -272,11 +295,11 @@ def _signed(share: float) -> str:
 
 
 def _aims(singles: Sequence[LayerTiming], whole: Sequence[NetworkTiming]) -> list[list[str]]:
-    """Return a row a device: medians and shares of forward and backward passes, and of networks."""
+    """Return a row a series: medians and shares of forward and backward passes, and of networks."""
     table: dict[str, dict[str, list[float]]] = {}
     for timing in singles:
         if isinstance(timing.shape, Convolution) and not is_fitted(timing):
-            mine = table.setdefault(timing.device, {})
+            mine = table.setdefault(timing.series, {})
             mine.setdefault("forward" if timing.which == "FP" else "backward", []).append(
                 timing.ms / layer_ms(timing)
             )
@@ -285,10 +308,10 @@ def _aims(singles: Sequence[LayerTiming], whole: Sequence[NetworkTiming]) -> lis
             mine = table.setdefault(network.device, {})
             mine.setdefault("networks", []).append(network_ratios(network)[2])
     rows = []
-    for device in (device.name for device in list_devices() if device.name in table):
-        cells = [device]
+    for series in sorted(table, key=_rank):
+        cells = [series]
         for name in ("forward", "backward", "networks"):
-            ratios = table[device].get(name)
+            ratios = table[series].get(name)
             share = None if ratios is None else Share(tuple(ratios))
             near = NEAR_NETWORK if name == "networks" else NEAR
             cells += ["", ""] if share is None else [f"{share.median:.2f}", _percent(share.near(near))]
@@ -301,19 +324,18 @@ def _percent(share: float) -> str:
 
 
 def picture(singles: Sequence[LayerTiming], whole: Sequence[NetworkTiming]) -> bytes:
-    """Draw measured over model as PNG: a box for each device and pass, and one for its networks."""
+    """Draw measured over model as PNG: a box for each series and pass, and one for the device's networks."""
     boxes: dict[str, dict[str, tuple[float, ...]]] = {}
-    for (device, which, kind), share in layer_shares(singles).items():
+    for (series, which, kind), share in layer_shares(singles).items():
         if kind in ("all", "product", "few columns"):
             name = which if kind == "all" else {"product": "products"}.get(kind, kind)
-            boxes.setdefault(device, {})[name] = share.ratios
+            boxes.setdefault(series, {})[name] = share.ratios
     for timing in sorted(whole, key=_order):
         if is_fitted(timing):
             continue
         mine = boxes.setdefault(timing.device, {})
         mine["networks"] = (*mine.get("networks", ()), network_ratios(timing)[2])
-    order = [device.name for device in list_devices() if device.name in boxes]
-    return _drawn({device: boxes[device] for device in order})
+    return _drawn({series: boxes[series] for series in sorted(boxes, key=_rank)})
 
 
 def _drawn(boxes: Mapping[str, Mapping[str, tuple[float, ...]]]) -> bytes:
@@ -321,7 +343,7 @@ def _drawn(boxes: Mapping[str, Mapping[str, tuple[float, ...]]]) -> bytes:
     with style.context("default"):
         figure = Figure(figsize=(12, 3.6), dpi=110, layout="constrained")
         grid = figure.subplots(1, len(boxes), sharey=True, squeeze=False)[0]
-        for axes, (device, mine) in zip(grid, boxes.items(), strict=True):
+        for axes, (series, mine) in zip(grid, boxes.items(), strict=True):
             here = [name for name in names if name in mine]
             axes.boxplot(
                 [mine[name] for name in here],
@@ -336,8 +358,8 @@ def _drawn(boxes: Mapping[str, Mapping[str, tuple[float, ...]]]) -> bytes:
             axes.set_yscale("log", base=2)
             axes.set_xlim(-0.6, len(names) - 0.4)
             axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
-            axes.set_yticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", "1", "2", "4"], fontsize=7)
-            axes.set_title(device, fontsize=9)
+            axes.set_yticks([0.25, 0.5, 1, 2, 4, 8, 16], ["1/4", "1/2", "1", "2", "4", "8", "16"], fontsize=7)
+            axes.set_title(series, fontsize=9)
             axes.spines[["top", "right"]].set_visible(False)
         grid[0].set_ylabel("measured / model", fontsize=8)
         figure.supxlabel(
@@ -351,10 +373,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the tables into")
     page: Path | None = parser.parse_args(arguments).write
-    singles, whole = layers(), networks()
+    singles, halves, whole = layers(), layers(precision="fp16"), networks()
     if page is not None:
-        write_atomically(page.parent / PICTURE, picture(singles, whole))
-    publish(report(singles, whole), page, BEGIN, END)
+        write_atomically(page.parent / PICTURE, picture([*singles, *halves], whole))
+    publish(report(singles, halves, whole), page, BEGIN, END)
     publish(papers(), page, BEGIN_PAPERS, END_PAPERS)
 
 

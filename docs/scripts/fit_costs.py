@@ -7,7 +7,8 @@ networks.
 
 The loss is the mean of ``|ln(measured / model)|``, so that half as fast and twice as fast are equally far.
 Constants are fitted on the devices with cuDNN 6 and 7, whose algorithms were the fastest of all, and then
-each device's efficiencies with these constants.
+each device's efficiencies with these constants. Those of tensor cores are fitted last, to the V100's layers
+in half precision: no others were published.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import replace
 from math import log
 from statistics import fmean
 
-from costs import modelled_ms, modelled_network_ms
+from costs import layer_ms, modelled_ms, modelled_network_ms
 from pebbler.instances.devices import roofline
 from pebbler.instances.devices.device import Device, find_device
 from pebbler.instances.devices.roofline import Convolution
@@ -94,6 +95,24 @@ def fit_constants(
     return search(loss, START)
 
 
+def fit_tensor_cores(timings: Sequence[LayerTiming]) -> dict[str, float]:
+    """Return the constants of tensor cores, to two digits, each from the layers that it is of."""
+    products = [timing for timing in timings if not isinstance(timing.shape, Convolution)]
+    convolutions = [timing for timing in timings if isinstance(timing.shape, Convolution)]
+    return {
+        "TENSOR_SPEED": _fit_constant("TENSOR_SPEED", products),
+        "TENSOR_CONVOLUTION_SPEED": _fit_constant("TENSOR_CONVOLUTION_SPEED", convolutions),
+    }
+
+
+def _fit_constant(name: str, timings: Sequence[LayerTiming]) -> float:
+    def loss(values: Mapping[str, float]) -> float:
+        with constants(values):
+            return distance(timing.ms / layer_ms(timing) for timing in timings)
+
+    return round(search(loss, {name: 0.8})[name], 2)
+
+
 @contextmanager
 def constants(values: Mapping[str, float]) -> Iterator[None]:
     """Let the model have other constants."""
@@ -109,6 +128,7 @@ def _set(values: Mapping[str, float]) -> None:
     for name, value in values.items():
         setattr(roofline, name, value)
     roofline.convolution_algorithms.cache_clear()
+    roofline.matrix_algorithms.cache_clear()
 
 
 def _with(timing: LayerTiming | NetworkTiming, values: Mapping[str, float]) -> Device:
@@ -149,6 +169,8 @@ def report() -> str:
             )
         mine = [timing for timing in networks() if timing.device == "K40" and is_fitted(timing)]
         shares["K40"] = fit_networks(mine)
+    halves = [timing for timing in layers(precision="fp16") if timing.device == "V100" and is_fitted(timing)]
+    found |= fit_tensor_cores(halves)
     lines = [f"{name} = {value:.2f}" for name, value in found.items()]
     for device, values in shares.items():
         lines += [f"{device}.{name} = {value:.2f}" for name, value in sorted(values.items())]

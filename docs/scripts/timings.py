@@ -10,12 +10,13 @@ import argparse
 import csv
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Literal
 
+from pebbler.instances.devices.device import Precision
 from pebbler.instances.devices.roofline import Convolution, Pass
 
 DATA = Path("docs/data/timings")
@@ -78,6 +79,10 @@ CONVNETS = {
     "VGG Model-A": "vgg:groups=1-1-2-2-2",
 }
 """Networks of convnet-benchmarks."""
+PRECISIONS: Mapping[str, Precision] = {"fp32": "fp32", "Psuedo FP16": "fp16", "FP16 ip, Mixed math": "fp16"}
+"""Our name of a precision that DeepBench names."""
+VALUE_BYTES: Mapping[Precision, int] = {"fp32": 4, "fp16": 2}
+"""Bytes of a number that a layer reads or writes."""
 _PASSES: Mapping[Pass, str] = {
     "FP": "forward_ms",
     "BP1": "backward_data_ms",
@@ -112,6 +117,8 @@ class LayerTiming:
         Milliseconds.
     algorithm
         The forward algorithm of cuDNN, where it is named.
+    precision
+        Of the numbers that are read and written.
     """
 
     device: str
@@ -120,6 +127,12 @@ class LayerTiming:
     which: Pass
     ms: float
     algorithm: str = ""
+    precision: Precision = "fp32"
+
+    @property
+    def series(self) -> str:
+        """What belongs together in tables: the device, with its precision unless it is single."""
+        return self.device if self.precision == "fp32" else f"{self.device} {self.precision}"
 
     @property
     def kind(self) -> str:
@@ -170,7 +183,7 @@ def is_fitted(timing: LayerTiming | NetworkTiming) -> bool:
     """Whether the cost model is fitted to a timing; all others are what it is held against.
 
     Of convolutions it is every other layer in the order of shapes, whatever its batch; of products every
-    other one; of networks four of the nine on the K40, of which there are no layers.
+    other one, both in all precisions; of networks four of the nine on the K40, of which there are no layers.
     """
     if isinstance(timing, NetworkTiming):
         return timing.device == "K40" and timing.network in FITTED_NETWORKS
@@ -194,9 +207,9 @@ def _key(shape: Convolution | Product) -> tuple[int, ...]:
     return *kernel, shape.in_channels, shape.out_channels, shape.in_height, shape.in_width
 
 
-def layers(folder: Path = DATA) -> list[LayerTiming]:
-    """Return the single layers in single precision that are matched."""
-    return [*_convolutions(folder), *_products(folder)]
+def layers(folder: Path = DATA, precision: Precision = "fp32") -> list[LayerTiming]:
+    """Return the single layers in a precision that are matched."""
+    return [*_convolutions(folder, precision), *_products(folder, precision)]
 
 
 def networks(folder: Path = DATA) -> list[NetworkTiming]:
@@ -209,11 +222,15 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def _convolutions(folder: Path) -> Iterator[LayerTiming]:
-    for row in _rows(folder / "deepbench_convolutions.csv"):
-        if row["precision"] != "fp32" or row["gpu"] not in DEVICES:
-            continue
-        conv = _convolution(row)
+def _deepbench(path: Path, precision: Precision) -> Iterator[dict[str, str]]:
+    for row in _rows(path):
+        if PRECISIONS[row["precision"]] == precision and row["gpu"] in DEVICES:
+            yield row
+
+
+def _convolutions(folder: Path, precision: Precision) -> Iterator[LayerTiming]:
+    for row in _deepbench(folder / "deepbench_convolutions.csv", precision):
+        conv = replace(_convolution(row), value_bytes=VALUE_BYTES[precision])
         for which, column in _PASSES.items():
             if not row[column].startswith("N/A"):
                 yield LayerTiming(
@@ -223,6 +240,7 @@ def _convolutions(folder: Path) -> Iterator[LayerTiming]:
                     which=which,
                     ms=float(row[column]),
                     algorithm=_algorithm(row["forward_algorithm"]) if which == "FP" else "",
+                    precision=precision,
                 )
 
 
@@ -251,11 +269,11 @@ def _algorithm(text: str) -> str:
     return "IMPLICIT_PRECOMP_GEMM" if text == "LICIT_PRECOMP_GEMM" else text
 
 
-def _products(folder: Path) -> Iterator[LayerTiming]:
-    for row in _rows(folder / "deepbench_gemm.csv"):
-        if row["precision"] == "fp32" and row["gpu"] in DEVICES:
-            shape = Product(rows=int(row["m"]), columns=int(row["n"]), depth=int(row["k"]))
-            yield LayerTiming(DEVICES[row["gpu"]], CUDA[row["cuda"]], shape, "FP", float(row["ms"]))
+def _products(folder: Path, precision: Precision) -> Iterator[LayerTiming]:
+    for row in _deepbench(folder / "deepbench_gemm.csv", precision):
+        shape = Product(rows=int(row["m"]), columns=int(row["n"]), depth=int(row["k"]))
+        device, cudnn = DEVICES[row["gpu"]], CUDA[row["cuda"]]
+        yield LayerTiming(device, cudnn, shape, "FP", float(row["ms"]), precision=precision)
 
 
 def _cnn_benchmarks(folder: Path) -> Iterator[NetworkTiming]:
@@ -287,10 +305,12 @@ def _convnet_benchmarks(folder: Path) -> Iterator[NetworkTiming]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print how many timings of each device are matched."""
     argparse.ArgumentParser(description=main.__doc__).parse_args(arguments)
-    for what, found in (("layers", layers()), ("networks", networks())):
-        counts = Counter((timing.device, timing.cudnn) for timing in found)
-        for (device, cudnn), count in counts.items():
-            print(f"{device}, cuDNN {cudnn}: {count} {what}")
+    counts = Counter(
+        (timing.series, timing.cudnn, "layers") for timing in [*layers(), *layers(precision="fp16")]
+    )
+    counts.update((timing.device, timing.cudnn, "networks") for timing in networks())
+    for (series, cudnn, what), count in counts.items():
+        print(f"{series}, cuDNN {cudnn}: {count} {what}")
 
 
 if __name__ == "__main__":

@@ -92,10 +92,13 @@ class Device:
     launch_ns: int
     sources: tuple[tuple[str, str], ...] = field(compare=False, repr=False)
 
+    def tensor_peak(self, precision: Precision) -> float | None:
+        """Operations a second of tensor cores in a precision; None: there are none."""
+        return {"tf32": self.tf32_flops, "fp16": self.fp16_flops, "bf16": self.bf16_flops}.get(precision)
+
     def peak(self, precision: Precision) -> float:
-        """Operations a second of products in a precision: of single precision where nothing is faster."""
-        tensor_cores = {"tf32": self.tf32_flops, "fp16": self.fp16_flops, "bf16": self.bf16_flops}
-        return tensor_cores.get(precision) or self.peak_flops
+        """Operations a second of products in a precision: of single precision without tensor cores."""
+        return self.tensor_peak(precision) or self.peak_flops
 
     def copy_ns(self, bytes: int, direction: Direction) -> int:  # noqa: A002
         """Time of a copy between device and host: bytes over the link's bandwidth, to the nearest ns."""

@@ -2,9 +2,9 @@
 
 A kernel takes ``max(operations / (peak x efficiency x utilisation), bytes / effective bandwidth)`` and a
 fixed launch time; an algorithm is the sum of its kernels. ``docs/costs.md`` gives every formula with its
-source. Data is single precision (4 bytes); a product may multiply at the peak of another precision. Constants
-that say "fitted" are those of ``docs/scripts/fit_costs.py``; one that says "chosen" is a round number that
-suits the same measurements.
+source. Products are in single precision, or on tensor cores in another one. Constants that say "fitted" are
+those of ``docs/scripts/fit_costs.py``; one that says "chosen" is a round number that suits the same
+measurements.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Literal
 
 from ..instance import Algorithm
@@ -24,7 +25,7 @@ Pass = Literal["FP", "BP1", "BP2"]
 COST_MODEL = 2
 """Version of this model. The first one had no library, and was held against no measured layer."""
 FLOAT = 4
-"""Bytes of a number."""
+"""Bytes of a number in single precision."""
 TILE = 64
 """Rows and columns of the output tile that one thread block of a matrix product computes."""
 RESIDENT_TILES = 4
@@ -45,6 +46,12 @@ WINOGRAD_SPEED = 0.93
 """Speed of the products of non-fused Winograd relative to a large matrix product; fitted."""
 FFT_SPEED = 0.6
 """The same of FFTs; calibrated with the workspaces that vDNN prints."""
+TENSOR_SPEED = 0.96
+"""Efficiency of large matrix products on tensor cores relative to that in single precision; fitted."""
+TENSOR_CONVOLUTION_SPEED = 0.79
+"""The same of convolutions on tensor cores, of all passes and strides; fitted."""
+TENSOR_SLICE = 1024
+"""What `SLICE` is on tensor cores; chosen."""
 CHUNKED_FROM = 256 * 2**20
 """Workspaces up to this size (256 MiB) are not reduced by chunks of the batch."""
 FFT_LIMIT = 256
@@ -58,6 +65,8 @@ FUSED_TILE = 4
 GAIN = 0.999
 """An algorithm with more workspace is kept when its duration is under this share of the others'."""
 
+_ALIGNED: dict[Precision, int] = {"tf32": 4, "fp16": 8, "bf16": 8}
+"""On tensor cores, channels are multiples of it (NVIDIA, Convolutional Layers User's Guide)."""
 _NAMES: dict[Pass, tuple[str, str]] = {
     "FP": ("implicit-gemm", "implicit-precomp-gemm"),
     "BP1": ("algo-0", "algo-1"),
@@ -67,7 +76,10 @@ _NAMES: dict[Pass, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """Shapes of a convolution layer; `stride` and `pad` hold in both directions."""
+    """Shapes of a convolution layer; `stride` and `pad` hold in both directions.
+
+    `value_bytes` are those of a number of its input, output and filters.
+    """
 
     batch: int
     in_channels: int
@@ -81,16 +93,17 @@ class Convolution:
     stride: int
     pad: int
     groups: int = 1
+    value_bytes: int = FLOAT
 
     @property
     def input_bytes(self) -> int:
         """Bytes of X or dX."""
-        return FLOAT * self.batch * self.in_channels * self.in_height * self.in_width
+        return self.value_bytes * self.batch * self.in_channels * self.in_height * self.in_width
 
     @property
     def output_bytes(self) -> int:
         """Bytes of Y or dY."""
-        return FLOAT * self.batch * self.out_channels * self.out_height * self.out_width
+        return self.value_bytes * self.batch * self.out_channels * self.out_height * self.out_width
 
     @property
     def pairs(self) -> int:
@@ -100,7 +113,7 @@ class Convolution:
     @property
     def filter_bytes(self) -> int:
         """Bytes of W or dW."""
-        return FLOAT * self.pairs * self.kernel_h * self.kernel_w
+        return self.value_bytes * self.pairs * self.kernel_h * self.kernel_w
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +140,16 @@ def convolution_algorithms(
 
     The first needs no workspace. `extra_bytes` is memory traffic of work done in the same task by a
     kernel of its own. `precision` is that of the algorithm that has tensor cores: the one with precomputed
-    indices; the others are in single precision.
+    indices; the others compute in single precision. For bfloat16 cuDNN has products only.
     """
     if conv.groups == conv.in_channels > 1:
         candidates = [_depthwise(device, conv, which)]
     else:
-        transforms = _transforms(device, conv, which)
-        candidates = [
-            *_implicit(device, conv, which, precision),
-            *_explicit(device, conv, which),
-            *_fused(device, conv, which),
-            *(_transformed(device, conv, which, transform) for transform in transforms),
-        ]
+        candidates = [*_implicit(device, conv, which, precision), *_explicit(device, conv, which)]
+        if precision != "bf16":
+            transforms = _transforms(device, conv, which)
+            candidates += _fused(device, conv, which)
+            candidates += (_transformed(device, conv, which, transform) for transform in transforms)
     extra = extra_seconds(device, extra_bytes)
     return undominated(
         Algorithm(name=name, duration_ns=whole_ns(seconds + extra), workspace_bytes=workspace)
@@ -189,11 +200,10 @@ def matrix_algorithms(
     tiles = max(rows, edge) * max(columns, edge) / TILE**2
     seconds = _product_seconds(
         device,
-        device.gemm_efficiency,
+        _product_rate(device, precision),
         2 * tiles * TILE**2 * depth,
         tiles * max(1.0, depth / product_slice(device.cudnn)),
         bytes_moved,
-        precision=precision,
     )
     duration = whole_ns(seconds + extra_seconds(device, extra_bytes))
     return (Algorithm(name="gemm", duration_ns=duration, workspace_bytes=0),)
@@ -218,14 +228,8 @@ def product_algorithms(
     precision
         At whose peak the device multiplies.
     """
-    seconds = _product_seconds(
-        device,
-        device.gemm_efficiency,
-        2 * products,
-        results / TILE**2,
-        bytes_moved,
-        precision=precision,
-    )
+    rate = _product_rate(device, precision)
+    seconds = _product_seconds(device, rate, 2 * products, results / TILE**2, bytes_moved)
     return (Algorithm(name="gemm", duration_ns=whole_ns(seconds), workspace_bytes=0),)
 
 
@@ -254,32 +258,61 @@ def _implicit(
     device: Device, conv: Convolution, which: Pass, precision: Precision
 ) -> Iterator[tuple[str, float, int]]:
     """Matrix products that never form the lowered matrix (Chetlur et al. 2014, section 3)."""
-    traffic = conv.input_bytes + conv.output_bytes + conv.filter_bytes
     taps = conv.kernel_h * conv.kernel_w
-    flops = 2 * conv.batch * conv.pairs * taps * conv.out_height * conv.out_width
+    speed = {"FP": 1.0, "BP1": 1.0 if conv.stride == 1 else STRIDED_SPEED, "BP2": FILTER_SPEED}[which]
+    table = FLOAT * (conv.out_height * conv.out_width + conv.in_channels // conv.groups * taps)
+    baseline, indexed = _NAMES[which]
+    computing, looking_up = (
+        _direct_seconds(
+            device, conv, which, device.peak_flops * (device.convolution_efficiency * speed * faster), SLICE
+        )
+        for faster in (1.0, TABLE_SPEED)
+    )
+    yield baseline, computing, 0
+    peak = device.tensor_peak(precision)
+    if peak is not None and _is_aligned(conv, precision):
+        rate = peak * (device.gemm_efficiency * TENSOR_CONVOLUTION_SPEED)
+        multiplying = _direct_seconds(device, conv, which, rate, TENSOR_SLICE, _filled(conv, which))
+        looking_up = min(looking_up, multiplying)
+    yield indexed, looking_up, table
+
+
+def _direct_seconds(
+    device: Device, conv: Convolution, which: Pass, rate: float, slice_depth: int, filled: float = 1.0
+) -> float:
+    """Time of a convolution as one matrix product, with `filled` times the operations that it needs."""
+    taps = conv.kernel_h * conv.kernel_w
     depth = {
         "FP": conv.in_channels // conv.groups * taps,
         "BP1": conv.out_channels // conv.groups * taps,
         "BP2": conv.batch * conv.out_height * conv.out_width,
     }[which]
-    speed = {"FP": 1.0, "BP1": 1.0 if conv.stride == 1 else STRIDED_SPEED, "BP2": FILTER_SPEED}[which]
-    table = FLOAT * (conv.out_height * conv.out_width + conv.in_channels // conv.groups * taps)
-    baseline, indexed = _NAMES[which]
-    ways: tuple[tuple[str, float, Precision, int], ...] = (
-        (baseline, 1.0, "fp32", 0),
-        (indexed, TABLE_SPEED, precision, table),
+    flops = 2 * conv.batch * conv.pairs * taps * conv.out_height * conv.out_width
+    return _product_seconds(
+        device,
+        rate,
+        filled * flops * (1 + RAMP / depth),
+        filled * _output_tiles(conv, which, slice_depth),
+        conv.input_bytes + conv.output_bytes + conv.filter_bytes,
+        _launches(device, conv),
     )
-    for name, faster, multiplied, workspace in ways:
-        seconds = _product_seconds(
-            device,
-            device.convolution_efficiency * speed * faster,
-            flops * (1 + RAMP / depth),
-            _output_tiles(conv, which),
-            traffic,
-            _launches(device, conv),
-            precision=multiplied,
-        )
-        yield name, seconds, workspace
+
+
+def _is_aligned(conv: Convolution, precision: Precision) -> bool:
+    """Whether channels of a group are what tensor cores need."""
+    channels = conv.in_channels // conv.groups, conv.out_channels // conv.groups
+    return all(count % _ALIGNED[precision] == 0 for count in channels)
+
+
+def _filled(conv: Convolution, which: Pass) -> float:
+    """How much more a product of whole tiles computes where the result has fewer rows or columns than one."""
+    inputs, outputs = conv.in_channels // conv.groups, conv.out_channels // conv.groups
+    sides = {
+        "FP": (conv.batch * conv.out_height * conv.out_width, outputs),
+        "BP1": (conv.batch * conv.in_height * conv.in_width, inputs),
+        "BP2": (inputs * conv.kernel_h * conv.kernel_w, outputs),
+    }[which]
+    return prod(max(1.0, TILE / side) for side in sides)
 
 
 def _depthwise(device: Device, conv: Convolution, which: Pass) -> tuple[str, float, int]:
@@ -300,15 +333,15 @@ def _explicit(device: Device, conv: Convolution, which: Pass) -> Iterator[tuple[
     if which != "FP" or (taps == 1 and conv.stride == 1):
         return
     positions = conv.out_height * conv.out_width
-    per_image = FLOAT * conv.in_channels * taps * positions
+    per_image = conv.value_bytes * conv.in_channels * taps * positions
     rounds, workspace = _chunks(conv, 0, per_image)
     lowered = conv.batch * per_image
     lowering = device.memory_seconds(conv.input_bytes + lowered) + rounds * device.launch_ns / 1e9
     product = _product_seconds(
         device,
-        device.gemm_efficiency,
+        _product_rate(device),
         2 * conv.batch * conv.pairs * positions * (taps + RAMP * conv.groups / conv.in_channels),
-        _output_tiles(conv, which),
+        _output_tiles(conv, which, SLICE),
         lowered + conv.output_bytes + rounds * conv.filter_bytes,
         rounds * _launches(device, conv),
     )
@@ -327,7 +360,7 @@ def _fused(device: Device, conv: Convolution, which: Pass) -> Iterator[tuple[str
     image = FLOAT * FUSED_TILE**2 * (tiles // conv.batch) * (inputs + outputs)
     seconds = _product_seconds(
         device,
-        device.convolution_efficiency * TABLE_SPEED,
+        device.peak_flops * (device.convolution_efficiency * TABLE_SPEED),
         2 * tiles * FUSED_TILE**2 * conv.pairs * (1 + RAMP * conv.groups / inputs),
         tiles * (FUSED_TILE - 2) ** 2 * outputs / TILE**2,
         conv.input_bytes + conv.output_bytes + conv.filter_bytes,
@@ -389,7 +422,7 @@ def _transformed(
     flops = transform.product_flops * transform.points * conv.pairs * transform.tiles * conv.batch
     product = _product_seconds(
         device,
-        device.gemm_efficiency * transform.speed,
+        device.peak_flops * (device.gemm_efficiency * transform.speed),
         flops * (1 + RAMP / depth),
         transform.points * tiles * rounds,
         data + rounds * filters,
@@ -398,37 +431,37 @@ def _transformed(
     return transform.name, transforming + product, workspace
 
 
-def _output_tiles(conv: Convolution, which: Pass) -> float:
+def _output_tiles(conv: Convolution, which: Pass, slice_depth: int) -> float:
     """Tiles of work of the matrix product that a direct convolution is, in fractions.
 
     The gradient of the filters is small and its inner dimension (batch x positions) long, so that one is
-    split into slices, as cuDNN's backward-filter algorithm 0 does with atomic additions.
+    split into slices of a depth, as cuDNN's backward-filter algorithm 0 does with atomic additions.
     """
     positions = conv.batch * conv.out_height * conv.out_width
     if which == "FP":
         return positions * conv.out_channels / TILE**2
     if which == "BP1":
         return conv.batch * conv.in_height * conv.in_width * conv.in_channels / TILE**2
-    return conv.pairs * conv.kernel_h * conv.kernel_w / TILE**2 * max(1.0, (positions + RAMP) / SLICE)
+    return conv.pairs * conv.kernel_h * conv.kernel_w / TILE**2 * max(1.0, (positions + RAMP) / slice_depth)
+
+
+def _product_rate(device: Device, precision: Precision = "fp32") -> float:
+    """Operations a second of a large matrix product: on tensor cores where they are faster."""
+    single = device.peak_flops * device.gemm_efficiency
+    return max(single, device.peak(precision) * device.gemm_efficiency * TENSOR_SPEED)
 
 
 def _product_seconds(
-    device: Device,
-    efficiency: float,
-    flops: float,
-    tiles: float,
-    traffic: float,
-    launches: int = 1,
-    precision: Precision = "fp32",
+    device: Device, rate: float, flops: float, tiles: float, traffic: float, launches: int = 1
 ) -> float:
-    """Roofline of matrix products, launches included.
+    """Roofline of matrix products, launches included; `rate` is the operations a second of a full device.
 
     A launch of t tiles takes ceil(t / slots) waves; on average over t that is half a wave more than
     t / slots, so the utilisation is t / (t + slots / 2).
     """
     slots = device.multiprocessors * RESIDENT_TILES
     utilisation = tiles / (tiles + launches * slots / 2)
-    compute = flops / (device.peak(precision) * efficiency * utilisation)
+    compute = flops / (rate * utilisation)
     return max(compute, device.memory_seconds(traffic)) + launches * device.launch_ns / 1e9
 
 

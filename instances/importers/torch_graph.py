@@ -391,8 +391,8 @@ def _matrix(func: Any, args: tuple[Any, ...]) -> tuple[int, int, int] | None:
 def _convolution(func: Any, args: tuple[Any, ...], out: Any) -> tuple[Convolution | None, tuple[Pass, ...]]:
     """Return a convolution's shapes and the passes that an operator computes of it.
 
-    Only where the cost model has algorithms: single precision, two dimensions, one stride and one padding,
-    no dilation. A transposed convolution is the one that it is the backward pass of.
+    Only where the cost model has algorithms: single or half precision or bfloat16, two dimensions, one stride
+    and one padding, no dilation. A transposed convolution is the one that it is the backward pass of.
     """
     passes: list[Pass] = ["FP"]
     if func is torch.ops.aten.convolution.default:
@@ -404,7 +404,8 @@ def _convolution(func: Any, args: tuple[Any, ...], out: Any) -> tuple[Convolutio
     else:
         return None, ()
     simple = len(set(strides)) == len(set(pads)) == 1 and set(dilations) == {1}
-    if not (passes and simple and source.dim() == 4 and source.dtype is torch.float32):
+    modelled = source.dtype is torch.float32 or source.dtype in _HALF
+    if not (passes and simple and source.dim() == 4 and modelled):
         return None, ()
     if transposed:
         source, target = target, source
@@ -426,5 +427,6 @@ def _convolution(func: Any, args: tuple[Any, ...], out: Any) -> tuple[Convolutio
         stride=strides[0],
         pad=pads[0],
         groups=groups,
+        value_bytes=source.element_size(),
     )
     return convolution, tuple(passes)

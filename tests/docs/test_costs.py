@@ -13,7 +13,7 @@ import costs
 import fit_costs
 import timings
 from pebbler.instances.devices import roofline
-from pebbler.instances.devices.device import find_device
+from pebbler.instances.devices.device import Precision, find_device
 from pebbler.instances.devices.roofline import Convolution, convolution_algorithms
 from pebbler.instances.workload import Workload
 
@@ -24,7 +24,8 @@ DATA = ROOT / timings.DATA
 def test_the_page_has_what_the_script_writes() -> None:
     text = (ROOT / "docs" / "costs.md").read_text(encoding="utf-8")
     written = text.split(costs.BEGIN)[1].split(costs.END)[0]
-    assert written == costs.report(timings.layers(DATA), timings.networks(DATA))
+    singles, halves = timings.layers(DATA), timings.layers(DATA, "fp16")
+    assert written == costs.report(singles, halves, timings.networks(DATA))
     written = text.split(costs.BEGIN_PAPERS)[1].split(costs.END_PAPERS)[0]
     assert written == costs.papers()
 
@@ -58,6 +59,7 @@ def test_a_network_has_no_loss_and_the_gradient_of_the_image_where_it_was_measur
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     some = [t for t in timings.layers(DATA) if t.device in ("TitanX", "V100")]
+    some += timings.layers(DATA, "fp16")
     file = tmp_path / "costs.png"
     file.write_bytes(costs.picture(some, timings.networks(DATA)))
     height, width, _ = imread(file).shape
@@ -123,12 +125,29 @@ def test_constants_are_those_that_fit() -> None:
             assert loss({**committed, name: min(value * factor, 1.0)}) > least
 
 
+def test_constants_of_tensor_cores_are_those_that_fit() -> None:
+    mine = [t for t in timings.layers(DATA, "fp16") if t.device == "V100" and timings.is_fitted(t)]
+    assert fit_costs.fit_tensor_cores(mine) == {
+        "TENSOR_SPEED": roofline.TENSOR_SPEED,
+        "TENSOR_CONVOLUTION_SPEED": roofline.TENSOR_CONVOLUTION_SPEED,
+    }
+
+
+def test_half_precision_is_split_as_single_precision_is() -> None:
+    fitted = {t.shape for t in timings.layers(DATA) if timings.is_fitted(t)}
+    for timing in timings.layers(DATA, "fp16"):
+        shape = timing.shape
+        if isinstance(shape, Convolution):
+            shape = dataclasses.replace(shape, value_bytes=4)
+        assert timings.is_fitted(timing) == (shape in fitted)
+
+
 # --- the aims, as far as they are reached -------------------------------------------------------------
 
 
-def shares(*, passes: tuple[str, ...]) -> dict[str, costs.Share]:
+def shares(*, passes: tuple[str, ...], precision: Precision = "fp32") -> dict[str, costs.Share]:
     found: dict[str, list[float]] = {}
-    for timing in timings.layers(DATA):
+    for timing in timings.layers(DATA, precision):
         if isinstance(timing.shape, Convolution) and timing.which in passes and not timings.is_fitted(timing):
             found.setdefault(timing.device, []).append(timing.ms / costs.layer_ms(timing))
     return {device: costs.Share(tuple(ratios)) for device, ratios in found.items()}
@@ -138,6 +157,14 @@ def test_single_layers_are_near_in_the_middle() -> None:
     for passes in (("FP",), ("BP1", "BP2")):
         for share in shares(passes=passes).values():
             assert 0.9 <= round(share.median, 2) <= 1.1
+
+
+def test_half_precision_on_tensor_cores_is_near() -> None:
+    forward = shares(passes=("FP",), precision="fp16")["V100"]
+    backward = shares(passes=("BP1", "BP2"), precision="fp16")["V100"]
+    assert 0.9 <= round(forward.median, 2) <= 1.1
+    assert round(backward.median, 2) <= 1.15
+    assert min(forward.near(costs.NEAR), backward.near(costs.NEAR)) > 0.6
 
 
 def test_most_forward_passes_and_more_than_half_of_the_backward_ones_are_within_30_percent() -> None:

@@ -29,6 +29,21 @@ def test_a_row_of_deepbench_is_three_passes_of_a_convolution() -> None:
     assert {t.algorithm for t in found} == {"IMPLICIT_PRECOMP_GEMM", ""}
 
 
+def test_half_precision_is_read_apart_with_numbers_of_two_bytes() -> None:
+    # V100,7.6.2.24,"FP16 ip, Mixed math",341,79,32,4,32,10,5,0,0,2,2,0.102,0.097,0.169,IMPLICIT_PRECOMP_GEMM
+    conv = Convolution(4, 32, 32, 79, 341, 38, 166, 5, 10, 2, 0, value_bytes=2)
+    found = timings.layers(DATA, "fp16")
+    row = [t for t in found if t.shape == conv and t.device == "V100"]
+    assert [(t.which, t.ms, t.series) for t in row] == [
+        ("FP", 0.102, "V100 fp16"),
+        ("BP1", 0.097, "V100 fp16"),
+        ("BP2", 0.169, "V100 fp16"),
+    ]
+    assert {t.device for t in found} == {"P100", "V100"}
+    assert {t.precision for t in timings.layers(DATA)} == {"fp32"}
+    assert len([t for t in found if isinstance(t.shape, timings.Product)]) == 2 * 160
+
+
 def test_passes_that_were_not_measured_are_left_out_and_cut_words_mended() -> None:
     found = timings.layers(DATA)
     first = [t for t in found if isinstance(t.shape, Convolution) and t.shape.in_channels == 1]

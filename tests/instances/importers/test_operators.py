@@ -121,7 +121,9 @@ def test_products_take_the_peak_of_their_precision_where_the_device_has_it(devic
         for precision in ("bf16", "fp32")
     )
     fast, slow = operator_algorithms(a100, half)[0], operator_algorithms(a100, single)[0]
-    assert (slow.duration_ns - a100.launch_ns) / (fast.duration_ns - a100.launch_ns) == pytest.approx(16)
+    assert (slow.duration_ns - a100.launch_ns) / (fast.duration_ns - a100.launch_ns) == pytest.approx(
+        16 * 0.96
+    )
     for other in (device, v100):
         assert operator_algorithms(other, half) == operator_algorithms(other, single)
 

@@ -244,6 +244,22 @@ def test_convolutions_have_algorithms_and_odd_ones_a_single_kernel() -> None:
     assert of(odd, "FP(Conv2d convolution)").flops == 2 * 4 * 16 * 16 * 16 * 32 * 9
 
 
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_convolutions_in_half_precision_have_algorithms_and_numbers_of_two_bytes(kind: str) -> None:
+    dtype = getattr(torch, kind)
+
+    def make_step(batch: int) -> Any:
+        module = nn.Conv2d(16, 32, 3, padding=1, dtype=dtype)
+        return module, lambda x: module(x).sum(), (torch.zeros(batch, 16, 20, 20, dtype=dtype),)
+
+    forward = of(record(make_step, 4), "FP(Conv2d convolution)")
+    assert forward.convolution is not None
+    assert forward.convolution.input_bytes == 2 * 4 * 16 * 20 * 20
+    instance = TorchWorkload("x", 4, "A100", make_step=make_step).instance("1GiB")
+    (task,) = (task for task in instance.tasks if task.name == "FP(Conv2d convolution)")
+    assert [item.name for item in task.algorithms] == ["implicit-gemm", "implicit-precomp-gemm"]
+
+
 def test_a_transposed_convolution_is_the_one_that_it_is_the_backward_pass_of() -> None:
     module = nn.Sequential(nn.Conv2d(8, 8, 1), nn.ConvTranspose2d(8, 4, 2, stride=2))
     graph = record(lambda b: (module, lambda x: module(x).sum(), (torch.zeros(b, 8, 5, 5),)), 3)
