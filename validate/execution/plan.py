@@ -1,7 +1,8 @@
 """The plan of an execution: a schedule with every address and every wait fixed before any operation runs.
 
 An address is a place: an offset in an area. Areas are ``pool`` (contiguous memory), ``resident`` (weights,
-gradients, labels and losses, outside the pool), ``host`` (pinned buffers, one for each block that is copied),
+gradients, labels and losses, outside the pool), ``host`` (pinned buffers, one for each block that is copied;
+where host memory has a budget, exactly that many bytes, with copies at their places),
 and, in paged memory, reserved addresses: one area for every tensor, one for the pages of every workspace, and
 one for moves. Executors bind areas to addresses; a stand-alone script can be written from a plan alone.
 """
@@ -12,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from msgspec import UNSET
 
 from ...instances.errors import PebblerError
 from ...instances.instance import Instance
@@ -166,6 +169,8 @@ class _Planner:
         self.users: dict[Place, list[int]] = defaultdict(list)
         self.acquired: dict[int, list[Residence]] = defaultdict(list)
         self.released: dict[int, list[tuple[Residence, tuple[int, ...]]]] = defaultdict(list)
+        self.copies: dict[int, Place] = {}
+        self.copied_to: dict[int, Place] = {}
         for residence in schedule.residences:
             if residence.acquired_by is not None:
                 self.acquired[self.position[residence.acquired_by]].append(residence)
@@ -176,7 +181,7 @@ class _Planner:
     def plan(self) -> Plan:
         """Return the plan."""
         outside = self._outside()
-        host = self._host()
+        self._host()
         maps: list[Mapped] = []
         loads = []
         for residence in self.schedule.residences:
@@ -185,11 +190,13 @@ class _Planner:
                 place = self._use(residence, None, maps)
                 loads.append(self._load(residence.block, place))
         for d, block in enumerate(self.instance.blocks):
-            if block.initially != "absent" and d in host:
-                loads.append(self._load(d, host[d]))
-        steps = tuple(self._step(i, host, outside) for i in range(len(self.schedule.operations)))
+            if block.initially != "absent" and d in self.copies:
+                loads.append(self._load(d, self.copies[d]))
+        steps = tuple(self._step(i, outside) for i in range(len(self.schedule.operations)))
         final = tuple(
-            self._load(d, host[d]) for d, block in enumerate(self.instance.blocks) if block.finally_ == "host"
+            self._load(d, self.copies[d])
+            for d, block in enumerate(self.instance.blocks)
+            if block.finally_ == "host"
         )
         if not self.page:
             self.areas["pool"] = max(self.instance.pool_bytes, 0)
@@ -218,23 +225,34 @@ class _Planner:
         self.areas["resident"] = end
         return found
 
-    def _host(self) -> dict[int, Place]:
-        """Return buffers on the host for blocks that are copied or that start there."""
+    def _host(self) -> None:
+        """Note where copies lie on the host: at their places, or in a buffer for each block that has any."""
+        if self.instance.host_budget_bytes is not UNSET:
+            self._host_places(self.instance.host_budget_bytes)
+            return
         copied = {operation.block for operation in self.schedule.operations if operation.kind != "move"}
-        found = {}
         end = 0
         for d, block in enumerate(self.instance.blocks):
             if d in copied or block.finally_ == "host":
-                found[d] = Place("host", end)
+                self.copies[d] = Place("host", end)
                 end = ceil_to(end + block.bytes, ALIGNMENT)
         self.areas["host"] = end
-        return found
+
+    def _host_places(self, budget: int) -> None:
+        self.areas["host"] = budget
+        for residence in self.schedule.host_copies:
+            assert residence.offset is not None
+            place = Place("host", residence.offset)
+            if residence.acquired_by is None:
+                self.copies[residence.block] = place
+            else:
+                self.copied_to[self.position[residence.acquired_by]] = place
 
     def _load(self, block: int, place: Place) -> Load:
         tensor, begin = self.rebuilt.parts[block]
         return Load(place, tensor, begin, self.instance.blocks[block].bytes)
 
-    def _step(self, i: int, host: Mapping[int, Place], outside: Mapping[str, tuple[Place, int]]) -> Step:
+    def _step(self, i: int, outside: Mapping[str, tuple[Place, int]]) -> Step:
         operation = self.schedule.operations[i]
         waits = tuple(
             p
@@ -251,7 +269,7 @@ class _Planner:
         else:
             assert operation.block is not None
             name = self.instance.blocks[operation.block].name
-            step = self._copy(i, operation, f"{operation.kind} {name}", waits, maps, before, host)
+            step = self._copy(i, operation, f"{operation.kind} {name}", waits, maps, before)
         poisoned = tuple(
             Poisoned(place, residence.bytes, after)
             for residence, after in self.released[i]
@@ -294,7 +312,6 @@ class _Planner:
         waits: tuple[int, ...],
         maps: list[Mapped],
         before: Mapping[int, Residence],
-        host: Mapping[int, Place],
     ) -> Step:
         d = operation.block
         assert d is not None
@@ -302,9 +319,11 @@ class _Planner:
             source = self._use(before[d], i, maps)
             target = self._use(self.place[d], i, maps, moving=True)
         elif operation.kind == "offload":
-            source, target = self._use(self.place[d], i, maps), host[d]
+            if i in self.copied_to:
+                self.copies[d] = self.copied_to[i]
+            source, target = self._use(self.place[d], i, maps), self.copies[d]
         else:
-            source, target = host[d], self._use(self.place[d], i, maps)
+            source, target = self.copies[d], self._use(self.place[d], i, maps)
         size = self.instance.blocks[d].bytes
         return Step(operation, name, waits, source=source, target=target, bytes=size)
 

@@ -67,7 +67,9 @@ def unlimited(instance: Instance, schedule: Schedule) -> tuple[Instance, Schedul
     ]
     operations += _homecoming(instance, schedule, operations[-1].id if operations else 0)
     pool = end + ceil_to(scratch, unit)
-    roomy = msgspec.structs.replace(instance, budget_bytes=instance.resident_bytes + pool)
+    roomy = msgspec.structs.replace(
+        instance, budget_bytes=instance.resident_bytes + pool, host_budget_bytes=msgspec.UNSET
+    )
     return roomy, Schedule(
         format="pebbler/schedule/1",
         instance=instance.name,

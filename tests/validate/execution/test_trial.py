@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from pebbler import list_methods, solve
 from pebbler.heuristics.program.builder import ProgramBuilder
@@ -19,8 +20,10 @@ from pebbler.validate.execution.cpu.backend import CpuBackend
 from pebbler.validate.execution.cpu.kernels import kinds as cpu_kinds
 from pebbler.validate.execution.cuda.calls import kinds as cuda_kinds
 from pebbler.validate.execution.device import DeviceError
+from pebbler.validate.execution.plan import plan
+from pebbler.validate.execution.rebuild import rebuild
 from pebbler.validate.execution.trial import Trial, attempt
-from pebbler.validate.schedule import Schedule
+from pebbler.validate.schedule import MemoryModel, Schedule
 
 SMALL = {
     "lenet": ("lenet", 4),
@@ -219,6 +222,35 @@ def test_blocks_are_moved_inside_the_device(memory: str) -> None:
     assert moved > 5
     trial = executed(instance, builder.finish("restless"))
     assert trial.identical
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_copies_lie_in_host_memory_of_exactly_its_budget(memory: MemoryModel) -> None:
+    """Every output leaves and comes back, through room for one copy."""
+    instance = Workload("lenet", 2, "K40").instance("64MiB")
+    instance = replace(instance, host_budget_bytes=max(block.bytes for block in instance.blocks))
+    schedule = through_one_place(instance, memory)
+    settled = plan(instance, schedule, rebuild(instance))
+    assert settled.areas["host"] == instance.host_budget_bytes
+    trial = executed(instance, schedule)
+    assert trial.identical
+    assert trial.max_abs_error == 0
+
+
+def through_one_place(instance: Instance, memory: MemoryModel) -> Schedule:
+    """Return a program in which every output is copied to the host and back; all copies share a few bytes."""
+    builder = ProgramBuilder(instance, memory=memory)
+    for k, task in enumerate(instance.tasks):
+        builder.run(k, 0)
+        builder.release_dead(k)
+        for d in filter(builder.is_resident, task.outputs):
+            builder.offload(d)
+            builder.release(d)
+            builder.prefetch(d)
+    schedule = builder.finish("to and fro")
+    copies = schedule.host_copies
+    assert len(copies) > 2 * len({copy.offset for copy in copies})
+    return schedule
 
 
 def test_a_forward_task_runs_again() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from pebbler import Workload, solve
 from pebbler.heuristics.program.builder import ProgramBuilder
@@ -36,6 +37,7 @@ from pebbler.validate.execution.unlimited import unlimited
 from pebbler.validate.schedule import MemoryModel, Schedule
 
 from ....fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda, repeatable  # noqa: F401
+from ..test_trial import through_one_place
 
 LENET, QUICK, VGG, RESNET = "lenet", "cifar10_quick", "vgg:groups=1-1-1-1-1,size=32", "resnet56:depth=8"
 
@@ -173,6 +175,21 @@ def test_blocks_are_moved_inside_the_device(
     schedule = builder.finish("restless")
     assert sum(operation.kind == "move" for operation in schedule.operations) > 5
     fake_cuda.configure(delay_us=300, seed=3)
+    found = execute(instance, schedule, CudaBackend(), poison=True)
+    assert identical(found, execute(*unlimited(instance, schedule), CudaBackend()))
+    assert run_script(instance, schedule, tmp_path)[1] == f"gradients {checksum(found)}"
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_copies_lie_in_host_memory_of_exactly_its_budget(
+    fake_cuda: FakeCuda,  # noqa: F811
+    memory: MemoryModel,
+    tmp_path: Path,
+) -> None:
+    whole = repeatable(Workload(LENET, 2, "k40").instance("64MiB"))
+    instance = replace(whole, host_budget_bytes=max(block.bytes for block in whole.blocks))
+    schedule = through_one_place(instance, memory)
+    fake_cuda.configure(delay_us=300, seed=4)
     found = execute(instance, schedule, CudaBackend(), poison=True)
     assert identical(found, execute(*unlimited(instance, schedule), CudaBackend()))
     assert run_script(instance, schedule, tmp_path)[1] == f"gradients {checksum(found)}"
