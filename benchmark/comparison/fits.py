@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import msgspec
@@ -28,7 +29,7 @@ from ...instances.units import format_size, format_time
 from ...instances.workload import Workload, require_workload
 from ...validate.schedule import Schedule
 from ..output.table import format_table, line_width, wrapped
-from .largest_batch import BatchSearch, LargestBatch
+from .largest_batch import BatchSearch, LargestBatch, rounds
 
 Answer = Literal["yes", "no", "unknown"]
 
@@ -260,12 +261,13 @@ def fits(
     require_whole("reserve_bytes", reserve_bytes, 0)
     Limits(time_limit, seed, workers, memory)
     state = optimizer_bytes(workload, optimizer)
+    whole = rounds(workload, budget_bytes)
     searches = [
         BatchSearch(
             workload,
             budget_bytes,
             way.methods,
-            variant=_variant(way, state),
+            _variants(whole, way, state),
             time_limit=_A_TRY,
             seed=seed,
             workers=workers,
@@ -281,16 +283,13 @@ def fits(
         stopped_by = "time limit"
     except KeyboardInterrupt:
         stopped_by = "interrupted"
-    rows = tuple(
-        _row(way, search, batch, interrupted=stopped_by == "interrupted")
-        for way, search in zip(WAYS, searches, strict=True)
-    )
+    rows = tuple(_row(way, search, batch, stopped_by) for way, search in zip(WAYS, searches, strict=True))
     if on_found is not None:
         for search, row in zip(searches, rows, strict=True):
             for size in dict.fromkeys((batch, row.batches.largest_batch or batch)):
                 if size in search.schedules:
                     on_found(search.instance(size), search.schedules[size])
-    whole = searches[0].instance(batch)
+    asked = searches[0].instance(batch)
     return Fits(
         network=workload.name,
         device=workload.device,
@@ -300,9 +299,9 @@ def fits(
         memory_bytes=budget_bytes + reserve_bytes,
         reserve_bytes=reserve_bytes,
         budget_bytes=budget_bytes,
-        resident_bytes=whole.resident_bytes,
+        resident_bytes=asked.resident_bytes,
         optimizer_bytes=state,
-        ideal_ns=ideal_ns(whole),
+        ideal_ns=ideal_ns(asked),
         rows=rows,
         stopped_by=stopped_by,
     )
@@ -323,10 +322,12 @@ def optimizer_bytes(workload: Workload, optimizer: str) -> int:
     return numbers * workload.parameter_bytes() if numbers else 0
 
 
-def _variant(way: Way, state: int) -> Callable[[Instance], Instance]:
-    """Return what makes of a round's instance the one of a way, with optimizer state resident."""
+def _variants(whole: Callable[[int], Instance], way: Way, state: int) -> Callable[[int], Instance]:
+    """Return what makes of a batch the instance of a way, with optimizer state resident, each once."""
 
-    def vary(instance: Instance) -> Instance:
+    @cache
+    def vary(batch: int) -> Instance:
+        instance = whole(batch)
         resident = instance.resident_bytes + state
         meta = {**instance.meta, "optimizer_bytes": state}
         return way.instance(msgspec.structs.replace(instance, resident_bytes=resident, meta=meta))
@@ -335,21 +336,21 @@ def _variant(way: Way, state: int) -> Callable[[Instance], Instance]:
 
 
 def _search(searches: Sequence[BatchSearch], batch: int) -> None:
-    """Prove what is impossible, try the rules, look for the largest batches, and better what is shown.
+    """Settle the batch by proofs and rules, look for the largest batches, and better what is shown.
 
     Raises
     ------
     KeyboardInterrupt, OutOfTime
         When the user ends it, or the deadline has passed; what is known stays.
     """
-    for search in searches:
-        search.limit()
     asked = [search for search in searches if search.possible(batch)]
     for search in asked:
         for rule in search.methods[:-1]:
             if search.improved(batch, rule):
                 break
     _share(searches, batch)
+    for search in searches:
+        search.limit()
     ends = time.monotonic() + _SEARCH_SHARE * left()
     for i, search in enumerate(searches):
         now = time.monotonic()
@@ -379,7 +380,7 @@ def _share(searches: Sequence[BatchSearch], size: int | None = None) -> None:
                         search.adopt(batch, schedule)
 
 
-def _row(way: Way, search: BatchSearch, batch: int, *, interrupted: bool) -> Row:
+def _row(way: Way, search: BatchSearch, batch: int, stopped_by: str) -> Row:
     point = search.points.get(batch)
     why, answer = search.why_not(batch), "unknown"
     if why is not None:
@@ -396,7 +397,7 @@ def _row(way: Way, search: BatchSearch, batch: int, *, interrupted: bool) -> Row
         method=None if point is None else point.method,
         least_overhead=None if point is None or answer == "no" else point.least_overhead,
         why=why,
-        batches=search.found(interrupted=interrupted),
+        batches=search.found(stopped_by),
     )
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Literal
 
 import msgspec
 
-from ...heuristics.clock import OutOfTime, left
+from ...heuristics.clock import OutOfTime, left, look, until
 from ...heuristics.methods import Limits, find_method
 from ...instances.arguments import require_kind, require_whole
 from ...instances.instance import Instance
@@ -29,11 +30,16 @@ from ..output.machine import made_here
 from ..output.table import format_html, format_table, line_width, wrapped
 
 LARGEST = 2**20
-"""Largest batch that is tried."""
+"""Batches from this one on are not tried."""
+
+SECONDS = 45.0
+"""Time of a search where none is given: with what comes before and after it, a command takes a minute."""
+
+_TRY_SHARE = 1 / 8
+"""Of the time of a search, what a method may take at one batch."""
 
 BEST = "modnn,flow"
 """The methods that are taken where none are named: a quick rule, and where that is not enough a search."""
-
 
 _SHARES = (1.0, 0.875, 0.75, 0.5)
 """Of the largest batch: what they cost is found out."""
@@ -108,8 +114,8 @@ class LargestBatch(msgspec.Struct, frozen=True, kw_only=True):
         What excludes that batch, in words; None without one.
     points
         The tried batches in increasing order.
-    interrupted
-        Whether the user ended the search before it was done.
+    stopped_by
+        ``done``, ``time limit`` or ``interrupted``.
     made
         When, where and with what, as `made_here` tells it.
     """
@@ -124,7 +130,7 @@ class LargestBatch(msgspec.Struct, frozen=True, kw_only=True):
     excluded_from: int | None
     limited_by: str | None
     points: tuple[Point, ...]
-    interrupted: bool
+    stopped_by: str
     made: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -141,9 +147,16 @@ class LargestBatch(msgspec.Struct, frozen=True, kw_only=True):
         known = "" if self.excluded_from is None else f"; {self.excluded_from} is proven impossible"
         notes = [
             f"{self.network} on {self.device}, {self.method}, {self.memory_model} memory, "
-            f"{format_size(self.budget_bytes)}, {limit}: {found}{known}"
+            f"{format_size(self.budget_bytes)}, {limit}: {found}{known}; stopped by: {self.stopped_by}"
         ]
-        return notes if self.limited_by is None else [*notes, f"limited by: {self.limited_by}"]
+        if self.limited_by is not None:
+            notes.append(f"limited by: {self.limited_by}")
+        if self.excluded_from is None and self.points and self.points[-1].batch == LARGEST - 1:
+            notes.append(f"batches from {LARGEST} on are not tried")
+        tried = [point for point in self.points if point.stopped_by is not None]
+        if self.largest_batch is None and tried:
+            notes.append(f"no schedule: at a batch of {tried[0].batch}, {tried[0].stopped_by}")
+        return notes
 
 
 def largest_batch(
@@ -164,7 +177,7 @@ def largest_batch(
     the methods are tried there and, by bisection, on smaller ones, as if they were the better the smaller the
     batch is. The last method then tries to better what the largest batch costs, and some shares of it, and
     wherever a smaller batch costs more than a larger one. What is found is a schedule in any case, and what
-    is excluded is proven. Ctrl-C keeps the best.
+    is excluded is proven. Ctrl-C and the time limit keep the best.
 
     Parameters
     ----------
@@ -175,8 +188,10 @@ def largest_batch(
     method
         One, or several with commas between them: at each batch they are tried in turn until a schedule is
         within the overhead.
-    time_limit, seed, workers, memory
-        As for `solve`, for each method and batch.
+    time_limit
+        Seconds for the whole search, of which a method takes an eighth at most at one batch; None: no limit.
+    seed, workers, memory
+        As for `solve`.
     overhead
         Greatest overhead of a round over the ideal, as a share of the ideal; None means no limit.
     on_trained
@@ -195,21 +210,25 @@ def largest_batch(
         workload,
         budget_bytes,
         method.split(","),
+        rounds(workload, budget_bytes),
         overhead=overhead,
-        time_limit=time_limit,
+        time_limit=None if time_limit is None else _TRY_SHARE * time_limit,
         seed=seed,
         workers=workers,
         memory=memory,
         on_trained=on_trained,
     )
     require_budget(search.instance(1))
-    interrupted = False
+    stopped_by = "done"
     try:
-        search.run()
-        search.price()
+        with until(math.inf if time_limit is None else time.monotonic() + time_limit):
+            search.run()
+            search.price()
+    except OutOfTime:
+        stopped_by = "time limit"
     except KeyboardInterrupt:
-        interrupted = True
-    return search.found(interrupted=interrupted)
+        stopped_by = "interrupted"
+    return search.found(stopped_by)
 
 
 @dataclass(slots=True)
@@ -218,19 +237,22 @@ class BatchSearch:
 
     Parameters
     ----------
-    workload, budget_bytes, overhead, time_limit, seed, workers, memory, on_trained
-        As `largest_batch` has them. Where what calls it has a deadline (`heuristics.clock`), no method goes
-        on past that.
+    workload, budget_bytes, overhead, seed, workers, memory, on_trained
+        As `largest_batch` has them.
+    time_limit
+        Seconds for each method at each batch. Where what calls it has a deadline (`heuristics.clock`), no
+        method goes on past that.
     methods
         Tried in turn.
-    variant
-        Makes of a round's instance the one that is scheduled; by default it is that.
+    instance
+        Makes of a batch the instance of its round. It is called again and again, so it has to be quick at
+        what it has made before, as `rounds` is.
     """
 
     workload: Workload
     budget_bytes: int
     methods: Sequence[str]
-    variant: Callable[[Instance], Instance] = field(default=lambda instance: instance)
+    instance: Callable[[int], Instance]
     overhead: float | None = None
     time_limit: float | None = None
     seed: int = 0
@@ -287,12 +309,23 @@ class BatchSearch:
         return max((batch for batch, point in self.points.items() if point.within), default=None)
 
     def limit(self) -> int:
-        """Return the largest batch that nothing excludes; 0: one image is excluded."""
+        """Return the largest batch that nothing excludes; 0: one image is excluded.
+
+        Raises
+        ------
+        OutOfTime
+            When a deadline of what calls it has passed.
+        """
+
+        def possible(batch: int) -> bool:
+            look()  # a torch model is recorded for every batch
+            return self.possible(batch)
+
         if self._limit is None:
             high = 1
-            while high < LARGEST and self.possible(high):
+            while high < LARGEST and possible(high):
                 high *= 2
-            self._limit = last_where(self.possible, high // 2, high)
+            self._limit = last_where(possible, high // 2, high)
         return self._limit
 
     def possible(self, batch: int) -> bool:
@@ -377,12 +410,7 @@ class BatchSearch:
                 instance, batch, bound, None if before is None else before.stopped_by
             )
 
-    def instance(self, batch: int) -> Instance:
-        """Return the instance of a round of so many images."""
-        workload = replace(self.workload, batch=batch)
-        return self.variant(workload.instance(self.budget_bytes, check_budget=False))
-
-    def found(self, *, interrupted: bool = False) -> LargestBatch:
+    def found(self, stopped_by: str) -> LargestBatch:
         """What is known."""
         excluded = min((b for b, p in self.points.items() if p.excluded_by is not None), default=None)
         return LargestBatch(
@@ -396,7 +424,7 @@ class BatchSearch:
             excluded_from=excluded,
             limited_by=None if excluded is None else self.why_not(excluded),
             points=tuple(self.points[batch] for batch in sorted(self.points)),
-            interrupted=interrupted,
+            stopped_by=stopped_by,
             made=(made_here(),),
         )
 
@@ -443,6 +471,17 @@ class BatchSearch:
             stopped_by=stopped_by,
             method=None if schedule is None else schedule.method,
         )
+
+
+def rounds(workload: Workload, budget_bytes: int) -> Callable[[int], Instance]:
+    """Return what makes of a batch the instance of its round, each once: a torch model is recorded for it."""
+
+    @cache
+    def instance(batch: int) -> Instance:
+        one = workload if batch == workload.batch else replace(workload, batch=batch)
+        return one.instance(budget_bytes, check_budget=False)
+
+    return instance
 
 
 def last_where(holds: Callable[[int], bool], low: int, high: int) -> int:

@@ -507,6 +507,16 @@ def test_places_that_cannot_be_written(file: Path, toys: Toys, capsys: pytest.Ca
     assert "cannot be a folder" in refusal(capsys, "compare", str(file), "--out", str(file))
 
 
+def test_a_folder_that_is_called_like_a_network_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("lenet").mkdir()
+    assert (
+        main(["frontier", "lenet", "--batch", "8", "--method", "modnn", "--points", "1", "-o", "lenet"]) == 0
+    )
+    assert "there is no network 'nothing'" in refusal(capsys, "compare", "nothing")
+    Path("nothing").mkdir()
+    assert "there is no network 'nothing'" in refusal(capsys, "compare", "nothing")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_without_permission(capsys: pytest.CaptureFixture[str]) -> None:
     closed = Path("closed")

@@ -79,6 +79,7 @@ def commands(folder: Path) -> tuple[Command, ...]:
         return Command(f"solve --method {method}", arguments, seconds, lambda at: _checked(file, at))
 
     limit = ("--time-limit", "20s")
+    search = "frontier resnet50 --batch 256 --device v100 --budget 14GiB --over link --overhead 5%"
     return (
         Command(
             "bound",
@@ -114,7 +115,7 @@ def commands(folder: Path) -> tuple[Command, ...]:
         ),
         Command(
             "frontier --over link",
-            ("frontier", instance, "--over", "link", "--overhead", "5%", *limit, "-o", "out", "--json"),
+            (*search.split(), *limit, "-o", "out", "--json"),
             10.0,
             _nothing,
         ),

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from ..instances.instance import Instance
     from ..validate.bounds.certificate import Certificate
 
-_A_BATCH = 10.0
-"""Seconds of a search at a batch where neither a method nor a time is given."""
-
 _EXAMPLE = "pebbler frontier vgg16 --batch 64 --device v100 --method modnn -o frontier"
 
 
@@ -70,8 +67,8 @@ def add_frontier(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     add_limits(
         command,
-        "of each point: for the method, and as long for the bound; for the least link or budget: of the "
-        f"whole search, 45 s; over batches without --method: {_A_BATCH:.0f} s",
+        "of each point: for the method, and as long for the bound; for the least link or budget and over "
+        "batches: of the whole search, 45 s",
     )
     command.add_argument(
         "-o",
@@ -217,7 +214,7 @@ def _least(arguments: argparse.Namespace) -> int:
 
 def _over_batch(arguments: argparse.Namespace) -> int:
     from ..benchmark.comparison.contradiction import keeping
-    from ..benchmark.comparison.largest_batch import BEST, largest_batch
+    from ..benchmark.comparison.largest_batch import BEST, SECONDS, largest_batch
     from ..benchmark.output.names import file_name
     from ..benchmark.pictures.sizing import batch_picture
     from ..instances.files import write_atomically, write_document, write_instance
@@ -243,7 +240,7 @@ def _over_batch(arguments: argparse.Namespace) -> int:
             one.budget_bytes,
             arguments.method or BEST,
             overhead=arguments.overhead,
-            time_limit=_A_BATCH if arguments.method is arguments.time_limit is None else arguments.time_limit,
+            time_limit=SECONDS if arguments.time_limit is None else arguments.time_limit,
             seed=arguments.seed,
             workers=arguments.workers,
             memory=arguments.memory,
@@ -257,7 +254,7 @@ def _over_batch(arguments: argparse.Namespace) -> int:
         print_json(found)
     else:
         print(found)
-    if found.interrupted:
+    if found.stopped_by == "interrupted":
         raise KeyboardInterrupt
     return 0 if found.largest_batch is not None else 1
 

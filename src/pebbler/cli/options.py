@@ -303,7 +303,7 @@ def instance_of_file(
     from ..instances.files import read_instance
     from ..instances.memory import parse_budget, with_budget, with_host_memory
 
-    if source is None or not (source.endswith(".json") or Path(source).exists()):
+    if source is None or not is_file(source):
         return None
     refuse_options(arguments, source, (*WORKLOAD_OPTIONS, *others))
     instance = linked(read_instance(source), arguments.link)
@@ -312,6 +312,11 @@ def instance_of_file(
     if arguments.host_memory is not None:
         instance = with_host_memory(instance, arguments.host_memory)
     return instance
+
+
+def is_file(source: str) -> bool:
+    """Whether a name is that of a file; a folder, such as one of results, may be called like a network."""
+    return source.endswith(".json") or (Path(source).exists() and not Path(source).is_dir())
 
 
 def require_one(arguments: argparse.Namespace, what: str, *names: str, example: str) -> None:

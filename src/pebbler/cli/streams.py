@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..instances.errors import PebblerError
-from .options import Parser, add_command, name_list, positive, print_json, refuse_options, require_place
+from .options import (
+    Parser,
+    add_command,
+    is_file,
+    name_list,
+    positive,
+    print_json,
+    refuse_options,
+    require_place,
+)
 
 if TYPE_CHECKING:
     from ..instances.devices.caffe import ConvLayer, Direction
@@ -82,7 +91,7 @@ def _streams(arguments: argparse.Namespace) -> int:
     layer: ConvLayer | None = None
     measured: dict[str, Any] | None = None
     direction: Direction = getattr(arguments, "pass") or "forward"
-    if name.endswith(".json") or Path(name).exists():
+    if is_file(name):
         refuse_options(arguments, name, ("pass",))
         if arguments.measure is not None:
             raise PebblerError(f"{name} has kernels but no shapes to run; give --measure a layer instead")

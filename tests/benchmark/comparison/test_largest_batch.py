@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
+from pebbler.benchmark.comparison import largest_batch as module
 from pebbler.benchmark.comparison.largest_batch import largest_batch
 from pebbler.benchmark.pictures.sizing import batch_picture
-from pebbler.heuristics.methods import Answer, Limits, Method
+from pebbler.heuristics.methods import Answer, Limits, Method, Refusal
 from pebbler.heuristics.program.builder import ProgramBuilder
 from pebbler.instances.errors import BudgetError
 from pebbler.instances.instance import Instance
@@ -25,7 +26,7 @@ def test_any_overhead_reaches_what_the_budget_allows(toys: Toys, swap: Method) -
     found = largest_batch(LENET, ROOM, "swap", on_trained=lambda *both: kept.append(both))
     assert found.largest_batch == max(instance.made_from.batch for instance, _ in kept)
     assert found.excluded_from == 101
-    assert not found.interrupted
+    assert found.stopped_by == "done"
     assert {p.excluded_by for p in found.points if p.batch > 100} == {"budget"}
 
 
@@ -63,7 +64,7 @@ def test_ctrl_c_keeps_the_best(toys: Toys, swap: Method) -> None:
 
     toys(cut=cut)
     found = largest_batch(LENET, ROOM, "cut")
-    assert found.interrupted
+    assert found.stopped_by == "interrupted"
     assert found.largest_batch == calls[1]
 
 
@@ -113,3 +114,39 @@ def test_what_limits_the_batch_is_said_and_drawn(toys: Toys, swap: Method) -> No
     assert found.limited_by.startswith("at a batch of 101, task '")
     assert "limited by: at a batch of 101" in str(found)
     assert batch_picture({"swap": found}, asked=7).startswith(b"\x89PNG")
+
+
+def test_a_time_limit_is_of_the_whole_search(toys: Toys, swap: Method) -> None:
+    limits: list[float | None] = []
+
+    def noted(instance: Instance, given: Limits) -> Answer:
+        limits.append(given.time_limit)
+        return swap(instance, given)
+
+    toys(noted=noted)
+    assert largest_batch(LENET, ROOM, "noted", time_limit=80.0).stopped_by == "done"
+    assert {limit for limit in limits if limit is None or limit > 10.0} == set()
+    found = largest_batch(LENET, ROOM, "noted", time_limit=0.0)
+    assert (found.stopped_by, found.largest_batch) == ("time limit", None)
+    assert "stopped by: time limit" in " ".join(str(found).split())
+
+
+def test_where_no_batch_is_too_large_the_answer_says_what_was_not_tried(
+    toys: Toys, swap: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toys(swap=swap)
+    assert "are not tried" not in str(largest_batch(LENET, ROOM, "swap"))
+    monkeypatch.setattr(module, "LARGEST", 64)
+    found = largest_batch(LENET, ROOM, "swap")
+    assert (found.largest_batch, found.excluded_from) == (63, None)
+    assert "batches from 64 on are not tried" in " ".join(str(found).split())
+
+
+def test_where_every_method_refuses_the_reason_is_said(toys: Toys) -> None:
+    def refuses(*_: object) -> Answer:
+        raise Refusal("not today")
+
+    toys(refuses=refuses)
+    found = largest_batch(LENET, ROOM, "refuses")
+    assert found.largest_batch is None
+    assert "no schedule: at a batch of 1, not today" in " ".join(str(found).split())

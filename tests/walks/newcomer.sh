@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# A newcomer reads README.md from the top: the main job, its pictures, the commands that it names, and a report.
+source "$(dirname "${BASH_SOURCE[0]}")/told.sh"
+readme=$walks/../../README.md
+
+run 0 pebbler --version
+run 0 pebbler --help
+says "compare" "fits" "report"
+
+# All methods side by side, by README's own line.
+run 0 $(grep -m1 -o 'pebbler compare .*' "$readme")
+says "flow feasible" "lower bound:" "limits: predicted by simulation, not measured"
+has pebbler-out/vgg16-b256.png pebbler-out/vgg16-b256.flow.png
+for schedule in pebbler-out/*.schedule.json; do
+    run 0 pebbler check "${schedule%.*.schedule.json}.instance.json" "$schedule"
+    says "valid"
+done
+
+# The commands that the answer ends in; the search for a better schedule ends by its time limit here.
+name=pebbler-out/vgg16-b256
+run 0 pebbler trace $name.instance.json $name.flow.schedule.json -o $name.flow.trace.json
+has $name.flow.trace.json
+run 0 pebbler solve $name.instance.json --method modnn -o $name.better.schedule.json
+says "feasible"
+
+# The same from Python, by README's own lines.
+sed -n '/^```python$/,/^```$/{/^```/d;p}' "$readme" > readme.py
+run 0 python readme.py
+says "flow"
+
+# A sweep, and its report.
+cat > sweep.toml << 'end'
+title = "Two rules and a search on LeNet"
+
+[[sweep]]
+methods = ["modnn", "vdnn-dyn", "local-search"]
+time_limits = ["1s"]
+
+[[sweep.workloads]]
+network = "lenet"
+batch = 64
+device = "k40"
+budgets = ["1.2xMmin", "2xMmin"]
+end
+run 0 pebbler bench sweep.toml -o sweep.sqlite
+run 0 pebbler report sweep.sqlite -o report
+has report/index.html
+
+# What is wrong is told in one sentence.
+run 2 pebbler compare no-such-network --out refused
+says "no-such-network"
+test ! -e refused || fail "a refused command left a folder"
