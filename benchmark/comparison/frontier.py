@@ -114,17 +114,20 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def __str__(self) -> str:
         rows = [_cells(self, point) for point in self.points]
         table = format_table(_HEADER, rows, "r" * len(_HEADER))
-        return table + "\n\n" + wrapped(self._notes(), line_width())
+        return table + "\n\n" + "\n".join(wrapped(note, line_width()) for note in self._notes())
 
     def _repr_html_(self) -> str:
-        return format_html(_HEADER, [_cells(self, point) for point in self.points], self._notes())
+        return format_html(_HEADER, [_cells(self, point) for point in self.points], "; ".join(self._notes()))
 
-    def _notes(self) -> str:
-        return (
+    def _notes(self) -> list[str]:
+        notes = [
             f"{self.instance}, {self.method}, {self.memory_model} memory; "
             f"ideal {format_time(self.ideal_ns)}; "
             f"least budget {format_size(self.least_budget_bytes)}, peak {format_size(self.peak_bytes)}"
-        )
+        ]
+        for point in [point for point in self.points if point.makespan_ns is None][-1:]:
+            notes.append(f"no schedule up to {format_size(point.budget_bytes)}: {point.stopped_by}")
+        return notes
 
     def as_csv(self) -> str:
         """Return the points as a table with commas, one column for each attribute."""

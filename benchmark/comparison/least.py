@@ -69,6 +69,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     answer
         Whether the overhead can be kept: ``yes`` by a checked schedule at this value or a smaller one, ``no``
         by a bound at this or a larger one, else ``unknown``.
+    stopped_by
+        Why the method that was tried last ended; None where none was tried.
     """
 
     value: int
@@ -78,6 +80,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     bound_by: str
     certified_lower_bound_ns: int
     answer: Literal["yes", "no", "unknown"]
+    stopped_by: str | None
 
 
 class Least(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +142,9 @@ class Least(msgspec.Struct, frozen=True, kw_only=True):
         limit, width = f"at most {self.overhead:.1%} over the ideal", line_width()
         if self.least is None:
             yes = f"no {self.over} was found with a schedule {limit}"
+            tried = [point for point in self.points if point.stopped_by is not None]
+            if tried and tried[-1].makespan_ns is None:
+                yes += f"; at {format_value(self.over, tried[-1].value)}: {tried[-1].stopped_by}"
         else:
             yes = f"{format_value(self.over, self.least)} is enough: a checked schedule is {limit}"
         if self.impossible is None:
@@ -263,6 +269,8 @@ class _Search:
         tried, where none does.
     high
         The least with a schedule; None: there is none yet.
+    stops
+        Why the last method that was tried at a value ended.
     quick
         Bounds that need no solver.
     """
@@ -282,6 +290,7 @@ class _Search:
     certain: int = field(init=False)
     high: int | None = field(default=None, init=False)
     schedules: dict[int, Schedule] = field(default_factory=dict, init=False)
+    stops: dict[int, str] = field(default_factory=dict, init=False)
     bounds: dict[int, Bound] = field(default_factory=dict, init=False)
     quick: dict[int, Bound] = field(default_factory=dict, init=False)
     certificates: list[Certificate] = field(default_factory=list, init=False)
@@ -387,6 +396,7 @@ class _Search:
 
     def _take(self, value: int, result: Result) -> None:
         """Enter the schedule and the bound of a method."""
+        self.stops[value] = result.stopped_by
         schedule, known = result.schedule, self.schedules.get(value)
         if schedule is not None and (known is None or schedule.makespan_ns < known.makespan_ns):
             self.schedules[value] = schedule
@@ -474,6 +484,7 @@ class _Search:
             bound_by=bound.bound_by,
             certified_lower_bound_ns=bound.certified_ns,
             answer=answer,
+            stopped_by=self.stops.get(value),
         )
 
     def _within(self, value: int) -> bool:

@@ -14,12 +14,12 @@ import pytest
 from chain import chain_instance
 from pebbler.benchmark.comparison.frontier import Frontier, Sweep
 from pebbler.benchmark.output.machine import made_here
-from pebbler.heuristics.methods import Answer, Limits, Method
+from pebbler.heuristics.methods import Answer, Limits, Method, Refusal
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import read_instance, sha256_of, write_document
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import least_budget, unlimited_peak, with_budget
-from pebbler.instances.units import format_time
+from pebbler.instances.units import format_size, format_time
 from pebbler.instances.workload import Workload
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.validate.bounds.certificate import check_certificate, read_certificate
@@ -214,3 +214,13 @@ def test_a_failure_costs_its_point_only(tight: Instance, toys: Toys, swap: Metho
     first, *others = Sweep(tight, "fails", tmp_path).run(3, "even").points
     assert (first.makespan_ns, first.stopped_by) == (None, "error: RuntimeError: too tight for me")
     assert all(point.makespan_ns is not None for point in others)
+
+
+def test_where_a_method_refuses_the_reason_is_said(tight: Instance, toys: Toys, tmp_path: Path) -> None:
+    def refuses(*_: object) -> Answer:
+        raise Refusal("not today")
+
+    toys(refuses=refuses)
+    found = Sweep(tight, "refuses", tmp_path).run(3)
+    greatest = format_size(found.points[-1].budget_bytes)
+    assert f"no schedule up to {greatest}: not today" in " ".join(str(found).split())

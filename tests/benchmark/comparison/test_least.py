@@ -8,7 +8,7 @@ import pytest
 
 from pebbler.benchmark.comparison.least import Axis, format_value, least_value
 from pebbler.benchmark.pictures.sizing import least_picture
-from pebbler.heuristics.methods import Answer, Limits, Method
+from pebbler.heuristics.methods import Answer, Limits, Method, Refusal
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import ideal_ns, with_budget
@@ -66,6 +66,17 @@ def test_no_link_is_enough_where_only_slow_algorithms_fit(tight: Instance) -> No
     assert found.impossible == max(point.value for point in found.points)
     assert found.stopped_by == "done"
     assert "no link was found" in str(found)
+
+
+def test_where_every_method_refuses_the_reason_is_said(toys: Toys, chain: Instance) -> None:
+    def refuses(*_: object) -> Answer:
+        raise Refusal("not today")
+
+    toys(refuses=refuses)
+    found = least_value(chain, "link", 0.5, "refuses", refine=False)
+    assert found.least is None
+    assert found.points[-1].stopped_by == "not today"
+    assert "at 1000.00 TB/s: not today" in " ".join(str(found).split())
 
 
 def test_any_budget_that_fits_is_enough_where_copies_hide(toys: Toys, swap: Method, chain: Instance) -> None:
