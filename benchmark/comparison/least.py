@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from ...heuristics.clock import left, until
+from ...heuristics.clock import OutOfTime, left, until
 from ...heuristics.methods import find_method
 from ...instances.instance import Instance
 from ...instances.memory import ideal_ns, least_budget, require_budget, unlimited_peak, with_budget
@@ -39,8 +39,9 @@ Axis = Literal["link", "budget"]
 SECONDS = 45.0
 """Time of a search where none is given: with what comes before and after it, a command takes a minute."""
 
-_CLOSE = 1.005
-"""Two values whose ratio is at most this are not parted."""
+_CLOSE, _ROUGH = 1.005, 1.1
+"""Two values whose ratio is at most this are not parted: by the last method and by bounds, and by the quick
+methods, of which the last one need only begin nearby."""
 
 _SLOWEST, _FASTEST = 10**6, 10**15
 """Bytes a second between which the least link is sought: a thousandth of a disk's, and more than memory's."""
@@ -253,6 +254,8 @@ def least_value(
             search.run(time_limit, refine=refine)
             if not search.closed and left() <= _LEAST_SECONDS:
                 stopped_by = "time limit"
+    except OutOfTime:  # of what is loaded for a method, or of a rule
+        stopped_by = "time limit"
     except KeyboardInterrupt:
         stopped_by = "interrupted"
     return search.found(",".join(names), time_limit, stopped_by)
@@ -289,6 +292,7 @@ class _Search:
     low: int = field(init=False)
     certain: int = field(init=False)
     high: int | None = field(default=None, init=False)
+    instances: dict[int, Instance] = field(default_factory=dict, init=False)
     schedules: dict[int, Schedule] = field(default_factory=dict, init=False)
     stops: dict[int, str] = field(default_factory=dict, init=False)
     bounds: dict[int, Bound] = field(default_factory=dict, init=False)
@@ -323,8 +327,8 @@ class _Search:
             return
         *rules, last = self.methods
         for rule in rules:
-            self._narrow(rule)
-        self._narrow(last, (1 - _SEARCH_SHARE) * seconds, _SLICE)
+            self._narrow(rule, _ROUGH)
+        self._narrow(last, _CLOSE, (1 - _SEARCH_SHARE) * seconds, _SLICE)
         above = self.greatest if self.high is None else self.high
         while refine and _apart(self.low, above) and left() > _LEAST_SECONDS:
             value = _between(self.low, above)
@@ -332,10 +336,13 @@ class _Search:
                 above = value
 
     def at(self, value: int) -> Instance:
-        """Return the instance with a link or under a budget."""
-        if self.over == "budget":
-            return with_budget(self.instance, value)
-        return with_link(self.instance, f"{value}")
+        """Return the instance with a link or under a budget, which is made once."""
+        if value not in self.instances:
+            if self.over == "budget":
+                self.instances[value] = with_budget(self.instance, value)
+            else:
+                self.instances[value] = with_link(self.instance, f"{value}")
+        return self.instances[value]
 
     def found(self, method: str, time_limit: float, stopped_by: str) -> Least:
         """What is known."""
@@ -360,19 +367,26 @@ class _Search:
             made=(made_here(),),
         )
 
-    def _narrow(self, method: str, reserved: float = 0.0, share: float = 1.0) -> None:
-        """By bisection, look for the least value at which a method has a schedule, as if it got no worse."""
-        failed = self.low
-        value = self.greatest if self.high is None else _between(failed, self.high)
+    def _narrow(self, method: str, close: float, reserved: float = 0.0, share: float = 1.0) -> None:
+        """Look for the least value at which a method has a schedule, as if it got no worse.
+
+        Steps that grow lead upwards from what is known to be too small; where a schedule is known above,
+        bisection leads on.
+        """
+        failed, step = self.low, 2
         while (time_left := left() - reserved) > 0:
+            if self.high is None:
+                value = min(max(failed, 1) * step, self.greatest)
+                step *= step
+            else:
+                value = _between(failed, self.high)
             if self._solve(value, method, share * time_left):
                 self.high = value
             else:
                 failed = max(failed, value)
             failed = max(failed, self.low)
-            if self.high is None or not _apart(failed, self.high):
+            if not _apart(failed, self.greatest if self.high is None else self.high, close):
                 return
-            value = _between(failed, self.high)
 
     def _solve(self, value: int, method: str, seconds: float) -> bool:
         """Solve with a method; whether its schedule, or one that is known, is within the overhead."""
@@ -441,6 +455,9 @@ class _Search:
         low, high = self.certain, self.greatest if self.high is None else self.high
         if self.high is None and self._excluded(high):
             low = high
+        near = max(low + 1, int(_CLOSE * low))
+        if near < high and not self._excluded(near):
+            high = near  # nothing is new, as mostly where a certificate comes
         while low < high and _apart(low, high):
             value = _between(low, high)
             low, high = (value, high) if self._excluded(value) else (low, value)
@@ -519,5 +536,5 @@ def _between(low: int, high: int) -> int:
     return min(max(math.isqrt(max(low, 1) * high), low + 1), high - 1)
 
 
-def _apart(low: int, high: int) -> bool:
-    return high - low > 1 and high > _CLOSE * low
+def _apart(low: int, high: int, close: float = _CLOSE) -> bool:
+    return high - low > 1 and high > close * low

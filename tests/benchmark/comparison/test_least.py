@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from pebbler.benchmark.comparison import least as module
 from pebbler.benchmark.comparison.least import Axis, format_value, least_value
 from pebbler.benchmark.pictures.sizing import least_picture
+from pebbler.heuristics.clock import OutOfTime
 from pebbler.heuristics.methods import Answer, Limits, Method, Refusal
+from pebbler.heuristics.papers.modnn import modnn
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import ideal_ns, with_budget
@@ -79,6 +82,38 @@ def test_where_every_method_refuses_the_reason_is_said(toys: Toys, chain: Instan
     assert "at 1000.00 TB/s: not today" in " ".join(str(found).split())
 
 
+def test_time_that_ends_while_a_method_is_loaded_ends_the_search(
+    monkeypatch: pytest.MonkeyPatch, vgg: Instance
+) -> None:
+    def loads(*_: object, **__: object) -> None:
+        raise OutOfTime("time limit")
+
+    monkeypatch.setattr(module, "solve", loads)
+    found = least_value(vgg, "link", 0.05, "modnn")
+    assert (found.least, found.stopped_by) == (None, "time limit")
+    assert found.certified_impossible is not None
+
+
+def test_quick_methods_only_lead_near_the_answer(toys: Toys, vgg: Instance) -> None:
+    """Upwards from what is proven too small, and not down from any link."""
+    tried: dict[str, list[float]] = {"rule": [], "last": []}
+
+    def noted(name: str) -> Method:
+        def method(instance: Instance, limits: Limits) -> Answer:
+            tried[name].append(float(instance.applied[-1].value or 0))
+            return modnn(instance, limits)
+
+        return method
+
+    toys(rule=noted("rule"), last=noted("last"))
+    found = least_value(vgg, "link", 0.05, "rule,last", refine=False)
+    assert found.least is not None
+    assert found.impossible is not None
+    assert max(tried["rule"]) < 300 * found.least
+    assert len(tried["rule"]) < 10
+    assert found.least <= 1.1 * max(value for value in tried["last"] if value < found.least)
+
+
 def test_any_budget_that_fits_is_enough_where_copies_hide(toys: Toys, swap: Method, chain: Instance) -> None:
     toys(swap=swap)
     found = least_value(chain, "budget", 10.0, "swap", refine=False)
@@ -93,7 +128,7 @@ def test_ctrl_c_keeps_what_is_known(toys: Toys, swap: Method, chain: Instance) -
 
     def cut(instance: Instance, limits: Limits) -> Answer:
         calls.append(1)
-        if len(calls) == 3:
+        if len(calls) == 6:
             raise KeyboardInterrupt
         return swap(instance, limits)
 
