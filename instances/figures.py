@@ -109,7 +109,7 @@ def sentence_of(error: Exception) -> str:
     line = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
     if len(line) > _MOST_QUOTED:
         line = f"{line[: _MOST_QUOTED // 2]} ... {line[-_MOST_QUOTED // 2 :]}"
-    return line[:1].lower() + line[1:]
+    return line if line[:2].isupper() else line[:1].lower() + line[1:]  # JSON stays as it is
 
 
 def text_of(text: str) -> str:

@@ -143,8 +143,9 @@ def find_suite(name: str) -> Suite:
 def _found(name: str) -> Suite:
     names = list_suites()
     if name not in names:
-        close = difflib.get_close_matches(name, names, n=3) or names
-        raise PebblerError(f"there is no suite '{name}'; there are {', '.join(close)}")
+        close = difflib.get_close_matches(name, names, n=3)
+        hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(names)}"
+        raise PebblerError(f"there is no suite '{name}'; {hint}")
     text = resources.files(__package__).joinpath(f"{name}.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text), Suite)
 

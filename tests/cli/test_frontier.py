@@ -84,6 +84,8 @@ def test_over_batches(capsys: pytest.CaptureFixture[str]) -> None:
         ("lenet --method modnn --over batch --overhead 10 -o out", "is not a share"),
         ("lenet --method modnn --over batch --batch 3 -o out", "settles --batch"),
         ("lenet --method modnn --over batch --budget 1 -o out", "under the minimum"),
+        ("bad.json --over batch -o out", "bad.json is a file, and --over batch asks for other batches"),
+        ("mine.onnx -o out", "give it as --onnx mine.onnx"),
         ("lenet --method modnn --batch 7 --sub-batch 2 -o out", "divides 7"),
         ("lenet --method modnn -o bad.json", "cannot be a folder"),
     ],

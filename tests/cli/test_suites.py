@@ -72,7 +72,7 @@ def test_generate_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> Non
 def test_generate_refuses_an_unknown_suite_and_a_file_for_a_folder(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert "there is no suite 'tinny'; there are tiny" in refusal(capsys, "generate", "tinny", "-o", "x")
+    assert "there is no suite 'tinny'; did you mean tiny" in refusal(capsys, "generate", "tinny", "-o", "x")
     Path("taken").write_text("")
     assert "taken is a file" in refusal(capsys, "generate", "tiny", "-o", "taken")
 
@@ -249,7 +249,7 @@ def test_best_known_refuses_what_it_cannot_enter(best: Schedule, capsys: pytest.
     Path("other").mkdir()
     Path("other/tiny.json").write_bytes(encode(Registry(suite="tight")))
     for words, told in (
-        ("tinny", "there is no suite 'tinny'; there are tiny"),
+        ("tinny", "there is no suite 'tinny'; did you mean tiny"),
         ("tiny --methods modnn", "give its folder as -o DIR"),
         ("tiny --admit s.json", "give its folder as -o DIR"),
         ("tiny --methods modn -o known", "there is no method 'modn'"),

@@ -116,4 +116,5 @@ def test_somebody_else_s_names_are_made_distinct() -> None:
 
 def test_what_an_error_quotes_is_escaped_and_cut() -> None:
     assert sentence_of(ValueError("Bad 'a\nb'")) == "bad 'a\\nb'"
+    assert sentence_of(ValueError("JSON is malformed")) == "JSON is malformed"
     assert len(sentence_of(ValueError("x" * 10**6))) < 300

@@ -15,6 +15,7 @@ from .options import (
     print_json,
     refuse_options,
     require_folder,
+    require_network,
     require_one,
     workload_and_budget,
 )
@@ -65,6 +66,7 @@ def _fits(arguments: argparse.Namespace) -> int:
 
     require_folder(arguments.out)
     require_one(arguments, "the question", "network", "torch", "onnx", example=_EXAMPLE)
+    require_network(arguments.network, "the question")
     refuse_options(arguments, "one round of the whole batch", ("sub_batch",))
     workload, asked = workload_and_budget(arguments, arguments.network)
     budget, reserve = _memory(arguments, workload, asked)

@@ -18,6 +18,7 @@ from .options import (
     print_json,
     refuse_options,
     require_folder,
+    require_network,
     require_one,
     workload_and_budget,
 )
@@ -228,6 +229,7 @@ def _over_batch(arguments: argparse.Namespace) -> int:
         checksum = write_instance(instance, folder / f"{name}.instance.json")
         write_schedule(schedule, folder / f"{name}.{schedule.method}.schedule.json", checksum)
 
+    require_network(arguments.network_or_file, "--over batch")
     refuse_options(arguments, "--over batch", ("batch", "sub_batch", "points", "spacing"))
     arguments.batch = 1
     workload, budget = workload_and_budget(arguments, arguments.network_or_file)

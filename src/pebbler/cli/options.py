@@ -303,7 +303,10 @@ def instance_of_file(
     from ..instances.files import read_instance
     from ..instances.memory import parse_budget, with_budget, with_host_memory
 
-    if source is None or not is_file(source):
+    if source is None:
+        return None
+    _refuse_model(source)
+    if not is_file(source):
         return None
     refuse_options(arguments, source, (*WORKLOAD_OPTIONS, *others))
     instance = linked(read_instance(source), arguments.link)
@@ -317,6 +320,29 @@ def instance_of_file(
 def is_file(source: str) -> bool:
     """Whether a name is that of a file; a folder, such as one of results, may be called like a network."""
     return source.endswith(".json") or (Path(source).exists() and not Path(source).is_dir())
+
+
+def require_network(source: str | None, what: str) -> None:
+    """Refuse a file where a network is needed: `what` asks for other batches, and an instance has one."""
+    if source is not None:
+        _refuse_model(source)
+        if is_file(source):
+            raise PebblerError(
+                f"{source} is a file, and {what} asks for other batches than that of an instance; "
+                "give a network, --torch or --onnx"
+            )
+
+
+def _refuse_model(source: str) -> None:
+    """Refuse a file of a model where a network or an instance is named, and say which option takes it."""
+    kind = Path(source).suffix
+    if kind == ".onnx":
+        raise PebblerError(f"{source} is named like an ONNX model; give it as --onnx {source}")
+    if kind in (".pt", ".pth", ".py"):
+        raise PebblerError(
+            f"{source} is named like a file of torch; give a function that builds the model as "
+            "--torch MODULE:FUNCTION"
+        )
 
 
 def require_one(arguments: argparse.Namespace, what: str, *names: str, example: str) -> None:

@@ -99,7 +99,7 @@ def test_tight_is_tight_and_tiny_is_tiny() -> None:
 
 
 def test_an_unknown_suite_is_refused_with_close_names() -> None:
-    with pytest.raises(PebblerError, match="there is no suite 'tigth'; there are tight"):
+    with pytest.raises(PebblerError, match="there is no suite 'tigth'; did you mean tight"):
         find_suite("tigth")
 
 
