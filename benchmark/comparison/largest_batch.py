@@ -134,7 +134,9 @@ class LargestBatch(msgspec.Struct, frozen=True, kw_only=True):
     made: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        table = format_table(_HEADER, [_cells(point) for point in self.points], "rrrrrrll")
+        above = self.excluded_from or math.inf  # the search above it is of no interest
+        shown = [p for p in self.points if p.excluded_by != "budget" or p.batch <= above]
+        table = format_table(_HEADER, [_cells(point) for point in shown], "rrrrrrll")
         notes = "\n".join(wrapped(note, line_width()) for note in self._notes())
         return f"{table}\n\n{notes}"
 

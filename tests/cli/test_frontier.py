@@ -62,6 +62,11 @@ def test_over_batches(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(Path("out/lenet.modnn.largest-batch.json").read_text()) == found
     name = f"out/lenet-b{largest}"
     assert main(["check", f"{name}.instance.json", f"{name}.modnn.schedule.json"]) == 0
+    capsys.readouterr()
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert printed.endswith("files: out\n")
+    assert sum(line.endswith("budget") for line in printed.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

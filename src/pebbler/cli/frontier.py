@@ -255,7 +255,7 @@ def _over_batch(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
     else:
-        print(found)
+        print(found, f"files: {escaped(str(folder))}", sep="\n")
     if found.stopped_by == "interrupted":
         raise KeyboardInterrupt
     return 0 if found.largest_batch is not None else 1
