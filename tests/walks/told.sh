@@ -19,10 +19,9 @@ run() {
 
 # says WORDS ...: the last command has to have printed each of these, whatever spaces lie between words.
 says() {
-    local words
-    for words; do
-        tr -s ' \n' ' ' <<< "$said" | grep -qF -- "$words" || fail "the answer does not have the words '$words'"
-    done
+    local words line
+    line=$(tr -s ' \n' ' ' <<< "$said")
+    for words; do [[ $line == *"$words"* ]] || fail "the answer does not have the words '$words'"; done
 }
 
 # has FILE ...: each of these files has to be there, and not empty.

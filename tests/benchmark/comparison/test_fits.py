@@ -125,6 +125,21 @@ def test_the_optimizer_is_resident() -> None:
 
 
 @pytest.mark.usefixtures("simple")
+def test_a_round_is_made_once_for_all_ways() -> None:
+    """A torch model is recorded for it."""
+    made: list[int] = []
+
+    class Counted(Workload):
+        def round(self, sub_batch: int, rounds: int) -> Instance:
+            made.append(sub_batch)
+            return super().round(sub_batch, rounds)
+
+    fits(Counted("alexnet", 64, "k40"), ROOM, optimizer="none")
+    assert 64 in made
+    assert len(made) == len(set(made)) > 5
+
+
+@pytest.mark.usefixtures("simple")
 def test_without_time_there_are_proofs_alone() -> None:
     found = fits(ALEXNET, ROOM, time_limit=0)
     assert found.stopped_by == "time limit"
