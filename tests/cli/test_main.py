@@ -514,7 +514,7 @@ def test_a_folder_that_is_called_like_a_network_is_no_file(capsys: pytest.Captur
     )
     assert "there is no network 'nothing'" in refusal(capsys, "compare", "nothing")
     Path("nothing").mkdir()
-    assert "there is no network 'nothing'" in refusal(capsys, "compare", "nothing")
+    assert "nothing cannot be read: Is a directory" in refusal(capsys, "compare", "nothing")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

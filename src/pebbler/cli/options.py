@@ -319,7 +319,17 @@ def instance_of_file(
 
 def is_file(source: str) -> bool:
     """Whether a name is that of a file; a folder, such as one of results, may be called like a network."""
-    return source.endswith(".json") or (Path(source).exists() and not Path(source).is_dir())
+    if source.endswith(".json"):
+        return True
+    if not Path(source).is_dir():
+        return Path(source).exists()
+    from ..instances.networks.zoo import find_network
+
+    try:
+        find_network(source)
+    except PebblerError:
+        return True
+    return False
 
 
 def require_network(source: str | None, what: str) -> None:
