@@ -191,6 +191,7 @@ _ALL: tuple[LayerKind, ...] = (
     LayerKind(name="scale", summary="a factor a channel", reads_inputs=True, scales=True),
     LayerKind(name="gelu", summary="Gaussian error linear unit", reads_inputs=True),
     LayerKind(name="silu", summary="sigmoid linear unit", reads_inputs=True),
+    LayerKind(name="sigmoid", summary="logistic function", reads_output=True),
     LayerKind(name="multiply", summary="product value by value", reads_inputs=True),
     LayerKind(
         name="matmul",

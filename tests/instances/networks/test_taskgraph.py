@@ -238,6 +238,7 @@ READS = {
     "lrn": "XY",
     "softmax": "Y",
     "rowsoftmax": "Y",
+    "sigmoid": "Y",
     "attention": "XY",
     **dict.fromkeys(("bn", "norm", "scale", "gelu", "silu", "loss"), "X"),
     **dict.fromkeys(("multiply", "matmul", "lstm_cell", "lstm_hidden"), "X"),
@@ -468,7 +469,7 @@ def add_random_layer(
             return net.group_norm(name, first, 2)
         return rng.choice([net.layer_norm, net.rms_norm])(name, first)
     if kind == "gelu":
-        return rng.choice([net.gelu, net.silu])(name, first)
+        return net.layer(name, rng.choice(["gelu", "silu", "sigmoid"]), first)
     if kind == "multiply" and len(sources) == 2:
         return net.multiply(name, *sources)
     if kind == "attention":

@@ -81,6 +81,7 @@ def _tokens(net: NetworkBuilder) -> str:
     x = net.conv("stem", net.input(2, 8, 8), 6, 2, stride=2)
     y = net.layer_norm("norm", net.conv("depthwise", x, 6, 3, pad=1, groups=6))
     y = net.gelu("gelu", net.linear("wide", y, x, outputs=10))
+    y = net.layer("sigmoid", "sigmoid", y)
     return net.add("sum", x, net.scale("scale", net.linear("narrow", y, outputs=6, bias=False)))
 
 
@@ -207,6 +208,8 @@ def torch_gradients(torch: Any, network: Network, data: Data) -> tuple[float, di
             y = inputs[0] * w[:, None, None]
         elif layer.kind.name == "gelu":
             y = functional.gelu(inputs[0], approximate="tanh")
+        elif layer.kind.name == "sigmoid":
+            y = functional.sigmoid(inputs[0])
         elif layer.kind.name == "fc":
             flat = inputs[0].flatten(1)
             count = channels * flat.shape[1]

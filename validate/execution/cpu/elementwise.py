@@ -144,6 +144,25 @@ def scale_backward(at: Operands) -> None:
                 dx[n, :, p] += np.multiply(dy[n, :, p], w, out=share)
 
 
+def sigmoid(at: Operands) -> None:
+    """Compute 1 / (1 + exp(-x)) as (1 + tanh(x / 2)) / 2, which does not overflow."""
+    y = at.target("y")
+    np.multiply(at.source("x", 0), np.float32(0.5), out=y)
+    np.tanh(y, out=y)
+    y += 1
+    y *= 0.5
+
+
+def sigmoid_backward(at: Operands) -> None:
+    """Add y (1 - y) dy to dx."""
+    y, dy, dx = (values.reshape(-1) for values in (at.target("y"), at.target("dy"), at.gradient(0)))
+    for p in pieces(y.size, 4):
+        (slope,) = at.scratch.arrays((y[p].shape, np.float32))
+        np.subtract(1, y[p], out=slope)
+        slope *= y[p]
+        dx[p] += np.multiply(slope, dy[p], out=slope)
+
+
 def gelu(at: Operands) -> None:
     """Compute the Gaussian error linear unit."""
     x, y = at.source("x", 0).reshape(-1), at.target("y").reshape(-1)

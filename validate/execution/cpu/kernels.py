@@ -114,6 +114,7 @@ _KERNELS: dict[str, Passes] = {
     "norm": {"FP": cpu_norms.norm, "BP1": cpu_norms.norm_backward},
     "scale": {"FP": cpu_elementwise.scale, "BP1": cpu_elementwise.scale_backward},
     "gelu": {"FP": cpu_elementwise.gelu, "BP1": cpu_elementwise.gelu_backward},
+    "sigmoid": {"FP": cpu_elementwise.sigmoid, "BP1": cpu_elementwise.sigmoid_backward},
     "loss": {"FP": cpu_losses.contrast, "BP1": cpu_losses.contrast_backward},
     "maxpool": {"FP": cpu_windows.maxpool, "BP1": cpu_windows.maxpool_backward},
     "avgpool": {"FP": cpu_windows.avgpool, "BP1": cpu_windows.avgpool_backward},

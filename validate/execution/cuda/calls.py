@@ -433,12 +433,14 @@ class _Calls:
             yield self._each_image("scale", dy, w, Operand("dx0"), positions, self._adds("dx0"))
         yield from self._sums_of_channels("scale_weights", (dy, x), Operand("dw"))
 
-    def _gelu(self) -> Iterator[Call]:
+    def _activation(self) -> Iterator[Call]:
+        kind = self.layer.kind
         if self.kernel.role == "FP":
-            yield each("gelu_forward", self.values, Operand("x0"), Operand("y"))
+            yield each(f"{kind}_forward", self.values, Operand("x0"), Operand("y"))
         else:
+            read = Operand("y" if kind.reads_output else "x0")
             dx, adds = Operand("dx0"), self._adds("dx0")
-            yield each("gelu_backward", self.values, Operand("dy"), Operand("x0"), dx, adds)
+            yield each(f"{kind}_backward", self.values, Operand("dy"), read, dx, adds)
 
     def _contrast(self) -> Iterator[Call]:
         values = self.kernel.sources[0].elements
@@ -531,7 +533,8 @@ _CALLS: dict[str, Callable[[_Calls], Iterator[Call]]] = {
     "bn": _Calls._bn,
     "norm": _Calls._norm,
     "scale": _Calls._scale,
-    "gelu": _Calls._gelu,
+    "gelu": _Calls._activation,
+    "sigmoid": _Calls._activation,
     "add": _Calls._add,
     "concat": _Calls._concat,
     "dropout": _Calls._dropout,

@@ -535,6 +535,17 @@ KERNEL(gelu_backward, const float *dy, const float *x, float *dx, int adds, long
   }
 }
 
+KERNEL(sigmoid_forward, const float *x, float *y, long n) {
+  EACH(i, n) y[i] = 0.5f * (1 + tanhf(0.5f * x[i]));
+}
+
+KERNEL(sigmoid_backward, const float *dy, const float *y, float *dx, int adds, long n) {
+  EACH(i, n) {
+    float value = dy[i] * y[i] * (1 - y[i]);
+    dx[i] = adds ? dx[i] + value : value;
+  }
+}
+
 // --- dropout and losses ------------------------------------------------------------------------------------------------
 // Whether value `index` of the batch is kept: a bit of a hash (the finaliser of MurmurHash3, Appleby 2011).
 DEVICE unsigned char is_kept(unsigned index, unsigned key) {
