@@ -2,7 +2,7 @@
 
 An exporter writes one layer's output as many tensors: heads apart, transposed, queries, keys and values side
 by side. Each dimension is a list of factors, the first of which varies slowest; ``C`` stands for channels,
-``P`` for positions, ``B`` for the batch.
+``P`` for positions, ``B`` for the batch, ``R`` for the same values several times.
 """
 
 from __future__ import annotations
@@ -49,6 +49,21 @@ def parts(axes: Axes, dims: Sequence[int]) -> Axes:
         axis if prod(count for _, count in axis) == size else [(axis[0][0] if axis else "P", size)]
         for axis, size in zip(axes, dims, strict=True)
     ]
+
+
+def expanded(axes: Axes, before: Sequence[int], dims: Sequence[int]) -> Axes | None:
+    """Return the axes where dimensions of 1 are repeated, new ones in front; None where nothing fits."""
+    new = len(dims) - len(before)
+    if new < 0 or any(b not in (1, size) for b, size in zip(before, dims[new:], strict=True)):
+        return None
+    known = [*([] for _ in range(new)), *axes]
+    lengths = [*(1 for _ in range(new)), *before]
+    return [axis if size == b else [("R", size)] for axis, b, size in zip(known, lengths, dims, strict=True)]
+
+
+def repeats(axes: Axes) -> int:
+    """Return how often each value is there."""
+    return prod(count for axis in axes for name, count in axis if name == "R")
 
 
 def names(axis: list[Factor]) -> set[str]:

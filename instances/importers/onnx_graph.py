@@ -21,7 +21,8 @@ from onnx import numpy_helper
 from ..errors import PebblerError
 from ..files import read_bytes
 from ..networks.builder import Network, NetworkBuilder, Shape
-from .onnx_axes import Axes, names, parts, regrouped, whole
+from .onnx_axes import Axes, expanded, names, parts, regrouped, repeats, whole
+from .onnx_fused import fuse
 from .onnx_shapes import with_shapes
 
 _RESHAPING = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
@@ -44,6 +45,11 @@ _POINTWISE = (
 """What activations are written with, value by value."""
 _ACTIVATIONS = ("Celu", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Selu", "Swish")
 _LOSSES = ("LogSoftmax", "Softmax", "SoftmaxCrossEntropyLoss")
+_ROOT_MEAN_SQUARES = ("RMSNormalization", "SimplifiedLayerNormalization")
+_COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Trilu")
+"""What masks are made with that leave out what comes later: of constants, which are the positions then."""
+_RUNTIME = ("GroupQueryAttention", "RotaryEmbedding", "SimplifiedLayerNormalization")
+"""Operators that a runtime's domain has and that are read all the same."""
 
 
 def read_network(path: str | Path) -> Network:
@@ -60,6 +66,7 @@ def read_network(path: str | Path) -> Network:
     """
     try:
         graph = with_shapes(onnx.load_model_from_string(read_bytes(path)))
+        fuse(graph)
     except Exception as error:
         reason = shorten(str(error), 400)  # the inference lists every node behind the first mistake
         raise PebblerError(f"{path} cannot be read as ONNX: {type(error).__name__}: {reason}") from error
@@ -78,8 +85,8 @@ class _Reader:
     axes
         Per such value, which dimensions of the layer's output its own are made of.
     cut
-        Such values that are only a part of the layer's output; attention takes them, for others they are
-        copied.
+        Such values that are only a part of the layer's output, or repeat it; attention takes them, parts are
+        copied for others.
     labels
         Inputs of other numbers than single precision; only an embedding or a loss may read them.
     masks
@@ -148,16 +155,20 @@ class _Reader:
         for node in self.graph.node:
             if node.op_type != "Shape" and any(name in reached for name in node.input):
                 reached.update(node.output)
-                if node.op_type not in _KNOWN:
+                if node.domain not in ("", "ai.onnx") and node.op_type not in _RUNTIME:
+                    unknown[f"{node.domain}.{node.op_type}"].append(_name(node))
+                elif node.op_type not in _KNOWN:
                     unknown[node.op_type].append(_name(node))
         if unknown:
             listed = ", ".join(
                 f"{kind} (node '{names[0]}'" + (f" and {len(names) - 1} more)" if names[1:] else ")")
                 for kind, names in sorted(unknown.items())
             )
+            runtime = any("." in kind for kind in unknown)
+            advice = "; read the file from before a runtime optimised it" if runtime else ""
             raise PebblerError(
-                f"{self.path}: no layer computes {listed}; docs/importers.md lists what can be read, and a "
-                "model in torch can be recorded with all its operators"
+                f"{self.path}: no layer computes {listed}{advice}; docs/importers.md lists what can be "
+                "read, and a model in torch can be recorded with all its operators"
             )
 
     def _node(self, node: Any) -> None:
@@ -165,11 +176,17 @@ class _Reader:
             self._loss(node)
         elif node.op_type in ("Cast", "Identity") and node.input[0] in self.labels:
             self.labels.add(node.output[0])
+        elif node.op_type == "Shape":
+            self._constant(node)
         elif node.op_type == "Gather" and node.input[1] in self.labels and node.input[0] in self.constants:
             self._embedding(node)
-        elif any(name in self.labels for name in node.input):
-            raise self._error(node, "it reads an input of other numbers than single precision")
-        elif node.op_type == "Shape" or not any(name in self.layers for name in node.input):
+        elif numbers := [name for name in node.input if name in self.labels]:
+            raise self._error(
+                node,
+                f"it reads '{numbers[0]}', an input of other numbers than single precision, of which a "
+                "network has tokens and labels only; export the model with it as a constant, or without it",
+            )
+        elif not any(name in self.layers for name in node.input):
             self._constant(node)
         elif node.op_type == "Cast":
             self._view(node, self.axes[node.input[0]])
@@ -177,6 +194,8 @@ class _Reader:
             self._reshape(node)
         elif node.op_type in _CUTTING:
             self._cut(node)
+        elif node.op_type == "Expand":
+            self._expand(node)
         elif node.op_type in _LAYERS:
             output = node.output[0]
             dims = self.dims.get(output, ())
@@ -197,7 +216,7 @@ class _Reader:
             self.constants[name] = name
         if node.op_type in ("Identity", "Transpose"):
             self.constants[node.output[0]] = self.constants[node.input[0]]
-        if node.op_type == "Trilu" or any(name in self.masks for name in node.input):
+        if node.op_type in _COMPARISONS or any(name in self.masks for name in node.input):
             self.masks.update(node.output)
         for attribute in node.attribute:
             if node.op_type == "Constant" and attribute.name == "value":
@@ -217,6 +236,16 @@ class _Reader:
             before = list(self.dims[node.input[0]])
             raise self._error(node, f"it makes {list(dims)} of {before}, which cuts across dimensions")
         self._view(node, found)
+
+    def _expand(self, node: Any) -> None:
+        """Take the same data several times, as attention with groups of heads takes keys and values."""
+        value, dims = node.input[0], self.dims.get(node.output[0], ())
+        found = expanded(self.axes[value], self.dims[value], dims)
+        if found is None:
+            raise self._error(node, f"it makes {list(dims)} of {list(self.dims[value])}, 0 where it is open")
+        self._view(node, found)
+        if repeats(found) > 1:
+            self.cut.add(node.output[0])
 
     def _view(self, node: Any, axes: Axes) -> None:
         for output in node.output:
@@ -336,9 +365,12 @@ class _Reader:
         raise self._error(node, "it is a product of two layers, but no attention: scores, softmax and values")
 
     def _attention(self, node: Any) -> tuple[str, str]:
-        if len(node.output) > 1 or any(_has(node, position) for position in (4, 5)):
-            raise self._error(node, "it has keys and values of earlier tokens")
-        masked = _has(node, 3) and node.input[3] in self.masks
+        past = (3, 4) if node.op_type == "GroupQueryAttention" else (4, 5)
+        if any(node.output[1:]) or any(_has(node, position) for position in past):
+            raise self._error(
+                node, "it has keys and values of earlier tokens; export the model without a cache of them"
+            )
+        masked = node.op_type == "GroupQueryAttention" or (_has(node, 3) and node.input[3] in self.masks)
         causal = bool(_attribute(node, "is_causal", 0)) or masked
         self.axes[node.output[0]] = self.axes[node.input[0]]
         return self._attend(node, node.input[:3], causal=causal), node.output[0]
@@ -349,9 +381,9 @@ class _Reader:
             raise self._error(node, f"'{missing[0]}' is no layer's output")
         queries, keys, _ = (self.dims[name] for name in operands)
         if len(queries) == 4:
-            heads, groups, width = queries[1], keys[1], queries[3]
+            heads, groups, width = queries[1], keys[1] // repeats(self.axes[operands[1]]), queries[3]
         else:
-            heads = _attribute(node, "q_num_heads", 1)
+            heads = _attribute(node, "q_num_heads", _attribute(node, "num_heads", 1))
             groups, width = _attribute(node, "kv_num_heads", 1), queries[-1] // heads
         sources = dict.fromkeys(self.layers[name] for name in operands)
         if sum(self.net.shape(source).channels for source in sources) != (heads + 2 * groups) * width:
@@ -371,7 +403,11 @@ class _Reader:
         if node.op_type == "ReduceMean":
             axes = _attribute(node, "axes", ()) or self._values(node, 1)
             if sorted(axis % 4 for axis in axes) != [2, 3]:
-                raise self._error(node, "it averages over something else than height and width")
+                raise self._error(
+                    node,
+                    "it averages over something else than height and width, and is no part of a "
+                    "root-mean-square norm with a scale; export layer norms with operator set 17 or later",
+                )
         source = self._source(node)
         return self.net.avgpool(_name(node), source, self.net.shape(source).height, stride=1), node.output[0]
 
@@ -379,7 +415,7 @@ class _Reader:
         source = self._source(node)
         if prod(self.dims[node.input[1]]) != self.net.shape(source).channels:
             raise self._error(node, "its scale has not one value a channel")
-        if node.op_type in ("LayerNormalization", "RMSNormalization"):
+        if node.op_type in ("LayerNormalization", *_ROOT_MEAN_SQUARES):
             if names(self.axes[node.input[0]][-1]) - {"C"}:
                 raise self._error(node, "it normalises over positions, which no layer does")
             add = self.net.layer_norm if node.op_type == "LayerNormalization" else self.net.rms_norm
@@ -438,8 +474,8 @@ class _Reader:
     def _pointwise(self, node: Any) -> tuple[str, str]:
         """Read an activation that is written out, as far as it is a function of one value.
 
-        What decides about memory is whether the backward pass reads the input or the output. Of one that
-        reads its output there is only the softmax of rows, whose tasks and blocks it has.
+        What decides about memory is whether the backward pass reads the input or the output. A single
+        function whose slope follows from its output has the kind of the sigmoid.
         """
         value = next(name for name in node.input if name in self.layers)
         last, nodes = self._function_of(value, node)
@@ -459,7 +495,7 @@ class _Reader:
         if linear:
             return self.net.resample(name, source, self.net.shape(source)), last
         if len(nodes) == 1 and kinds <= {"Exp", "Reciprocal", "Sigmoid", "Sqrt", "Tanh"}:
-            return self.net.rowsoftmax(name, source), last
+            return self.net.layer(name, "sigmoid", source), last
         return (self.net.silu if "Sigmoid" in kinds else self.net.gelu)(name, source), last
 
     def _function_of(self, value: str, node: Any) -> tuple[str, list[Any]]:
@@ -511,6 +547,14 @@ class _Reader:
         self.axes[last] = whole(dims)
         return self.net.position(_name(following), self.layers[value], extra=extra), last
 
+    def _rotation(self, node: Any) -> tuple[str, str]:
+        """Read a fixed linear map of one value, which may be a part of a layer."""
+        value = node.input[0]
+        self._require_once(node, value)
+        layer = self.net.resample(_name(node), self.layers[value], self._shape(value))
+        self.axes[node.output[0]] = self.axes[value]
+        return layer, node.output[0]
+
     def _resize(self, node: Any) -> tuple[str, str]:
         shape = Shape(*self.dims[node.output[0]][1:])
         return self.net.resample(_name(node), self._source(node), shape), node.output[0]
@@ -533,13 +577,23 @@ class _Reader:
         if not all(value in self.layers for value in values):
             raise self._error(node, "it combines a layer with a constant")
         for value in values:
+            self._require_once(node, value)
             if value in self.cut:  # a part that is no part of attention is a tensor of its own
-                factors = [factor for axis in self.axes[value] for factor in axis]
-                channels, positions = (prod(n for name, n in factors if name == kind) for kind in "CP")
-                shape = Shape(channels, positions, 1)
-                self.layers[value] = self.net.resample(value, self.layers[value], shape)
+                self.layers[value] = self.net.resample(value, self.layers[value], self._shape(value))
                 self.cut.remove(value)
         return [self.layers[value] for value in values]
+
+    def _require_once(self, node: Any, value: str) -> None:
+        if repeats(self.axes[value]) > 1:
+            raise self._error(node, f"'{value}' has values several times, which only attention takes")
+
+    def _shape(self, value: str) -> Shape:
+        """Return the shape of a layer with the data of a value: of the whole layer or of a part."""
+        if value not in self.cut:
+            return self.net.shape(self.layers[value])
+        factors = [factor for axis in self.axes[value] for factor in axis]
+        channels, positions = (prod(n for name, n in factors if name == kind) for kind in "CP")
+        return Shape(channels, positions, 1)
 
     def _axes_of(self, node: Any, value: str) -> Axes:
         """Return the axes of a layer's output: those of its input where it has them, too."""
@@ -633,6 +687,7 @@ _LAYERS: dict[str, Callable[[_Reader, Any], tuple[str, str]]] = {
     "Dropout": _Reader._dropout,
     "Gelu": _Reader._activation,
     "Gemm": _Reader._product,
+    "GroupQueryAttention": _Reader._attention,
     "GlobalAveragePool": _Reader._global_pool,
     "GroupNormalization": _Reader._norm,
     "InstanceNormalization": _Reader._instance_norm,
@@ -640,17 +695,18 @@ _LAYERS: dict[str, Callable[[_Reader, Any], tuple[str, str]]] = {
     "LayerNormalization": _Reader._norm,
     "MatMul": _Reader._product,
     "MaxPool": _Reader._pool,
-    "RMSNormalization": _Reader._norm,
     "ReduceMean": _Reader._global_pool,
     "Resize": _Reader._resize,
+    "RotaryEmbedding": _Reader._rotation,
     "Sum": _Reader._combine,
     **dict.fromkeys(_ACTIVATIONS, _Reader._activation),
+    **dict.fromkeys(_ROOT_MEAN_SQUARES, _Reader._norm),
     **dict.fromkeys(_POINTWISE, _Reader._pointwise),
     **dict.fromkeys(("Add", "Div", "Mul", "Sub"), _Reader._combine),
 }
 """Per operator, what adds its layer and returns it with the value that it ends in."""
 
-_KNOWN = {*_LAYERS, *_LOSSES, *_RESHAPING, *_CUTTING, "Cast", "Clip", "Relu", "Transpose", "Where"}
+_KNOWN = {*_LAYERS, *_LOSSES, *_RESHAPING, *_CUTTING, "Cast", "Clip", "Expand", "Relu", "Transpose", "Where"}
 
 
 def _name(node: Any) -> str:

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
+import numpy as np
 import onnx
-from onnx import checker, defs, shape_inference
+from onnx import checker, defs, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
+
+_ALIKE = ("GroupNormalization", "GroupQueryAttention", "RotaryEmbedding", "SimplifiedLayerNormalization")
+"""Operators whose output has the shape of their first input, which the inference does not know."""
+_ARITHMETIC = (
+    *("Add", "Cast", "Concat", "Constant", "ConstantOfShape", "Div", "Equal", "Gather", "Identity", "Mul"),
+    *("Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where"),
+)
+"""What shapes are computed with."""
+_SMALL = 16
+"""Shapes, and what they are computed from, have no more values than that."""
 
 
 def with_shapes(model: Any) -> Any:
@@ -19,8 +32,9 @@ def with_shapes(model: Any) -> Any:
     """
     _require_well_formed(model)
     _forget_shapes(model.graph)
-    known = _without_group_norms(model)
-    known = shape_inference.infer_shapes(known, check_type=True, strict_mode=True, data_prop=True)
+    known = _inferred(model)
+    while _is_open(known.graph) and _fold(model.graph, known.graph):
+        known = _inferred(model)
     model.graph.value_info.extend(known.graph.value_info)
     for ours, inferred in zip(model.graph.output, known.graph.output, strict=True):
         ours.CopyFrom(inferred)
@@ -62,12 +76,59 @@ def _forget_shapes(graph: Any) -> None:
     del graph.value_info[:]
 
 
-def _without_group_norms(model: Any) -> Any:
-    """Return a model of the same shapes without the operator whose shape the inference does not know."""
+def _inferred(model: Any) -> Any:
+    """Return a model of the same shapes with those that the inference finds."""
     known = onnx.ModelProto()
     known.CopyFrom(model)
     for node in known.graph.node:
-        if node.op_type == "GroupNormalization":
-            node.op_type = "Identity"
-            del node.input[1:], node.attribute[:]
-    return known
+        if node.op_type in _ALIKE:
+            node.op_type, node.domain = "Identity", ""
+            del node.input[1:], node.output[1:], node.attribute[:]
+    return shape_inference.infer_shapes(known, check_type=True, strict_mode=True, data_prop=True)
+
+
+def _is_open(graph: Any) -> bool:
+    return any(_dims(value) is None for value in (*graph.value_info, *graph.output))
+
+
+def _dims(value: Any) -> tuple[int, ...] | None:
+    """Return a value's dimensions, if all are known."""
+    dims = value.type.tensor_type.shape.dim
+    found = value.type.tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in dims)
+    return tuple(dim.dim_value for dim in dims) if found else None
+
+
+def _fold(graph: Any, known: Any) -> bool:
+    """Put numbers in place of nodes that compute small constants from shapes; whether there were any."""
+    dims = {value.name: _dims(value) for value in (*known.value_info, *graph.input)}
+    values = {
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in graph.initializer
+        if prod(tensor.dims) <= _SMALL and _has_data(tensor)
+    }
+    rest = []
+    for node in graph.node:
+        found = dims.get(node.output[0]) if len(node.output) == 1 else None
+        shape = dims.get(node.input[0]) if node.op_type == "Shape" else None
+        if found is None or prod(found) > _SMALL:
+            rest.append(node)
+            continue
+        if shape is not None:
+            ends = {attribute.name: attribute.i for attribute in node.attribute}
+            value = np.array(shape[ends.get("start", 0) : ends.get("end")], np.int64)
+        elif node.op_type in _ARITHMETIC and all(name in values for name in node.input if name):
+            given = {name: values[name] for name in node.input if name}
+            value = np.asarray(ReferenceEvaluator(node).run(None, given)[0])
+        else:
+            rest.append(node)
+            continue
+        values[node.output[0]] = value
+        graph.initializer.append(numpy_helper.from_array(value, node.output[0]))
+    folded = len(rest) < len(graph.node)
+    del graph.node[:]
+    graph.node.extend(rest)
+    return folded
+
+
+def _has_data(tensor: Any) -> bool:
+    return bool(tensor.raw_data or tensor.int64_data or tensor.int32_data or tensor.float_data)

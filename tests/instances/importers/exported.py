@@ -90,43 +90,152 @@ class Gated(nn.Module):
         return x + self.narrow(F.gelu(gate, approximate="tanh") * rest)
 
 
+class RootMeanSquare(nn.Module):
+    """A division by the root mean square, written out as in transformers."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return vectors of the same shape."""
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+class LlamaBlock(nn.Module):
+    """Rotary positions, keys and values for groups of heads, a gated MLP (Grattafiori et al. 2024)."""
+
+    heads, groups, size = 4, 2, 8
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        keys = self.groups * self.size
+        self.norm1, self.norm2 = RootMeanSquare(width), RootMeanSquare(width)
+        self.query, self.key, self.value, self.project = (
+            nn.Linear(width, outputs, bias=False) for outputs in (width, keys, keys, width)
+        )
+        self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Return vectors of the same shape; cos and sin have a row a token."""
+        batch, tokens, _ = x.shape
+        y = self.norm1(x)
+        query, key, value = (
+            layer(y).view(batch, tokens, -1, self.size).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        query, key = (part * cos + self._half_turned(part) * sin for part in (query, key))
+        key, value = (self._repeated(part) for part in (key, value))
+        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.project(seen.transpose(1, 2).reshape(batch, tokens, -1))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+    @staticmethod
+    def _half_turned(x: torch.Tensor) -> torch.Tensor:
+        half = x.shape[-1] // 2
+        return torch.cat((-x[..., half:], x[..., :half]), -1)
+
+    def _repeated(self, x: torch.Tensor) -> torch.Tensor:
+        batch, groups, tokens, size = x.shape
+        times = self.heads // groups
+        return x[:, :, None].expand(batch, groups, times, tokens, size).reshape(batch, -1, tokens, size)
+
+
+class Llama(nn.Module):
+    """Two blocks between an embedding and a product with weights of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(100, 32)
+        self.blocks = nn.ModuleList(LlamaBlock(32, 64) for _ in range(2))
+        self.norm = RootMeanSquare(32)
+        self.head = nn.Linear(32, 100, bias=False)
+        speed = 10000.0 ** (-torch.arange(0, 8, 2) / 8)
+        angles = torch.arange(16)[:, None] * torch.cat((speed, speed))
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return a score for every next word; shapes (batch, 16) and (batch, 16, 100)."""
+        x = self.words(tokens)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return self.head(self.norm(x))
+
+
+class Transformers(nn.Module):
+    """The same network in the words of transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        config = LlamaConfig(
+            vocab_size=100,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=64,
+        )
+        self.model = LlamaForCausalLM(config)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return a score for every next word."""
+        return self.model(input_ids=tokens, use_cache=False).logits
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]] = {
     "gpt": (lambda: Gpt(100, 16, 32, 2, 2), lambda batch: torch.zeros(batch, 16, dtype=torch.long)),
     "vit": (lambda: VisionTransformer(32, 32, 2, 4, 10), lambda batch: torch.zeros(batch, 3, 32, 32)),
     "efficientnet": (SqueezeNet, lambda batch: torch.zeros(batch, 3, 32, 32)),
     "unet": (Denoiser, lambda batch: torch.zeros(batch, 3, 16, 16)),
     "gated": (Gated, lambda batch: torch.zeros(batch, 12, 32)),
+    "llama": (Llama, lambda batch: torch.zeros(batch, 16, dtype=torch.long)),
 }
 """Per name, the network and its input for a batch."""
 
-OPSETS = {
-    "gpt": (18, 20, 23),
-    "vit": (20, 23),
-    "efficientnet": (20,),
-    "unet": (20, 23),
-    "gated": (20, 23),
+VERSIONS = {
+    "gpt": ("18", "20", "23"),
+    "vit": ("20", "23"),
+    "efficientnet": ("20",),
+    "unet": ("20", "23"),
+    "gated": ("20", "23"),
+    "llama": ("17-legacy", "20", "23", "20-transformers", "23-transformers"),
 }
-"""Sets of operators that each is exported with: torch 2.13 takes 20; 18 has no GELU, only 23 attention."""
+"""Sets of operators that each is exported with: torch 2.13 takes 20; 18 has no GELU, only 23 attention.
+
+`legacy` stands for torch's exporter before that (``dynamo=False``), `transformers` for its model.
+"""
 
 
-def write(name: str, opset: int) -> None:
+def write(name: str, version: str) -> None:
     """Export a network, and keep of its file what a network follows from."""
     import onnx
 
     torch.manual_seed(0)
     make, example = MODELS[name]
-    module = make().eval()
+    opset, _, form = version.partition("-")
+    module = (Transformers() if form == "transformers" else make()).eval()
     for tensor in module.state_dict().values():  # weights that are alike would become one
         if tensor.is_floating_point():
             tensor.uniform_(0.5, 1.5)
-    # The vision transformer asks for the length of its input, which fixes the batch.
-    batch = None if name == "vit" else ({0: torch.export.Dim.AUTO},)
-    program = torch.onnx.export(
-        module, (example(2),), dynamo=True, opset_version=opset, dynamic_shapes=batch, verbose=False
-    )
-    file = FOLDER / f"{name}-{opset}.onnx"
-    program.save(str(file), external_data=False)
-    model = onnx.load(str(file))
+    file = str(FOLDER / f"{name}-{version}.onnx")
+    how: dict[str, Any] = {"opset_version": int(opset), "verbose": False}
+    if form == "legacy":
+        open_batch = {"tokens": {0: "batch"}}
+        torch.onnx.export(
+            module, (example(2),), file, dynamo=False, input_names=["tokens"], dynamic_axes=open_batch, **how
+        )
+    else:
+        # The vision transformer asks for the length of its input, which fixes the batch.
+        batch = None if name == "vit" else ({0: torch.export.Dim.AUTO},)
+        program = torch.onnx.export(module, (example(2),), dynamo=True, dynamic_shapes=batch, **how)
+        program.save(file, external_data=False)
+    model = onnx.load(file)
     graph: Any = model.graph
     del graph.value_info[:], model.metadata_props[:], graph.metadata_props[:]
     for part in (*graph.node, *graph.input, *graph.output):
@@ -136,11 +245,11 @@ def write(name: str, opset: int) -> None:
         if onnx.numpy_helper.to_array(tensor).size > SMALL:
             tensor.ClearField("raw_data")
             tensor.ClearField("float_data")
-    onnx.save(model, str(file))
+    onnx.save(model, file)
 
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    for each, opsets in OPSETS.items():
-        for one in opsets:
+    for each, versions in VERSIONS.items():
+        for one in versions:
             write(each, one)

@@ -48,10 +48,13 @@ class Model:
         return self.node("Gemm", name, source, weights, self.weight(f"{name}.b", sizes[1]), transB=1)
 
     def save(self, path: Path, *results: str) -> str:
+        """Write the model: in operator set 20, or in 23 where it has operators of that."""
+        opset = 23 if {"Attention", "RotaryEmbedding"} & {node.op_type for node in self.nodes} else 20
         outputs = [helper.make_tensor_value_info(name, FLOAT, None) for name in results]
         graph = helper.make_graph(self.nodes, "model", self.inputs, outputs, self.weights)
         file = path / "model.onnx"
-        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), str(file))
+        opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+        onnx.save(helper.make_model(graph, opset_imports=opsets), str(file))
         return str(file)
 
 
@@ -176,6 +179,104 @@ def test_products_at_every_position_and_shared_weights(read: Callable[..., Netwo
     assert network["b"].tied == "a"
 
 
+def heads(model: Model, name: str, source: str, count: int, *, weights: bool = True) -> str:
+    """Add a product whose outputs are as many heads of 8 values, before 6 tokens."""
+    if weights:
+        source = model.node("MatMul", name, source, model.weight(f"{name}.w", 32, 8 * count))
+    model.weights.append(helper.make_tensor(f"{name}.dims", TensorProto.INT64, [4], [0, 6, count, 8]))
+    split = model.node("Reshape", f"{name}.split", source, f"{name}.dims")
+    return model.node("Transpose", f"{name}.heads", split, perm=[0, 2, 1, 3])
+
+
+def numbers(model: Model, name: str, *values: int) -> str:
+    model.weights.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], list(values)))
+    return name
+
+
+def rotated(model: Model, name: str, source: str) -> str:
+    """Add rotary positions whose pairs lie side by side, as their first authors have them."""
+    axis, two = numbers(model, f"{name}.axis", -1), numbers(model, f"{name}.two", 2)
+    end = numbers(model, f"{name}.end", 8)
+    parts = []
+    for i in (0, 1):
+        start = numbers(model, f"{name}.start{i}", i)
+        parts.append(model.node("Slice", f"{name}.{i}", source, start, end, axis, two))
+    turned = []
+    for i, (kind, first, second) in enumerate((("Sub", *parts), ("Add", *parts[::-1]))):
+        cos, sin = (model.weight(f"{name}.{word}{i}", 6, 4) for word in ("cos", "sin"))
+        products = (model.node("Mul", f"{name}.{w}*{i}", x, w) for x, w in ((first, cos), (second, sin)))
+        both = model.node(kind, f"{name}.turned{i}", *products)
+        turned.append(model.node("Unsqueeze", f"{name}.column{i}", both, axis))
+    joined = model.node("Concat", f"{name}.pairs", *turned, axis=-1)
+    return model.node("Reshape", f"{name}.rotated", joined, numbers(model, f"{name}.shape", 0, -1, 6, 8))
+
+
+@pytest.mark.parametrize("form", ["written out", "operator", "runtime's operator"])
+def test_rotary_positions_are_a_fixed_map(read: Callable[..., Network], form: str) -> None:
+    model = Model("batch", 6, 32)
+    domain = {"domain": "com.microsoft"} if form.startswith("runtime") else {}
+    qkv = []
+    for name, count in (("q", 4), ("k", 4), ("v", 4)):
+        x = heads(model, name, "x", count)
+        if form == "written out" and name != "v":
+            x = rotated(model, name, x)
+        elif name != "v":
+            caches = (model.weight(f"{name}.{word}", 6, 4) for word in ("cos", "sin"))
+            x = model.node("RotaryEmbedding", f"{name}.rotated", x, *caches, **domain)
+        qkv.append(x)
+    turned = model.node("Transpose", "turned", qkv[1], perm=[0, 1, 3, 2])
+    x = model.node("Softmax", "rows", model.node("MatMul", "scores", qkv[0], turned), axis=-1)
+    network = read(model, model.node("MatMul", "sums", x, qkv[2]))
+    assert {
+        (layer.name, layer.kind.name, layer.inputs)
+        for layer in network.layers
+        if layer.kind.name not in ("input", "linear", "softmax")
+    } == {
+        ("sums", "attention", ("q.rotated", "k.rotated", "v")),
+        ("q.rotated", "resample", ("q",)),
+        ("k.rotated", "resample", ("k",)),
+    }
+
+
+def test_a_map_that_others_look_into_is_not_one(read: Callable[..., Network]) -> None:
+    model = Model("batch", 6, 32)
+    x = rotated(model, "q", heads(model, "q", "x", 4))
+    with pytest.raises(PebblerError, match="type Mul: it combines a layer with a constant"):
+        read(model, x, "q.turned0.out")
+
+
+@pytest.mark.parametrize("how", ["Reciprocal", "Div", "quotient"])
+def test_a_root_mean_square_norm_that_is_written_out(read: Callable[..., Network], how: str) -> None:
+    model = Model("batch", 6, 32)
+    for name, value in (("two", 2.0), ("least", 1e-6), ("one", 1.0)):
+        model.weights.append(helper.make_tensor(name, FLOAT, [], [value]))
+    mean = model.node("ReduceMean", "mean", model.node("Pow", "squares", "x", "two"), numbers(model, "a", -1))
+    root = model.node("Sqrt", "root", model.node("Add", "more", mean, "least"))
+    if how == "quotient":
+        x = model.node("Div", "ratio", "x", root)
+    else:
+        rest = [root] if how == "Reciprocal" else ["one", root]
+        x = model.node("Mul", "ratio", "x", model.node(how, "inverse", *rest))
+    network = read(model, model.node("Mul", "norm", model.weight("scale", 32), x))
+    assert kinds(network)[1:] == [("norm", "norm", False), ("loss(norm.out)", "softmax", False)]
+    assert (network["norm"].parameters, network["norm"].saved) == (32, 6)
+
+
+def test_a_root_mean_square_norm_of_a_runtime(read: Callable[..., Network]) -> None:
+    model = Model("batch", 6, 32)
+    x = model.node("SimplifiedLayerNormalization", "norm", "x", model.weight("scale", 32), axis=-1)
+    assert read(model, x)["norm"].parameters == 32
+
+
+@pytest.mark.parametrize("operator", ["Sigmoid", "Tanh"])
+def test_an_activation_whose_slope_follows_from_its_output(
+    read: Callable[..., Network], operator: str
+) -> None:
+    model = Model("batch", 6, 32)
+    network = read(model, model.node(operator, "gate", "x"))
+    assert kinds(network)[1:] == [("gate", "sigmoid", False), ("loss(gate.out)", "softmax", False)]
+
+
 def test_a_batch_size_that_the_model_computes_from_its_input(read: Callable[..., Network]) -> None:
     """As older exporters of torch write x.view(x.size(0), -1)."""
     model = Model("batch", 3, 4, 4)
@@ -229,6 +330,39 @@ def refused(kind: str) -> tuple[Model, str]:
             x = model.conv("next", model.node("Softmax", "bad", x), (4, 4), 1)
         case "axis":
             x = model.node("Concat", "bad", x, model.node("MaxPool", "p", x, kernel_shape=[1, 1]), axis=2)
+        case "cache":
+            model = Model("batch", 6, 32)
+            past = [model.weight(name, 1, 4, 3, 8) for name in ("keys", "values")]
+            x = heads(model, "q", "x", 4)
+            outputs = ["y", "new keys", "new values"]
+            x = model.node("Attention", "bad", x, x, x, "", *past, outputs=outputs)
+        case "runtime's cache":
+            model = Model("batch", 6, 32)
+            past = [model.weight(name, 1, 4, 3, 8) for name in ("keys", "values")]
+            numbered = [numbers(model, name, 6) for name in ("seqlens_k", "total")]
+            x = model.node(
+                "GroupQueryAttention",
+                "bad",
+                "x",
+                "x",
+                "x",
+                *past,
+                *numbered,
+                domain="com.microsoft",
+                num_heads=4,
+            )
+        case "mask":
+            model = Model("batch", 6, 32)
+            model.inputs.append(helper.make_tensor_value_info("mask", TensorProto.INT64, ["batch", 32]))
+            x = model.node("Mul", "bad", "x", model.node("Cast", "cast", "mask", to=FLOAT))
+        case "repeats":
+            model = Model("batch", 6, 32)
+            x = model.node("Unsqueeze", "more", heads(model, "k", "x", 2), numbers(model, "two", 2))
+            x = model.node("Expand", "twice", x, numbers(model, "sizes", 1, 2, 2, 6, 8))
+            x = model.node("Relu", "bad", x)
+        case "mean":
+            model = Model("batch", 6, 32)
+            x = model.node("ReduceMean", "bad", "x", numbers(model, "last", -1))
         case "scores":
             x = model.node("MatMul", "bad", x, model.node("MaxPool", "p", x, kernel_shape=[1, 1]))
     return model, x
@@ -252,6 +386,11 @@ def refused(kind: str) -> tuple[Model, str]:
         "softmax",
         "axis",
         "scores",
+        "cache",
+        "runtime's cache",
+        "mask",
+        "repeats",
+        "mean",
     ],
 )
 def test_what_has_no_place_is_refused_by_node_and_operator(read: Callable[..., Network], kind: str) -> None:
@@ -279,6 +418,16 @@ def test_all_operators_that_no_layer_computes_are_told_at_once(read: Callable[..
         ": no layer computes Hardmax (node 'hard0' and 2 more), LpNormalization (node 'lp0' and 2 more); "
         in str(caught.value)
     )
+
+
+def test_operators_of_a_runtime_are_told_with_their_domain(read: Callable[..., Network]) -> None:
+    model = Model("batch", 6, 32)
+    x = model.node("MultiHeadAttention", "heads", "x", "x", "x", domain="com.microsoft", num_heads=4)
+    with pytest.raises(
+        PebblerError, match=r"no layer computes com\.microsoft\.MultiHeadAttention \(node"
+    ) as told:
+        read(model, x)
+    assert "read the file from before a runtime optimised it" in str(told.value)
 
 
 def test_a_file_that_is_no_model_or_has_open_sizes(tmp_path: Path, read: Callable[..., Network]) -> None:
