@@ -67,12 +67,13 @@ def sparse(i: int) -> tuple[float, float]:
 def label_ends(axes: Axes) -> None:
     """Write the label of each line beside the axes, at the height where the line ends.
 
-    Labels that would overlap are moved apart. A line without points has its label at the foot, with the
+    Labels that would overlap are moved apart; of lines that end at one height, the label of that which goes
+    farthest is the lowest. A line without points has its label at the foot, with the
     words `no schedule`. Limits and scales of the axes must be set before.
     """
     lines = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
     ends = {line: _end(axes, line) for line in lines}
-    lines.sort(key=lambda line: ends[line][1])
+    lines.sort(key=lambda line: (round(ends[line][1], 2), -ends[line][0]))
     spec = axes.get_subplotspec()
     rows = 1 if spec is None else spec.get_gridspec().nrows
     figure = axes.get_figure(root=True)

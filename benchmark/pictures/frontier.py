@@ -45,14 +45,14 @@ def frontier_picture(frontiers: Sequence[Frontier]) -> bytes:
     unit, scale = time_unit(max([first.ideal_ns, *times]))
     size_word, size = size_unit(first.peak_bytes)
     with style.context("default"):
-        figure = Figure(figsize=(8.4, 5.4), dpi=150, layout="constrained")
+        figure = Figure(figsize=(10.0, 5.4), dpi=150, layout="constrained")
         axes = figure.subplots()
         for i, frontier in enumerate(frontiers):
             _draw_schedules(axes, frontier, series.style(i), scale, size)
         problems = list(dict.fromkeys(frontier.instance_sha256 for frontier in frontiers))
         for i, problem in enumerate(problems):
             same = [frontier for frontier in frontiers if frontier.instance_sha256 == problem]
-            name = "lower bound" if len(problems) == 1 else f"lower bound of {same[0].instance}"
+            name = "lower bound" if len(problems) == 1 else f"bound of {same[0].instance}"
             _draw_bounds(axes, bounds_of(same), name, _PROVEN[i % len(_PROVEN)], scale, size)
         axes.axhline(
             first.ideal_ns / scale, color="black", linewidth=1.0, linestyle="--", label="ideal, no limit"
@@ -71,10 +71,11 @@ def frontier_picture(frontiers: Sequence[Frontier]) -> bytes:
         axes.set_xlabel(f"budget ({size_word})")
         axes.set_ylabel(f"iteration time ({unit})")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(framealpha=0.85, edgecolor="none")
+        series.label_ends(axes)
         figure.suptitle(f"{first.instance}: time against budget", fontsize=12)
+        limit = "" if first.time_limit is None else f", {first.time_limit:g} s a point"
         made = dict.fromkeys(chain.from_iterable(frontier.made for frontier in frontiers))
-        footnote(figure, caption(f"{first.memory_model} memory", made))
+        footnote(figure, caption(f"{first.memory_model} memory{limit}", made))
         return png(figure)
 
 
@@ -98,7 +99,7 @@ def _draw_schedules(axes: Axes, frontier: Frontier, look: dict[str, Any], scale:
         [(point.makespan_ns or 0) / scale for point in solved],
         where="post",
         **look,
-        label=f"{frontier.method}: schedules",
+        label=frontier.method,
     )
 
 
@@ -106,10 +107,10 @@ def _draw_bounds(axes: Axes, bounds: _Bounds, name: str, colour: str, scale: flo
     """Draw the steps of bounds; what is certified dotted, where that is less than what is proven."""
     budgets = [budget / size for budget in bounds.budgets]
     exact = bounds.best == bounds.certified
-    label = name + (" (certified)" if exact else " (with solvers' words)")
+    label = f"{name}, certified" if exact else name
     best = [bound / scale for bound in bounds.best]
     axes.step(budgets, best, where="pre", color=colour, marker=".", linewidth=1.0, label=label)
     if not exact:
         certified = [bound / scale for bound in bounds.certified]
-        label = name.replace("lower", "certified")
+        label = f"certified {name.removeprefix('lower ')}"
         axes.step(budgets, certified, where="pre", color=colour, linestyle=":", label=label)

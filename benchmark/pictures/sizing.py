@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
+from typing import Any
 
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from ..comparison.largest_batch import LargestBatch
 from ..comparison.least import Least, format_value
 from ..output.captions import caption
 from ..output.drawing import footnote, png, size_unit
-from .schedule import COLOURS
+from ..output.series import label_ends
+from ..output.series import style as look
 
 _YES, _NO, _UNKNOWN = "#b7ddb0", "#f2b8b5", "#dddddd"
-_LINES = (COLOURS["compute"], COLOURS["stall"], COLOURS["offload"], COLOURS["prefetch"])
+_ROOM = 0.35
+"""Share of an axis in which what is said of a region has room beside the region's end."""
+_TEXT = 10
+"""Size of words within a picture, in points: that of the axes' figures."""
 _HEADROOM, _MOST = 1.15, 1.0
 """How far an axis goes over what it shows, and the overhead over which none is shown."""
 
@@ -46,34 +53,36 @@ def least_picture(found: Least) -> bytes:
         axes = figure.subplots()
         axes.set_xscale("log")
         axes.set_xlim(left / scale, right / scale)
-        _regions(axes, found.impossible, found.least, scale)
-        for points, where, colour, label in (
-            (made, "post", COLOURS["stall"], "schedules"),
-            (proven, "pre", COLOURS["compute"], "lower bound"),
+        _regions(axes, found, scale)
+        for points, where, how in (
+            (made, "post", {**look(0), "label": "schedules"}),
+            (proven, "pre", {"color": "black", "marker": ".", "linewidth": 1.2, "label": "lower bound"}),
         ):
             axes.step(
                 [value / scale for value, _ in points],
                 [100 * overhead for _, overhead in points],
                 where=where,  # type: ignore[arg-type]
-                color=colour,
-                marker=".",
-                label=label,
+                **how,
             )
-        axes.axhline(100 * found.overhead, color="black", linestyle="--", linewidth=1.0, label="asked for")
+        _draw_limit(axes, found.overhead)
         inside = [y for points in (made, proven) for x, y in points if left <= x <= right]
         axes.set_ylim(0, 100 * _HEADROOM * min(max([2 * found.overhead, *inside]), 4 * found.overhead + 0.05))
+        narrow = right < 4 * left
+        axes.xaxis.set_major_locator(MaxNLocator(7) if narrow else LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.tick_params(axis="x", which="minor", labelsize=8)
         axes.set_xlabel(f"{found.over} ({unit}, logarithmic)")
         axes.set_ylabel("overhead over the ideal (%)")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(loc="upper right", framealpha=0.9, edgecolor="none", fontsize=8)
+        label_ends(axes)
         told = "none was found" if found.least is None else format_value(found.over, found.least)
         figure.suptitle(
-            f"{found.instance}: the least {found.over} within {found.overhead:.0%}: {told}", fontsize=11
+            f"{found.instance}: the least {found.over} within {found.overhead:.0%}: {told}", fontsize=12
         )
-        footnote(figure, caption(f"{found.method}, {found.memory_model} memory", found.made))
+        footnote(
+            figure,
+            caption(f"{found.method}, {found.time_limit:g} s, {found.memory_model} memory", found.made),
+        )
         return png(figure)
 
 
@@ -93,7 +102,7 @@ def batch_picture(found: Mapping[str, LargestBatch], asked: int | None = None) -
     first = next(iter(found.values()))
     ends = [b for one in found.values() for b in (one.largest_batch, one.excluded_from) if b is not None]
     shown = [*ends, *([] if asked is None else [asked])] or [1]
-    left, right = max(min(shown) // 4, 1), 2 * max(shown)
+    left, right = max(min(shown) // 2, 1), math.ceil(1.3 * max(shown))
     with style.context("default"):
         figure = Figure(figsize=(9.0, 4.2 + 0.35 * len(found)), dpi=150, layout="constrained")
         above, below = figure.subplots(
@@ -104,15 +113,15 @@ def batch_picture(found: Mapping[str, LargestBatch], asked: int | None = None) -
         above.set_yticks(range(len(found)), list(found))
         above.invert_yaxis()
         above.tick_params(axis="y", length=0)
-        for (name, one), colour in zip(found.items(), _LINES * len(found), strict=False):
-            _overheads(below, name, one, colour)
+        for i, (name, one) in enumerate(found.items()):
+            _overheads(below, name, one, look(i))
         if first.overhead is not None:
-            below.axhline(
-                100 * first.overhead, color="black", linestyle="--", linewidth=1.0, label="asked for"
-            )
+            _draw_limit(below, first.overhead)
         for axes in (above, below):
             axes.set_xscale("log", base=2)
             axes.set_xlim(left, right)
+            if right < 8 * left:
+                axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
             axes.spines[["top", "right"]].set_visible(False)
             if asked is not None:
                 axes.axvline(asked, color="#444444", linewidth=1.0)
@@ -123,7 +132,7 @@ def batch_picture(found: Mapping[str, LargestBatch], asked: int | None = None) -
                 xycoords=("data", "axes fraction"),
                 xytext=(3, 3),
                 textcoords="offset points",
-                fontsize=8,
+                fontsize=_TEXT,
             )
         below.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
         below.xaxis.set_minor_formatter(NullFormatter())
@@ -131,31 +140,53 @@ def batch_picture(found: Mapping[str, LargestBatch], asked: int | None = None) -
         below.set_ylim(0, 100 * _HEADROOM * min(max([0.05, first.overhead or 0.0, *costs]), _MOST))
         below.set_xlabel("batch (logarithmic)")
         below.set_ylabel("overhead over the ideal (%)")
-        below.plot([], [], color="#444444", linewidth=0.8, linestyle=":", label="proven of any schedule")
-        below.legend(loc="upper left", framealpha=0.9, edgecolor="none", fontsize=8)
+        dotted = Line2D([], [], color="#444444", linewidth=1.2, linestyle=":", label="proven of any schedule")
+        below.legend(handles=[dotted], loc="upper left", framealpha=0.9, edgecolor="none", fontsize=_TEXT)
+        label_ends(below)
         size, scale = size_unit(first.budget_bytes)
         figure.suptitle(
             f"{first.network} on {first.device}, {first.budget_bytes / scale:.2f} {size}: which batches fit",
-            fontsize=11,
+            fontsize=12,
         )
         footnote(figure, caption(f"{first.memory_model} memory", first.made))
         return png(figure)
 
 
-def _regions(axes: Axes, impossible: int | None, least: int | None, scale: float) -> None:
-    """Colour where the answer is no, unknown and yes, and say so."""
+def _draw_limit(axes: Axes, overhead: float) -> None:
+    """Draw the overhead that is asked for."""
+    axes.axhline(
+        100 * overhead, color="black", linestyle="--", linewidth=1.0, label=f"{overhead:.0%} asked for"
+    )
+
+
+def _regions(axes: Axes, found: Least, scale: float) -> None:
+    """Colour where the answer is no, unknown and yes, and say so above, where the regions end."""
     left, right = axes.get_xlim()
-    no, yes = left if impossible is None else impossible / scale, right if least is None else least / scale
-    for begin, end, colour, word in (
-        (left, no, _NO, "no: proven"),
-        (no, yes, _UNKNOWN, ""),
-        (yes, right, _YES, "yes: a schedule"),
-    ):
+    no = left if found.impossible is None else found.impossible / scale
+    yes = right if found.least is None else found.least / scale
+    for begin, end, colour in ((left, no, _NO), (no, yes, _UNKNOWN), (yes, right, _YES)):
         if begin < end:
             axes.axvspan(begin, end, color=colour, linewidth=0, zorder=0)
-            if word:
-                middle = (begin * end) ** 0.5
-                axes.text(middle, 0.02, word, transform=axes.get_xaxis_transform(), ha="center", fontsize=8)
+    told = {
+        "right": ("no, proven, up to", found.impossible),
+        "left": ("yes, by a schedule, from", found.least),
+    }
+    edges = {"right": math.log(no / left), "left": math.log(right / yes)}
+    for side, (word, value) in told.items():
+        if value is None:
+            continue
+        roomy = edges[side] > _ROOM * math.log(right / left)
+        inner, outer = (no, left) if side == "right" else (yes, right)
+        outward = "left" if side == "right" else "right"
+        axes.annotate(
+            f"{word} {format_value(found.over, value)}",
+            (inner if roomy else outer, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=((-3 if side == "right" else 3) if roomy else 0, 4 if roomy else 20),
+            textcoords="offset points",
+            ha=side if roomy else outward,
+            fontsize=_TEXT,
+        )
 
 
 def _bar(axes: Axes, row: int, found: LargestBatch, left: int, right: int) -> None:
@@ -167,17 +198,13 @@ def _bar(axes: Axes, row: int, found: LargestBatch, left: int, right: int) -> No
     told = "no schedule was found" if found.largest_batch is None else f"{found.largest_batch} fit"
     if found.excluded_from is not None:
         told += f", {found.excluded_from} cannot"
-    axes.text(1.05 * left, row, told, va="center", fontsize=8)
+    axes.text(1.05 * left, row, told, va="center", fontsize=_TEXT)
 
 
-def _overheads(axes: Axes, name: str, found: LargestBatch, colour: str) -> None:
+def _overheads(axes: Axes, name: str, found: LargestBatch, how: Mapping[str, Any]) -> None:
     """Draw the overheads of schedules, and the bounds under them."""
-    made = [(point.batch, point.overhead) for point in found.points if point.overhead is not None]
-    if made:
-        _line(axes, made, colour, marker="o", markersize=3, linewidth=1.0, label=name)
-        proven = [(p.batch, p.least_overhead) for p in found.points if p.overhead is not None]
-        _line(axes, proven, colour, linewidth=0.8, linestyle=":")
-
-
-def _line(axes: Axes, points: Sequence[tuple[int, float]], colour: str, **how: object) -> None:
-    axes.plot([x for x, _ in points], [100 * y for _, y in points], color=colour, **how)  # type: ignore[arg-type]
+    shown = [point for point in found.points if point.overhead is not None]
+    batches = [point.batch for point in shown]
+    axes.plot(batches, [100 * (point.overhead or 0.0) for point in shown], label=name, **how)
+    proven = [100 * point.least_overhead for point in shown]
+    axes.plot(batches, proven, color=how["color"], linewidth=1.2, linestyle=":", label=f"_{name}, proven")
