@@ -13,14 +13,12 @@ from matplotlib.ticker import PercentFormatter
 
 from pebbler.benchmark.output.captions import caption
 from pebbler.benchmark.output.drawing import footnote, png, size_unit
-from pebbler.benchmark.pictures.schedule import COLOURS
+from pebbler.benchmark.output.series import COLOURS, MARKERS
 from pebbler.benchmark.sweeps.results import Run, origins
 
 _ACROSS = 3
 """Panels beside each other."""
 
-_COLOURS = (COLOURS["stall"], COLOURS["compute"])
-_MARKERS = ("o", "s")
 _FLAT = 0.02
 """An axis shows at least this much over the ideal, so that hundredths of a per cent do not look like much."""
 
@@ -52,23 +50,22 @@ def frontiers_picture(variants: Mapping[str, Sequence[Run]]) -> bytes:
     word, size = size_unit(max((run.about.budget_bytes for run in everything), default=1))
     with style.context("default"):
         down = max(ceil(len(shown) / _ACROSS), 1)
-        figure = Figure(figsize=(3.1 * _ACROSS, 2.4 * down + 0.8), dpi=130, layout="constrained")
+        figure = Figure(figsize=(3.6 * _ACROSS, 2.7 * down + 0.8), dpi=130, layout="constrained")
         grid = figure.subplots(down, _ACROSS, squeeze=False).flatten()
         for axes, (name, mine) in zip(grid, shown.items(), strict=False):
-            for colour, marker, (variant, runs) in zip(_COLOURS, _MARKERS, mine.items(), strict=False):
+            for colour, marker, (variant, runs) in zip(COLOURS, MARKERS, mine.items(), strict=False):
                 _draw(axes, runs, variant, colour, marker, size)
-            axes.set_title(name, fontsize=9)
-            axes.set_xlabel(f"budget ({word})", fontsize=9)
+            axes.set_title(name, fontsize=10)
+            axes.set_xlabel(f"budget ({word})")
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
             axes.set_ylim(0, max(_FLAT, axes.get_ylim()[1]))
-            axes.tick_params(labelsize=9)
             axes.spines[["top", "right"]].set_visible(False)
         for axes in grid[len(shown) :]:
             axes.set_axis_off()
-        figure.supylabel("over the ideal time", fontsize=10)
+        figure.supylabel("over the ideal time", fontsize=12)
         lines = {line.get_label(): line for axes in grid for line in axes.get_lines()}
         figure.legend(
-            lines.values(), lines.keys(), loc="outside upper center", ncols=2, frameon=False, fontsize=10
+            lines.values(), lines.keys(), loc="outside upper center", ncols=2, frameon=False, fontsize=12
         )
         models = sorted({run.setting.memory_model for run in everything})
         footnote(figure, caption(f"{', '.join(models)} memory", origins(everything, most=2)))
@@ -76,7 +73,7 @@ def frontiers_picture(variants: Mapping[str, Sequence[Run]]) -> bytes:
 
 
 def _panel(run: Run) -> str:
-    return f"{run.about.network}, {run.about.batch}, {run.about.device}"
+    return f"{run.about.network},\n{run.about.batch} images, {run.about.device}"
 
 
 def _draw(axes: Axes, runs: Sequence[Run], variant: str, colour: str, marker: str, size: int) -> None:

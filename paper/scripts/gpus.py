@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from modnn import CUDNN, DEVICE, SIX, own
 from pebbler.benchmark.comparison.gpus import gradients_of_all, naive_ideal_ns
+from pebbler.benchmark.output import series
 from pebbler.benchmark.output.captions import caption
 from pebbler.benchmark.output.drawing import footnote, png
 from pebbler.benchmark.output.machine import made_here
@@ -420,35 +421,28 @@ def curve_table() -> str:
     return markdown(("network", "", *map(str, range(1, MOST_GPUS + 1))), rows)
 
 
-_COLOURS = ("#999999", "#E69F00", "#0072B2", "#000000", "#009E73", "#CC79A7")
+_BOUND = {"color": "black", "linestyle": "--", "label": "no schedule at that sub-batch is faster, 1 core"}
 
 
 def picture() -> bytes:
     """Draw the speed-ups of 1 to 16 GPUs, as PNG."""
     gpus = range(1, MOST_GPUS + 1)
     with style.context("default"):
-        figure = Figure(figsize=(12.0, 5.4), dpi=150, layout="constrained")
+        figure = Figure(figsize=(14.0, 5.6), dpi=150, layout="constrained")
         for axes, (network, batch) in zip(figure.subplots(1, len(CURVE), sharey=True), CURVE, strict=True):
             axes.plot(gpus, gpus, color="#DDDDDD", linewidth=5.0, label="as many times as GPUs")
-            for line, colour in zip(LINES, _COLOURS, strict=True):
-                bound = "bound" in line
-                axes.plot(
-                    gpus,
-                    [speedup(line, network, batch, count) for count in gpus],
-                    color=colour,
-                    linestyle="--" if bound else "-",
-                    marker=None if bound else "o",
-                    markersize=3.5,
-                    label="no schedule at that sub-batch is faster, 1 core" if bound else line,
-                )
-            axes.set_title(f"{network}, {batch} images in all", fontsize=10)
+            methods = [line for line in LINES if "bound" not in line]
+            for line in LINES:
+                look = {**series.style(methods.index(line)), "label": line} if line in methods else _BOUND
+                axes.plot(gpus, [speedup(line, network, batch, count) for count in gpus], **look)
+            axes.set_title(f"{network}, {batch} images in all", fontsize=12)
             axes.set_xlabel("GPUs")
             axes.set_xticks(gpus)
             axes.set_xlim(0.5, MOST_GPUS + 0.5)
             axes.set_ylim(0, MOST_GPUS + 0.5)
             axes.spines[["top", "right"]].set_visible(False)
         figure.axes[0].set_ylabel("speed-up over the ideal on one GPU")
-        figure.axes[0].legend(loc="upper left", frameon=False, fontsize=8)
+        series.label_ends(figure.axes[-1])
         footnote(
             figure,
             caption("K40s with 12 GiB on one bus of 12 GB/s in each direction, graph paper", [made_here()]),
