@@ -29,6 +29,10 @@ _SHAPE = (
     "the shape of a result depends on values, and recording computes none; keep the shape and mask with "
     "torch.where"
 )
+_PACKED = (
+    "it packs sequences, whose shape then depends on their lengths; leave them padded, and leave the padding "
+    "out of the loss by a mask"
+)
 _NUMPY = "it makes a NumPy array of a tensor, and recording computes no values; compute it with torch"
 _CUDA = (
     "it asks for CUDA, which recording does without; leave out what sets up or waits for a GPU ('.cuda()' "
@@ -112,7 +116,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, DataDependentOutputException):
         return _VALUE
     if isinstance(error, DynamicOutputShapeException):
-        return _SHAPE
+        return _PACKED if "pack_padded_sequence" in text else _SHAPE
     meaning = next((meaning for part, meaning in _KNOWN if part in text), None)
     return meaning or f"{type(error).__name__}: {text}; see docs/importers.md for what works"
 

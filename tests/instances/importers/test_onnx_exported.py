@@ -26,7 +26,7 @@ from torch.nn import functional as F  # noqa: E402, N812
 
 from pebbler.instances.importers.torch_graph import record  # noqa: E402
 
-from .exported import FOLDER, MODELS, VERSIONS  # noqa: E402
+from .exported import FOLDER, MODELS, VERSIONS, Transformers  # noqa: E402
 
 FILES = [(name, version) for name, versions in VERSIONS.items() for version in versions]
 
@@ -48,10 +48,12 @@ def multiply_adds(network: Network, layer: Layer) -> int:
     return window * (inputs if layer.kind.name == "deconv" else layer.shape).positions
 
 
-def make_step(name: str) -> Any:
+def make_step(name: str, other: Callable[[], Any] | None = None) -> Any:
+    """Return what makes a step of a model, or of another that does the same."""
+
     def made(batch: int) -> Any:
         make, example = MODELS[name]
-        module = make()
+        module = (other or make)()
 
         def step(x: Any, labels: Any) -> Any:
             scores = module(x)
@@ -138,6 +140,20 @@ def test_blocks_and_weights_are_those_that_torch_records(name: str, version: str
 @pytest.mark.parametrize(("name", "version"), FILES)
 def test_an_exported_network_can_be_scheduled(name: str, version: str) -> None:
     instance = Workload(read(name, version), 4, "a100").instance("95%")
+    assert solve(instance, "modnn").schedule is not None
+
+
+def test_a_llama_of_transformers_is_recorded_with_the_same_products() -> None:
+    pytest.importorskip("transformers")
+
+    def products(recorded: Any) -> list[tuple[str, int]]:
+        return sorted(
+            (operator.direction, operator.flops) for operator in recorded.operators if operator.flops
+        )
+
+    theirs = record(make_step("llama", Transformers), 2)
+    assert products(theirs) == products(record(make_step("llama"), 2))
+    instance = TorchWorkload("theirs", 4, "a100", make_step=make_step("llama", Transformers)).instance("90%")
     assert solve(instance, "modnn").schedule is not None
 
 

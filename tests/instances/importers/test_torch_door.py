@@ -129,6 +129,7 @@ LINES = {
     "assert torch.isfinite(loss)": "decide by torch.where",
     "loss = loss + x[x > 0].sum()": "the shape of a result depends on values",
     "loss = loss + torch.unique(x).sum()": "mask with torch.where",
+    "torch.nn.utils.rnn.pack_padded_sequence(y[:, None], x[0].long())": "leave them padded",
     "log(loss.detach().cpu().numpy())": "it makes a NumPy array of a tensor",
     "torch.cuda.synchronize()": "it asks for CUDA, which recording does without",
     "torch.cuda.set_device(0)": "it asks for CUDA, which recording does without",
