@@ -2,9 +2,8 @@
 
 Caffe without cuDNN computes a convolution one sample after the other: im2col lowers the sample to a matrix,
 a matrix product per group follows, and another adds the bias (Jia et al. 2014). Configurations of im2col and
-col2im are those of Caffe's source (GLP4NN, ICPP 2018, section 3.1 agrees on CaffeNet's conv1); those of
-cuBLAS's kernels are assumptions, one tile for all sizes and devices, where cuBLAS has many. Durations come
-from the roofline of the cost model and a latency per block.
+col2im are those of Caffe's source (GLP4NN, ICPP 2018, section 3.1 agrees on CaffeNet's conv1). Durations come
+from the roofline of the cost model and a latency per block; kernels of cuBLAS are those of `products`.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-import msgspec
-
 from ..errors import PebblerError
 from ..networks.zoo import find_network
 from ..workload import convolution_of
-from .device import Device, whole_ns
-from .kernels import Kernel, LayerKernels, alone_ns, resident_blocks
-from .occupancy import ExecutionLimits, execution_limits
+from .device import Device
+from .kernels import Kernel, LayerKernels, derived_kernel
+from .products import Layout, product_kernel
 from .roofline import FLOAT, Convolution, Pass
 
 Direction = Literal["forward", "backward"]
@@ -30,18 +27,13 @@ CAFFE_THREADS = 512
 """Threads of a block of im2col and col2im (Caffe, ``CAFFE_CUDA_NUM_THREADS``)."""
 CAFFE_REGISTERS = 33
 """Registers of a thread of im2col (GLP4NN, section 3.1); of col2im an assumption."""
-SGEMM_ROWS, SGEMM_COLUMNS, SGEMM_DEPTH = 128, 64, 8
-"""Tile of the output that one block of sgemm computes, and depth of what it loads at a time: assumptions."""
-SGEMM_SHARED, SGEMM_REGISTERS = 8448, 70
-"""Shared memory of a block and registers of a thread: assumptions."""
-GEMMK_ROWS, GEMMK_COLUMNS = 32, 128
-"""Tile of a product whose inner dimension is 1, which adds the bias: an assumption."""
-GEMM_THREADS = 256
-GEMMK_REGISTERS = 30
-GEMV_THREADS = 128
-"""Threads that sum up one row, for the gradient of the bias: an assumption."""
-LATENCY_CYCLES = 400
-"""Clock cycles of a load from device memory: 200 to 400 (CUDA C Programming Guide, on 3.x)."""
+GEMMK_EDGE = 32
+"""Edge of a tile of a product whose inner dimension is 1, which adds the bias: 18 blocks for LeNet's conv1 in
+the authors' profile, 576 positions and 20 channels."""
+GEMMK_THREADS, GEMMK_SHARED, GEMMK_REGISTERS = 256, 272, 12
+"""Of a block of that product, and registers of a thread, in the same profile."""
+GEMV_THREADS, GEMV_REGISTERS = 128, 30
+"""Threads that sum up one row, for the gradient of the bias, and registers of each: assumptions."""
 T_LAUNCH_NS = 3000
 """Idle time between kernels of a sample: 568981 ns for 192 kernels in the authors' log of LeNet's conv1."""
 
@@ -155,7 +147,7 @@ def caffe_kernels(device: Device, conv: Convolution, which: Pass | Direction) ->
     PebblerError
         For a device whose multiprocessors are not known.
     """
-    derive = _Derivation(device, execution_limits(device), conv)
+    derive = _Derivation(device, conv)
     tasks: tuple[Pass, ...]
     match which:
         case "forward":
@@ -178,7 +170,6 @@ class _Derivation:
     """Makes kernels of one layer on one device."""
 
     device: Device
-    limits: ExecutionLimits
     conv: Convolution
 
     def kernels(self, task: Pass) -> list[Kernel]:
@@ -189,10 +180,10 @@ class _Derivation:
         columns = conv.out_height * conv.out_width
         taps = conv.kernel_h * conv.kernel_w
         if task == "FP":
-            product = self._sgemm("sgemm", rows, columns, depth)
+            product = self._sgemm("sgemm", "nn", rows, columns, depth)
             return [*self._lowering("im2col", columns, taps), product, self._bias(conv.out_channels, columns)]
         if task == "BP2":
-            product = self._sgemm("sgemm_dw", rows, depth, columns)
+            product = self._sgemm("sgemm_dw", "tn", rows, depth, columns)
             return [
                 self._row_sums(conv.out_channels, columns),
                 *self._lowering("im2col", columns, taps),
@@ -200,7 +191,7 @@ class _Derivation:
             ]
         windows = -(-conv.kernel_h // conv.stride) * -(-conv.kernel_w // conv.stride)
         return [
-            self._sgemm("sgemm_dx", depth, columns, rows),
+            self._sgemm("sgemm_dx", "nt", depth, columns, rows),
             *self._lowering("col2im", conv.in_height * conv.in_width, windows),
         ]
 
@@ -209,60 +200,42 @@ class _Derivation:
         if not _is_lowered(self.conv):
             return []
         conv = self.conv
-        traffic = FLOAT * conv.in_channels * conv.in_height * conv.in_width + buffer_bytes(conv)
-        blocks = -(-conv.in_channels * positions // CAFFE_THREADS)
-        return [self._kernel(name, (blocks, 1, 1), CAFFE_THREADS, 0, CAFFE_REGISTERS, 0.0, traffic, loads)]
-
-    def _sgemm(self, name: str, rows: int, columns: int, depth: int) -> Kernel:
-        """Matrix product, one launch a group; a block computes its whole tile, whatever part is needed."""
-        grid = (-(-rows // SGEMM_ROWS), -(-columns // SGEMM_COLUMNS), 1)
-        flops = 2.0 * SGEMM_ROWS * SGEMM_COLUMNS * depth * grid[0] * grid[1]
-        traffic = FLOAT * (rows * depth + depth * columns + rows * columns)
-        loads = -(-depth // SGEMM_DEPTH)
-        return self._kernel(
-            name, grid, GEMM_THREADS, SGEMM_SHARED, SGEMM_REGISTERS, flops, traffic, loads, self.conv.groups
+        lowering = derived_kernel(
+            self.device,
+            name,
+            blocks=-(-conv.in_channels * positions // CAFFE_THREADS),
+            threads=CAFFE_THREADS,
+            registers=CAFFE_REGISTERS,
+            traffic=FLOAT * conv.in_channels * conv.in_height * conv.in_width + buffer_bytes(conv),
+            loads=loads,
         )
+        return [lowering]
+
+    def _sgemm(self, name: str, layout: Layout, rows: int, columns: int, depth: int) -> Kernel:
+        """Matrix product, one launch a group; Caffe's rows are cuBLAS's columns."""
+        return product_kernel(self.device, name, layout, columns, rows, depth, self.conv.groups)
 
     def _bias(self, rows: int, columns: int) -> Kernel:
         """Product of the bias with a row of ones, added to the output."""
-        grid = (-(-rows // GEMMK_ROWS), -(-columns // GEMMK_COLUMNS), 1)
-        traffic = FLOAT * (rows + columns + 2 * rows * columns)
-        return self._kernel("gemmk1", grid, GEMM_THREADS, 0, GEMMK_REGISTERS, 0.0, traffic, 2)
+        return derived_kernel(
+            self.device,
+            "gemmk1",
+            blocks=-(-rows // GEMMK_EDGE) * -(-columns // GEMMK_EDGE),
+            threads=GEMMK_THREADS,
+            shared_bytes=GEMMK_SHARED,
+            registers=GEMMK_REGISTERS,
+            traffic=FLOAT * (rows + columns + 2 * rows * columns),
+            loads=2,
+        )
 
     def _row_sums(self, rows: int, columns: int) -> Kernel:
         """Gradient of the bias: product of the output's gradient with a vector of ones."""
-        traffic = FLOAT * (rows * columns + columns + rows)
-        loads = -(-columns // GEMV_THREADS)
-        return self._kernel("gemv", (rows, 1, 1), GEMV_THREADS, 0, GEMMK_REGISTERS, 0.0, traffic, loads)
-
-    def _kernel(
-        self,
-        name: str,
-        grid: tuple[int, int, int],
-        threads: int,
-        shared: int,
-        registers: int,
-        flops: float,
-        traffic: int,
-        loads: int,
-        launches: int = 1,
-    ) -> Kernel:
-        """Roofline of a block's share on one multiprocessor; it takes no less than its loads in turn."""
-        blocks = grid[0] * grid[1] * grid[2]
-        share = self.limits.multiprocessors / blocks
-        compute = flops / (self.device.peak_flops * self.device.gemm_efficiency)
-        work = whole_ns(share * max(compute, self.device.memory_seconds(traffic)))
-        alone = max(work, whole_ns(loads * LATENCY_CYCLES / self.limits.clock_hz))
-        kernel = Kernel(
-            name=name,
-            grid=grid,
-            block=(threads, 1, 1),
-            shared_bytes=shared,
-            registers=registers,
-            duration_ns=1,
-            invocations=launches,
-            work_ns=work,
+        return derived_kernel(
+            self.device,
+            "gemv",
+            blocks=rows,
+            threads=GEMV_THREADS,
+            registers=GEMV_REGISTERS,
+            traffic=FLOAT * (rows * columns + columns + rows),
+            loads=-(-columns // GEMV_THREADS),
         )
-        resident = resident_blocks(kernel, self.limits)
-        duration = alone_ns(work, alone, blocks, resident, self.limits.multiprocessors)
-        return msgspec.structs.replace(kernel, duration_ns=round(duration))

@@ -16,8 +16,11 @@ import msgspec
 from ..errors import FormatError, PebblerError
 from ..files import read_json
 from ..instance import Natural, Positive
-from .occupancy import WARP, ExecutionLimits
+from .device import Device, whole_ns
+from .occupancy import WARP, ExecutionLimits, execution_limits
 
+LATENCY_CYCLES = 400
+"""Clock cycles of a load from device memory: 200 to 400 (CUDA C Programming Guide, on 3.x)."""
 REGISTER_UNIT = 256
 """Registers are given to a warp in units of so many (CUDA occupancy calculator, from 3.x on)."""
 
@@ -259,3 +262,53 @@ def alone_ns(work: float, alone: float, blocks: int, resident: int, multiprocess
     """
     full, rest = waves(blocks, resident, multiprocessors)
     return full * max(resident * work, alone) + (max(rest * work, alone) if rest else 0.0)
+
+
+def derived_kernel(
+    device: Device,
+    name: str,
+    *,
+    blocks: int,
+    threads: int,
+    shared_bytes: int = 0,
+    registers: int,
+    flops: float = 0.0,
+    traffic: int,
+    loads: int,
+    invocations: int = 1,
+) -> Kernel:
+    """Return a kernel whose time comes from the roofline of its blocks, and from a latency of each.
+
+    Parameters
+    ----------
+    device
+        A packaged device.
+    name, blocks, threads, shared_bytes, registers, invocations
+        As in `Kernel`.
+    flops, traffic
+        Operations of all blocks, at the device's speed of matrix products, and bytes that they move.
+    loads
+        Loads of a block one after another; it takes no less than their latencies.
+
+    Raises
+    ------
+    PebblerError
+        For a device whose multiprocessors are not known.
+    """
+    limits = execution_limits(device)
+    share = limits.multiprocessors / blocks
+    compute = flops / (device.peak_flops * device.gemm_efficiency)
+    work = whole_ns(share * max(compute, device.memory_seconds(traffic)))
+    alone = max(work, whole_ns(loads * LATENCY_CYCLES / limits.clock_hz))
+    kernel = Kernel(
+        name=name,
+        grid=(blocks, 1, 1),
+        block=(threads, 1, 1),
+        shared_bytes=shared_bytes,
+        registers=registers,
+        duration_ns=1,
+        invocations=invocations,
+        work_ns=work,
+    )
+    duration = alone_ns(work, alone, blocks, resident_blocks(kernel, limits), limits.multiprocessors)
+    return msgspec.structs.replace(kernel, duration_ns=round(duration))

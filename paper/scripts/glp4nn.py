@@ -1,29 +1,46 @@
 """GLP4NN's evaluation (ICPP 2018, section 4) repeated on derived kernels and the simulator.
 
 ``python paper/scripts/glp4nn.py`` prints the tables of docs/papers-glp4nn.md; ``--write FILE`` puts them
-into the page, and the picture beside it.
+into the page, and the picture beside it. ``--clock`` also makes the tables that depend on the clock: times of
+solvers, and searches with a time limit.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 
 import msgspec
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "docs" / "scripts"))
+
+import timings
+from glp4nn_cases import (
+    LENET_LOG,
+    LENET_MEASURED_MS,
+    NETWORKS,
+    NEWER_DEVICES,
+    PAPER_DEVICES,
+    Case,
+    case,
+    cases,
+    iteration,
+    iterations,
+)
+from glp4nn_exhibits import PRINTED_TABLE_6, exhibits
 from pebbler.benchmark.output.machine import made_here
 from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.benchmark.pictures.streams import Panel, draw_times
 from pebbler.heuristics.papers.stream_algorithms import with_streams
 from pebbler.instances.devices.caffe import TABLE_5, ConvLayer, caffe_kernels
-from pebbler.instances.devices.device import Device, find_device
-from pebbler.instances.devices.kernels import Kernel, LayerKernels
+from pebbler.instances.devices.device import find_device
 from pebbler.instances.devices.occupancy import execution_limits
+from pebbler.instances.devices.products import Tile, product_kernel, tiled_kernel
+from pebbler.instances.devices.roofline import Convolution
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.files import write_atomically
 from pebbler.instances.instance import Algorithm, Instance
@@ -36,80 +53,14 @@ from pebbler.solver.streams.count import (
     all_optima,
     best_by_cp_sat,
     best_by_linear,
-    count_streams,
     default_solver,
 )
 from pebbler.solver.streams.glp4nn import MODELS, ModelName, stream_model
-from pebbler.validate.streams.concurrent import speedups, streams_ns
+from pebbler.validate.streams.concurrent import streams_ns
 
 BEGIN, END = "<!-- begin glp4nn -->\n", "<!-- end glp4nn -->"
+CLOCK_BEGIN, CLOCK_END = "<!-- begin glp4nn-clock -->\n", "<!-- end glp4nn-clock -->"
 PICTURE = "images/streams.png"
-
-PAPER_DEVICES = ("K40", "P100", "TitanXp")
-NEWER_DEVICES = ("A100", "H200")
-
-PRINTED_ANALYSIS_MS = {
-    "googlenet": (116.456, 107.829, 124.811),
-    "caffenet": (12.375, 12.894, 12.663),
-    "cifar10": (9.975, 6.461, 6.551),
-    "siamese": (6.783, 7.718, 7.763),
-}
-"""Table 6, T_a on the K40C, the P100 and the Titan XP."""
-
-WORKED_EXAMPLE = LayerKernels(
-    t_launch_ns=5000,
-    kernels=(
-        Kernel(
-            name="im2col",
-            grid=(18, 1, 1),
-            block=(512, 1, 1),
-            shared_bytes=0,
-            registers=33,
-            duration_ns=30_000,
-        ),
-        Kernel(
-            name="sgemm",
-            grid=(48, 1, 1),
-            block=(256, 1, 1),
-            shared_bytes=8448,
-            registers=70,
-            duration_ns=110_000,
-        ),
-        Kernel(
-            name="gemmk1",
-            grid=(72, 1, 1),
-            block=(256, 1, 1),
-            shared_bytes=0,
-            registers=30,
-            duration_ns=14_000,
-        ),
-    ),
-)
-"""CaffeNet's conv1 on a K40C, after Fig. 6: grid and registers of im2col are printed, the rest is made up."""
-
-LENET_LOG = LayerKernels(
-    t_launch_ns=2963,
-    kernels=(
-        Kernel(
-            name="im2col", grid=(2, 1, 1), block=(512, 1, 1), shared_bytes=0, registers=33, duration_ns=17550
-        ),
-        Kernel(
-            name="sgemm",
-            grid=(9, 1, 1),
-            block=(256, 1, 1),
-            shared_bytes=8448,
-            registers=70,
-            duration_ns=14820,
-        ),
-        Kernel(
-            name="gemmk1", grid=(5, 1, 1), block=(256, 1, 1), shared_bytes=0, registers=30, duration_ns=3780
-        ),
-    ),
-)
-"""Mean durations and idle time in the authors' log of LeNet's conv1 (``LOG`` in their repository).
-
-The grids are derived."""
-LENET_MEASURED_MS = {1: "2.84", 2: "1.93", 3: "1.54 to 1.71"}
 
 TIMESTAMP_BYTES, CONFIGURATION_BYTES = 16, 48
 """Of a recorded kernel: begin and end; and six extents, two sizes of shared memory, registers and a name's
@@ -117,6 +68,10 @@ address. An assumption: the paper prints no sizes."""
 
 RUNS = 3
 """How often a solve is timed: other work may share the machine."""
+
+FEW, DEEP = 128, 4096
+"""Rows or columns up to which a product is a small one, and the depth up to which it is not split."""
+ONE_TILE = Tile(128, 64, 8, 128, 2)
 
 BUDGETS = (1.0, 1.05, 1.2, 1.5)
 
@@ -126,180 +81,169 @@ WHOLE = (("cifar10_quick", 100), ("siamese", 64), ("caffenet", 256), ("googlenet
 """The networks of Table 5 as they are whole, with its batches."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """A layer's forward pass on a device, simulated and modelled when it is asked for."""
-
-    layer: ConvLayer
-    device: Device
-
-    @cached_property
-    def kernels(self) -> LayerKernels:
-        """What Caffe launches for one sample."""
-        return caffe_kernels(self.device, self.layer.conv, "forward")
-
-    @cached_property
-    def gains(self) -> dict[int, float]:
-        """Speed-up by number of streams."""
-        return speedups(self.kernels, self.device, self.layer.conv.batch)
-
-    @cached_property
-    def counts(self) -> dict[ModelName, StreamCount | None]:
-        """What the models say; None where one does not apply."""
-        return {model: _asked(self.kernels, self.device, model) for model in MODELS}
-
-    @property
-    def best(self) -> int:
-        """The fewest streams of the greatest speed-up."""
-        return max(self.gains, key=lambda streams: (self.gains[streams], -streams))
-
-    def chosen(self, model: ModelName) -> int | None:
-        """What a model says, if it does."""
-        count = self.counts[model]
-        return None if count is None else count.streams
-
-    @cached_property
-    def one_ns(self) -> int:
-        """Time on one stream."""
-        return streams_ns(self.kernels, self.device, self.layer.conv.batch, 1)
-
-
-@cache
-def case(layer: ConvLayer, device_name: str) -> Case:
-    """Return the one case of a layer on a device, so that its figures are computed once."""
-    return Case(layer, find_device(device_name))
-
-
-def _asked(kernels: LayerKernels, device: Device, model: ModelName) -> StreamCount | None:
-    try:
-        return count_streams(kernels, device, model)
-    except PebblerError:
-        return None
-
-
 def tables() -> str:
-    """All tables of the page, as Markdown."""
+    """The tables of the page that depend on no clock, as Markdown."""
     parts = (
-        ("Findings", findings_table()),
-        ("Streams, the GPUs of Table 3 (Fig. 8)", streams_table(PAPER_DEVICES)),
-        ("Streams, newer GPUs", streams_table(NEWER_DEVICES)),
-        ("Predicted speed-up over one stream, the GPUs of Table 3", speed_table(PAPER_DEVICES)),
-        ("Predicted speed-up over one stream, newer GPUs", speed_table(NEWER_DEVICES)),
+        ("Every figure and table of the paper", exhibits()),
+        ("Table 3: the GPUs, printed and ours", hardware_table()),
+        ("Fig. 2: speed-up of CaffeNet's layers by number of streams, forward, P100", figure_2_table()),
+        ("Fig. 4: the fewest streams of the greatest speed-up, forward", figure_4_table()),
+        ("Fig. 7: speed-up of an iteration, both passes, streams as implemented", iteration_table()),
+        ("Fig. 8: streams of the forward pass", streams_table(PAPER_DEVICES)),
+        ("Fig. 9: milliseconds, on one stream and with the streams as implemented", figure_9_table()),
+        ("Fig. 10: memory by eqs. 10 and 11, and the buffers that the paper leaves out", memory_table()),
+        ("Table 6: overhead, printed, and when it is under 0.1 %", overhead_table()),
+        ("LeNet's conv1, 64 samples: the authors' measurements and the simulator", lenet_table()),
+        ("Kernels of LeNet's conv1, K40: the authors' profile, and derived", profile_table()),
+        ("Products by the tile chosen: time over the measured one (DeepBench)", product_table()),
+        ("Predicted speed-up, forward, and what limits it", speed_table(PAPER_DEVICES)),
         ("Speed at a model's choice, best = 100 %: geometric mean and least over Table 5", closeness_table()),
-        ("LeNet's conv1, 64 samples: the authors' log and the simulator", lenet_table()),
-        ("Time of analysis, forward, all of Table 5's layers of a network", analysis_table()),
-        ("Time of solving, every layer x device x model, least of three runs", solving_table()),
-        ("Memory: eqs. 10 and 11, and the buffers that the paper leaves out", memory_table()),
-        ("Streams under a budget: VGG-16, 64 images, K40, Caffe's convolutions only", joint_table()),
+        ("Streams of the forward pass, newer GPUs", streams_table(NEWER_DEVICES)),
+        ("Predicted speed-up, forward, newer GPUs", speed_table(NEWER_DEVICES)),
         ("Streams beside the algorithms of cuDNN 4, K40", beside_table(WHOLE)),
     )
     picture = f"![Time against the number of streams]({PICTURE})\n"
     return "\n".join([*(f"**{title}**\n\n{table}" for title, table in parts), picture])
 
 
+def clocked_tables() -> str:
+    """The tables of the page that depend on the clock, as Markdown."""
+    parts = (
+        ("Table 6: time of analysis, forward, all of Table 5's layers of a network", analysis_table()),
+        ("Time of solving, every layer x device x model, least of three runs", solving_table()),
+        ("Streams under a budget: VGG-16, 64 images, K40, Caffe's convolutions only", joint_table()),
+    )
+    return "\n".join(f"**{title}**\n\n{table}" for title, table in parts)
+
+
+# --- what the paper has -----------------------------------------------------------------------------------
+
+
+def hardware_table() -> str:
+    """The rows of Table 3 that kernels depend on."""
+    printed = {
+        "core count": ("15 x 192", "56 x 64", "30 x 128"),
+        "clock, GHz": ("0.745", "1.189", "1.455"),
+        "memory, GB": ("12", "12", "12"),
+        "bandwidth, GB/s": ("288", "549", "547.7"),
+        "shared memory of a multiprocessor, KB": ("48", "64", "48"),
+    }
+    rows = []
+    for what, theirs in printed.items():
+        cells = []
+        for name, one in zip(PAPER_DEVICES, theirs, strict=True):
+            device, limits = find_device(name), execution_limits(find_device(name))
+            ours = {
+                "core count": f"{device.multiprocessors} x {limits.lanes}",
+                "clock, GHz": f"{limits.clock_hz / 1e9:.3f}",
+                "memory, GB": f"{device.memory_bytes / 2**30:.0f}",
+                "bandwidth, GB/s": f"{device.bandwidth / 1e9:g}",
+            }.get(what, f"{limits.shared_bytes / 2**10:.0f}")
+            cells += [one, ours]
+        rows.append((what, *cells))
+    header = [f"{device}: {word}" for device in PAPER_DEVICES for word in ("printed", "ours")]
+    return markdown(("", *header), rows)
+
+
+def figure_2_table() -> str:
+    """Speed-ups of CaffeNet's layers on the P100 by number of streams."""
+    counts = (2, 4, 8, 16, 32)
+    rows = [
+        (one.layer.name, *(f"{one.gains[count]:.2f}" for count in counts), _at(one, one.best))
+        for one in cases("P100", network="caffenet")
+    ]
+    return markdown(("layer", *map(str, counts), "best"), rows)
+
+
+def figure_4_table() -> str:
+    """Best numbers of streams for CaffeNet's layers."""
+    rows = [
+        (layer.name, *(str(case(layer, device).best) for device in PAPER_DEVICES))
+        for layer in TABLE_5
+        if layer.name.startswith("caffenet")
+    ]
+    return markdown(("layer", *PAPER_DEVICES), rows)
+
+
+def iteration_table(layers: Sequence[ConvLayer] = TABLE_5) -> str:
+    """Speed-ups of both passes together, with the streams of each in brackets."""
+    rows = []
+    for layer in layers:
+        cells = []
+        for device in PAPER_DEVICES:
+            one = iteration(layer, device)
+            streams = [_streams(each.count("as-implemented")) for each in (one.forward, one.backward)]
+            cells.append(f"{one.speed:.2f} ({', '.join(streams)})")
+        rows.append((layer.name, *cells))
+    return markdown(("layer", *PAPER_DEVICES), rows)
+
+
+def figure_9_table() -> str:
+    """Times of CIFAR10's layers on the Titan XP and of Siamese's on the P100."""
+    rows = [
+        (
+            f"{one.name}, {device}",
+            f"{one.forward.one_ns / 1e6:.2f}",
+            f"{one.one_ns / 1e6:.2f}",
+            f"{one.implemented_ns / 1e6:.2f}",
+        )
+        for network, device in (("cifar10", "TitanXp"), ("siamese", "P100"))
+        for one in iterations(device, network)
+    ]
+    return markdown(("layer", "forward, one stream", "iteration, one stream", "iteration, implemented"), rows)
+
+
+def overhead_table() -> str:
+    """Table 6, its sums, and the iterations until its ratio holds, by the layers of Table 5 alone."""
+    rows = []
+    for network, printed in PRINTED_TABLE_6.items():
+        for device, (profiling, analysis, total) in zip(PAPER_DEVICES, printed, strict=True):
+            ms = sum(one.one_ns for one in iterations(device, network)) / 1e6
+            rows.append(
+                (
+                    f"{network}, {device}",
+                    f"{profiling:.3f}",
+                    f"{analysis:.3f}",
+                    f"{total:.3f}",
+                    f"{profiling + analysis:.3f}",
+                    f"{ms:.1f}",
+                    f"{total / ms * 1000:.0f}",
+                )
+            )
+    header = ("network, GPU", "T_p, ms", "T_a, ms", "T_total, ms", "T_p + T_a", "an iteration, ours, ms")
+    return markdown((*header, "iterations until T_total is 0.1 %"), rows)
+
+
+# --- streams and speeds -----------------------------------------------------------------------------------
+
+
 def streams_table(devices: Sequence[str]) -> str:
-    """Streams per layer: all optima as printed, and the choices of the two other models."""
+    """Streams per layer: all optima of both readings of the paper, and the other models' choices."""
     rows = []
     for layer in TABLE_5:
         cells = []
         for device in devices:
             one = case(layer, device)
-            printed = one.counts["as-printed"]
-            assert printed is not None
-            cells.append(f"{_range(printed.streams_range)} ({printed.optima})")
-            cells += [_streams(one.counts["as-implemented"]), _streams(one.counts["corrected"])]
+            cells += [_optima(one.count("as-printed")), _optima(one.count("as-printed-repaired"))]
+            cells += [_streams(one.count("as-implemented")), _streams(one.count("corrected"))]
         rows.append((layer.name, *cells))
-    header = [f"{device}: {word}" for device in devices for word in ("printed", "implemented", "corrected")]
-    return markdown(("layer", *header), rows)
+    words = ("printed", "repaired", "implemented", "corrected")
+    return markdown(("layer", *(f"{device}: {word}" for device in devices for word in words)), rows)
 
 
-def speed_table(devices: Sequence[str]) -> str:
-    """Speed-ups at the models' choices and at the best number of streams."""
+def speed_table(devices: Sequence[str], layers: Sequence[ConvLayer] = TABLE_5) -> str:
+    """Speed-ups at the models' choices and at the best number of streams, and the least limit of each."""
     rows = []
-    for layer in TABLE_5:
+    for layer in layers:
         cells = []
         for device in devices:
             one = case(layer, device)
             cells += [_at(one, one.chosen("as-implemented")), _at(one, one.chosen("corrected"))]
-            cells.append(_at(one, one.best))
+            word, limit = min(one.limits.items(), key=lambda item: item[1])
+            cells += [_at(one, one.best), f"{limit:.2f}, {word}"]
         rows.append((layer.name, *cells))
-    header = [f"{device}: {word}" for device in devices for word in ("implemented", "corrected", "best")]
-    return markdown(("layer", *header), rows)
-
-
-def findings_table() -> str:
-    """The paper's findings, what comes out here, and whether that is the same."""
-    cases = {device: _all(device) for device in PAPER_DEVICES}
-    example = count_streams(WORKED_EXAMPLE, find_device("K40"), "as-implemented")
-    everything = [one for some in cases.values() for one in some]
-    speeds = {(one.layer.name, one.device.name): _speed(one, "as-implemented") for one in everything}
-    gaining = sum(speed > 1.05 for speed in speeds.values())
-    greatest = max(speeds, key=lambda key: speeds[key])
-    short = [("cifar10/conv1", "TitanXp"), ("siamese/conv1", "P100"), ("siamese/conv1_p", "P100")]
-    told = ", ".join(f"{speeds[key]:.2f}" for key in short)
-    differing = sum(
-        len({case(layer, device).best for device in PAPER_DEVICES}) > 1
-        for layer in TABLE_5
-        if "caffenet" in layer.name
-    )
-    network = {
-        d: _network_speed([one for one in cases[d] if "siamese" in one.layer.name]) for d in PAPER_DEVICES
-    }
-    overall = {
-        d: _network_speed([one for one in cases[d] if "cifar10" in one.layer.name]) for d in PAPER_DEVICES
-    }
-    rows = [
-        (
-            "Fig. 6: streams of CaffeNet's conv1 on the K40C",
-            "3",
-            f"{example.streams}, of the model as implemented on the worked example",
-            f"used: the choice among its {example.optima} optima was fixed by it",
-        ),
-        (
-            "gains for most convolution layers (section 4.2.1)",
-            "most",
-            f"{gaining} of {len(speeds)} layers and GPUs gain 5 % or more with the streams as implemented",
-            _verdict(2 * gaining > len(speeds)),
-        ),
-        (
-            "speed-up of up to 4x",
-            "4",
-            f"{speeds[greatest]:.2f} ({greatest[0]}, {greatest[1]})",
-            _verdict(3 <= speeds[greatest] <= 5, f"missed: {'more' if speeds[greatest] > 5 else 'less'}"),
-        ),
-        (
-            "no gain where kernels are shorter than launches: CIFAR10's conv1 on the Titan XP, Siamese's "
-            "conv1 and conv1_p on the P100",
-            "slower",
-            told,
-            _verdict(all(speeds[key] < 0.995 for key in short), _loss([speeds[key] for key in short])),
-        ),
-        (
-            "those networks gain as a whole, CIFAR10 on the Titan XP and Siamese on the P100",
-            "faster",
-            f"{overall['TitanXp']:.2f}, {network['P100']:.2f}",
-            _verdict(overall["TitanXp"] > 1 and network["P100"] > 1),
-        ),
-        (
-            "Siamese gains more on the K40C than on the Titan XP",
-            "more",
-            f"{network['K40']:.2f} and {network['TitanXp']:.2f}",
-            _verdict(network["K40"] > network["TitanXp"]),
-        ),
-        (
-            "Siamese gains more on the K40C than on the P100",
-            "more",
-            f"{network['K40']:.2f} and {network['P100']:.2f}",
-            _verdict(network["K40"] > network["P100"]),
-        ),
-        (
-            "the best number of streams varies from GPU to GPU (Fig. 4, CaffeNet)",
-            "varies",
-            f"it differs for {differing} of 5 layers",
-            _verdict(differing > 0),
-        ),
-    ]
-    return markdown(("finding", "printed", "ours", "verdict"), rows)
+    words = ("implemented", "corrected", "best", "limit")
+    return markdown(("layer", *(f"{device}: {word}" for device in devices for word in words)), rows)
 
 
 def closeness_table() -> str:
@@ -309,32 +253,80 @@ def closeness_table() -> str:
     for device in (*PAPER_DEVICES, *NEWER_DEVICES):
         cells = []
         for model in models:
-            shares = [_speed(one, model) / one.gains[one.best] for one in _all(device)]
+            shares = [one.speed(model) / one.gains[one.best] for one in cases(device)]
             cells += [f"{100 * geometric_mean(shares):.0f} %", f"{100 * min(shares):.0f} %"]
-        cells.append(f"{100 * geometric_mean([1 / one.gains[one.best] for one in _all(device)]):.0f} %")
+        cells.append(f"{100 * geometric_mean([1 / one.gains[one.best] for one in cases(device)]):.0f} %")
         rows.append((device, *cells))
     header = [f"{model}: {word}" for model in models for word in ("mean", "least")]
     return markdown(("device", *header, "one stream: mean"), rows)
+
+
+# --- kernels against measurements -------------------------------------------------------------------------
 
 
 def lenet_table() -> str:
     """Measured by the authors, and simulated with their durations on a K40."""
     device = find_device("K40")
     rows = [
-        (str(streams), f"{measured} ms", format_time(streams_ns(LENET_LOG, device, 64, streams)))
+        (str(streams), *(f"{ms} ms" if ms else "" for ms in measured), simulated)
         for streams, measured in LENET_MEASURED_MS.items()
+        for simulated in [format_time(streams_ns(LENET_LOG, device, 64, streams))]
     ]
-    return markdown(("streams", "measured", "simulated"), rows)
+    return markdown(("streams", "log", "profile", "simulated"), rows)
+
+
+def profile_table() -> str:
+    """Configurations and times of the three kernels of LeNet's conv1."""
+    conv = Convolution(64, 1, 20, 28, 28, 24, 24, 5, 5, 1, 0)
+    derived = caffe_kernels(find_device("K40"), conv, "forward").kernels
+    rows = []
+    for theirs, ours in zip(LENET_LOG.kernels, derived, strict=True):
+        assert theirs.name == ours.name
+        cells = []
+        for what in ("blocks", "threads", "registers", "shared_bytes"):
+            cells.append(f"{getattr(theirs, what)}, {getattr(ours, what)}")
+        rows.append((ours.name, *cells, f"{theirs.duration_ns / 1e3:.1f}, {ours.duration_ns / 1e3:.1f}"))
+    return markdown(("kernel", "blocks", "threads", "registers", "shared memory, B", "us"), rows)
+
+
+def product_table() -> str:
+    """DeepBench's products with few rows or columns, by the rule and by one tile for all."""
+    few = [
+        (timing, timing.shape)
+        for timing in timings.layers()
+        if isinstance(timing.shape, timings.Product)
+        and min(timing.shape.rows, timing.shape.columns) <= FEW
+        and timing.shape.depth <= DEEP
+    ]
+    rows = []
+    for name in dict.fromkeys(timing.device for timing, _ in few):
+        device = find_device(name)
+        chosen, fixed = [], []
+        for timing, shape in few:
+            if timing.device == name:
+                sides, ns = (shape.rows, shape.columns, shape.depth), timing.ms * 1e6
+                chosen.append(product_kernel(device, "product", "nn", *sides).duration_ns / ns)
+                fixed.append(tiled_kernel(device, "product", ONE_TILE, *sides).duration_ns / ns)
+        cells = []
+        for ratios in (chosen, fixed):
+            near = sum(2 / 3 <= ratio <= 3 / 2 for ratio in ratios)
+            cells += [f"{median(ratios):.2f}", f"{100 * near / len(ratios):.0f} %"]
+        rows.append((name, str(len(chosen)), *cells))
+    ways = [f"{way}: {word}" for way in ("tile chosen", "128 x 64") for word in ("median", "within 1.5 x")]
+    return markdown(("GPU", "products", *ways), rows)
+
+
+# --- solvers ----------------------------------------------------------------------------------------------
 
 
 def analysis_table() -> str:
     """Milliseconds of the implemented model for the layers of a network, beside Table 6's T_a."""
     solver = default_solver()
     rows = []
-    for network, printed in PRINTED_ANALYSIS_MS.items():
+    for network, printed in PRINTED_TABLE_6.items():
         layers = [layer for layer in TABLE_5 if layer.name.startswith(network)]
         cells = []
-        for device, theirs in zip(PAPER_DEVICES, printed, strict=True):
+        for device, (_, theirs, _) in zip(PAPER_DEVICES, printed, strict=True):
             ours = sum(
                 seconds
                 for layer in layers
@@ -390,8 +382,8 @@ def _solving(
 def memory_table() -> str:
     """Bytes of records of one profiled batch on the host, and of lowered samples on the device."""
     rows = []
-    for network in PRINTED_ANALYSIS_MS:
-        some = [case(layer, "K40") for layer in TABLE_5 if layer.name.startswith(network)]
+    for network in NETWORKS:
+        some = cases("K40", network=network)
         kernels = sum(one.layer.conv.batch * len(one.kernels.launches) for one in some)
         one_stream = max(one.layer.buffer_bytes for one in some)
         many = max((one.chosen("as-implemented") or 1) * one.layer.buffer_bytes for one in some)
@@ -460,10 +452,10 @@ def _fixed(instance: Instance, pick: Callable[[tuple[Algorithm, ...]], Algorithm
 def picture() -> bytes:
     """Time against streams, a row a network and a column a device of Table 3, as PNG."""
     rows = []
-    for network in dict.fromkeys(layer.name.partition("/")[0] for layer in TABLE_5):
+    for network in NETWORKS:
         row = []
         for device in PAPER_DEVICES:
-            some = [case(layer, device) for layer in TABLE_5 if layer.name.startswith(network)]
+            some = cases(device, network=network)
             row.append(
                 Panel(
                     f"{network}, {device}",
@@ -475,20 +467,6 @@ def picture() -> bytes:
     return draw_times(rows, "corrected", made_here())
 
 
-def _all(device: str) -> list[Case]:
-    return [case(layer, device) for layer in TABLE_5]
-
-
-def _network_speed(cases: Sequence[Case]) -> float:
-    """Speed-up of the layers together with the implemented model's streams."""
-    return sum(one.one_ns for one in cases) / sum(one.one_ns / _speed(one, "as-implemented") for one in cases)
-
-
-def _speed(one: Case, model: ModelName) -> float:
-    """Speed-up at a model's choice; without one the layer stays on one stream."""
-    return one.gains[one.chosen(model) or 1]
-
-
 def _at(one: Case, streams: int | None) -> str:
     return "-" if streams is None else f"{one.gains[streams]:.2f} ({streams})"
 
@@ -497,26 +475,24 @@ def _streams(count: StreamCount | None) -> str:
     return "-" if count is None else str(count.streams)
 
 
-def _range(span: tuple[int, int]) -> str:
-    return str(span[0]) if span[0] == span[1] else f"{span[0]} to {span[1]}"
-
-
-def _verdict(same: bool, otherwise: str = "missed") -> str:
-    return "reproduced" if same else otherwise
-
-
-def _loss(speeds: Sequence[float]) -> str:
-    if all(speed < 1.005 for speed in speeds):
-        return "half: no gain, but no loss either, for streams cost nothing here"
-    return "missed"
+def _optima(count: StreamCount | None) -> str:
+    if count is None:
+        return "-"
+    least, greatest = count.streams_range
+    span = str(least) if least == greatest else f"{least} to {greatest}"
+    return f"{span} ({count.optima})"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables, or put them into a page and the picture beside it."""
     parser = argparse.ArgumentParser(prog="python paper/scripts/glp4nn.py", description=__doc__)
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the tables into")
-    page: Path | None = parser.parse_args(arguments).write
+    parser.add_argument("--clock", action="store_true", help="also the tables that depend on the clock")
+    options = parser.parse_args(arguments)
+    page: Path | None = options.write
     publish(tables(), page, BEGIN, END)
+    if options.clock:
+        publish(clocked_tables(), page, CLOCK_BEGIN, CLOCK_END)
     if page is not None:
         write_atomically(page.parent / PICTURE, picture())
 

@@ -2,8 +2,9 @@
 
 The paper (Fu et al., ICPP 2018, section 3.2) chooses #K_i, how often each kernel K_i runs at a time, so that
 as many threads as possible are active under the limits of a multiprocessor; the sum of all #K_i is the number
-of streams. ``as-printed`` reads its eqs. 3 to 9 literally; ``as-printed-repaired`` reads beta as blocks per
-multiprocessor in all of these equations; ``as-implemented`` is what the authors' program computes
+of streams. ``as-printed`` reads eqs. 3 to 9 of the text at hand literally, which is a conversion of the
+printed page; ``as-printed-repaired`` reads eqs. 7 and 8 with the symbol that Table 2 defines, #beta_i, the
+blocks of a kernel; ``as-implemented`` is what the authors' program computes
 (github.com/Hao-Tju/GLP4NN_Caffe), and ``corrected`` keeps the idea and the limits that the hardware has.
 
 All are of one form, `StreamModel`: maximise sum gain_i (#K_i div step) subject to
@@ -160,19 +161,23 @@ def _as_printed(layer: LayerKernels, limits: ExecutionLimits) -> StreamModel:
 
 
 def _as_printed_repaired(layer: LayerKernels, limits: ExecutionLimits) -> StreamModel:
-    """Return eqs. 3 to 9 with beta_i = blocks of K_i div #SM everywhere; #K_i of each kernel run at a time.
+    """Return eqs. 3 to 9 with #beta_i, the blocks of K_i, where the text has beta_i (eq. 7) or #K_i (eq. 8).
 
-    The denominators of eq. 7 are then per multiprocessor, and so are its numerators.
+    Table 2 defines #beta_i, and no equation of the text has it. Then beta_i = #beta_i div #SM, and eq. 7
+    compares what all blocks need with what all multiprocessors have. #K_i of each kernel run at a time, so
+    that beta_i counts #K_i times in eqs. 3 to 5, as in the authors' program.
     """
-    beta = [kernel.blocks // limits.multiprocessors for kernel in layer.kernels]
+    processors = limits.multiprocessors
+    beta = [kernel.blocks // processors for kernel in layer.kernels]
+    most = []
+    for kernel in layer.kernels:
+        bounds = [_overlap(kernel.duration_ns, layer), limits.concurrent_kernels]
+        bounds.append(limits.threads * processors // (kernel.threads * kernel.blocks))
+        if kernel.shared_bytes:
+            bounds.append(limits.shared_bytes * processors // (kernel.shared_bytes * kernel.blocks))
+        most.append(min(bounds))
     threads = tuple(kernel.threads * b for kernel, b in zip(layer.kernels, beta, strict=True))
     shared = tuple(kernel.shared_bytes * b for kernel, b in zip(layer.kernels, beta, strict=True))
-    most = []
-    for kernel, needed, bytes_needed in zip(layer.kernels, threads, shared, strict=True):
-        bounds = [_overlap(kernel.duration_ns, layer), limits.concurrent_kernels]
-        bounds += [limits.threads // needed] if needed else []
-        bounds += [limits.shared_bytes // bytes_needed] if bytes_needed else []
-        most.append(min(bounds))
     return StreamModel(
         kernels=_names(layer),
         most=tuple(most),

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glp4nn import WORKED_EXAMPLE
-from pebbler.instances.devices.caffe import TABLE_5, ConvLayer, caffe_kernels
+from glp4nn_cases import WORKED_EXAMPLE
+from pebbler.instances.devices.caffe import TABLE_5, ConvLayer, caffe_kernels, find_layer
 from pebbler.instances.devices.device import find_device
 from pebbler.instances.devices.kernels import Kernel, LayerKernels
 from pebbler.instances.devices.occupancy import ExecutionLimits, execution_limits
@@ -78,12 +78,28 @@ def test_as_printed_leaves_the_number_open(conv1: LayerKernels) -> None:
     assert count.per_kernel is None
 
 
-def test_as_printed_ties_when_it_is_repaired_too(conv1: LayerKernels) -> None:
+def test_with_the_blocks_of_table_2_the_optimum_is_the_three_of_figure_6(conv1: LayerKernels) -> None:
+    """Eq. 7: 15 x 2048 threads hold im2col's 18 x 512 three times, and 15 x 48 KiB sgemm's 48 blocks once."""
     model = stream_model("as-printed-repaired", conv1, execution_limits(K40))
+    assert (model.most, model.gain) == ((3, 1, 1), (512, 3 * 256, 4 * 256))
     points, gains = solutions(model)
-    assert points[gains == gains.max()].tolist() == [[0, 0, 2], [2, 0, 1], [4, 0, 0]]
+    assert points[gains == gains.max()].tolist() == [[2, 0, 1]]
     count = count_streams(conv1, K40, "as-printed-repaired")
-    assert (count.optima, count.streams_range, count.streams) == (3, (2, 4), None)
+    assert (count.optima, count.streams_range, count.streams) == (1, (3, 3), 3)
+
+
+def test_figure_6_comes_out_of_derived_kernels_too() -> None:
+    """Only im2col fits the device, three times, whatever tiles the products have."""
+    kernels = caffe_kernels(K40, find_layer("caffenet/conv1").conv, "forward")
+    count = count_streams(kernels, K40, "as-printed-repaired")
+    assert (count.streams, count.per_kernel) == (3, {"im2col": 3, "sgemm": 0, "gemmk1": 0})
+
+
+def test_a_layer_whose_kernels_all_exceed_the_device_has_no_repaired_solution() -> None:
+    """Eq. 7 lets no kernel run even once."""
+    one = LayerKernels(t_launch_ns=5000, kernels=(kernel("k", 121, 256, 0, 32, 50),))
+    with pytest.raises(PebblerError, match="no kernel of the layer fits the limits of the model even once"):
+        count_streams(one, K40, "as-printed-repaired")
 
 
 @pytest.mark.parametrize("layer", TABLE_5, ids=lambda layer: layer.name)

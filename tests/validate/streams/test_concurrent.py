@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from glp4nn import LENET_LOG
+from glp4nn_cases import LENET_LOG
 from pebbler.instances.devices.caffe import TABLE_5, caffe_kernels
 from pebbler.instances.devices.device import Device, find_device
 from pebbler.instances.devices.kernels import Kernel, LayerKernels
@@ -114,7 +114,7 @@ def test_more_streams_than_queues_or_none_are_refused(k40: Device) -> None:
 
 
 def test_more_blocks_than_can_be_simulated_are_refused(k40: Device) -> None:
-    with pytest.raises(PebblerError, match="100000000 samples have 1600000000 blocks"):
+    with pytest.raises(PebblerError, match="100000000 samples have 2900000000 blocks"):
         streams_ns(LENET_LOG, k40, 10**8, 1)
 
 
