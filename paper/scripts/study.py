@@ -44,7 +44,7 @@ from pebbler.benchmark.sweeps.config import Config, Grid, Sweep, jobs, read_conf
 from pebbler.benchmark.sweeps.results import Results, Run, read_latest
 from pebbler.benchmark.sweeps.runner import make
 from pebbler.instances.errors import PebblerError
-from text import FACTS, write_page, write_text
+from text import FACTS, write_inventory, write_page, write_text
 from variants import CASES, DECISIONS, LINK_CASES, LINKED, Case, write_instances
 
 PARTS = "parts"
@@ -168,6 +168,13 @@ def write(what: Plan, pages: Pages, page: Path | None) -> tuple[Path, ...]:
     return write_text(what.folder / "generated", found, facts(pages, found, tally(table)), table)
 
 
+def write_from_pages(folder: Path, pages: Pages) -> tuple[Path, ...]:
+    """Write the inventory and the numbers that pages give; what the sweeps say stays as it is."""
+    table = rows(pages)
+    told = facts(pages, [], tally(table))
+    return write_inventory(folder / "generated", pages.folder / "study.md", told, table)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs that are missing, and write what the text takes."""
     parser = argparse.ArgumentParser(prog="python paper/scripts/study.py", description=__doc__)
@@ -180,6 +187,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once; default: 1")
     parser.add_argument("--no-runs", action="store_true", help="only write what there are runs for")
+    parser.add_argument(
+        "--inventory", action="store_true", help="only write the inventory and the numbers that pages give"
+    )
     parser.add_argument("--papers", action="store_true", help="compute the pages on the papers anew, first")
     options = parser.parse_args(arguments)
     if options.jobs < 1:
@@ -197,6 +207,10 @@ def _study(options: argparse.Namespace) -> None:
         for name, computed in PAPERS.items():
             computed(["--write", str(options.docs / f"{name}.md")])
         papers_vdnn_layers.main(["--write", str(options.docs / "papers-vdnn.md")])
+    if options.inventory:
+        for path in write_from_pages(options.folder, pages):
+            print(path)
+        return
     what = plan(options.folder) if options.quick is None else quick_plan(options.folder, options.quick)
     if not options.no_runs:
         run(what, options.jobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ _MACRO = r"""\newcommand{\result}[1]{%
 
 RESULTS = "results.tex"
 """Every number of the text, by name: ``\\result{gaps/modnn/median}``."""
+INVENTORY = "inventory/"
+"""What the names of the inventory's numbers begin with."""
 
 _COLUMNS = "".join(rf">{{\raggedright\arraybackslash}}p{{{width}mm}}" for width in (13, 13, 26, 32, 34, 31))
 """Of the inventory, whose cells are sentences."""
@@ -127,11 +130,28 @@ def conditions(finding: Finding) -> str:
 
 def results(facts: Mapping[str, str]) -> str:
     """Return the macro that the text asks for numbers, and all numbers."""
-    lines = [
-        rf"\expandafter\def\csname result:{name}\endcsname{{{latex.escape(value)}}}"
-        for name, value in facts.items()
-    ]
+    lines = [_definition(name, value) for name, value in facts.items()]
     return "\n".join(["% Written by the study; numbers change there.", _MACRO, *lines, ""])
+
+
+def with_facts(text: str, facts: Mapping[str, str]) -> str:
+    """Return what `results` returned, with these numbers in place of those of pages and of the inventory."""
+    kept = [
+        line
+        for line in text.splitlines()
+        if (name := _defined(line)) is None or (name not in facts and not name.startswith(INVENTORY))
+    ]
+    return "\n".join([*kept, *(_definition(name, value) for name, value in facts.items()), ""])
+
+
+def _definition(name: str, value: str) -> str:
+    return rf"\expandafter\def\csname result:{name}\endcsname{{{latex.escape(value)}}}"
+
+
+def _defined(line: str) -> str | None:
+    """The name of the number that a line defines, if it does."""
+    found = re.match(r"\\expandafter\\def\\csname result:(.*?)\\endcsname", line)
+    return None if found is None else found[1]
 
 
 def inventory_table(rows: Sequence[Sequence[str]]) -> str:
@@ -181,9 +201,29 @@ def write_text(
     return tuple(folder / name for name in contents)
 
 
+def write_inventory(
+    folder: Path, page: Path, facts: Mapping[str, str], rows: Sequence[Sequence[str]]
+) -> tuple[Path, ...]:
+    """Write the inventory, and the numbers of pages, beside the sweeps' as they are."""
+    place = folder / RESULTS
+    contents = {
+        place: with_facts(place.read_text(encoding="utf-8"), facts).encode(),
+        folder / "inventory.tex": inventory_table(rows).encode(),
+    }
+    for path, data in contents.items():
+        write_atomically(path, data)
+    _publish_inventory(page, rows)
+    return *contents, page
+
+
+def _publish_inventory(page: Path, rows: Sequence[Sequence[str]]) -> None:
+    publish(markdown(HEADER, rows), page, "<!-- begin inventory -->\n", "<!-- end inventory -->\n")
+
+
 def write_page(page: Path, findings: Sequence[Finding], rows: Sequence[Sequence[str]]) -> None:
     """Put the inventory and the tables of all exhibits into a page."""
-    contents = {"inventory": markdown(HEADER, rows)}
+    _publish_inventory(page, rows)
+    contents = {}
     for finding in findings:
         exhibit = finding.exhibit
         cells = [[str(cell) for cell in row] for row in exhibit.table.rows]

@@ -116,6 +116,22 @@ def test_committed_runs_are_of_the_committed_gaps(root: Path) -> None:
     assert {run.about.problem_sha256 for run in read_latest(what.data("gaps"))} == wanted
 
 
+def test_the_inventory_and_the_numbers_of_pages_are_those_of_the_pages(root: Path, tmp_path: Path) -> None:
+    """Written anew by ``study.py --inventory``, nothing changes; numbers of the sweeps stay."""
+    for folder in ("docs", "paper/generated"):
+        shutil.copytree(root / folder, tmp_path / folder)
+    results = tmp_path / "paper" / "generated" / "results.tex"
+    stale = re.sub(
+        r"(result:(?:inventory/all|layrub/hybrid)\\endcsname)\{.*\}", r"\1{stale}", results.read_text("utf-8")
+    )
+    assert stale.count("{stale}") == 2
+    gone = r"\expandafter\def\csname result:inventory/gone\endcsname{1}"
+    results.write_text(f"{stale}{gone}\n", encoding="utf-8")
+    main(["--folder", str(tmp_path / "paper"), "--docs", str(tmp_path / "docs"), "--inventory"])
+    for name in ("docs/study.md", "paper/generated/results.tex", "paper/generated/inventory.tex"):
+        assert (tmp_path / name).read_text("utf-8") == (root / name).read_text("utf-8")
+
+
 def test_text_asks_only_for_numbers_that_are_there(root: Path) -> None:
     asked = set(re.findall(r"\\result\{([^}]*)\}", (root / "paper" / "pebbler.tex").read_text("utf-8")))
     there = set(re.findall(r"result:([^#]*?)\\endcsname\{", _text(root, "results")))
