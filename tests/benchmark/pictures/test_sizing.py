@@ -84,6 +84,7 @@ def least(over: str, impossible: int | None, enough: int | None, values: dict[in
                 bound_by="flow",
                 certified_lower_bound_ns=0,
                 answer="unknown",
+                stopped_by="done",
             )
             for value, overhead in values.items()
         ),
@@ -143,7 +144,7 @@ def batches(name: str, overheads: dict[int, float | None], limit: float | None =
             )
             for batch, overhead in overheads.items()
         ),
-        interrupted=False,
+        stopped_by="done",
     )
 
 
