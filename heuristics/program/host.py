@@ -70,6 +70,8 @@ class HostMemory:
             budget_bytes=instance.host_budget_bytes,
             resident_bytes=0,
             alignment_bytes=ALIGNMENT_BYTES,
+            # copies of parts lie anywhere, and a part may begin between two multiples of this alignment
+            blocks=tuple(msgspec.structs.replace(b, tensor=None, begin=None) for b in instance.blocks),
         )
         self._room = Room(host, "contiguous" if self._contiguous else "divisible", "best", (), ends)
         self._copies: list[_Copy] = []

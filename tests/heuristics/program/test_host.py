@@ -200,3 +200,21 @@ def test_too_little_memory_in_all_is_told_before_any_method_runs() -> None:
         instance, tasks=tuple(replace(one, recomputable=bool(one.outputs)) for one in instance.tasks)
     )
     assert least_host_bytes(again) == 0
+
+
+def test_copies_of_parts_that_begin_anywhere_on_the_device_are_aligned_on_the_host() -> None:
+    """The second part begins at byte 4, and its copy at a multiple of 512 bytes."""
+    parts = [block(f"t[{i}]", 4, tensor="t", begin=4 * i) for i in range(2)]
+    tasks = [task("make", outputs=(0, 1)), task("nothing"), task("read", inputs=(0, 1))]
+    instance = problem(parts, tasks, 8, host_budget_bytes=2 * SIZE)
+    builder = ProgramBuilder(instance)
+    builder.run(0, 0)
+    for d in range(2):
+        builder.offload(d)
+        builder.release(d)
+    builder.run(1, 0)
+    builder.fetch([0, 1])
+    builder.run(2, 0)
+    schedule = builder.finish("by hand")
+    require_exact_waits(instance, schedule)
+    assert [copy.offset for copy in copies(schedule)] == [0, SIZE]
