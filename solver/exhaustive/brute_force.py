@@ -4,6 +4,10 @@ States of the machine are searched in the order of time (A*, with the remaining 
 A left-shifted program starts each operation at time 0 or when another one ends, so it is enough to decide
 at those instants. Contiguous places are multiples of the greatest common divisor of all sizes: moving every
 residence to the lowest address that is free for it leads to such places, and changes no time.
+
+Where host memory has a budget, a copy there is dropped at the instant at which an offload starts that needs
+its room, for earlier is of no use. A copy that nothing will read, or that an update makes stale, is dropped
+at once, which is free: what has read it has ended by then.
 """
 
 from __future__ import annotations
@@ -21,15 +25,11 @@ from ...heuristics.program.builder import ProgramBuilder
 from ...instances.instance import Instance
 from ...instances.units import ceil_to
 from ...validate.schedule import MemoryModel, Schedule, unit_bytes
-
-_MOST_PLACES = 64
-"""Greatest number of places of the pool for which the search is tried."""
+from .host_memory import ABSENT as _ABSENT
+from .host_memory import MOST_PLACES, HostPool
 
 _MOST_TASKS = 200
 """Greatest number of tasks for which the search is tried."""
-
-_ABSENT = -1
-"""Offset of a block that is not on the device."""
 
 
 @register("brute-force", "exhaustive search, for tiny instances", "this project", shown="named")
@@ -123,6 +123,9 @@ class _State(NamedTuple):
     decision of this instant (evictions, then compute, then the copy streams); `owing` that a block was
     evicted at this instant and nothing has been placed since. An eviction is useful only at the time of the
     placement that needs it.
+
+    Where host memory has a budget, `copies` holds the offset of each block's copy there or -1, copies that an
+    offload is writing included; `host_owing` is as `owing`, of copies and offloads.
     """
 
     following: int
@@ -131,10 +134,12 @@ class _State(NamedTuple):
     host: int
     turn: int
     owing: bool = False
+    copies: tuple[int, ...] = ()
+    host_owing: bool = False
 
 
 class _Step(NamedTuple):
-    """A decision: start an operation on a stream, evict a block, or let time pass."""
+    """A decision: start an operation on a stream, evict a block, drop a copy, or let time pass."""
 
     kind: str
     item: int = 0
@@ -174,6 +179,7 @@ class _Machine:
         self.single = instance.engines == "single"
         self.recomputes = any(task.recomputable for task in instance.tasks)
         self.places = self._possible_places()
+        self.host = HostPool(instance, memory) if instance.has_host_budget else None
         least = [min((a.duration_ns for a in task.algorithms), default=0) for task in instance.tasks]
         made = {d: k for k, task in enumerate(instance.tasks) for d in task.outputs}
         self.remade = {d for d, k in made.items() if instance.tasks[k].recomputable}
@@ -194,9 +200,9 @@ class _Machine:
         step = math.gcd(*self.needs.sizes, *begins, *scratch)
         if not step:  # nothing takes a place
             return (0,)
-        if self.pool // step > _MOST_PLACES:
+        if self.pool // step > MOST_PLACES:
             raise Refusal(
-                f"brute force: {self.pool // step} possible places; at most {_MOST_PLACES} are tried"
+                f"brute force: {self.pool // step} possible places; at most {MOST_PLACES} are tried"
             )
         return tuple(range(0, max(self.pool, 0), step))
 
@@ -215,7 +221,23 @@ class _Machine:
                     for state in states
                     for place in self._rooms(state, self.needs.sizes[d], self.exact[d])
                 ]
-        yield from states
+        yield from states if self.host is None else self._with_copies(states, self.host)
+
+    def _with_copies(self, states: list[_State], host: HostPool) -> list[_State]:
+        """Return the initial states with every choice of the copies that are on the host from time 0."""
+        states = [state._replace(copies=(_ABSENT,) * len(state.places), host=0) for state in states]
+        for d, block in enumerate(self.instance.blocks):
+            if block.initially == "absent" or not self._is_wanted_on_host(states[0], d):
+                continue
+            kept = [
+                state._replace(copies=_put(state.copies, d, place), host=state.host | 1 << d)
+                for state in states
+                for place in host.rooms(state.copies, d)
+            ]
+            states = kept if block.initially == "host" or host.is_ample else [*states, *kept]
+            if not states:
+                break
+        return states
 
     def is_done(self, state: _State) -> bool:
         """Return whether every task has run, every stream is idle and every block is where it must end."""
@@ -253,6 +275,8 @@ class _Machine:
         """Yield the decisions at a state, with the states they lead to and the time that passes."""
         if state.turn == 0:
             yield from self._evictions(state)
+            if self.host is not None and not self.host.is_ample and state.streams[1] is None:
+                yield from self._drops(state)
         if state.turn <= 1 and state.streams[0] is None:
             yield from self._runs(state)
             if self.memory == "contiguous":
@@ -263,7 +287,7 @@ class _Machine:
                     yield from self._offloads(state, stream)
                 if self.single or stream == 2:
                     yield from self._prefetches(state, stream)
-        if any(state.streams) and not state.owing:
+        if any(state.streams) and not state.owing and not state.host_owing:
             yield self._passing(state)
 
     def _evictions(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
@@ -271,6 +295,20 @@ class _Machine:
             if state.places[d] != _ABSENT and not self._in_use(state, d) and self._may_go(state, d):
                 places = _put(state.places, d, _ABSENT)
                 yield _Step("evict", d), state._replace(places=places, owing=True), 0
+
+    def _drops(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
+        """Drop a copy that nothing reads or writes, of a block that is not lost by that."""
+        for d, place in enumerate(state.copies):
+            if place == _ABSENT or not state.host >> d & 1 or self._arriving(state, d):
+                continue
+            if state.places[d] == _ABSENT and not self._is_remade(state, d):
+                continue
+            copies = _put(state.copies, d, _ABSENT)
+            yield (
+                _Step("drop", d),
+                state._replace(copies=copies, host=state.host & ~(1 << d), host_owing=True),
+                0,
+            )
 
     def _runs(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
         again = [k for k in range(state.following) if self.instance.tasks[k].recomputable]
@@ -293,18 +331,14 @@ class _Machine:
                     busy = _Busy("run", k, a, algorithm.duration_ns, scratch, _ABSENT)
                     where = tuple((d, placed.places[d]) for d in absent)
                     following = max(state.following, k + 1)
-                    yield (
-                        _Step("run", k, a, where, scratch),
-                        _State(
-                            following,
-                            (busy, *state.streams[1:]),
-                            placed.places,
-                            host,
-                            2,
-                            state.owing and not absent and scratch == _ABSENT,
-                        ),
-                        0,
+                    later = placed._replace(
+                        following=following,
+                        streams=(busy, *state.streams[1:]),
+                        host=host,
+                        turn=2,
+                        owing=state.owing and not absent and scratch == _ABSENT,
                     )
+                    yield _Step("run", k, a, where, scratch), self._without_useless(later), 0
 
     def _moves(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
         for d, block in enumerate(self.instance.blocks):
@@ -329,7 +363,12 @@ class _Machine:
                 continue
             busy = _Busy("offload", d, 0, block.offload_ns, _ABSENT, _ABSENT)
             streams = (*state.streams[:stream], busy, *state.streams[stream + 1 :])
-            yield _Step("offload", d), state._replace(streams=streams, turn=stream + 2), 0
+            started = state._replace(streams=streams, turn=stream + 2, host_owing=False)
+            if self.host is None:
+                yield _Step("offload", d), started, 0
+                continue
+            for place in self.host.rooms(state.copies, d):
+                yield _Step("offload", d), started._replace(copies=_put(state.copies, d, place)), 0
 
     def _prefetches(self, state: _State, stream: int) -> Iterator[tuple[_Step, _State, int]]:
         for d, block in enumerate(self.instance.blocks):
@@ -360,7 +399,7 @@ class _Machine:
             else:
                 streams.append(busy and busy._replace(left=busy.left - elapsed))
         later = state._replace(streams=tuple(streams), host=host, turn=0)
-        return _Step("wait"), self._without_dead(later), elapsed
+        return _Step("wait"), self._without_useless(self._without_dead(later)), elapsed
 
     def _without_dead(self, state: _State) -> _State:
         """Release blocks that are not needed any more; with recomputation, this is a decision instead."""
@@ -371,6 +410,18 @@ class _Machine:
             for d, place in enumerate(state.places)
         )
         return state._replace(places=places)
+
+    def _without_useless(self, state: _State) -> _State:
+        """Drop copies on the host that are stale, or that nothing will read and that need not stay."""
+        if self.host is None:
+            return state
+        copies, host = list(state.copies), state.host
+        for d, place in enumerate(copies):
+            if place == _ABSENT or self._offloading(state, d):
+                continue
+            if not host >> d & 1 or not self._is_wanted_on_host(state, d):
+                copies[d], host = _ABSENT, host & ~(1 << d)
+        return state._replace(copies=tuple(copies), host=host)
 
     # --- conditions -------------------------------------------------------------------------------
 
@@ -398,11 +449,11 @@ class _Machine:
         """Return whether a block may be evicted: it can come back, or it is not needed any more."""
         if state.host >> d & 1:
             return True
-        if self.needs.versions[state.following][d] <= 1 and any(
-            task.recomputable and d in task.outputs for task in self.instance.tasks
-        ):
-            return True
-        return self._is_dead(state, d)
+        return self._is_remade(state, d) or self._is_dead(state, d)
+
+    def _is_remade(self, state: _State, d: int) -> bool:
+        """Return whether a block can be computed again in its latest version."""
+        return self.needs.versions[state.following][d] <= 1 and d in self.remade
 
     def _is_dead(self, state: _State, d: int) -> bool:
         finally_ = self.instance.blocks[d].finally_
@@ -416,6 +467,10 @@ class _Machine:
         if (uses and uses[-1] >= state.following) or self.instance.blocks[d].finally_ == "device":
             return True
         return any(self.instance.tasks[k].recomputable for k in uses)
+
+    def _is_wanted_on_host(self, state: _State, d: int) -> bool:
+        """Return whether a block's copy may be read, or must stay there at the end."""
+        return self.instance.blocks[d].finally_ == "host" or self._is_wanted(state, d)
 
     def _can_run(self, state: _State, k: int) -> bool:
         task = self.instance.tasks[k]
@@ -481,12 +536,15 @@ class _Machine:
 
     def program(self, path: list[tuple[_State, _Step | None]]) -> Schedule:
         """Return the program of a path's decisions, in order."""
-        explicit = self.memory == "contiguous"
-        start = {
-            d: place if explicit else None for d, place in enumerate(path[0][0].places) if place != _ABSENT
-        }
-        builder = ProgramBuilder(self.instance, memory=self.memory, start=start)
+        explicit, host_explicit = self.memory == "contiguous", self.memory != "divisible"
+        first = path[0][0]
+        start = {d: at if explicit else None for d, at in enumerate(first.places) if at != _ABSENT}
+        copies = {d: at if host_explicit else None for d, at in enumerate(first.copies) if at != _ABSENT}
+        builder = ProgramBuilder(self.instance, memory=self.memory, start=start, copies=copies)
         for (before, _), (after, step) in itertools.pairwise(path):
+            for d, (old, new) in enumerate(zip(before.copies, after.copies, strict=True)):
+                if old != _ABSENT and new == _ABSENT:
+                    builder.drop_copy(d)
             if step is None or step.kind == "wait":
                 for d, (old, new) in enumerate(zip(before.places, after.places, strict=True)):
                     if old != _ABSENT and new == _ABSENT:
@@ -499,10 +557,11 @@ class _Machine:
             elif step.kind == "evict":
                 builder.release(step.item)
             elif step.kind == "offload":
-                builder.offload(step.item)
+                host_at = after.copies[step.item] if self.host is not None and host_explicit else None
+                builder.offload(step.item, host_at=host_at)
             elif step.kind == "prefetch":
                 builder.prefetch(step.item, at=at.get(step.item))
-            else:
+            elif step.kind == "move":
                 builder.move(step.item, at=at.get(step.item))
         return builder.finish("brute-force")
 

@@ -1,0 +1,152 @@
+"""Exhaustive search where host memory ends: by hand, at the ends of the range, and along budgets."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from pebbler.heuristics.methods import Refusal
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.suites.tiny import tiny_instance
+from pebbler.instances.units import PAGE_BYTES
+from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.solver.result import Status
+from pebbler.solver.solve import solve
+from pebbler.validate.check import check
+from pebbler.validate.schedule import MemoryModel
+
+KIB = 1024
+"""Size of each block of the instances by hand."""
+
+MODELS: tuple[MemoryModel, ...] = ("contiguous", "divisible")
+
+
+def _task(name: str, **blocks: tuple[int, ...]) -> Task:
+    return Task(
+        name=name,
+        inputs=blocks.get("inputs", ()),
+        outputs=blocks.get("outputs", ()),
+        updates=blocks.get("updates", ()),
+        algorithms=(Algorithm(name="run", duration_ns=10, workspace_bytes=0),),
+    )
+
+
+def _instance(blocks: list[Block], tasks: list[Task], pool: int, host: int) -> Instance:
+    return Instance(
+        name="host",
+        engines="duplex",
+        budget_bytes=pool,
+        resident_bytes=0,
+        blocks=tuple(blocks),
+        tasks=tuple(tasks),
+        host_budget_bytes=host,
+    )
+
+
+def _block(name: str, size: int = KIB, **keys: str) -> Block:
+    return Block(name=name, bytes=size, offload_ns=3, prefetch_ns=3, **keys)  # type: ignore[arg-type]
+
+
+def _twice(host: int) -> Instance:
+    """W leaves for the second task and comes back; V leaves for the fourth, which reads W. W ends on the host."""
+    return _instance(
+        [_block("W", finally_="host"), _block("all", 3 * KIB), _block("V"), _block("most", 2 * KIB)],
+        [
+            _task("make W", outputs=(0,)),
+            _task("use all memory", outputs=(1,)),
+            _task("make V", inputs=(0,), outputs=(2,)),
+            _task("leave no room for V", inputs=(0,), outputs=(3,)),
+            _task("read V", inputs=(2,)),
+        ],
+        3 * KIB,
+        host,
+    )
+
+
+@pytest.mark.parametrize("memory", MODELS)
+def test_a_copy_that_must_be_there_at_the_end_may_go_and_be_made_again(memory: MemoryModel) -> None:
+    instance = _twice(KIB)
+    found = brute_force(instance, memory)
+    assert found is not None
+    assert check(instance, found).reasons == ()
+    assert (found.host_peak_bytes, found.makespan_ns) == (
+        KIB,
+        62,
+    )  # five runs, four copies that nothing hides
+    assert [copy.block for copy in found.host_copies] == [0, 2, 0]
+    wide = brute_force(_twice(2 * KIB), memory)
+    assert wide is not None
+    assert [copy.block for copy in wide.host_copies] == [0, 2]
+    assert brute_force(_twice(KIB - 1), memory) is None
+    assert solve(_twice(KIB - 1), "brute-force").status is Status.INFEASIBLE
+
+
+@pytest.mark.parametrize("memory", MODELS)
+def test_a_stale_copy_makes_room_for_the_next_one(memory: MemoryModel) -> None:
+    """W is copied before and after its update, and the host has room for one copy."""
+    instance = _instance(
+        [_block("W", initially="device", finally_="host"), _block("all")],
+        [
+            _task("use all memory", outputs=(1,)),
+            _task("update W", updates=(0,)),
+        ],
+        KIB,
+        KIB,
+    )
+    found = brute_force(instance, memory)
+    assert found is not None
+    assert check(instance, found).reasons == ()
+    assert found.makespan_ns == 26
+    assert [copy.acquired_by is None for copy in found.host_copies] == [True, False]
+
+
+def _copyless(instance: Instance) -> Instance:
+    """Return the instance without copies, where host memory has no budget."""
+    blocks = tuple(replace(block, offload_ns=None, prefetch_ns=None) for block in instance.blocks)
+    return replace(instance, blocks=blocks)
+
+
+def _least(instance: Instance, memory: MemoryModel, host: int | None) -> float:
+    """Return the least time of a checked schedule with so much host memory; infinite where there is none."""
+    budgeted = replace(instance, host_budget_bytes=UNSET if host is None else host)
+    found = brute_force(budgeted, memory, most_states=4000)
+    if found is None:
+        return math.inf
+    assert check(budgeted, found).reasons == ()
+    return found.makespan_ns
+
+
+def test_between_no_copies_and_as_many_as_one_likes() -> None:
+    """With plenty of host memory nothing changes, with none there are no copies, and in between more is never
+    worse. In contiguous memory a schedule is no shorter than in divisible."""
+    steps = judged = 0
+    for seed in range(24):
+        instance = tiny_instance(seed)
+        total = sum(-(-block.bytes // 512) * 512 for block in instance.blocks)
+        for memory in MODELS:
+            if memory == "contiguous" and seed % 4:
+                continue
+            try:
+                unlimited = _least(instance, memory, None)
+                times = [_least(instance, memory, host) for host in (0, total // 4, total // 2, total)]
+            except TimeoutError:
+                continue
+            judged += 1
+            assert times == sorted(times, reverse=True)
+            assert times[-1] == unlimited
+            steps += len(set(times)) - 1
+            if not any(block.finally_ == "host" for block in instance.blocks):
+                assert times[0] == _least(_copyless(instance), memory, None)
+    assert judged >= 20
+    assert steps >= 8
+
+
+def test_too_many_places_on_the_host_are_refused() -> None:
+    blocks = [_block("a", 512), _block("b", 512 * 100)]
+    instance = _instance(blocks, [_task("make", outputs=(0, 1))], 2 * PAGE_BYTES, 512 * 100)
+    with pytest.raises(Refusal, match="100 possible places in host memory"):
+        brute_force(instance, "paged")
+    assert brute_force(replace(instance, host_budget_bytes=512 * 101), "paged") is not None
