@@ -58,9 +58,9 @@ class Tally:
         """All of it by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
-    def attack(self, theorem: Theorem, rng: Random) -> None:
+    def attack(self, theorem: Theorem, rng: Random, *, host_budget: bool = False) -> None:
         """Draw a case and attack; raise `Contradiction` if the theorem fails."""
-        case = theorem.case(rng)
+        case = theorem.case(rng, host_budget=host_budget)
         try:
             claims = list(theorem.attack(case))
         except TooLargeError:
@@ -80,8 +80,8 @@ class Tally:
         self.features.update(features(case.instance))
 
 
-def attacked(theorem: Theorem, seed: int, count: int) -> Tally:
-    """Attack a theorem with so many instances, the same ones for a seed.
+def attacked(theorem: Theorem, seed: int, count: int, *, host_budget: bool = False) -> Tally:
+    """Attack a theorem with so many instances, the same ones for a seed; their host memory may have a budget.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def attacked(theorem: Theorem, seed: int, count: int) -> Tally:
     )
     @given(st.randoms(use_true_random=False))
     def one(rng: Random) -> None:
-        tally.attack(theorem, rng)
+        tally.attack(theorem, rng, host_budget=host_budget)
 
     one()
     return tally

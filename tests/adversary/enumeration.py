@@ -2,18 +2,24 @@
 
 It shares nothing with `solver/exhaustive/brute_force.py`: no estimate of what is left, no rule that says what
 is worth doing, no order of decisions. At any instant, any idle stream may start anything that is allowed, and
-any block that nothing uses may be dropped, even if that loses it. Only states that have been met at no more
-cost are not looked at twice.
+any block that nothing uses may be dropped, even if that loses it. Where host memory has a budget, so may any
+copy there, from the first instant on; what is not dropped takes its bytes, stale or not. Only states that
+have been met at no more cost are not looked at twice.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec import UNSET
+
 from pebbler.instances.instance import Instance
+
+BEING_WRITTEN = -1
+"""Version of a copy on the host, where that has a budget, until the offload that writes it has ended."""
 
 
 class Work(NamedTuple):
@@ -29,8 +35,9 @@ class Moment(NamedTuple):
     """All that matters at an instant.
 
     `device` has for each block the version that is (or will be, when what writes it has ended) on the device,
-    `host` the version there; None where there is none. `ran` is how many tasks have been started for the
-    first time. `noted` is what was copied, and from which use on a block was absent, where that matters.
+    `host` the version there; None where there is none. `spots` are the offsets of copies, where they count.
+    `ran` is how many tasks have been started for the first time. `noted` is what was copied, and from which
+    use on a block was absent, where that matters.
     """
 
     ran: int
@@ -38,6 +45,7 @@ class Moment(NamedTuple):
     host: tuple[int | None, ...]
     streams: tuple[Work | None, ...]
     noted: frozenset[tuple[str, int, int]] = frozenset()
+    spots: tuple[int | None, ...] = ()
 
 
 class TooManyError(Exception):
@@ -53,10 +61,19 @@ class Enumeration:
         A tiny one.
     most
         States after which to give up.
+    host_step
+        Where host memory has a budget: copies there lie at multiples of so many bytes. By default, only the
+        sum of their bytes counts.
+    copies
+        The bytes of each block's copy, where they are not those of the block.
     """
 
-    def __init__(self, instance: Instance, most: int) -> None:
-        self.instance, self.most = instance, most
+    def __init__(
+        self, instance: Instance, most: int, *, host_step: int = 0, copies: Sequence[int] = ()
+    ) -> None:
+        self.instance, self.most, self.host_step = instance, most, host_step
+        self.host = 0 if instance.host_budget_bytes is UNSET else instance.host_budget_bytes
+        self.copies = copies or [block.bytes for block in instance.blocks]
         self.single = instance.engines == "single"
         self.writes: list[list[int]] = []  # per block, the tasks that write or update it
         for d in range(len(instance.blocks)):
@@ -92,7 +109,8 @@ class Enumeration:
 
         Known are one prefetch in each stay of a block between uses in which it was absent when a task from
         `first - 1` on began or ended, and the first offload of a version that has such a stay, or must end on
-        the host. Schedules that copy any of these twice are left out.
+        the host. Schedules that copy any of these twice are left out, except where host memory has a budget:
+        there they may have to. What is copied again is not known.
         """
 
         def counts(now: Moment) -> bool:
@@ -109,14 +127,18 @@ class Enumeration:
         best: dict[Moment, int] = {}
         queue: list[tuple[int, int, Moment]] = []
         blocks = self.instance.blocks
-        host = tuple(None if b.initially == "absent" else 0 for b in blocks)
         streams: tuple[Work | None, ...] = (None,) * (2 if self.single else 3)
         there = [d for d, b in enumerate(blocks) if b.initially == "device"]
-        for count in range(len(there) + 1):
-            for kept in itertools.combinations(there, count):
-                device = tuple(0 if d in kept else None for d in range(len(blocks)))
-                start = Moment(0, device, host, streams)
-                if self._fits(start):
+        copied = [d for d, b in enumerate(blocks) if b.initially != "absent"]
+        for kept in _subsets(there):
+            device = tuple(0 if d in kept else None for d in range(len(blocks)))
+            nowhere: tuple[int | None, ...] = (None,) * len(blocks)
+            bare = Moment(0, device, nowhere, streams, spots=nowhere if self.host_step else ())
+            for copies in _subsets(copied) if self.instance.has_host_budget else [copied]:
+                starts = [bare]
+                for d in copies:
+                    starts = [later for start in starts for later in self._with_copy(start, d, 0)]
+                for start in filter(self._fits, starts):
                     best[start] = 0
                     heapq.heappush(queue, (0, next(order), start))
         seen = 0
@@ -153,6 +175,10 @@ class Enumeration:
         for d, version in enumerate(now.device):
             if version is not None and not self._used(now, d):
                 yield now._replace(device=_with(now.device, d, None)), 0
+        for d, version in enumerate(now.host):
+            if self.instance.has_host_budget and version is not None and not self._is_in_copy(now, d):
+                spots = _with(now.spots, d, None) if now.spots else ()
+                yield now._replace(host=_with(now.host, d, None), spots=spots), 0
         if now.streams[0] is None:
             for k in range(min(now.ran + 1, len(self.instance.tasks))):
                 if k == now.ran or self.instance.tasks[k].recomputable:
@@ -198,17 +224,36 @@ class Enumeration:
         if kind == "offload":
             if now.device[d] != latest or self._is_copied(now, d, "prefetch") or self._is_written(now, d):
                 return
-            later = now
+            begun = [now]
+            if self.instance.has_host_budget:
+                if now.host[d] is not None:  # the older copy, stale or not, goes first
+                    return
+                begun = [*self._with_copy(now, d, BEING_WRITTEN)]
         else:
             if now.device[d] is not None or now.host[d] != latest or self._is_copied(now, d, "offload"):
                 return
-            later = now._replace(device=_with(now.device, d, latest))
+            begun = [now._replace(device=_with(now.device, d, latest))]
         for mark, noted in [(0, now.noted)] if known_from is None else self._ways(now, d, kind):
             work = Work(kind, d, mark, time)
             streams = (*now.streams[:stream], work, *now.streams[stream + 1 :])
-            moment = later._replace(streams=streams, noted=noted)
-            if self._fits(moment):
-                yield moment, 0
+            for later in begun:
+                moment = later._replace(streams=streams, noted=noted)
+                if self._fits(moment):
+                    yield moment, 0
+
+    def _with_copy(self, now: Moment, d: int, version: int) -> Iterator[Moment]:
+        """The host gets a copy of a block, at every offset at which nothing is, where offsets count."""
+        later = now._replace(host=_with(now.host, d, version))
+        if not self.host_step:
+            yield later
+            return
+        for offset in range(0, self.host, self.host_step):
+            end = offset + self.copies[d]
+            if end <= self.host and all(
+                spot is None or end <= spot or spot + size <= offset
+                for spot, size in zip(now.spots, self.copies, strict=True)
+            ):
+                yield later._replace(spots=_with(now.spots, d, offset))
 
     def _ways(self, now: Moment, d: int, kind: str) -> Iterator[tuple[int, frozenset[tuple[str, int, int]]]]:
         """Whether a copy is known, and what is noted then; nothing where it is made again."""
@@ -217,9 +262,13 @@ class Enumeration:
             if ("prefetch", d, after) not in now.noted:
                 known = ("absent", d, after) in now.noted
                 yield int(known), now.noted | ({("prefetch", d, after)} if known else set())
+            elif self.instance.has_host_budget:
+                yield 0, now.noted
             return
         version = self._latest(now, d)
         if ("offload", d, version) in now.noted:
+            if self.instance.has_host_budget:  # a copy that was dropped may have to be made again
+                yield 0, now.noted
             return
         yield 0, now.noted | {("offload", d, version)}
         if version:
@@ -287,11 +336,14 @@ class Enumeration:
     def _is_copied(self, now: Moment, d: int, kind: str) -> bool:
         return any(work is not None and (work.kind, work.item) == (kind, d) for work in now.streams)
 
+    def _is_in_copy(self, now: Moment, d: int) -> bool:
+        return self._is_copied(now, d, "offload") or self._is_copied(now, d, "prefetch")
+
     def _used(self, now: Moment, d: int) -> bool:
         work = now.streams[0]
         if work is not None and d in self.instance.tasks[work.item].blocks:
             return True
-        return self._is_copied(now, d, "offload") or self._is_copied(now, d, "prefetch")
+        return self._is_in_copy(now, d)
 
     def _fits(self, now: Moment) -> bool:
         taken = sum(
@@ -302,7 +354,14 @@ class Enumeration:
         work = now.streams[0]
         if work is not None:
             taken += self.instance.tasks[work.item].algorithms[work.algorithm].workspace_bytes
+        copies = [size for size, version in zip(self.copies, now.host, strict=True) if version is not None]
+        if self.instance.has_host_budget and sum(copies) > self.host:
+            return False
         return taken <= self.instance.budget_bytes - self.instance.resident_bytes
+
+
+def _subsets(blocks: list[int]) -> Iterator[tuple[int, ...]]:
+    return (some for count in range(len(blocks) + 1) for some in itertools.combinations(blocks, count))
 
 
 def _with(row: tuple[int | None, ...], d: int, version: int | None) -> tuple[int | None, ...]:

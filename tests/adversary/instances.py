@@ -89,6 +89,24 @@ def adversarial_cluster(rng: Random, *, searchable: bool) -> Instance:
     return msgspec.structs.replace(alone, cluster=cluster)
 
 
+def with_host_budget(rng: Random, instance: Instance) -> Instance:
+    """Return the instance with a budget of host memory: plenty, none at all, or what some copies need."""
+    sizes = [block.bytes for block in instance.blocks] or [1]
+    start = [b.bytes for b in instance.blocks if b.initially == "host"]
+    end = [b.bytes for b in instance.blocks if b.finally_ == "host"]
+    least = max(sum(start), sum(end))
+    kind = rng.choice(("plenty", "none", "least", "least", "block", "block", "block", "less", "half", "half"))
+    budget = {
+        "plenty": sum(sizes) + rng.choice((0, 1, 10**12)),
+        "none": 0,
+        "least": least,
+        "block": least + rng.choice(sizes),
+        "less": max(least + rng.choice(sizes) - 1, 0),
+        "half": sum(sizes) // 2,
+    }[kind]
+    return msgspec.structs.replace(instance, host_budget_bytes=budget)
+
+
 def features(instance: Instance) -> set[str]:
     """What an instance has, in words."""
     blocks, tasks = instance.blocks, instance.tasks
@@ -130,6 +148,10 @@ def features(instance: Instance) -> set[str]:
             for k, task in enumerate(tasks)
         ),
         "one task": len(tasks) == 1,
+        "host memory ends": instance.has_host_budget,
+        "no host memory": instance.host_budget_bytes == 0,
+        "host memory for some copies": instance.has_host_budget
+        and 0 < instance.host_budget_bytes < sum(b.bytes for b in blocks),
     }
     return {name for name, has in found.items() if has}
 

@@ -1,12 +1,20 @@
-"""The judge of windows: which copies it takes for known, worked out by hand."""
+"""The plain enumeration: which copies it takes for known, and places of copies in host memory that ends."""
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
+from msgspec.structs import replace
 
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.transforms import in_pages
+from pebbler.instances.units import PAGE_BYTES, ceil_to
+from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.validate.check import check
 
-from .enumeration import Enumeration
+from .enumeration import Enumeration, TooManyError
+from .instances import Shape, adversarial
 
 
 @pytest.mark.parametrize(("reads_again", "idle"), [(False, 1), (True, 0)])
@@ -33,3 +41,52 @@ def test_a_copy_is_known_where_its_block_was_absent(reads_again: bool, idle: int
         tasks=tuple(tasks),
     )
     assert Enumeration(instance, 100_000).idle(1) == idle
+
+
+STEP = 512
+"""Places of copies in host memory are multiples of it."""
+
+
+def _few_places(rng: Random) -> Instance:
+    """Return an instance whose blocks take a page each, and a few steps of a scarce host memory."""
+    instance = adversarial(rng, Shape(tasks=4, blocks=3, digits=0, parts=False))
+    blocks = tuple(replace(block, bytes=rng.randint(1, 3 * STEP)) for block in instance.blocks)
+    tasks = tuple(
+        replace(
+            task,
+            algorithms=tuple(replace(a, workspace_bytes=min(a.workspace_bytes, 1)) for a in task.algorithms),
+        )
+        for task in instance.tasks
+    )
+    pages = max(len(task.blocks) + min(a.workspace_bytes for a in task.algorithms) for task in tasks)
+    steps = sum(ceil_to(block.bytes, STEP) for block in blocks) // STEP
+    return replace(
+        instance,
+        blocks=blocks,
+        tasks=tasks,
+        budget_bytes=max(pages, 1) * PAGE_BYTES,
+        resident_bytes=0,
+        host_budget_bytes=max(STEP * rng.randint(0, steps) + rng.choice((0, 0, 1, -1)), 0),
+    )
+
+
+def test_copies_at_multiples_of_the_greatest_common_divisor_suffice() -> None:
+    """Exhaustive search tries these offsets on the host, and the plain enumeration all multiples of 512."""
+    judged = copied = 0
+    for seed in range(160):
+        instance = _few_places(Random(seed))
+        search = Enumeration(
+            in_pages(instance), 1500, host_step=STEP, copies=[block.bytes for block in instance.blocks]
+        )
+        try:
+            least = search.shortest()
+            found = brute_force(instance, "paged", most_states=1500)
+        except (TooManyError, TimeoutError):
+            continue
+        judged += 1
+        assert (None if found is None else found.makespan_ns) == least, instance
+        if found is not None:
+            assert check(instance, found).reasons == (), instance
+            copied += bool(found.host_peak_bytes)
+    assert judged >= 100
+    assert copied >= 10

@@ -12,6 +12,13 @@ SEARCH = "exhaustive search"
 """The judge: in parts, which can run at once, it agrees with a search without its pruning on a thousand
 instances and more."""
 PARTS, COUNT_OF_PART = 4, 325
+WITHOUT_HOST_BUDGET = (
+    "cluster rows",
+    "cluster rows against schedules",
+    "exhaustive search in pages",
+    "methods",
+)
+"""Host memory of several GPUs has no budget. In pages, offsets of copies count: test_enumeration has that."""
 CASES = [(name, seed) for name in THEOREMS for seed in (range(PARTS) if name == SEARCH else (0,))]
 
 
@@ -29,6 +36,18 @@ def test_no_bound_is_above_a_schedule(name: str, seed: int) -> None:
     if theorem.shape == PLAIN:
         lacking = {name for name in FEATURES if not tally.features[name]}
         assert not lacking, lacking
+
+
+@pytest.mark.parametrize("name", [name for name in THEOREMS if name not in WITHOUT_HOST_BUDGET])
+def test_no_bound_is_above_a_schedule_that_keeps_within_host_memory(name: str) -> None:
+    theorem = THEOREMS[name]
+    count = 200 if name == SEARCH else 10 if theorem.is_slow else 40
+    tally = attacked(theorem, seed=7, count=count, host_budget=True)
+    assert tally.instances >= 0.4 * count
+    assert tally.instances - tally.impossible >= 0.2 * count
+    assert tally.active >= 1, tally
+    assert tally.features["no host memory"] >= 1, tally
+    assert tally.features["host memory for some copies"] >= 0.2 * tally.instances, tally
 
 
 def test_every_theorem_is_stated_and_documented(pytestconfig: pytest.Config) -> None:
