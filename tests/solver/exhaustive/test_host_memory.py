@@ -51,7 +51,7 @@ def _block(name: str, size: int = KIB, **keys: str) -> Block:
 
 
 def _twice(host: int) -> Instance:
-    """W leaves for the second task and comes back; V leaves for the fourth, which reads W. W ends on the host."""
+    """W leaves for the second task and comes back, V leaves for the fourth. W must end on the host."""
     return _instance(
         [_block("W", finally_="host"), _block("all", 3 * KIB), _block("V"), _block("most", 2 * KIB)],
         [
