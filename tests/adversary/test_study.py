@@ -58,6 +58,30 @@ def test_what_has_been_done_is_not_done_again(toys: dict[str, Theorem], tmp_path
     assert [line["seed"] for line in read(data)] == [1, 2]
 
 
+def test_instances_whose_host_memory_ends_have_lines_of_their_own(
+    toys: dict[str, Theorem], tmp_path: Path
+) -> None:
+    del toys["unsound"]
+
+    @theorem("docs/flow.md", Shape(tasks=1, blocks=1), host_budget=False)
+    def endless(case: Case) -> Iterator[Claim]:
+        yield Claim("a budget", case.instance.has_host_budget, 0)
+
+    data = tmp_path / "lines.jsonl"
+    arguments = ["--instances", "1", "--data", str(data)]
+    assert main(arguments) == 0
+    assert main([*arguments, "--host-budget"]) == 0
+    assert main([*arguments, "--host-budget"]) == 0
+    lines = read(data)
+    assert [(line["theorem"], "host_budget" in line) for line in lines] == [
+        ("sound", False),
+        ("endless", False),
+        ("sound", True),
+    ]
+    assert "host memory ends" not in lines[0]["features"]
+    assert lines[2]["features"]["host memory ends"] == lines[2]["instances"]
+
+
 def test_an_error_is_told(toys: dict[str, Theorem], tmp_path: Path) -> None:
     toys.clear()
 

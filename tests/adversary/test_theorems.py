@@ -12,13 +12,6 @@ SEARCH = "exhaustive search"
 """The judge: in parts, which can run at once, it agrees with a search without its pruning on a thousand
 instances and more."""
 PARTS, COUNT_OF_PART = 4, 325
-WITHOUT_HOST_BUDGET = (
-    "cluster rows",
-    "cluster rows against schedules",
-    "exhaustive search in pages",
-    "methods",
-)
-"""Host memory of several GPUs has no budget. In pages, offsets of copies count: test_enumeration has that."""
 CASES = [(name, seed) for name in THEOREMS for seed in (range(PARTS) if name == SEARCH else (0,))]
 
 
@@ -38,7 +31,7 @@ def test_no_bound_is_above_a_schedule(name: str, seed: int) -> None:
         assert not lacking, lacking
 
 
-@pytest.mark.parametrize("name", [name for name in THEOREMS if name not in WITHOUT_HOST_BUDGET])
+@pytest.mark.parametrize("name", [name for name, theorem in THEOREMS.items() if theorem.host_budget])
 def test_no_bound_is_above_a_schedule_that_keeps_within_host_memory(name: str) -> None:
     theorem = THEOREMS[name]
     count = 200 if name == SEARCH else 10 if theorem.is_slow else 40
