@@ -113,7 +113,11 @@ def optimum(instance: Instance, memory: MemoryModel) -> float:
     """Least time of an instance; infinite where there is no schedule."""
     try:
         found = brute_force(instance, memory, most_states=_STATES)
-    except (Refusal, TimeoutError):  # a refusal: there are too many places in host memory
+    except TimeoutError:
+        raise TooLargeError from None
+    except Refusal:  # there are too many places in host memory, which has none in divisible memory
+        if memory == "divisible":
+            raise
         raise TooLargeError from None
     return math.inf if found is None else found.makespan_ns
 

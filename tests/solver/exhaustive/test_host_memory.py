@@ -103,6 +103,51 @@ def test_a_stale_copy_makes_room_for_the_next_one(memory: MemoryModel) -> None:
     assert [copy.acquired_by is None for copy in found.host_copies] == [True, False]
 
 
+@pytest.mark.parametrize("memory", MODELS)
+def test_the_copies_that_are_kept_from_the_start_are_a_choice(memory: MemoryModel) -> None:
+    """The large block has to leave and cannot be copied; the host has room for its copy, or both others."""
+    large = replace(_block("large", 2 * KIB, initially="device"), offload_ns=None)
+    small = [_block(name, initially="device", finally_="device") for name in "ab"]
+    tasks = [
+        _task("read all", inputs=(0, 1, 2)),
+        _task("use most memory", inputs=(1, 2), outputs=(3,)),
+        _task("read large", inputs=(0,)),
+    ]
+    instance = _instance([large, *small, _block("most", 2 * KIB)], tasks, 4 * KIB, 2 * KIB)
+    found = brute_force(instance, memory)
+    assert found is not None
+    assert check(instance, found).reasons == ()
+    assert found.makespan_ns == 33
+    assert [copy.block for copy in found.host_copies] == [0]
+    assert brute_force(replace(instance, host_budget_bytes=2 * KIB - 1), memory) is None
+
+
+@pytest.mark.parametrize("memory", MODELS)
+def test_the_copy_of_what_can_be_computed_again_may_go_although_the_device_has_none(
+    memory: MemoryModel,
+) -> None:
+    """A comes back by a copy first, and is computed again when C has taken the place of its copy."""
+    instance = _instance(
+        [_block("A"), _block("all", 2 * KIB), _block("C"), _block("D"), _block("all again", 2 * KIB)],
+        [
+            replace(_task("make A", outputs=(0,)), recomputable=True),
+            _task("use all memory", outputs=(1,)),
+            _task("read A", inputs=(0,)),
+            _task("make C and D", outputs=(2, 3)),
+            _task("use all memory again", outputs=(4,)),
+            _task("read C", inputs=(2,)),
+            _task("read A again", inputs=(0,)),
+        ],
+        2 * KIB,
+        KIB,
+    )
+    found = brute_force(instance, memory)
+    assert found is not None
+    assert check(instance, found).reasons == ()
+    assert found.makespan_ns == 89  # eight runs, and three copies that nothing hides
+    assert [copy.block for copy in found.host_copies] == [0, 2]
+
+
 def _copyless(instance: Instance) -> Instance:
     """Return the instance without copies, where host memory has no budget."""
     blocks = tuple(replace(block, offload_ns=None, prefetch_ns=None) for block in instance.blocks)
