@@ -75,9 +75,9 @@ def test_copies_at_multiples_of_the_greatest_common_divisor_suffice() -> None:
     judged = copied = 0
     for seed in range(160):
         instance = _few_places(Random(seed))
-        search = Enumeration(
-            in_pages(instance), 1500, host_step=STEP, copies=[block.bytes for block in instance.blocks]
-        )
+        # in whole pages on the device; copies on the host have exact bytes
+        paged = replace(in_pages(instance), host_budget_bytes=instance.host_budget_bytes)
+        search = Enumeration(paged, 1500, host_step=STEP, copies=[block.bytes for block in instance.blocks])
         try:
             least = search.shortest()
             found = brute_force(instance, "paged", most_states=1500)
