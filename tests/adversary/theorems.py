@@ -278,7 +278,7 @@ def single_peak(case: Case) -> Iterator[Claim]:
 
 
 def _drawn_prices(case: Case, checkpoints: Sequence[int]) -> Prices:
-    """Any prices that a certificate may have: of memory, of engines at most one together."""
+    """Any prices that a certificate may have: of memories, of engines at most one together."""
     rng, count = case.rng, len(checkpoints)
     one = rng.choice((1, 2, 60))
     dear = max([t or 0 for b in case.instance.blocks for t in (b.offload_ns, b.prefetch_ns)], default=0)
@@ -297,7 +297,10 @@ def _drawn_prices(case: Case, checkpoints: Sequence[int]) -> Prices:
             for d in (*task.inputs, *task.outputs):
                 if chance(rng, 40):
                     reruns[k, j, d] = rng.randint(1, max(top, 1))
-    return Prices(one, memory, engines, reruns)
+    host = []
+    if case.instance.has_host_budget:
+        host = [rng.choice((0, 0, rng.randint(0, top))) for _ in range(2 * count)]
+    return Prices(one, memory, engines, reruns, host)
 
 
 def _priced(case: Case) -> Iterator[Claim]:
@@ -307,16 +310,17 @@ def _priced(case: Case) -> Iterator[Claim]:
         certificate = certify(case.instance, "prices", "drawn", checkpoints=checkpoints, prices=prices)
         if certificate.lower_bound_ns:
             assert not check_certificate(case.instance, certificate).reasons
-        is_priced = any(prices.memory) or any(map(any, prices.engines))
+        is_priced = any(prices.memory) or any(prices.host) or any(map(any, prices.engines))
         yield Claim(f"prices at {checkpoints}", certificate.lower_bound_ns, case.optimum, is_priced)
 
 
 @theorem("docs/certificates.md", PLAIN)
 def prices(case: Case) -> Iterator[Claim]:
-    """Let no task run again. Take any tasks as checkpoints, any prices from zero on of a byte at each
-    instant, and of a nanosecond of each engine in each interval, the latter at most one together. The
-    Lagrangian bound of FLOW at these prices, rounded up, is at most the makespan of every schedule. It does
-    not matter whether copies are interrupted, or blocks leave in part: the bound holds for that as well."""
+    """Let no task run again. Take any tasks as checkpoints, any prices from zero on of a byte at each instant
+    (of the device, and of the host if that has a budget), and of a nanosecond of each engine in each
+    interval, the latter at most one together. The Lagrangian bound of FLOW at these prices, rounded up, is at
+    most the makespan of every schedule. It does not matter whether copies are interrupted, or blocks leave in
+    part: the bound holds for that as well."""
     yield from _priced(case)
 
 
