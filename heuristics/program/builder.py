@@ -425,7 +425,7 @@ class ProgramBuilder:
         OutOfMemoryError
             When there is no place; the program is then unchanged.
         Refusal
-            When the instance does not let the block be prefetched.
+            When the instance does not let the block be prefetched, or host memory had no room for its copy.
         PebblerError
             When the block is resident already or has no valid host copy.
         """
@@ -433,6 +433,8 @@ class ProgramBuilder:
         if info.prefetch_ns is None:
             raise Refusal(f"block '{info.name}' cannot be prefetched: its prefetch_ns is null")
         if block in self._open or not self._on_host[block]:
+            if self._host is not None and block not in self._open:
+                raise Refusal(f"host memory had no room to keep the copy of block '{info.name}'")
             why = "is on the device already" if block in self._open else "has no valid copy on the host"
             raise PebblerError(f"block '{info.name}' cannot be prefetched: it {why}")
         place = self._room.place_block(block, at)

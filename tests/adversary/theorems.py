@@ -619,7 +619,7 @@ _BOUNDS = ("compute", "single-peak", "flow", "cp-sat")
 """How the names of bounds begin that hold in divisible memory."""
 
 
-@theorem("docs/chain.md", _end_to_end, slow=True, host_budget=False)
+@theorem("docs/chain.md", _end_to_end, slow=True)
 def methods(case: Case) -> Iterator[Claim]:
     """Every schedule of every method passes the checker; it takes no less than exhaustive search in divisible
     memory finds, and no less than any method has proven; what a method calls infeasible, no method solves.
