@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
-
-import networkx as nx
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..arguments import quoted, require_whole
 from ..errors import PebblerError
 from ..figures import is_text
 from ..units import as_html, as_lines
 from .kinds import KINDS, LayerKind, find_kind
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 class Shape(NamedTuple):
@@ -505,6 +506,8 @@ class NetworkBuilder:
         PebblerError
             When a layer's output is read by nobody and is no loss, or when a loss is read.
         """
+        import networkx as nx  # a third of the start of commands that build no network
+
         graph: nx.DiGraph[str] = nx.DiGraph()
         for layer in self._layers.values():
             graph.add_node(layer.name, layer=layer)
