@@ -115,18 +115,18 @@ def test_what_there_is_no_time_for_is_left_and_has_not_failed(
 def test_what_is_not_there_yet_is_skipped_and_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    study = Study(tmp_path, networks=[("lenet", 8)])
+    study = Study(tmp_path, networks=[("lenet", 2)])
     found = measure(study, ["kernels", "solve", "run"])
     assert (found.measured, found.failed, len(found.skipped)) == (0, {}, 33)
     said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
     assert said == [
-        f"skipped: the stage {stage} has left nothing for lenet/8 yet; do it first"
+        f"skipped: the stage {stage} has left nothing for lenet/2 yet; do it first"
         for stage in ("profile", "solve")
     ]
 
 
 def test_a_stage_without_what_it_needs_fails_as_a_whole(tmp_path: Path) -> None:
-    found = measure(Study(tmp_path, networks=[("lenet", 8)]), ["torch"])
+    found = measure(Study(tmp_path, networks=[("lenet", 2)]), ["torch"])
     assert list(found.failed) == ["torch"]
     assert "torch" in found.failed["torch"]
 
@@ -196,7 +196,7 @@ def solved(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in _loaded_fake_cuda.variables.items():
             patch.setenv(name, value)
-        assert run(folder, "profile,solve", "--networks", "lenet/8,lenet/4") == 0
+        assert run(folder, "profile,solve", "--networks", "lenet/2,lenet/1") == 0
     return folder
 
 
@@ -214,10 +214,10 @@ def broken(monkeypatch: pytest.MonkeyPatch, name: str, fault: Call, word: str) -
 @pytest.mark.parametrize(
     ("stage", "fault", "word", "said"),
     [
-        ("profile", unit_faults.lose_the_context, "lenet/8", "unspecified launch failure"),
-        ("run", unit_faults.crash, "lenet/8", "signal 6"),
-        ("solve", unit_faults.lack_a_library, "lenet/8", "libcudart"),
-        ("kernels", unit_faults.crash, "lenet/8", "signal 6"),
+        ("profile", unit_faults.lose_the_context, "lenet/2", "unspecified launch failure"),
+        ("run", unit_faults.crash, "lenet/2", "signal 6"),
+        ("solve", unit_faults.lack_a_library, "lenet/2", "libcudart"),
+        ("kernels", unit_faults.crash, "lenet/2", "signal 6"),
     ],
 )
 def test_one_network_that_fails_leaves_the_other_alone(
@@ -235,17 +235,17 @@ def test_one_network_that_fails_leaves_the_other_alone(
         for path in folder.glob(f"*{written}.json"):
             path.unlink()
     broken(monkeypatch, stage, fault, word)
-    assert run(folder, stage, "--networks", "lenet/8,lenet/4", "--json") == 1
+    assert run(folder, stage, "--networks", "lenet/2,lenet/1", "--json") == 1
     told = json.decode(capsys.readouterr().out)
-    failed = {name: sentence for name, sentence in told["failed"].items() if "lenet/8" in name}
+    failed = {name: sentence for name, sentence in told["failed"].items() if "lenet/2" in name}
     assert len(failed) == 1
     assert said in next(iter(failed.values()))
     assert read(folder / "failures.json").keys() == told["failed"].keys()
     there = [path.name for path in folder.glob(f"*{written}.json")]
     if stage == "kernels":  # where there is no CUPTI, the other fails as well, and for that reason
-        assert "pebbler[profiler]" in told["failed"]["kernels lenet/4"]
+        assert "pebbler[profiler]" in told["failed"]["kernels lenet/1"]
     else:
-        assert [name.startswith("lenet-4") for name in there] == [True]
+        assert [name.startswith("lenet-1") for name in there] == [True]
 
 
 def test_a_layer_that_fails_leaves_the_other_alone(
@@ -265,11 +265,11 @@ def test_a_profile_outlives_a_crash_after_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broken(monkeypatch, "profile", unit_faults.crash_in_the_end, "lenet/4")
-    assert run(tmp_path / "gpu", "profile", "--networks", "lenet/4") == 1
-    before = (tmp_path / "gpu" / "lenet-4-profile.json").read_bytes()
-    assert run(tmp_path / "gpu", "profile", "--networks", "lenet/4") == 0
-    assert (tmp_path / "gpu" / "lenet-4-profile.json").read_bytes() == before
+    broken(monkeypatch, "profile", unit_faults.crash_in_the_end, "lenet/1")
+    assert run(tmp_path / "gpu", "profile", "--networks", "lenet/1") == 1
+    before = (tmp_path / "gpu" / "lenet-1-profile.json").read_bytes()
+    assert run(tmp_path / "gpu", "profile", "--networks", "lenet/1") == 0
+    assert (tmp_path / "gpu" / "lenet-1-profile.json").read_bytes() == before
 
 
 def test_a_profile_that_is_not_complete_is_measured_again(
@@ -277,7 +277,7 @@ def test_a_profile_that_is_not_complete_is_measured_again(
     folder: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = folder / "lenet-4-profile.json"
+    path = folder / "lenet-1-profile.json"
     measured = read_profile(path)
     part = msgspec.structs.replace(
         measured,
@@ -285,7 +285,7 @@ def test_a_profile_that_is_not_complete_is_measured_again(
         tasks=tuple(msgspec.structs.replace(task, algorithms=task.algorithms[:1]) for task in measured.tasks),
     )
     write_profile(part, path)
-    assert run(folder, "profile", "--networks", "lenet/8,lenet/4", "--json") == 0
+    assert run(folder, "profile", "--networks", "lenet/2,lenet/1", "--json") == 0
     told = json.decode(capsys.readouterr().out)
     assert (told["measured"], told["there"]) == (1, 1)
     again = read_profile(path)
@@ -298,13 +298,13 @@ def test_a_budget_under_the_least_is_a_result(
 ) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- begin gpu -->\n<!-- end of gpu -->\n")
-    options = ["--networks", "lenet/8", "--budgets", "0.5xMmin,1.25xMmin", "--page", str(page), "--json"]
+    options = ["--networks", "lenet/2", "--budgets", "0.5xMmin,1.25xMmin", "--page", str(page), "--json"]
     assert run(folder, "solve,page", *options) == 0
     assert json.decode(capsys.readouterr().out)["measured"] == 2
-    found = read(folder / "lenet-8-0.5xMmin-vdnn-all-m-solve.json")
+    found = read(folder / "lenet-2-0.5xMmin-vdnn-all-m-solve.json")
     assert (found["status"], found["makespan_ns"]) == ("infeasible", None)
     (row,) = (line for line in page.read_text().splitlines() if "0.5xMmin" in line)
-    assert "no schedule: lenet-b8: a budget of" in row
+    assert "no schedule: lenet-b2: a budget of" in row
     assert row.count(" | ") == 8
     assert run(folder, "solve", *options) == 0
     assert json.decode(capsys.readouterr().out)["measured"] == 0
@@ -384,15 +384,15 @@ def test_without_solvers_and_without_an_installed_pebbler_all_but_solve_works(
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
 
     done = call(
-        "--smoke", "--stages", "run,streams,page", "--networks", "lenet/8", "--layers", "siamese/conv1"
+        "--smoke", "--stages", "run,streams,page", "--networks", "lenet/2", "--layers", "siamese/conv1"
     )
     assert (done.returncode, "failed" in done.stderr) == (0, False), done.stderr
     assert "siamese/conv1" in page.read_text()
-    assert (folder / "lenet-8-1.05xMmin-vdnn-all-m-run.json").exists()
+    assert (folder / "lenet-2-1.05xMmin-vdnn-all-m-run.json").exists()
     assert read(folder / "smoke.json")["passed"] is True
     done = call(
-        "--stages", "solve", "--budgets", "1.25xMmin", "--methods", "modnn,flow", "--networks", "lenet/8"
+        "--stages", "solve", "--budgets", "1.25xMmin", "--methods", "modnn,flow", "--networks", "lenet/2"
     )
     assert done.returncode == 1
-    assert "failed: solve lenet/8 1.25xMmin flow: ImportError: there are no solvers here" in done.stdout
+    assert "failed: solve lenet/2 1.25xMmin flow: ImportError: there are no solvers here" in done.stdout
     assert done.stdout.count("failed: ") == 1

@@ -31,7 +31,7 @@ from ...extras import needs_torch, single_precision
 from ...fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda  # noqa: F401
 from ...fakecuda.stand_ins import Cupti, Nvml, Result, install_broken
 
-SMALL = ["--networks", "lenet/8", "--budgets", "1.05xMmin", "--methods", "vdnn-all-m,modnn"]
+SMALL = ["--networks", "lenet/2", "--budgets", "1.05xMmin", "--methods", "vdnn-all-m,modnn"]
 
 
 @pytest.fixture
@@ -101,13 +101,13 @@ def test_all_stages_leave_their_files(
     assert measure_small(folder, "profile,kernels,solve,run,page", "--json") == 0
     told = json.decode(capsys.readouterr().out)
     assert (told["measured"], told["there"], told["failed"], told["skipped"]) == (6, 0, {}, {})
-    profile = read_profile(folder / "lenet-8-profile.json")
+    profile = read_profile(folder / "lenet-2-profile.json")
     assert profile.machine.device == "Fake CUDA device (host memory)"
     assert {task.name for task in profile.tasks} >= {"FP(conv1)", "BP2(conv1)", "BP1(loss)"}
-    kernels = json.decode((folder / "lenet-8-kernels.json").read_bytes())
+    kernels = json.decode((folder / "lenet-2-kernels.json").read_bytes())
     assert kernels["t_launch_ns"] > 0
     assert [one["name"] for one in kernels["tasks"]["FP(conv1)"]] == ["first", "second"]
-    run = json.decode((folder / "lenet-8-1.05xMmin-vdnn-all-m-run.json").read_bytes())
+    run = json.decode((folder / "lenet-2-1.05xMmin-vdnn-all-m-run.json").read_bytes())
     assert run["identical_to_unbudgeted"] or not run["deterministic"]
     assert run["max_abs_error"] < 1e-3
     text = page.read_text(encoding="utf-8")

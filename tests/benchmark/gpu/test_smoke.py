@@ -77,12 +77,12 @@ def test_the_fake_driver_computes_what_the_cpu_computes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = tmp_path / "gpu"
-    status, found = run(folder, "lenet/4")
+    status, found = run(folder, "lenet/2")
     assert (status, found["passed"], found["missing"]) == (0, True, [])
     wanted = ["profile", "algorithms", *(f"{method} {memory}" for method in METHODS for memory in MEMORY)]
-    assert [one["check"] for one in found["checks"]] == [f"lenet/4 {name}" for name in wanted]
+    assert [one["check"] for one in found["checks"]] == [f"lenet/2 {name}" for name in wanted]
     assert all(one["error"] is None or one["error"] < 1e-5 for one in found["checks"])
-    launched = read(folder / "smoke-lenet-4-algorithms.json")
+    launched = read(folder / "smoke-lenet-2-algorithms.json")
     names = {(one["task"], one["algorithm"]) for one in launched["algorithms"]}
     assert {
         ("FP(conv1)", "fft"),
@@ -92,17 +92,17 @@ def test_the_fake_driver_computes_what_the_cpu_computes(
     } <= names
     capsys.readouterr()
     # a check that did not pass is made again, and only that
-    target = folder / "smoke-lenet-4-modnn-paged.json"
+    target = folder / "smoke-lenet-2-modnn-paged.json"
     target.write_bytes(target.read_bytes().replace(b'"passed": true', b'"passed": false'))
-    assert main(["measure", "--smoke", "--out", str(folder), "--networks", "lenet/4", "--json"]) == 0
+    assert main(["measure", "--smoke", "--out", str(folder), "--networks", "lenet/2", "--json"]) == 0
     told = json.decode(capsys.readouterr().out)
     assert (told["measured"], told["there"]) == (1, 5)
 
 
 @pytest.fixture
 def source(fake_cuda: FakeCuda, tmp_path: Path) -> Path:  # noqa: ARG001, F811
-    path = tmp_path / "smoke-lenet-4-profile.json"
-    measure_profile(path, "lenet", 4, (), 1)
+    path = tmp_path / "smoke-lenet-2-profile.json"
+    measure_profile(path, "lenet", 2, (), 1)
     return path
 
 
@@ -115,14 +115,14 @@ def test_what_the_gpu_does_not_compute_is_found(source: Path, monkeypatch: pytes
             launch(self, *arguments)
 
     monkeypatch.setattr(CudaStream, "launch", sometimes)
-    target = source.parent / "smoke-lenet-4-algorithms.json"
-    said = compare_algorithms(target, "lenet", 4, ())
+    target = source.parent / "smoke-lenet-2-algorithms.json"
+    said = compare_algorithms(target, "lenet", 2, ())
     found = read(target)
     assert (found["passed"], found["error"], found["sentence"]) == (False, None, said)
     assert "differ from the CPU by more than 0.001: " in found["sentence"]
     assert [one["error"] is None for one in found["algorithms"][:8]] == [False, False, False, True] * 2
-    target = source.parent / "smoke-lenet-4-modnn-paged.json"
-    said = compare_schedule(target, source, 4, "modnn", "paged")
+    target = source.parent / "smoke-lenet-2-modnn-paged.json"
+    said = compare_schedule(target, source, 2, "modnn", "paged")
     assert (read(target)["passed"], read(target)["sentence"]) == (False, said)
 
 
@@ -133,8 +133,8 @@ def test_numbers_that_are_a_little_wrong_are_found_and_told(
     draw = data.initial
     seeds = iter((1, 0))  # of the run on the GPU, and on the CPU
     monkeypatch.setattr(trial, "initial", lambda network, batch, _: draw(network, batch, next(seeds)))
-    target = source.parent / "smoke-lenet-4-modnn-contiguous.json"
-    said = compare_schedule(target, source, 4, "modnn", "contiguous")
+    target = source.parent / "smoke-lenet-2-modnn-contiguous.json"
+    said = compare_schedule(target, source, 2, "modnn", "contiguous")
     found = read(target)
     assert (found["passed"], found["sentence"]) == (False, said)
     assert 0.001 < found["error"] < 100
@@ -145,9 +145,9 @@ def test_a_lost_context_ends_the_algorithms_and_what_was_found_stays(
     source: Path,
     fake_cuda: FakeCuda,  # noqa: F811
 ) -> None:
-    target = source.parent / "smoke-lenet-4-algorithms.json"
+    target = source.parent / "smoke-lenet-2-algorithms.json"
     fake_cuda.fail(launch=5)
-    said = compare_algorithms(target, "lenet", 4, ())
+    said = compare_algorithms(target, "lenet", 2, ())
     found = read(target)
     assert (found["passed"], found["sentence"]) == (False, said)
     assert len(found["algorithms"]) in range(1, 5)
@@ -156,20 +156,20 @@ def test_a_lost_context_ends_the_algorithms_and_what_was_found_stays(
 
 
 def test_one_file_has_what_came_of_everything(source: Path) -> None:
-    study = Study(source.parent, smoke_networks=[("lenet", 4)])
-    compare_schedule(study.path("smoke", "lenet", 4, "modnn", "paged.json"), source, 4, "modnn", "paged")
-    put_together(study, {"lenet/4 algorithms": "it crashed"})
+    study = Study(source.parent, smoke_networks=[("lenet", 2)])
+    compare_schedule(study.path("smoke", "lenet", 2, "modnn", "paged.json"), source, 2, "modnn", "paged")
+    put_together(study, {"lenet/2 algorithms": "it crashed"})
     found = read(study.path("smoke.json"))
     assert [(one["check"], one["passed"]) for one in found["checks"]] == [
-        ("lenet/4 profile", True),
-        ("lenet/4 algorithms", False),
-        ("lenet/4 modnn paged", True),
+        ("lenet/2 profile", True),
+        ("lenet/2 algorithms", False),
+        ("lenet/2 modnn paged", True),
     ]
     assert (found["passed"], found["checks"][1]["sentence"]) == (False, "it crashed")
     assert found["missing"] == [
-        "lenet/4 vdnn-all-m contiguous",
-        "lenet/4 vdnn-all-m paged",
-        "lenet/4 modnn contiguous",
+        "lenet/2 vdnn-all-m contiguous",
+        "lenet/2 vdnn-all-m paged",
+        "lenet/2 modnn contiguous",
     ]
 
 
@@ -188,8 +188,8 @@ def test_a_rule_without_a_schedule_says_why(monkeypatch: pytest.MonkeyPatch) -> 
         raise Refusal("no place for X")
 
     monkeypatch.setattr(smoke, "find_method", lambda _: SimpleNamespace(call=refuse))
-    with pytest.raises(PebblerError, match=r"modnn has no paged schedule of lenet-b4 .* no place for X"):
-        ready_schedule(Workload("lenet", 4, "k40"), "modnn", "paged")
+    with pytest.raises(PebblerError, match=r"modnn has no paged schedule of lenet-b2 .* no place for X"):
+        ready_schedule(Workload("lenet", 2, "k40"), "modnn", "paged")
 
 
 def test_difference_is_relative_to_the_largest_and_finds_nan() -> None:
