@@ -11,12 +11,18 @@ from .interrupts import prepare
 from .json_runs import COMMANDS, fault_of, study
 
 A_SOLVER_EACH = ("solve cp-sat", "bound", "compare", "pack", "streams")
+SHORT = 16
+"""A seed that draws SCIP, CBC and HiGHS, and no time limit of a second."""
 
 
-@pytest.mark.parametrize("commands", [A_SOLVER_EACH, pytest.param(COMMANDS, marks=pytest.mark.slow)])
-def test_outputs_of_commands_with_solvers_parse(commands: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("commands", "seed"), [(A_SOLVER_EACH, SHORT), pytest.param(COMMANDS, 1, marks=pytest.mark.slow)]
+)
+def test_outputs_of_commands_with_solvers_parse(
+    commands: tuple[str, ...], seed: int, tmp_path: Path
+) -> None:
     prepare(tmp_path, ("vgg16.instance.json", "lenet.instance.json", "again.instance.json", "buffers.csv"))
-    found = [*study(tmp_path, len(commands), 1, commands)]
+    found = [*study(tmp_path, len(commands), seed, commands)]
     assert [output.command for output in found] == [*commands]
     assert [output.fault for output in found] == [""] * len(commands)
     assert sum(output.status == 0 for output in found) >= len(commands) // 2
