@@ -556,9 +556,8 @@ class NetworkBuilder:
         return count - 1 if ceil and (count - 1) * stride >= size + pad else count
 
     def _norm(self, name: str, source: str, parameters: int, saved: int) -> str:
-        return self._add(
-            Layer(name, KINDS["norm"], (source,), self.shape(source), parameters=parameters, saved=saved)
-        )
+        shape = self.shape(source)
+        return self._add(Layer(name, KINDS["norm"], (source,), shape, parameters=parameters, saved=saved))
 
     def _lstm(self, name: str, kind: LayerKind, gates: str, state: str) -> str:
         shape = self.shape(state)

@@ -154,15 +154,22 @@ def test_compare_a_network(toys: Toys, keep: Method, capsys: pytest.CaptureFixtu
     }
 
 
-@pytest.mark.parametrize("memory", ["contiguous", pytest.param("paged", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("network", "memory"),
+    [
+        ("lenet", "contiguous"),
+        pytest.param("alexnet", "contiguous", marks=pytest.mark.slow),
+        pytest.param("alexnet", "paged", marks=pytest.mark.slow),
+    ],
+)
 def test_schedules_of_the_real_methods_pass_the_checker(
-    memory: str, capsys: pytest.CaptureFixture[str]
+    network: str, memory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    compared = ["compare", "alexnet", "--batch", "16", "--sub-batch", "6", "--budget", "2xMmin"]
+    compared = ["compare", network, "--batch", "16", "--sub-batch", "6", "--budget", "2xMmin"]
     assert main([*compared, "--memory", memory, "--out", "out", "--json"]) == 0
     found = [r["method"] for r in json.loads(capsys.readouterr().out)["results"] if r["iteration_ns"]]
     assert "vdnn-all-m" in found
-    for name in ("alexnet-b6", "alexnet-b4"):
+    for name in (f"{network}-b6", f"{network}-b4"):
         for method in found:
             assert main(["check", f"out/{name}.instance.json", f"out/{name}.{method}.schedule.json"]) == 0
             assert capsys.readouterr().out == "valid\n"

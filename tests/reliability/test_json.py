@@ -11,17 +11,19 @@ from .interrupts import prepare
 from .json_runs import COMMANDS, fault_of, study
 
 A_SOLVER_EACH = ("solve cp-sat", "bound", "compare", "pack", "streams")
-SHORT = 16
-"""A seed that draws SCIP, CBC and HiGHS, and no time limit of a second."""
+ON_LENET = 253
+"""A seed that draws LeNet for all of them, SCIP, CBC, and time limits of 0.3 s at most."""
+FILES = ("lenet.instance.json", "vgg16.instance.json", "again.instance.json")
 
 
 @pytest.mark.parametrize(
-    ("commands", "seed"), [(A_SOLVER_EACH, SHORT), pytest.param(COMMANDS, 1, marks=pytest.mark.slow)]
+    ("commands", "seed", "files"),
+    [(A_SOLVER_EACH, ON_LENET, FILES[:1]), pytest.param(COMMANDS, 1, FILES, marks=pytest.mark.slow)],
 )
 def test_outputs_of_commands_with_solvers_parse(
-    commands: tuple[str, ...], seed: int, tmp_path: Path
+    commands: tuple[str, ...], seed: int, files: tuple[str, ...], tmp_path: Path
 ) -> None:
-    prepare(tmp_path, ("vgg16.instance.json", "lenet.instance.json", "again.instance.json", "buffers.csv"))
+    prepare(tmp_path, files)
     found = [*study(tmp_path, len(commands), seed, commands)]
     assert [output.command for output in found] == [*commands]
     assert [output.fault for output in found] == [""] * len(commands)

@@ -31,7 +31,7 @@ from ..swept import FEWER, SMALL, files, finish, jobs_of, outcomes, stopped, wri
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results of a sweep of eight runs."""
+    """The results of a sweep of six runs."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     finish(write_config(folder, FEWER))
     return folder / "small.sqlite"
@@ -47,13 +47,13 @@ def test_sweep_killed_three_times_equals_one_that_was_not(uninterrupted: Path, t
     config = write_config(tmp_path, FEWER)
     path = config.with_suffix(".sqlite")
     entered = 0
-    for runs in (1, 2, 1):
+    for runs in (1, 1, 1):
         status, children = stopped(config, runs, signal.SIGKILL)
         assert status == -signal.SIGKILL
         assert eventually(lambda children=children: not any(map(alive, children)))
         before, entered = entered, len(outcomes(path))
-        assert before + runs <= entered < 8
-    assert f"{8 - entered} runs made, 0 of them failed; {entered} were there" in finish(config)
+        assert before + runs <= entered < 6
+    assert f"{6 - entered} runs made, 0 of them failed; {entered} were there" in finish(config)
     assert outcomes(path) == outcomes(uninterrupted)
     assert files(path) == files(uninterrupted)
 
@@ -64,13 +64,13 @@ def test_ctrl_c_keeps_what_is_made_and_leaves_no_process(uninterrupted: Path, tm
     assert status == 130
     assert not any(map(alive, children))
     found = outcomes(config.with_suffix(".sqlite"))
-    assert 2 <= len(found) < 8
+    assert 2 <= len(found) < 6
     assert found.items() <= outcomes(uninterrupted).items()
 
 
 def test_finished_sweep_has_nothing_to_do(uninterrupted: Path) -> None:
     before = uninterrupted.read_bytes()
-    assert "0 runs made, 0 of them failed; 8 were there" in finish(uninterrupted.with_suffix(".toml"))
+    assert "0 runs made, 0 of them failed; 6 were there" in finish(uninterrupted.with_suffix(".toml"))
     assert uninterrupted.read_bytes() == before
 
 
