@@ -356,9 +356,8 @@ class NetworkBuilder:
                 name, f"{heads} heads do not divide {left.channels} and {right.channels} channels"
             )
         shape = Shape(heads, left.positions, right.positions)
-        return self._add(
-            Layer(name, KINDS["matmul"], (queries, keys), shape, products=left.elements * right.positions)
-        )
+        products = left.elements * right.positions
+        return self._add(Layer(name, KINDS["matmul"], (queries, keys), shape, products=products))
 
     def rowsoftmax(self, name: str, source: str) -> str:
         """Add a softmax over the rows of the scores, without a loss."""
