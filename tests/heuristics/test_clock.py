@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,16 +35,24 @@ def large() -> Instance:
     return generate("large", Recurrent(4, 400), Knobs(slack_percent=60), np.random.default_rng(0))
 
 
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The readings of the clock so far, one more with each; from one to the next, a millisecond passes."""
+    made = itertools.count()
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: next(made) / 1000))
+    return made
+
+
 @pytest.mark.parametrize(
     "rule", ["modnn", "vdnn-all-p", "save-on-cpu-rule", "layrub-inter", "modnn-transfers"]
 )
-def test_a_rule_gives_up_at_its_limit(large: Instance, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "LEAST", 0.0)
-    began = time.process_time()
+def test_a_rule_gives_up_at_its_limit(large: Instance, rule: str, readings: Iterator[int]) -> None:
+    """It looks at the clock for every task, and does not look again when its time is over."""
     with pytest.raises(OutOfTime, match="time limit"):
-        find_method(rule).call(large, Limits(time_limit=0.05))
-    assert time.process_time() - began < 2.0
-    assert find_method(rule).call(large, Limits(time_limit=600)).schedule is not None
+        find_method(rule).call(large, Limits(time_limit=1.0))
+    assert next(readings) in range(1000, 1010)
+    assert find_method(rule).call(large, Limits()).schedule is not None
+    assert next(readings) > 1010 + len(large.tasks)
 
 
 @pytest.mark.parametrize("rule", ["vdnn-dyn", "superneurons-rule"])
@@ -50,18 +60,17 @@ def test_a_rule_that_tries_one_way_after_the_other_gives_up_with_the_first(
     large: Instance, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Out of time is a refusal, and a refusal of one way leads to the next: each began its work anew."""
-    monkeypatch.setattr(clock, "LEAST", 0.0)
     begun = []
     built = ProgramBuilder.__init__
 
     def building(self: ProgramBuilder, *arguments: Any, **options: Any) -> None:
         begun.append(self)
         built(self, *arguments, **options)
-        clock._deadline.set(-math.inf)
+        monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: math.inf))
 
     monkeypatch.setattr(ProgramBuilder, "__init__", building)
     with pytest.raises(OutOfTime):
-        find_method(rule).call(large, Limits())
+        find_method(rule).call(large, Limits(time_limit=600))
     assert len(begun) == 1
 
 
@@ -88,13 +97,14 @@ def test_the_copy_that_a_method_gets_is_not_its_own_time(
     """Also where it refuses: the seconds of the copy were told as those of the method then."""
 
     def slowly(instance: Instance) -> Instance:
-        time.sleep(2.0)
+        time.sleep(0.3)
         return instance
 
     monkeypatch.setattr(guests, "reread", slowly)
+    began = time.perf_counter()
     result = solve(large, "brute-force")
     assert "too many" in result.stopped_by
-    assert result.solve_seconds < 1.5
+    assert time.perf_counter() - began - result.solve_seconds >= 0.3
 
 
 def test_the_limit_is_the_reason_that_is_told(large: Instance, monkeypatch: pytest.MonkeyPatch) -> None:

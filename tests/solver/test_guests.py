@@ -471,7 +471,7 @@ def test_every_row_on_another_instance_is_listed_and_a_bad_transform_costs_its_r
     chain: Instance, toys: Toys, keep: Method, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toys(keep=keep)
-    entries = dict(methods._methods)
+    entries = {info.name: info for info in pebbler.list_methods()}
     for name, transform in (
         ("other", lambda i: replace(i, name="other-name")),
         ("again", lambda i: replace(i, name="other-name", meta={"mine": 1})),

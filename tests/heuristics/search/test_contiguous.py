@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from pebbler.heuristics.gaps import Gap
+from pebbler.heuristics.gaps import Guide
 from pebbler.heuristics.methods import Limits, find_method
 from pebbler.heuristics.parts import with_parts
-from pebbler.heuristics.search import contiguous as contiguous_search
 from pebbler.heuristics.search.contiguous import ContiguousSearch, new_search
-from pebbler.heuristics.search.decisions import gap_keys
 from pebbler.heuristics.search.search import LocalSearch
 from pebbler.instances.instance import Instance
 from pebbler.instances.workload import Workload
@@ -32,10 +30,13 @@ def ruled(instance: Instance) -> Schedule:
     return schedule
 
 
-def evicted(search: LocalSearch) -> set[Gap]:
-    """What leaves where the search is."""
-    keys, gone = gap_keys(search._problem), search._search.current.evicted
-    return {key for key, out in zip(keys, gone, strict=True) if out}
+def without_addresses(instance: Instance, seed: int, tenths: int) -> LocalSearch:
+    """Tenths of a round without addresses from the rule on: the same with which a search leads."""
+    search = LocalSearch(instance, "contiguous", seed, addresses=False)
+    search.offer(ruled(instance))
+    for _ in range(tenths):
+        search.run(work=search.round // 10)
+    return search
 
 
 @pytest.mark.parametrize("seeds", [range(1), pytest.param(range(4), marks=pytest.mark.slow)])
@@ -45,11 +46,23 @@ def test_a_program_whose_pieces_have_places_takes_as_long_as_without_addresses(s
     for network, budget in _PROBLEMS:
         instance = Workload(network, 64, "v100").instance(budget)
         for seed in seeds:
-            search = ContiguousSearch(instance, seed, (), places)
-            relaxed = search._relaxed
-            relaxed.offer(ruled(instance))
-            relaxed.run(work=200_000)
-            if not search._place_best():
+            has_places: list[bool] = []
+
+            def noted(
+                lifetimes: Sequence[tuple[int, int, int]],
+                capacity: int,
+                alignment: int,
+                has_places: list[bool] = has_places,
+            ) -> Sequence[int] | None:
+                offsets = places(lifetimes, capacity, alignment)
+                has_places.append(offsets is not None)
+                return offsets
+
+            search = ContiguousSearch(instance, seed, (), noted)
+            relaxed = without_addresses(instance, seed, 1)
+            search.offer(ruled(instance))
+            search.lead(bound_ns=relaxed.cost)  # it ends when it has found as much
+            if not has_places[-1]:
                 continue
             found += 1
             assert relaxed.cost <= search.cost <= 1.01 * relaxed.cost
@@ -63,15 +76,22 @@ def test_a_program_whose_pieces_have_places_takes_as_long_as_without_addresses(s
 
 
 def test_what_has_no_places_leads_the_search_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contiguous_search, "_GLANCES", 2)
+    offered = []
+    offer = LocalSearch.offer
+
+    def noting(self: LocalSearch, start: Schedule | Guide) -> None:
+        offered.append((self, start))
+        offer(self, start)
+
     instance = Workload("resnet34", 64, "k40").instance("1.05xMmin")
-    search, plain = ContiguousSearch(instance, 0, (), nowhere), LocalSearch(instance, "contiguous")
-    for one in (search, plain):
-        one.offer(ruled(instance))
-    search.lead()
-    relaxed = search._relaxed
-    relaxed.offer(relaxed.guide())  # it goes on from its best
-    assert evicted(search) == evicted(relaxed) != evicted(plain)
+    search = ContiguousSearch(instance, 0, (), nowhere)
+    search.offer(ruled(instance))
+    begun, found = search.guide(), without_addresses(instance, 0, 8)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalSearch, "offer", noting)
+        search.lead(bound_ns=found.cost)
+    assert offered == [(search, found.guide())]
+    assert found.guide() != begun
 
 
 @pytest.mark.parametrize(

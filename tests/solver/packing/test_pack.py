@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -213,14 +214,16 @@ def test_more_may_be_needed_than_is_live_at_once() -> None:
 
 
 def test_first_fit_is_not_enough_for_a_windmill() -> None:
-    group = packing._Group(WINDMILL, range(5), 1)
-    first_fit = packing._first_fit(group)
-    assert check_packing(WINDMILL, first_fit.tolist()) == ()
+    first_fit = pack(WINDMILL, time_limit=0)  # there is no time for more
+    assert first_fit.offsets is not None
+    assert check_packing(WINDMILL, first_fit.offsets) == ()
+    assert (first_fit.status, first_fit.height) == (Status.FEASIBLE, 5)
     result = pack(WINDMILL)
     assert (result.status, result.height) == (Status.OPTIMAL, 4)
 
 
 def test_cp_sat_alone_agrees_with_brute_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No option leaves first fit and the search out: whoever packs wants them, so this reaches inside."""
     monkeypatch.setattr(packing, "_LARGEST_SEARCH", 0)
     monkeypatch.setattr(packing, "_first_fit", stacked)
     for buffers in [GAP, *(random_buffers(seed, 5, aligned=True) for seed in range(10))]:
@@ -233,7 +236,7 @@ def test_cp_sat_alone_agrees_with_brute_force(monkeypatch: pytest.MonkeyPatch) -
         assert some.height == least
 
 
-def stacked(group: packing._Group, _: float) -> packing.Integers:
+def stacked(group: Any, _: float) -> packing.Integers:
     """All buffers on top of each other, whether or not they live together."""
     places, top = [], 0
     for size, alignment in zip(group.size.tolist(), group.alignment.tolist(), strict=True):
@@ -262,13 +265,19 @@ def test_what_sizes_share_is_divided_out_and_multiplied_back() -> None:
     assert pack(large).height == (pack(buffers).height or 0) * 2**40
 
 
-def test_groups_that_never_meet_are_packed_apart() -> None:
+def test_groups_that_never_meet_are_packed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    sought = []
+
+    def noted(first: packing.Integers, *others: Any) -> PackingSearch:
+        sought.append(len(first))
+        return PackingSearch(first, *others)
+
+    monkeypatch.setattr(packing, "PackingSearch", noted)
     buffers = [
         Buffer(f"{b.id}{i}", b.lower + 10 * i, b.upper + 10 * i, b.size) for i in range(3) for b in WINDMILL
     ]
-    groups = [sorted(group) for group in packing._connected(buffers)]
-    assert groups == [list(range(5)), list(range(5, 10)), list(range(10, 15))]
     assert pack(buffers).height == 4
+    assert set(sought) == {5}
 
 
 def test_without_time_the_packing_holds_and_nothing_is_claimed() -> None:
