@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -79,8 +80,10 @@ TARGETS: dict[MemoryModel, Target] = {
 }
 
 
-def cells() -> Iterator[WorkloadProblem]:
-    """Yield the cells of the grid, the small networks first."""
+@cache
+def cells() -> tuple[WorkloadProblem, ...]:
+    """Return the cells of the grid, the small networks first."""
+    found = []
     for network, batch in NETWORKS:
         for device in DEVICES:
             workload = Workload(network, batch, device)
@@ -88,7 +91,8 @@ def cells() -> Iterator[WorkloadProblem]:
             least = least_budget(instance)
             for budget in (*PERCENTAGES, LEAST):
                 if parse_budget(budget, instance) >= least:
-                    yield WorkloadProblem(workload, budget)
+                    found.append(WorkloadProblem(workload, budget))
+    return tuple(found)
 
 
 def setting(

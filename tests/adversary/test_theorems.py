@@ -10,10 +10,10 @@ from .theorems import PLAIN, THEOREMS
 COUNT, COUNT_OF_SLOW = 80, 40
 SEARCH = "exhaustive search"
 """The judge: in parts, which can run at once, it agrees with a search without its pruning on a thousand
-instances and more, half of which are drawn in the suite."""
-PARTS, COUNT_OF_PART = 4, 325
+instances and more, a quarter of which is drawn in the suite."""
+PARTS, COUNT_OF_PART = 8, 170
 CASES = [
-    pytest.param(name, seed, marks=[pytest.mark.slow] if seed >= PARTS // 2 else [])
+    pytest.param(name, seed, marks=[pytest.mark.slow] if seed >= PARTS // 4 else [])
     for name in THEOREMS
     for seed in (range(PARTS) if name == SEARCH else (0,))
 ]
