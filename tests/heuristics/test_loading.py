@@ -25,7 +25,7 @@ from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.instances.workload import Workload
 import pebbler.solver
 
-limits = Limits(time_limit=0.2)
+limits = Limits(time_limit=0.5)
 info = find_method(sys.argv[1])
 instance = Workload("vgg16", 256, "k40").instance("12GiB")
 instance = instance if info.transform is None else info.transform(instance)

@@ -82,7 +82,7 @@ CASES = [
     (QUICK, 8, "1.0xMmin", "flow", "contiguous", 8),
     (QUICK, 8, "1.2xMmin", "vdnn-all-m", "contiguous", 8),
     (QUICK, 16, "1.2xMmin", "vdnn-dyn", "contiguous", 8),
-    (QUICK, 32, "1.2xMmin", "vdnn-all-m", "paged", 32),
+    (QUICK, 64, "1.2xMmin", "vdnn-all-m", "paged", 64),
     (VGG, 2, "1.0xMmin", "modnn", "contiguous", 2),
     (RESNET, 4, "1.0xMmin", "flow", "contiguous", 4),
     (RESNET, 8, "1.6xMmin", "vdnn-all-m", "contiguous", 4),
