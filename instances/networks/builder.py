@@ -505,7 +505,7 @@ class NetworkBuilder:
         PebblerError
             When a layer's output is read by nobody and is no loss, or when a loss is read.
         """
-        import networkx as nx  # a third of the start of commands that build no network
+        import networkx as nx  # it takes a quarter of the start of commands that build no network
 
         graph: nx.DiGraph[str] = nx.DiGraph()
         for layer in self._layers.values():

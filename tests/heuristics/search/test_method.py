@@ -79,7 +79,7 @@ def test_tiny_instances_are_solved_like_by_brute_force(seeds: range) -> None:
             solved += 1
             optimal += schedule.makespan_ns == best.makespan_ns
     assert solved >= len(seeds)
-    assert optimal >= 0.95 * solved
+    assert optimal >= 0.9 * solved
 
 
 CASES = [("vgg16", 256, "k40", "12GiB"), ("resnet34", 256, "v100", "50%"), ("googlenet", 128, "k40", "40%")]
