@@ -67,19 +67,12 @@ def _static(
     offloads: Callable[[LayerStep], bool],
     choose: Callable[[Task], int],
 ) -> Answer:
-    issue = program(instance, offloads, [choose(task) for task in instance.tasks])
+    issue = program(instance, inputs_of(instance, offloads), [choose(task) for task in instance.tasks])
     return Answer(build_program(instance, limits.memory, issue, one_copy_queue=True).finish(name))
 
 
-def program(
-    instance: Instance,
-    offloads: Callable[[LayerStep], bool],
-    algorithms: Sequence[int],
-    *,
-    workspace_at: Mapping[int, int] | None = None,
-    rooms: dict[int, tuple[Range, ...]] | None = None,
-) -> Issue:
-    """Return the function that issues an iteration in which the inputs of some layers are offloaded.
+def inputs_of(instance: Instance, offloads: Callable[[LayerStep], bool]) -> dict[int, list[int]]:
+    """Return, per unit, the inputs that leave the device with it (section III-A).
 
     Parameters
     ----------
@@ -88,6 +81,26 @@ def program(
     offloads
         Function that says whether a unit's inputs are offloaded: `managed` (vDNN_all) or `convolution`
         (vDNN_conv).
+    """
+    return offload_points(instance, layer_steps(instance), offloads)
+
+
+def program(
+    instance: Instance,
+    leaves_at: Mapping[int, Sequence[int]],
+    algorithms: Sequence[int],
+    *,
+    workspace_at: Mapping[int, int] | None = None,
+    rooms: dict[int, tuple[Range, ...]] | None = None,
+) -> Issue:
+    """Return the function that issues an iteration in which some blocks are offloaded.
+
+    Parameters
+    ----------
+    instance
+        The instance to schedule.
+    leaves_at
+        Per unit, the blocks that leave the device with it, such as `inputs_of`.
     algorithms
         Index of the algorithm of each task.
     workspace_at
@@ -95,7 +108,7 @@ def program(
     rooms
         Receives, per task, the ranges that are free beside the blocks on the device while it runs.
     """
-    layers, leaves_at = passes(instance), offload_points(instance, layer_steps(instance), offloads)
+    layers = passes(instance)
 
     def issue(builder: ProgramBuilder) -> None:
         Execution(

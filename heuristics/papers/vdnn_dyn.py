@@ -5,7 +5,7 @@ In the paper, a pass is a profiled iteration on the machine. Here it is a simula
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -18,9 +18,9 @@ from ..program.builder import ProgramBuilder
 from ..program.placement import build_again, build_program
 from ..program.pool import Range
 from . import modnn_sub_batch as sub_batch
-from .layers import LayerStep, layer_steps
+from .layers import layer_steps
 from .network_wide import network_wide
-from .vdnn import convolution, managed, program, vdnn_all_p, vdnn_conv_p
+from .vdnn import convolution, inputs_of, managed, program, vdnn_all_p, vdnn_conv_p
 
 
 @register(
@@ -61,11 +61,11 @@ def vdnn_dyn(instance: Instance, limits: Limits) -> Answer:
         if schedule is not None and not _downgraded(instance, schedule):
             return _adopt(schedule, f"pass 2, {what}")
     try:
-        schedule, what = greedy(instance, limits.memory, convolution), "vdnn-conv"
+        schedule, what = greedy(instance, limits.memory, inputs_of(instance, convolution)), "vdnn-conv"
     except OutOfTime:
         raise
     except Refusal:
-        schedule, what = greedy(instance, limits.memory, managed), "vdnn-all"
+        schedule, what = greedy(instance, limits.memory, inputs_of(instance, managed)), "vdnn-all"
         if all(a == leanest(instance.tasks[k]) for k, a in _algorithms(schedule).items()):
             return _adopt(schedule, "pass 1, vdnn-all (m)")
     count = len(_downgraded(instance, schedule))
@@ -112,7 +112,7 @@ def _downgraded(instance: Instance, schedule: Schedule) -> set[str]:
     return {unit.layer for unit in steps if slower.intersection(unit.tasks)}
 
 
-def greedy(instance: Instance, memory: MemoryModel, offloads: Callable[[LayerStep], bool]) -> Schedule:
+def greedy(instance: Instance, memory: MemoryModel, leaves_at: Mapping[int, Sequence[int]]) -> Schedule:
     """Simulate pass 3 under one transfer policy.
 
     A workspace is there only while its task runs, so the choice of algorithms changes neither where the
@@ -124,8 +124,8 @@ def greedy(instance: Instance, memory: MemoryModel, offloads: Callable[[LayerSte
     ----------
     instance, memory
         What to schedule, and the memory model.
-    offloads
-        Whether the inputs of a layer are offloaded.
+    leaves_at
+        Per unit, the blocks that leave the device with it.
 
     Returns
     -------
@@ -140,19 +140,19 @@ def greedy(instance: Instance, memory: MemoryModel, offloads: Callable[[LayerSte
     rooms: dict[int, tuple[Range, ...]] = {}
     smallest = [leanest(task) for task in instance.tasks]
     lean = build_program(
-        instance, memory, program(instance, offloads, smallest, rooms=rooms), one_copy_queue=True
+        instance, memory, program(instance, leaves_at, smallest, rooms=rooms), one_copy_queue=True
     ).finish("vdnn-dyn")
     algorithms = [_fastest_within(task, rooms[k], memory) for k, task in enumerate(instance.tasks)]
     if memory == "paged" or any(block.tensor is not None for block in instance.blocks):
         builder = ProgramBuilder(instance, memory=memory, one_copy_queue=True)
-        program(instance, offloads, algorithms)(builder)
+        program(instance, leaves_at, algorithms)(builder)
         return builder.finish("vdnn-dyn")
     workspace_at = {
         k: min((size, offset) for offset, size in rooms[k] if size >= needed)[1]
         for k, a in enumerate(algorithms)
         if (needed := instance.tasks[k].algorithms[a].workspace_bytes)
     }
-    again = program(instance, offloads, algorithms, workspace_at=workspace_at)
+    again = program(instance, leaves_at, algorithms, workspace_at=workspace_at)
     return build_again(instance, lean, again, one_copy_queue=True).finish("vdnn-dyn")
 
 

@@ -17,7 +17,7 @@ from matplotlib import style
 from matplotlib.figure import Figure
 from msgspec.structs import replace
 
-from modnn import CUDNN, DEVICE, SIX, own
+from modnn import CUDNN, DEVICE, SIX, VERSIONS, own
 from pebbler.benchmark.comparison.gpus import gradients_of_all, naive_ideal_ns
 from pebbler.benchmark.output import series
 from pebbler.benchmark.output.captions import caption
@@ -51,13 +51,13 @@ _Way = Literal["ours", "at once", "naive", "naive, staged"]
 """Gradients in the fastest way found; in the paper's; at the end over one GPU, or over host and GPU."""
 
 
-def workload(network: str, batch: int, cudnn: str = CUDNN[0]) -> Workload:
+def workload(network: str, batch: int, cudnn: str = CUDNN) -> Workload:
     """The training iteration that the papers measure, on a K40."""
     return Workload(network, batch, DEVICE, "paper", cudnn=cudnn)
 
 
 @cache
-def one_ideal_ns(network: str, batch: int, cudnn: str = CUDNN[0]) -> int:
+def one_ideal_ns(network: str, batch: int, cudnn: str = CUDNN) -> int:
     """Time of an iteration on one GPU with unlimited memory."""
     return ideal_ns(workload(network, batch, cudnn).instance(0, check_budget=False))
 
@@ -70,7 +70,7 @@ def hardware(
 
 
 def modnn_instances(
-    network: str, batch: int, cluster: Cluster, budget: int, method: str = "modnn", cudnn: str = CUDNN[0]
+    network: str, batch: int, cluster: Cluster, budget: int, method: str = "modnn", cudnn: str = CUDNN
 ) -> tuple[Instance, ...]:
     """Return the instances of an iteration, at the sub-batch of moDNN's rule for a portion."""
     what = workload(network, batch, cudnn)
@@ -91,7 +91,7 @@ def modnn_ns(
     bus: int | None = None,
     nvlink: int | None = None,
     method: str = "modnn",
-    cudnn: str = CUDNN[0],
+    cudnn: str = CUDNN,
 ) -> int:
     """Time of an iteration by moDNN on several GPUs."""
     cluster = hardware(network, batch, gpus, cores, bus, nvlink)
@@ -113,7 +113,7 @@ def _makespan_ns(instance: Instance, method: str, way: _Way) -> int:
 
 
 @cache
-def naive_ns(network: str, batch: int, gpus: int, *, staged: bool = False, cudnn: str = CUDNN[0]) -> int:
+def naive_ns(network: str, batch: int, gpus: int, *, staged: bool = False, cudnn: str = CUDNN) -> int:
     """Time of the ideal on several GPUs, one of which adds up all gradients at the end."""
     cluster = hardware(network, batch, gpus)
     instances = cluster_instances(workload(network, batch, cudnn), cluster, 2**50)
@@ -133,7 +133,7 @@ _Speedup = Callable[[str, int], float]
 
 
 def _over_ideal(
-    budget_gib: int, way: _Way, cores: int = 1, bus: int | None = None, cudnn: str = CUDNN[0]
+    budget_gib: int, way: _Way, cores: int = 1, bus: int | None = None, cudnn: str = CUDNN
 ) -> _Speedup:
     def speedup(network: str, batch: int) -> float:
         time = modnn_ns(network, batch, 4, budget_gib * GIB, way=way, cores=cores, bus=bus, cudnn=cudnn)
@@ -150,7 +150,7 @@ def _over_single(way: _Way, cores: int, bus: int | None = None) -> _Speedup:
     return speedup
 
 
-def _ideal(*, staged: bool, cudnn: str = CUDNN[0]) -> _Speedup:
+def _ideal(*, staged: bool, cudnn: str = CUDNN) -> _Speedup:
     def speedup(network: str, batch: int) -> float:
         time = naive_ns(network, batch, 4, staged=staged, cudnn=cudnn)
         return one_ideal_ns(network, batch, cudnn) / time
@@ -204,7 +204,7 @@ def versions_table() -> str:
             *(_mean(_ideal(staged=staged, cudnn=cudnn)) for staged in (False, True)),
             *(_mean(_over_ideal(gib, "at once", cudnn=cudnn)) for gib in (12, 6, 3)),
         )
-        for cudnn in CUDNN
+        for cudnn in VERSIONS
     ]
     rows.append(("printed", "3.1 x", "3.1 x", "3.7 x", "3.4 x", "3.1 x"))
     return markdown(("cuDNN", "ideal, naive", "staged", "moDNN, 12 GB", "6 GB", "3 GB"), rows)

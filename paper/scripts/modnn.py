@@ -15,9 +15,7 @@ from statistics import mean
 
 from pebbler.benchmark.comparison.plan import instances_of, own_instances
 from pebbler.benchmark.output.markdown import markdown, replaced
-from pebbler.heuristics.methods import find_method
-from pebbler.heuristics.papers.vdnn import managed
-from pebbler.heuristics.papers.vdnn_dyn import greedy
+from pebbler.heuristics.methods import SubBatchRule, find_method
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import fastest, footprint, ideal_ns, least_budget
 from pebbler.instances.networks.accounting import modnn_ideal
@@ -25,8 +23,6 @@ from pebbler.instances.networks.taskgraph import Graph
 from pebbler.instances.networks.zoo import find_network
 from pebbler.instances.workload import Workload
 from pebbler.solver.solve import solve
-from pebbler.validate.check import check
-from pebbler.validate.measures import moved_bytes
 
 BUDGETS_GIB = (2, 3, 4, 6, 8, 10, 12)
 """The budgets for Fig. 12, whose own are in the drawing only."""
@@ -37,8 +33,11 @@ SIX = (("vgg16", 256), ("vgg19", 256), ("vgg101b", 128), ("resnet34", 256), ("re
 OTHER_RECIPE = ("vgg101", 128)
 DEVICE = "K40"
 GRAPHS: tuple[Graph, ...] = ("paper", "executable")
-CUDNN = ("4", "5.1", "7")
-"""The default of the K40, and the versions that came out between vDNN and moDNN, which names none."""
+CUDNN = "5.1"
+"""The papers state none, but choose among algorithms of which Winograd's is one; 5.1 has all its passes."""
+
+VERSIONS = ("4", "5.1", "7")
+"""The default of the K40, vDNN's own, and versions that came out between vDNN and moDNN."""
 
 _GIB = 2**30
 _BUDGET = 12 * _GIB
@@ -53,18 +52,19 @@ class Outcome:
     ----------
     sub_batch
         Images of a round.
-    time
-        Iteration time over the ideal's, that of the whole batch.
+    time, tasks
+        Iteration time over the ideal's, that of the whole batch, and the time of all tasks alone over it.
     moved
         Bytes that are copied either way.
     """
 
     sub_batch: int
     time: float
+    tasks: float
     moved: int
 
 
-def workload(network: str, batch: int, graph: Graph, cudnn: str = CUDNN[0]) -> Workload:
+def workload(network: str, batch: int, graph: Graph, cudnn: str = CUDNN) -> Workload:
     """The training iteration that the papers measure, on a K40."""
     return Workload(network, batch, DEVICE, graph, cudnn=cudnn)
 
@@ -75,8 +75,17 @@ def own(method: str, what: Workload, budget_bytes: int, planner: str | None = No
 
     A method without a rule takes the whole batch, as vDNN does.
     """
-    rule = find_method(planner or method).sub_batch or (lambda workload, _: workload.batch)
-    return _outcome(method, what, own_instances(rule, what, budget_bytes))
+    rule = find_method(planner or method).sub_batch or _whole_batch
+    return _outcome(method, what, _planned(rule, what, budget_bytes))
+
+
+def _whole_batch(what: Workload, _: int) -> int:
+    return what.batch
+
+
+@cache
+def _planned(rule: SubBatchRule, what: Workload, budget_bytes: int) -> tuple[Instance, ...]:
+    return own_instances(rule, what, budget_bytes)
 
 
 @cache
@@ -85,30 +94,22 @@ def whole(method: str, what: Workload, budget_bytes: int) -> Outcome | None:
     return _outcome(method, what, instances_of(what, budget_bytes))
 
 
-@cache
-def described(what: Workload, budget_bytes: int) -> Outcome:
-    """Simulate vDNN as TPDS describes it: it offloads every layer, tasks are as fast as there is room."""
-    instance = what.instance(budget_bytes)
-    schedule = greedy(instance, "contiguous", managed)
-    reasons = check(instance, schedule).reasons
-    assert not reasons, reasons[0]
-    moved = moved_bytes(instance, schedule, "offload") + moved_bytes(instance, schedule, "prefetch")
-    return Outcome(what.batch, schedule.makespan_ns / ideal_ns(_at(what)), moved)
-
-
 def _outcome(method: str, what: Workload, instances: Sequence[Instance]) -> Outcome | None:
-    time = moved = 0
+    time = tasks = moved = 0
     if any(instance.budget_bytes < least_budget(instance) for instance in instances):
         return None
     for instance in instances:
         result = solve(instance, method)
         if result.schedule is None:
             return None
-        time += instance.rounds * (result.makespan_ns or 0)
+        time += instance.rounds * result.schedule.makespan_ns
+        runs = (o for o in result.schedule.operations if o.kind == "run")
+        tasks += instance.rounds * sum(o.end_ns - o.start_ns for o in runs)
         moved += instance.rounds * ((result.offloaded_bytes or 0) + (result.prefetched_bytes or 0))
     sub_batch = instances[0].made_from.sub_batch
     assert sub_batch is not None, "a workload says how many images a round has"
-    return Outcome(sub_batch, time / ideal_ns(_at(what)), moved)
+    ideal = ideal_ns(_at(what))
+    return Outcome(sub_batch, time / ideal, tasks / ideal, moved)
 
 
 @cache
@@ -119,50 +120,160 @@ def _at(what: Workload, sub_batch: int | None = None) -> Instance:
 # --- memory (section 7.1) ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a network takes, in bytes (TPDS, section 7.1).
+
+    Attributes
+    ----------
+    data, workspace
+        All data of the ideal case, and the largest workspace of its tasks.
+    lower, executable
+        Least memory by eq. 7, on either graph.
+    mobile
+        Least memory where weights are blocks, too: the largest task with what it uses of them.
+    """
+
+    data: int
+    workspace: int
+    lower: int
+    executable: int
+    mobile: int
+
+    @property
+    def ideal(self) -> int:
+        """All data and workspaces; a workspace can be used again, so the largest counts."""
+        return self.data + self.workspace
+
+
+@cache
+def memory(network: str, batch: int) -> Memory:
+    """Count the memory of a network at a batch."""
+    what = workload(network, batch, "paper")
+    return Memory(
+        modnn_ideal(find_network(network), batch),
+        _workspace(_at(what)),
+        what.floor(),
+        workload(network, batch, "executable").floor(),
+        _weights_as_blocks(network, batch).floor(),
+    )
+
+
+def _weights_as_blocks(network: str, batch: int) -> Workload:
+    return Workload(network, batch, DEVICE, "paper", weights_as_blocks=True, cudnn=CUDNN)
+
+
 def memory_table() -> str:
     """Fig. 9, TPDS and Fig. 6, DATE: ideal case, lower bound, and lower bound with weights as blocks."""
     rows = []
-    ratios: dict[str, tuple[float, ...]] = {}
     for network, batch in (*SIX, OTHER_RECIPE):
-        what = workload(network, batch, "paper")
-        ideal, floor = modnn_ideal(find_network(network), batch), what.floor()
-        executable = workload(network, batch, "executable").floor()
-        mobile = Workload(network, batch, DEVICE, "paper", weights_as_blocks=True).floor()
-        full = ideal + _workspace(_at(what))
-        ratios[network] = ideal / floor, full / floor, ideal / executable, ideal / mobile
-        amounts = (_gb(size) for size in (ideal, floor, executable, mobile))
-        rows.append((f"{network} ({batch})", *amounts, *map(_times, ratios[network])))
-    for name, some in (("mean of six", [n for n, _ in SIX]), ("mean of DATE's five", _DATE)):
-        means = (_times(mean(column)) for column in zip(*(ratios[n] for n in some), strict=True))
-        rows.append((name, "", "", "", "", *means))
-    rows.append(("printed, TPDS, six", "", "", "", "", "", "59 x", "", "396 x"))
-    rows.append(("printed, DATE, five", "", "", "", "", "50 x", "", "", ""))
+        one = memory(network, batch)
+        amounts = (one.data, one.workspace, one.ideal, one.lower, one.executable, one.mobile)
+        rows.append((f"{network} ({batch})", *map(_gb, amounts), f"{one.ideal / _GIB:.2f}"))
+    rows.append(("printed, vgg101 (128)", "", "", "nearly 100", "1.4", "", "", ""))
     header = (
         "network",
+        "all data, GB",
+        "largest workspace, GB",
         "ideal, GB",
         "lower bound, GB",
-        "executable graph",
-        "weights as blocks",
-        "saving",
-        "with workspaces",
-        "executable graph",
-        "weights as blocks",
+        "lower bound, executable graph, GB",
+        "weights as blocks, GB",
+        "ideal, GiB",
     )
     return markdown(header, rows)
 
 
+# --- every ratio, by network ------------------------------------------------------------------------------
+
+
+def ratios_table() -> str:
+    """Ratios of memory and of bytes: every mean that is printed, with what it is the mean of."""
+    rows = []
+    for printed, what, quotient in _RATIOS:
+        networks = SIX if "DATE" not in printed else [which for which in SIX if which[0] in _DATE]
+        found = {which: quotient(*which) for which in (*networks, OTHER_RECIPE)}
+        other = [found[OTHER_RECIPE if which[0] == "vgg101b" else which] for which in networks]
+        cell = _share if "%" in printed else _ratio
+        cells = (cell(found[which]) if which in found else "" for which in (*SIX, OTHER_RECIPE))
+        means = (mean(found[which] for which in networks), mean(other))
+        rows.append((printed, what, *cells, *map(cell, means)))
+    networks_of = [f"{network} ({batch})" for network, batch in (*SIX, OTHER_RECIPE)]
+    return markdown(("printed", "what over what", *networks_of, "mean", "mean with vgg101"), rows)
+
+
+def _saving(network: str, batch: int) -> float:
+    return memory(network, batch).ideal / memory(network, batch).lower
+
+
+def _executable_saving(network: str, batch: int) -> float:
+    return memory(network, batch).ideal / memory(network, batch).executable
+
+
+def _mobile_saving(network: str, batch: int) -> float:
+    return memory(network, batch).ideal / memory(network, batch).mobile
+
+
+def _layer_saving(network: str, batch: int) -> float:
+    """Ideal over the largest task's data, with the weights and the gradients of the largest layer."""
+    single = _at(workload(network, batch, "paper"), 1)
+    data = max(footprint(single, k) for k in range(len(single.tasks)))
+    mobile = _at(_weights_as_blocks(network, batch), 1)
+    weights = max(block.bytes for block in mobile.blocks if block.name.startswith("W("))
+    return memory(network, batch).ideal / (data + 2 * weights)
+
+
+def _sub_batch_saving(network: str, batch: int) -> float:
+    return memory(network, batch).ideal / memory(network, 1).ideal
+
+
+def _transfer_saving(network: str, batch: int) -> float:
+    return memory(network, batch).ideal / _largest_task(_at(workload(network, batch, "paper")))
+
+
+def _workspace_share(network: str, batch: int) -> float:
+    return memory(network, batch).workspace / memory(network, batch).ideal
+
+
+def _fewer_bytes(method: str) -> Callable[[str, int], float]:
+    """Return how many times fewer bytes than vDNN's a method moves, where the input's load counts as well."""
+
+    def quotient(network: str, batch: int) -> float:
+        what = workload(network, batch, "paper")
+        ours, theirs = own(method, what, _BUDGET), own(_DESCRIBED[0], what, _BUDGET)
+        assert ours is not None, "moDNN has a schedule at any budget from its least on"
+        assert theirs is not None, "vDNN that offloads every layer fits 12 GiB on all of these networks"
+        loaded = sum(block.bytes for block in _at(what).blocks if block.initially != "absent")
+        return (theirs.moved + loaded) / (ours.moved + loaded)
+
+    return quotient
+
+
 # --- time and copies at 12 GiB (section 7.2) --------------------------------------------------------------
 
-_METHODS = ("modnn", "modnn-date", "vdnn-dyn", "vdnn-plus")
-_DESCRIBED = "vDNN as described"
+_DESCRIBED = ("vdnn-all-tpds", "vdnn-conv-tpds")
+"""vDNN as TPDS describes it."""
+
+_METHODS = ("modnn", "modnn-date", "vdnn-dyn", "vdnn-plus", *_DESCRIBED)
+
+_RATIOS: tuple[tuple[str, str, Callable[[str, int], float]], ...] = (
+    ("59 x, TPDS", "ideal over lower bound", _saving),
+    ("59 x, TPDS", "the same, executable graph", _executable_saving),
+    ("50 x, DATE", "ideal over lower bound", _saving),
+    ("396 x, TPDS", "ideal over lower bound, weights as blocks", _mobile_saving),
+    ("396 x, TPDS", "the same, all weights and gradients of the largest layer", _layer_saving),
+    ("42 x, TPDS", "ideal over ideal of one image", _sub_batch_saving),
+    ("4.1 x, TPDS", "ideal over the largest task at the whole batch", _transfer_saving),
+    ("15 %, TPDS", "largest workspace over ideal", _workspace_share),
+    ("378 x, TPDS", "bytes of `vdnn-all-tpds` over `modnn`, the input's load in both", _fewer_bytes("modnn")),
+    ("5 x, DATE", "bytes of `vdnn-all-tpds` over `modnn-date`, the same", _fewer_bytes("modnn-date")),
+)
+"""What is printed, in words what it is made of, and the ratio of a network."""
 
 
-def _own_at_12(graph: Graph, cudnn: str = CUDNN[0]) -> dict[tuple[str, int], tuple[Outcome | None, ...]]:
+def _own_at_12(graph: Graph, cudnn: str = CUDNN) -> dict[tuple[str, int], tuple[Outcome | None, ...]]:
     whats = {which: workload(*which, graph, cudnn) for which in (*SIX, OTHER_RECIPE)}
-    return {
-        which: (*(own(method, what, _BUDGET) for method in _METHODS), described(what, _BUDGET))
-        for which, what in whats.items()
-    }
+    return {which: tuple(own(method, what, _BUDGET) for method in _METHODS) for which, what in whats.items()}
 
 
 def time_table() -> str:
@@ -172,30 +283,43 @@ def time_table() -> str:
         found = _own_at_12(graph)
         rows += [(graph, f"{n} ({b})", *map(_longer_at, row)) for (n, b), row in found.items()]
         rows += _mean_rows(graph, found)
-    rows.append(("", "printed, TPDS, six", "+3 %", "", "+31 %", "", "+31 %"))
-    rows.append(("", "printed, DATE, five", "", "+8 %", "+40 %", "", "+40 %"))
-    return markdown(("graph", "network", *_METHODS, _DESCRIBED), rows)
+    rows.append(("", "printed, TPDS, six", "+3 %", "", "+31 %", "", "+31 %", "+31 %"))
+    rows.append(("", "printed, DATE, five", "", "+8 %", "+40 %", "", "+40 %", "+40 %"))
+    return markdown(("graph", "network", *_METHODS), rows)
+
+
+def losses_table() -> str:
+    """What of vDNN's loss at 12 GiB is slower algorithms, and what is waiting for copies (paper graph)."""
+    methods = ("vdnn-dyn", _DESCRIBED[0])
+    rows = []
+    for network, batch in SIX:
+        cells: list[str] = []
+        for method in methods:
+            one = own(method, workload(network, batch, "paper"), _BUDGET)
+            assert one is not None, "every network of the six has a schedule by these"
+            cells += [_percent(one.tasks), _percent(1 + one.time - one.tasks)]
+        rows.append((f"{network} ({batch})", *cells))
+    header = (f"{method}, {word}" for method in methods for word in ("algorithms", "waits"))
+    return markdown(("network", *header), rows)
 
 
 def versions_table() -> str:
     """Fig. 10 and 14, TPDS, and Fig. 7, DATE: the means, by version of cuDNN, on the paper graph."""
     rows = []
-    for cudnn in CUDNN:
-        single, lean = (f"{mean(column):.2f} x" for column in zip(*_slower(cudnn), strict=True))
+    for cudnn in VERSIONS:
+        alone = map(mean, zip(*_alone(cudnn), strict=True))
         six, five = (row[1:] for row in _mean_rows("paper", _own_at_12("paper", cudnn)))
-        rows += [(cudnn, *six, single, lean), (cudnn, *five, "", "")]
-    rows.append(("", "printed, TPDS, six", "+3 %", "", "+31 %", "", "+31 %", "3.74 x", "2.7 x"))
-    rows.append(("", "printed, DATE, five", "", "+8 %", "+40 %", "", "+40 %", "", ""))
-    return markdown(("cuDNN", "network", *_METHODS, _DESCRIBED, "one image at a time", "no workspace"), rows)
-
-
-def _slower(cudnn: str) -> Iterable[tuple[float, float]]:
-    """One image at a time as fast as can be, and the whole batch with no workspace, over the ideal."""
-    for network, batch in SIX:
-        what = workload(network, batch, "paper", cudnn)
-        quickest = ideal_ns(_at(what))
-        lean = sum(task.algorithms[0].duration_ns for task in _at(what).tasks)
-        yield batch * ideal_ns(_at(what, 1)) / quickest, lean / quickest
+        rows += [(cudnn, *six, *_breakdown(tuple(alone))), (cudnn, *five, "", "", "", "")]
+    rows.append(
+        (
+            "",
+            "printed, TPDS, six",
+            *("+3 %", "", "+31 %", "", "+31 %", "+31 %"),
+            *("3.74 x", "", "+28 %", "2.7 x"),
+        )
+    )
+    rows.append(("", "printed, DATE, five", "", "+8 %", "+40 %", "", "+40 %", "+40 %", "", "", "", ""))
+    return markdown(("cuDNN", "network", *_METHODS, *_ALONE), rows)
 
 
 def _mean_rows(
@@ -215,131 +339,122 @@ def moved_table() -> str:
         found = _own_at_12(graph)
         rows += [(graph, f"{n} ({b})", *map(_moved, row)) for (n, b), row in found.items()]
         for word, some in (("all six", [n for n, _ in SIX]), ("DATE's five", list(_DATE))):
-            columns = zip(*(row for (n, _), row in found.items() if n in some), strict=True)
-            totals = [sum(one.moved for one in column if one) for column in columns]
-            rows.append((graph, word, *map(_gb, totals)))
-            for name, vdnn in (("vdnn-dyn", totals[2]), (_DESCRIBED, totals[-1])):
-                rows.append((graph, f"{name} over, {word}", *(_over(vdnn, total) for total in totals)))
-    rows.append(("", "printed, vDNN over, mean", "378 x", "5 x", "", "", ""))
-    return markdown(("graph", "network", *(f"{m}, GB" for m in (*_METHODS, _DESCRIBED))), rows)
+            columns = [*zip(*(row for (n, _), row in found.items() if n in some), strict=True)]
+            totals = [None if None in column else _total(column) for column in columns]
+            rows.append((graph, word, *("fails" if total is None else _gb(total) for total in totals)))
+            for method in ("vdnn-dyn", _DESCRIBED[0]):
+                theirs = totals[_METHODS.index(method)]
+                rows.append((graph, f"{method} over, {word}", *(_over(theirs, total) for total in totals)))
+    return markdown(("graph", "network", *(f"{m}, GB" for m in _METHODS)), rows)
+
+
+def _total(column: Iterable[Outcome | None]) -> int:
+    return sum(one.moved for one in column if one is not None)
 
 
 def fixed_table() -> str:
     """Both methods at the whole batch, where only transfers and algorithms differ."""
+    methods = ("modnn", "vdnn-dyn", _DESCRIBED[0])
     rows = []
     for graph in GRAPHS:
         for network, batch in (*SIX, OTHER_RECIPE):
-            pair = [whole(m, workload(network, batch, graph), _BUDGET) for m in ("modnn", "vdnn-dyn")]
-            rows.append((graph, f"{network} ({batch})", *map(_longer, pair), *map(_moved, pair)))
-    header = ("graph", "network", "modnn", "vdnn-dyn", "modnn, GB moved", "vdnn-dyn, GB moved")
+            found = [whole(m, workload(network, batch, graph), _BUDGET) for m in methods]
+            rows.append((graph, f"{network} ({batch})", *map(_longer, found), *map(_moved, found)))
+    header = ("graph", "network", *methods, *(f"{method}, GB moved" for method in methods))
     return markdown(header, rows)
 
 
 # --- other budgets (Fig. 12) ------------------------------------------------------------------------------
 
-_STATIC = ("vdnn-all-p", "vdnn-conv-p", "vdnn-all-m")
+_PLANNER = "modnn"
+"""Whose sub-batch vDNN+ has."""
+
+READINGS: tuple[tuple[str, str | None, str], ...] = (
+    ("vdnn-plus", None, "dynamic vDNN at moDNN's sub-batch"),
+    ("vdnn-all-tpds", _PLANNER, "as described, all outputs, at moDNN's sub-batch"),
+    ("vdnn-conv-tpds", _PLANNER, "as described, outputs of convolutions, at moDNN's sub-batch"),
+    ("vdnn-all-p", _PLANNER, "static vDNN_all, fastest algorithms, at moDNN's sub-batch"),
+    ("vdnn-conv-p", _PLANNER, "static vDNN_conv, fastest algorithms, at moDNN's sub-batch"),
+    ("vdnn-all-m", _PLANNER, "static vDNN_all, memory-optimal algorithms, at moDNN's sub-batch"),
+    ("vdnn-dyn", None, "dynamic vDNN at the whole batch"),
+    ("vdnn-all-tpds", None, "as described, all outputs, at the whole batch"),
+    ("vdnn-conv-tpds", None, "as described, outputs of convolutions, at the whole batch"),
+)
+"""What vDNN and vDNN+ may be: a method, whose sub-batch it has if not its own, and that in words."""
 
 
 def budget_table() -> str:
     """Fig. 12: time over ideal under budgets down to the lower bound."""
     rows = []
-    for network, batch in SIX:
-        for gib in BUDGETS_GIB:
-            what = workload(network, batch, "paper")
-            if gib * _GIB < what.floor():
-                continue
-            ours = own("modnn", what, gib * _GIB)
-            others = (own("vdnn-plus", what, gib * _GIB), own("vdnn-dyn", what, gib * _GIB))
-            static = (own(m, what, gib * _GIB, planner="modnn") for m in _STATIC)
-            rows.append((f"{network} ({batch})", str(gib), *map(_longer, (ours, *others, *static)), _b(ours)))
-    columns = ("modnn", "vdnn-plus", "vdnn-dyn", *_STATIC)
-    return markdown(("network", "GiB", *columns, "sub-batch"), rows)
+    for what, budget in _points("paper", CUDNN):
+        ours = own("modnn", what, budget)
+        others = (own(method, what, budget, planner=planner) for method, planner, _ in READINGS)
+        name = f"{what.network} ({what.batch})"
+        rows.append((name, str(budget // _GIB), *map(_longer, (ours, *others)), _b(ours)))
+    names = (f"{method}{', sub-batch' if planner else ''}" for method, planner, _ in READINGS)
+    return markdown(("network", "GiB", "modnn", *names, "sub-batch"), rows)
 
 
 def speedup_table() -> str:
     """Fig. 12: mean of the other methods' times over moDNN's, where both have a schedule."""
     rows: list[tuple[str, ...]] = []
-    for graph in GRAPHS:
-        for method, reading in (
-            ("vdnn-plus", "dynamic vDNN at moDNN's sub-batch"),
-            ("vdnn-all-p", "static vDNN_all, fastest algorithms, at moDNN's sub-batch"),
-            ("vdnn-conv-p", "static vDNN_conv, fastest algorithms, at moDNN's sub-batch"),
-            ("vdnn-all-m", "static vDNN_all, memory-optimal algorithms, at moDNN's sub-batch"),
-            ("vdnn-dyn", "dynamic vDNN at the whole batch"),
-        ):
-            ratios = list(_ratios(method, graph))
+    settings: tuple[tuple[str, Graph], ...] = ((CUDNN, "paper"), (CUDNN, "executable"), ("4", "paper"))
+    for cudnn, graph in settings:
+        for method, planner, reading in READINGS:
+            ratios = list(_ratios(method, planner, graph, cudnn))
             span = f"{min(ratios):.3f} to {max(ratios):.3f}"
-            rows.append((graph, method, reading, f"{mean(ratios):.3f} x", span, str(len(ratios))))
-    rows.append(("", "vDNN+", "printed", "1.26 x", "", ""))
-    return markdown(("graph", "method", "reading", "moDNN faster by, mean", "range", "points"), rows)
+            rows.append((cudnn, graph, method, reading, f"{mean(ratios):.3f} x", span, str(len(ratios))))
+    rows.append(("", "", "vDNN+", "printed", "1.26 x", "", ""))
+    header = ("cuDNN", "graph", "method", "reading", "moDNN faster by, mean", "range", "points")
+    return markdown(header, rows)
 
 
-def _ratios(method: str, graph: Graph) -> Iterable[float]:
-    planner = "modnn" if method in _STATIC else None
+def _ratios(method: str, planner: str | None, graph: Graph, cudnn: str) -> Iterable[float]:
+    for what, budget in _points(graph, cudnn):
+        ours, theirs = own("modnn", what, budget), own(method, what, budget, planner=planner)
+        if ours and theirs:
+            yield theirs.time / ours.time
+
+
+def _points(graph: Graph, cudnn: str) -> Iterable[tuple[Workload, int]]:
+    """Every network with every budget from its lower bound on."""
     for network, batch in SIX:
-        what = workload(network, batch, graph)
-        for gib in BUDGETS_GIB:
-            if gib * _GIB >= what.floor():
-                ours, theirs = own("modnn", what, gib * _GIB), own(method, what, gib * _GIB, planner=planner)
-                if ours and theirs:
-                    yield theirs.time / ours.time
+        what = workload(network, batch, graph, cudnn)
+        yield from ((what, gib * _GIB) for gib in BUDGETS_GIB if gib * _GIB >= what.floor())
 
 
 # --- one technique alone (section 7.3) --------------------------------------------------------------------
 
+_ALONE = ("time: sub-batch 1", "transfers, 12 GiB", "transfers, least memory", "algorithms")
+
 
 def breakdown_table() -> str:
-    """Fig. 13 and 14: memory and time of each technique on its own, on the paper graph."""
-    rows = []
-    figures = []
-    for (network, batch), (slow, lean) in zip(SIX, _slower(CUDNN[0]), strict=True):
-        what = workload(network, batch, "paper")
-        instance, single = _at(what), _at(what, 1)
-        ideal = modnn_ideal(find_network(network), batch) + _workspace(instance)
+    """Fig. 14: time of each technique on its own, on the paper graph."""
+    figures = [*_alone(CUDNN)]
+    rows = [(f"{n} ({b})", *_breakdown(row)) for (n, b), row in zip(SIX, figures, strict=True)]
+    rows.append(("mean", *_breakdown(tuple(mean(column) for column in zip(*figures, strict=True)))))
+    rows.append(("printed", "3.74 x", "", "+28 %", "2.7 x"))
+    return markdown(("network", *_ALONE), rows)
+
+
+def _alone(cudnn: str) -> Iterable[tuple[float, float, float, float]]:
+    """Each technique on its own at its least memory, and transfers in 12 GiB as well: time over ideal."""
+    for network, batch in SIX:
+        what = workload(network, batch, "paper", cudnn)
+        instance = _at(what)
+        quickest = ideal_ns(instance)
+        lean = sum(task.algorithms[0].duration_ns for task in instance.tasks)
         transfers, least = (
             whole("modnn-transfers", what, budget) for budget in (_BUDGET, _largest_task(instance))
         )
         assert transfers is not None, "every network of the six fits 12 GiB at its batch"
         assert least is not None, "a task has the pool to itself after a defragmentation"
-        figures.append(
-            (
-                ideal / (modnn_ideal(find_network(network), 1) + _workspace(single)),
-                ideal / _largest_task(instance),
-                _workspace(instance) / ideal,
-                slow,
-                transfers.time,
-                least.time,
-                lean,
-            )
-        )
-        rows.append((f"{network} ({batch})", *_breakdown(figures[-1])))
-    means = tuple(mean(column) for column in zip(*figures, strict=True))
-    rows.append(("mean", *_breakdown(means)))
-    rows.append(("printed", "42 x", "4.1 x", "15 %", "3.74 x", "", "+28 %", "2.7 x"))
-    header = (
-        "network",
-        "memory: sub-batch 1",
-        "transfers",
-        "algorithms",
-        "time: sub-batch 1",
-        "transfers, 12 GiB",
-        "transfers, least memory",
-        "algorithms",
-    )
-    return markdown(header, rows)
+        yield batch * ideal_ns(_at(what, 1)) / quickest, transfers.time, least.time, lean / quickest
 
 
 def _breakdown(figures: Sequence[float]) -> tuple[str, ...]:
-    one, transfers, algorithms, slow, late, latest, lean = figures
-    return (
-        _times(one),
-        f"{transfers:.1f} x",
-        f"{100 * algorithms:.0f} %",
-        f"{slow:.2f} x",
-        _percent(late),
-        _percent(latest),
-        f"{lean:.2f} x",
-    )
+    slow, late, latest, lean = figures
+    return f"{slow:.2f} x", _percent(late), _percent(latest), f"{lean:.2f} x"
 
 
 def _workspace(instance: Instance) -> int:
@@ -366,7 +481,10 @@ def _longer(one: Outcome | None) -> str:
 
 
 def _mean_longer(column: Sequence[Outcome | None]) -> str:
-    return _percent(mean(one.time for one in column if one is not None))
+    """Mean of those that have a schedule, and how many these are where some have none."""
+    found = [one.time for one in column if one is not None]
+    some = "" if len(found) == len(column) else f" ({len(found)} of {len(column)})"
+    return _percent(mean(found)) + some
 
 
 def _moved(one: Outcome | None) -> str:
@@ -377,7 +495,9 @@ def _b(one: Outcome | None) -> str:
     return "" if one is None else str(one.sub_batch)
 
 
-def _over(theirs: int, ours: int) -> str:
+def _over(theirs: int | None, ours: int | None) -> str:
+    if theirs is None or ours is None:
+        return "fails"
     return f"{theirs / ours:.1f} x" if ours else "infinite"
 
 
@@ -389,13 +509,19 @@ def _gb(size: int) -> str:
     return f"{size / 1e9:.2f}" if size < 1e11 else f"{size / 1e9:.1f}"
 
 
-def _times(ratio: float) -> str:
-    return f"{ratio:.0f} x"
+def _share(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.0f} x" if ratio >= 10 else f"{ratio:.2f} x"
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "memory": memory_table,
+    "ratios": ratios_table,
     "time": time_table,
+    "losses": losses_table,
     "versions": versions_table,
     "moved": moved_table,
     "fixed": fixed_table,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import modnn as papers_modnn
-from modnn import described, marks, own, whole
+from modnn import marks, memory, own, whole, workload
 from pebbler.heuristics.methods import find_method
 from pebbler.instances.memory import ideal_ns
 from pebbler.instances.workload import Workload
@@ -70,12 +70,41 @@ def test_another_method_at_the_sub_batch_of_a_planner() -> None:
     assert planned.moved > 0
 
 
-def test_vdnn_as_described_copies_every_layer_and_is_as_fast_as_there_is_room() -> None:
-    lean = whole("vdnn-all-m", ALEXNET, 800 * MIB)
-    tight, wide = described(ALEXNET, 800 * MIB), described(ALEXNET, 4096 * MIB)
-    assert lean is not None
-    assert tight.moved == wide.moved == lean.moved > 0
-    assert 1 < wide.time < tight.time < lean.time
+def test_vdnn_as_described_is_at_the_whole_batch_unless_another_plans() -> None:
+    described, planned = (own("vdnn-all-tpds", ALEXNET, 800 * MIB, planner=name) for name in (None, "modnn"))
+    assert described is not None
+    assert planned is not None
+    assert described == whole("vdnn-all-tpds", ALEXNET, 800 * MIB)
+    assert described.sub_batch == 128 > planned.sub_batch
+    assert described.moved > 0
+
+
+def test_ideal_has_all_data_and_the_largest_workspace() -> None:
+    """ResNet-34's is more than 12 GB and less than 12 GiB: DATE and TPDS say different things of it."""
+    vgg = memory("vgg16", 256)
+    instance = workload("vgg16", 256, "paper").instance(0, check_budget=False)
+    quickest = [min(task.algorithms, key=lambda a: a.duration_ns) for task in instance.tasks]
+    assert vgg.ideal - vgg.data == max(algorithm.workspace_bytes for algorithm in quickest)
+    assert 12 * 10**9 < memory("resnet34", 256).ideal < 12 * 2**30
+
+
+def test_ratios_are_made_of_the_other_tables() -> None:
+    """By hand: eq. 7 of VGG-16, and bytes at 12 GB where moDNN copies nothing but loads the input."""
+    rows = [line.strip("| ").split(" | ") for line in papers_modnn.ratios_table().splitlines()]
+    names = rows[0]
+    table = {(row[0], row[1]): dict(zip(names, row, strict=True)) for row in rows[2:]}
+    vgg = memory("vgg16", 256)
+    (saving,) = (table[key] for key in table if key == ("59 x, TPDS", "ideal over lower bound"))
+    assert saving["vgg16 (256)"] == f"{vgg.ideal / vgg.lower:.0f} x"
+    (bytes_row,) = (table[key] for key in table if key[0] == "378 x, TPDS")
+    described = whole("vdnn-all-tpds", workload("vgg16", 256, "paper"), 12 * 2**30)
+    assert described is not None
+    ours = own("modnn", workload("vgg16", 256, "paper"), 12 * 2**30)
+    assert ours is not None
+    assert ours.moved == 0
+    load = 256 * 3 * 224 * 224 * 4
+    assert bytes_row["vgg16 (256)"] == f"{(described.moved + load) / load:.0f} x"
+    assert table["5 x, DATE", "bytes of `vdnn-all-tpds` over `modnn-date`, the same"]["resnet152 (256)"] == ""
 
 
 def test_what_has_no_schedule_is_none() -> None:
