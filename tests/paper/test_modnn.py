@@ -54,6 +54,13 @@ def test_time_is_that_of_all_rounds_over_the_ideal_of_the_whole_batch() -> None:
     ]
     schedules = [(papers_modnn.solve(instance, "modnn"), count) for instance, count in rounds]
     assert tight.time * ideal_ns(budget) == pytest.approx(sum((r.makespan_ns or 0) * n for r, n in schedules))
+    runs = [
+        (sum(o.end_ns - o.start_ns for o in r.schedule.operations if o.kind == "run"), n)
+        for r, n in schedules
+        if r.schedule is not None
+    ]
+    assert tight.tasks * ideal_ns(budget) == pytest.approx(sum(time * n for time, n in runs))
+    assert tight.tasks <= tight.time
     assert tight.moved == sum(
         ((r.offloaded_bytes or 0) + (r.prefetched_bytes or 0)) * n for r, n in schedules
     )
