@@ -3,5 +3,5 @@
 Importing the package registers its methods.
 """
 
-from .papers import comparators, layrub, modnn, network_wide, vdnn, vdnn_dyn, vdnn_tpds
+from .papers import comparators, layrub, layrub_program, modnn, network_wide, vdnn, vdnn_dyn, vdnn_tpds
 from .recomputation import rules as rematerialise

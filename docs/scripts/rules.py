@@ -30,6 +30,7 @@ METHODS = (
     "layrub-intra",
     "layrub-inter",
     "layrub-hybrid",
+    "layrub-program",
     "caffe-rule",
     "tensorflow-rule",
     "mxnet-rule",

@@ -113,14 +113,7 @@ def geeps(instance: Instance, limits: Limits) -> Answer:
         for here, there in pairwise(sorted({at[k] for k in instance.uses[d]})):
             if there > here + 1 and block.offload_ns is not None and block.prefetch_ns is not None:
                 leaves.setdefault(here, []).append(d)
-    sizes = [ceil_to(block.bytes, instance.alignment_bytes) for block in instance.blocks]
-    largest = max(
-        sum(sizes[d] for d in {*layer.needs, *layer.writes})
-        + max(instance.tasks[k].algorithms[algorithms[k]].workspace_bytes for k in layer.unit.tasks)
-        for layer in layers
-    )
-    inputs = sum(sizes[d] for d, block in enumerate(instance.blocks) if block.initially == "device")
-    buffers = 2 * ceil_to(largest, instance.alignment_bytes) + inputs
+    buffers = geeps_pool_bytes(instance)
     if buffers > instance.pool_bytes:
         raise Refusal(
             f"the inputs and two buffers of the largest layer take {format_size(buffers)}, "
@@ -132,6 +125,19 @@ def geeps(instance: Instance, limits: Limits) -> Answer:
 
     pool = with_budget(instance, instance.resident_bytes + buffers)
     return Answer(build_program(pool, limits.memory, issue, one_copy_queue=True).finish("geeps-rule"))
+
+
+def geeps_pool_bytes(instance: Instance) -> int:
+    """Return the bytes of GeePS's pool: two buffers of the largest layer, and the network's inputs."""
+    algorithms = caffe_algorithms(instance)
+    sizes = [ceil_to(block.bytes, instance.alignment_bytes) for block in instance.blocks]
+    largest = max(
+        sum(sizes[d] for d in {*layer.needs, *layer.writes})
+        + max(instance.tasks[k].algorithms[algorithms[k]].workspace_bytes for k in layer.unit.tasks)
+        for layer in passes(instance)
+    )
+    inputs = sum(sizes[d] for d, block in enumerate(instance.blocks) if block.initially == "device")
+    return 2 * ceil_to(largest, instance.alignment_bytes) + inputs
 
 
 @register(

@@ -701,10 +701,10 @@ class ProgramBuilder:
         at: Mapping[int, int],
         workspace_at: int | None,
     ) -> tuple[list[tuple[int, Place]], tuple[Range, ...]]:
-        """Place a run's outputs and workspace, the larger ones first; place all or none of them."""
+        """Place outputs, first those with an offset, then the larger ones, and the workspace; all or none."""
         places: list[tuple[int, Place]] = []
         failure: OutOfMemoryError | None = None
-        for d in sorted(outputs, key=lambda d: (-self.instance.blocks[d].bytes, d)):
+        for d in sorted(outputs, key=lambda d: (d not in at, -self.instance.blocks[d].bytes, d)):
             place = self._claims.get(d) or self._room.place_block(d, at.get(d))
             if place is None:
                 block = self.instance.blocks[d]
