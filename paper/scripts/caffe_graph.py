@@ -30,6 +30,24 @@ from pebbler.instances.workload import modelled
 PREFETCHED = 3
 """Batches of input that Caffe's data layer has on the GPU beside the one in use."""
 
+_KINDS = frozenset(
+    [
+        "input",
+        "conv",
+        "fc",
+        "maxpool",
+        "avgpool",
+        "lrn",
+        "bn",
+        "dropout",
+        "add",
+        "concat",
+        "resample",
+        "softmax",
+    ]
+)
+"""Kinds of layers that there are; of resampling, the shortcuts of a ResNet without projections."""
+
 _PASSES = {"bn": (12, 19), "scale": (4, 7), "relu": (3.25, 2.25), "dropout": (3, 3)}
 """How often layers in place read or write as many bytes as their blob has, forward and backward.
 
@@ -83,6 +101,24 @@ def caffe_resident_bytes(network: Network, batch: int) -> int:
 
 
 class _Builder:
+    """Walks Caffe's layers forward, then backward.
+
+    Attributes
+    ----------
+    modelled, by_name
+        Pebbler's own graph and its tasks, for the algorithms of convolutions and products.
+    forward, backward
+        Per layer of Caffe, the indices of its tasks.
+    readers
+        Per piece of data, the names of the layers that read it and do not change it.
+    trained
+        Data that has a gradient.
+    kept
+        Per layer of Caffe, the blocks that it keeps for its backward pass.
+    gradient, parts
+        The gradient of data, and what each of several readers makes of it.
+    """
+
     def __init__(self, network: Network, batch: int, device: Device, keeps: bool) -> None:
         self.network, self.batch, self.device, self.keeps = network, batch, device, keeps
         self.modelled: TaskGraph = task_graph(network, batch)
@@ -98,6 +134,7 @@ class _Builder:
         self.parts: dict[tuple[int, str], int] = {}
 
     def build(self, budget: int) -> Instance:
+        """Return the instance."""
         steps = self._steps()
         for step in steps:
             self._run_forward(step)
@@ -128,20 +165,7 @@ class _Builder:
         feature: dict[str, int] = {}
         for layer in self.network.layers:
             kind = layer.kind.name
-            if kind not in (
-                "input",
-                "conv",
-                "fc",
-                "maxpool",
-                "avgpool",
-                "lrn",
-                "bn",
-                "dropout",
-                "add",
-                "concat",
-                "resample",
-                "softmax",
-            ):
+            if kind not in _KINDS:
                 raise PebblerError(
                     f"{self.network.name}: layer '{layer.name}' is of kind '{kind}', which is not Caffe's"
                 )
@@ -175,7 +199,7 @@ class _Builder:
         kept = self._keep(step)
         changes = step.kind in _PASSES
         algorithms: tuple[Algorithm, ...]
-        if step.kind == SPLIT:
+        if step.kind == SPLIT:  # it shares its input with the readers
             algorithms = (Algorithm(name="pointer", duration_ns=0, workspace_bytes=0),)
         elif step.kind in ("conv", "fc"):
             algorithms = self._multiply(f"FP({layer.name})")
