@@ -128,7 +128,7 @@ def test_a_guide_is_translated_from_plan_to_plan() -> None:
     assert back.returning == []
 
 
-@pytest.mark.parametrize("seeds", sampled(range(14, 17), range(0, 40, 20)))
+@pytest.mark.parametrize("seeds", sampled(range(15, 18), range(0, 40, 20)))
 def test_the_search_meets_exhaustive_search(seeds: range) -> None:
     solved = met = again = 0
     for seed in seeds:
