@@ -445,7 +445,10 @@ def picture() -> bytes:
         series.label_ends(figure.axes[-1])
         footnote(
             figure,
-            caption("K40s with 12 GiB on one bus of 12 GB/s in each direction, graph paper", [made_here()]),
+            caption(
+                f"K40s with 12 GiB and cuDNN {CUDNN} on one bus of 12 GB/s in each direction, graph paper",
+                [made_here()],
+            ),
         )
         return png(figure)
 
