@@ -214,6 +214,17 @@ def least_host_bytes(instance: Instance) -> int:
     return max(_least_of_both(instance)[1] - instance.budget_bytes, 0)
 
 
+def least_bytes(instance: Instance) -> int:
+    """Return a budget under which no schedule exists, in bytes.
+
+    It is M_min, or more where blocks are stuck in memory, or where host memory has too little for the others.
+    """
+    least = max(least_budget(instance), greatest_need(instance).bytes)
+    if instance.host_budget_bytes is msgspec.UNSET:
+        return least
+    return max(least, _least_of_both(instance)[1] - instance.host_budget_bytes)
+
+
 def _least_of_both(instance: Instance) -> tuple[int, int]:
     """Return the task that needs most bytes of device and host together, and these bytes."""
     needed = [

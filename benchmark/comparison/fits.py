@@ -16,6 +16,7 @@ from functools import cache
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET
 
 from ...heuristics.clock import OutOfTime, left, until
 from ...heuristics.methods import Limits
@@ -153,6 +154,8 @@ class Fits(msgspec.Struct, frozen=True, kw_only=True):
         A way each.
     stopped_by
         ``done``, ``time limit`` or ``interrupted``.
+    host_bytes
+        Host memory for copies; None: it never ends.
     """
 
     network: str
@@ -168,6 +171,7 @@ class Fits(msgspec.Struct, frozen=True, kw_only=True):
     ideal_ns: int
     rows: tuple[Row, ...]
     stopped_by: str
+    host_bytes: int | None = None
 
     @property
     def answer(self) -> Answer:
@@ -197,6 +201,7 @@ class Fits(msgspec.Struct, frozen=True, kw_only=True):
             f"{format_size(self.memory_bytes)} less a reserve of {format_size(self.reserve_bytes)} are "
             f"{format_size(self.budget_bytes)}, of which {format_size(self.resident_bytes)} are weights, "
             f"gradients and, for {self.optimizer}, {format_size(self.optimizer_bytes)} of optimizer state"
+            + ("" if self.host_bytes is None else f"; the host has {format_size(self.host_bytes)} for copies")
         )
         lines = [
             f"{self.answer}: {_VERDICTS[self.answer]}",
@@ -304,6 +309,7 @@ def fits(
         ideal_ns=ideal_ns(asked),
         rows=rows,
         stopped_by=stopped_by,
+        host_bytes=None if asked.host_budget_bytes is UNSET else asked.host_budget_bytes,
     )
 
 

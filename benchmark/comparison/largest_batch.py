@@ -19,7 +19,14 @@ from ...heuristics.clock import OutOfTime, left, look, until
 from ...heuristics.methods import Limits, find_method
 from ...instances.arguments import require_kind, require_whole
 from ...instances.instance import Instance
-from ...instances.memory import greatest_need, ideal_ns, least_budget, require_budget
+from ...instances.memory import (
+    greatest_need,
+    ideal_ns,
+    least_budget,
+    least_bytes,
+    require_budget,
+    why_infeasible,
+)
 from ...instances.units import format_size, format_time
 from ...instances.workload import Workload, require_workload
 from ...solver.bounds import Bound, best_bound, compute_bound
@@ -336,7 +343,7 @@ class BatchSearch:
             return self.points[batch].excluded_by is None
         instance = self.instance(batch)
         bound = None
-        if self.overhead is not None and _least_bytes(instance) <= self.budget_bytes:
+        if self.overhead is not None and least_bytes(instance) <= self.budget_bytes:
             bound = best_bound(instance, memory=self.memory)
         point = self._point(instance, batch, compute_bound(instance) if bound is None else bound)
         if point.excluded_by is not None:
@@ -371,7 +378,7 @@ class BatchSearch:
         seconds = left() if seconds is None else min(seconds, left())
         if seconds <= 0:
             raise OutOfTime("time limit")
-        if _least_bytes(instance) > self.budget_bytes:
+        if least_bytes(instance) > self.budget_bytes:
             return self.possible(batch)
         self._tried.setdefault(batch, set()).add(method)
         result = solve(
@@ -438,7 +445,10 @@ class BatchSearch:
         if point.excluded_by != "budget":
             over = f"{point.least_overhead:.1%} over the ideal"
             return f"at a batch of {batch}, the {point.bound_by} bound is {over}"
-        need = greatest_need(self.instance(batch))
+        instance = self.instance(batch)
+        need = greatest_need(instance)
+        if max(least_budget(instance), need.bytes) <= instance.budget_bytes:
+            return f"at a batch of {batch}, {why_infeasible(instance)}"
         parts = (
             (need.blocks, "of its blocks"),
             (need.workspace, "of workspace"),
@@ -451,7 +461,7 @@ class BatchSearch:
         )
 
     def _point(self, instance: Instance, batch: int, bound: Bound, stopped_by: str | None = None) -> Point:
-        ideal, least = ideal_ns(instance), _least_bytes(instance)
+        ideal, least = ideal_ns(instance), least_bytes(instance)
         longest = None if self.overhead is None else (1 + self.overhead) * ideal
         excluded = None
         if least > instance.budget_bytes:
@@ -492,11 +502,6 @@ def last_where(holds: Callable[[int], bool], low: int, high: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
-
-
-def _least_bytes(instance: Instance) -> int:
-    """Under a smaller budget there is no schedule: M_min, or more where blocks are stuck in memory."""
-    return max(least_budget(instance), greatest_need(instance).bytes)
 
 
 def _cells(point: Point) -> tuple[str, ...]:

@@ -64,3 +64,19 @@ def test_wrong_usage_is_one_sentence(arguments: str, words: str, capsys: pytest.
     (line,) = captured.err.splitlines()
     assert words in line
     assert not Path("pebbler-out").exists()
+
+
+def test_host_memory_that_ends_is_part_of_the_question(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without any, copies are no way to fit, which is proven."""
+    asked = ["fits", "vgg16", "--batch", "40", "--device", "k40", "--budget", "3.3GiB", "--optimizer", "none"]
+    limits = ["--time-limit", "6s", "--json"]
+    assert main([*asked, "--host-memory", "0", *limits]) in (0, 1)
+    none = json.loads(capsys.readouterr().out)
+    assert main([*asked, "--host-memory", "64GiB", *limits]) == 0
+    plenty = json.loads(capsys.readouterr().out)
+    assert (none["host_bytes"], plenty["host_bytes"]) == (0, 64 * 2**30)
+    ways = [{row["way"]: row for row in found["rows"]} for found in (none, plenty)]
+    assert [found["copies"]["answer"] for found in ways] == ["no", "yes"]
+    assert "more than device and host memory have together" in ways[0]["copies"]["why"]
+    excluded = [found["copies"]["batches"]["excluded_from"] for found in ways]
+    assert excluded[0] == ways[0]["in memory"]["batches"]["excluded_from"] < excluded[1]
