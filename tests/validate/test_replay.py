@@ -130,7 +130,7 @@ def test_replay_runs_one_draw(instance: Instance, schedule: Schedule) -> None:
     ("change", "fault"),
     [
         (operation(OFFLOAD, after=()), "data: offload of 'a' (id 1) does not find 'a'"),
-        (operation(PREFETCH, after=(SECOND,)), "data: prefetch of 'a' (id 3) finds no copy on the host"),
+        (operation(PREFETCH, after=(SECOND,)), "data: prefetch of 'a' (id 3) does not find 'a' on the host"),
         (operation(PREFETCH, after=(OFFLOAD,)), "rule: 'a' has two residences at a time"),
         (operation(THIRD, after=()), "data: run of 'third' (id 4) does not find 'a'"),
         (operation(PREFETCH, stream="d2h"), "rule: prefetch of 'a' (id 3) is on stream d2h"),
@@ -211,7 +211,7 @@ def test_an_update_makes_the_copy_on_the_host_stale(instance: Instance, schedule
         instance.tasks[2],
     )
     found = faults(msgspec.structs.replace(instance, tasks=tasks), schedule)
-    assert "rule: prefetch of 'a' (id 3) reads a stale copy on the host" in found
+    assert "rule: prefetch of 'a' (id 3) copies an outdated 'a' on the host" in found
     assert "data: run of 'third' (id 4) finds version 1 of 'a', not 2" in found
     assert "rule: run of 'second' (id 2) writes a block during a copy of it" in found
 

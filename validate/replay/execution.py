@@ -1,4 +1,4 @@
-"""One execution of a bound program, on memory that remembers what every byte holds."""
+"""One execution of a bound program, on memories that remember what every byte holds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import heapq
 from collections.abc import Sequence
 from random import Random
 
-from .binding import AS_FOUND, GARBAGE, NO_BLOCK, Binding, Use
+from .binding import AS_FOUND, Binding, Side, Use
+from .durations import number
 from .fault import Fault, FaultKind
+from .memory import GARBAGE, NO_BLOCK, Memory
 
 
 class Execution:
@@ -16,7 +18,7 @@ class Execution:
     Parameters
     ----------
     bound
-        The program, bound to its memory.
+        The program, bound to its memories.
     durations_ns
         Duration of each operation in nanoseconds; zeros are allowed.
     rng
@@ -38,19 +40,14 @@ class Execution:
         self.starts = [0] * count
         self.ends = [0] * count
         self._ended = [False] * count
-        self._content: list[tuple[int, int, int, int]] = [(NO_BLOCK, GARBAGE, 0, 0)] * bound.cell_count
-        self._owner = [-1] * bound.cell_count
-        self._stamps = 0
-        self._acquired = [False] * len(bound.owned)
-        self._pending = list(bound.release_count)
-        self._gone = [False] * len(bound.owned)
-        self._host = [(GARBAGE if block.initially == "absent" else 0, 0) for block in blocks]
+        self._memories: dict[Side, Memory] = {
+            side: Memory(layout, self._fault) for side, layout in bound.layouts.items()
+        }
         self._latest = [GARBAGE if block.initially == "absent" else 0 for block in blocks]
         self._copying = [0] * len(blocks)
         self._writing = [0] * len(blocks)
-        self._held: list[list[tuple[int, ...]]] = [[] for _ in range(count)]
+        self._held: list[list[list[int]]] = [[] for _ in range(count)]
         self._found = [GARBAGE] * count
-        self._host_stamp = [0] * count
         self._place_initial_blocks()
         self._execute(durations_ns, rng)
         self._look_at_the_end()
@@ -58,15 +55,15 @@ class Execution:
     def _fault(self, kind: FaultKind, text: str) -> None:
         self.faults.append(Fault(kind, text))
 
-    def _block(self, d: int) -> str:
-        return "workspace" if d == NO_BLOCK else f"'{self._bound.instance.blocks[d].name}'"
-
     def _place_initial_blocks(self) -> None:
-        for r in self._bound.at_start:
-            self._acquire(r, None)
-            block = self._bound.schedule.residences[r].block
-            if block is not None and self._bound.instance.blocks[block].initially == "device":
-                self._write(block, self._bound.used[r], 0)
+        """Let what is there from the start hold the first version, if its block begins on that side."""
+        begins: dict[Side, tuple[str, ...]] = {"device": ("device",), "host": ("device", "host")}
+        for side, layout in self._bound.layouts.items():
+            for r in layout.at_start:
+                self._acquire(side, r, None)
+                block = layout.residences[r].block
+                if block is not None and self._bound.instance.blocks[block].initially in begins[side]:
+                    self._memories[side].write(block, layout.used[r], 0)
 
     def _execute(self, durations_ns: Sequence[int], rng: Random) -> None:
         """Take events in order of time, and those of one time in random order."""
@@ -89,152 +86,96 @@ class Execution:
 
     def _start(self, i: int) -> None:
         bound = self._bound
-        for r in bound.releases[i]:
-            acquirer = bound.acquirer[r]
+        device = bound.layouts["device"]
+        for r in device.releases[i]:
+            acquirer = device.acquirer[r]
             if acquirer is not None and acquirer != i and not self._ended[acquirer]:
-                self._fault("rule", f"{bound.name(i)} releases residences[{r}], which is not there yet")
-        for r in bound.acquires[i]:
-            self._acquire(r, i)
-        kind = bound.schedule.operations[i].kind
-        block = bound.schedule.operations[i].block
-        if block is not None:
-            self._start_copy(i, kind, block)
+                self._fault("rule", f"{bound.name(i)} releases {device.name(r)}, which is not there yet")
+        for side, layout in bound.layouts.items():
+            for r in layout.acquires[i]:
+                self._acquire(side, r, i)
+        operation = bound.schedule.operations[i]
+        if operation.block is not None:
+            self._copying[operation.block] += 1
+            if self._writing[operation.block]:
+                self._fault("rule", f"{bound.name(i)} overlaps a run that writes it")
         held = self._held[i]
         for use in bound.uses[i]:
-            if not self._acquired[use.residence] or self._gone[use.residence]:
-                self._fault("data", f"{bound.name(i)} uses {self._block(use.block)} outside its stay")
+            memory = self._memories[use.side]
+            if not memory.is_live(use.residence):
+                self._fault("data", f"{bound.name(i)} uses {self._what(use)} outside its stay")
             if use.before is not None:
                 self._read(i, use)
-            held.append(tuple([self._content[cell][3] for cell, _ in use.cells]))
+            held.append(memory.stamps(use.cells))
         for n, use in enumerate(bound.uses[i]):
             if use.after is not None:
-                held[n] = (self._write(use.block, use.cells, GARBAGE),) * len(use.cells)
-                if kind == "run" and use.block != NO_BLOCK:
+                memory = self._memories[use.side]
+                memory.write(use.block, use.cells, GARBAGE)
+                held[n] = memory.stamps(use.cells)
+                if operation.kind == "run" and use.block != NO_BLOCK:
                     self._writing[use.block] += 1
                     if self._copying[use.block]:
                         self._fault("rule", f"{bound.name(i)} writes a block during a copy of it")
 
-    def _start_copy(self, i: int, kind: str, block: int) -> None:
-        self._copying[block] += 1
-        if self._writing[block]:
-            self._fault("rule", f"{self._bound.name(i)} overlaps a run that writes it")
-        if kind == "prefetch":
-            version, self._host_stamp[i] = self._host[block]
-            self._found[i] = version
-            if version == GARBAGE:
-                self._fault("data", f"{self._bound.name(i)} finds no copy on the host")
-            elif version != self._latest[block]:
-                self._fault("rule", f"{self._bound.name(i)} reads a stale copy on the host")
-        elif kind == "offload":
-            self._host[block] = (GARBAGE, self._next_stamp())
+    def _what(self, use: Use) -> str:
+        return self._bound.block_name(use.side, use.block)
 
     def _end(self, i: int) -> None:
         bound = self._bound
         operation = bound.schedule.operations[i]
         self._ended[i] = True
         for use, stamps in zip(bound.uses[i], self._held[i], strict=True):
-            if self._gone[use.residence]:
-                self._fault("data", f"{bound.name(i)}: {self._block(use.block)} is released while in use")
-            if any(
-                self._content[cell][3] != stamp for (cell, _), stamp in zip(use.cells, stamps, strict=True)
-            ):
-                self._fault("data", f"{bound.name(i)}: {self._block(use.block)} is overwritten while in use")
+            memory = self._memories[use.side]
+            if memory.is_gone(use.residence):
+                self._fault("data", f"{bound.name(i)}: {self._what(use)} is released while in use")
+            if memory.stamps(use.cells) != stamps:
+                self._fault("data", f"{bound.name(i)}: {self._what(use)} is overwritten while in use")
                 if use.before == AS_FOUND:
                     self._found[i] = GARBAGE
-        block = operation.block
-        if block is not None:
-            self._copying[block] -= 1
-            if operation.kind == "offload":
-                self._host[block] = (self._found[i], self._next_stamp())
-            elif operation.kind == "prefetch" and self._host[block][1] != self._host_stamp[i]:
-                self._fault("data", f"{bound.name(i)}: the copy on the host changes meanwhile")
-                self._found[i] = GARBAGE
+        if operation.block is not None:
+            self._copying[operation.block] -= 1
         for use in bound.uses[i]:
             if use.after is not None and use.block != NO_BLOCK:
                 version = self._found[i] if use.after == AS_FOUND else use.after
-                self._write(use.block, use.cells, version)
+                self._memories[use.side].write(use.block, use.cells, version)
                 if operation.kind == "run":
                     self._writing[use.block] -= 1
                     self._latest[use.block] = max(self._latest[use.block], version)
-        for r in bound.releases[i]:
-            self._pending[r] -= 1
-            if not self._pending[r]:
-                self._release(r)
+        for memory in self._memories.values():
+            memory.end(i)
         source = bound.source[i]
-        if source is not None and not self._gone[source]:
+        if source is not None and not self._memories["device"].is_gone(source):
             self._fault("rule", f"{bound.name(i)} has ended and its source is still held")
 
-    def _acquire(self, r: int, i: int | None) -> None:
-        bound = self._bound
-        self._acquired[r] = True
-        source = None if i is None else bound.source[i]
-        for other in bound.overlapping[r]:
-            if self._is_live(other):
-                together = bound.acquirer[r] == bound.acquirer[other]
-                self._fault(
-                    "rule" if together else "data",
-                    f"residences[{r}] is acquired over residences[{other}], which is still held",
-                )
-        block = bound.schedule.residences[r].block
-        if block is not None:
-            for other in bound.stays[block]:
-                if other not in (r, source) and self._is_live(other):
-                    self._fault("rule", f"{self._block(block)} has two residences at a time")
-        for cell in bound.owned[r]:
-            self._owner[cell] = r
-
-    def _is_live(self, r: int) -> bool:
-        return self._acquired[r] and not self._gone[r]
-
-    def _release(self, r: int) -> None:
-        self._gone[r] = True
-        stamp = self._next_stamp()
-        for cell in self._bound.owned[r]:
-            if self._owner[cell] == r:
-                self._content[cell] = (NO_BLOCK, GARBAGE, 0, stamp)
+    def _acquire(self, side: Side, r: int, i: int | None) -> None:
+        """Acquire a residence; beside it a block may only have the one that a move copies from."""
+        source = self._bound.source[i] if i is not None and side == "device" else None
+        block = self._bound.layouts[side].residences[r].block
+        for _ in self._memories[side].acquire(r, source):
+            what = self._bound.block_name(side, number(block))
+            self._fault("rule", f"{what} has two residences at a time")
 
     def _read(self, i: int, use: Use) -> None:
         """Check whether the block is there, whole and in the right version."""
-        found = {self._content[cell][1] for cell, _ in use.cells}
-        right = all(
-            self._content[cell][0] == use.block and self._content[cell][2] == base for cell, base in use.cells
-        )
-        if not right or len(found) != 1 or GARBAGE in found:
-            self._fault("data", f"{self._bound.name(i)} does not find {self._block(use.block)}")
-            return
-        version = found.pop()
-        if use.before == AS_FOUND:
+        version = self._memories[use.side].version(use.block, use.cells)
+        name, what = self._bound.name(i), self._what(use)
+        if version == GARBAGE:
+            self._fault("data", f"{name} does not find {what}")
+        elif use.before == AS_FOUND:
             self._found[i] = version
             if version != self._latest[use.block]:
-                self._fault("rule", f"{self._bound.name(i)} copies an outdated {self._block(use.block)}")
+                self._fault("rule", f"{name} copies an outdated {what}")
         elif version != use.before:
-            self._fault(
-                "data",
-                f"{self._bound.name(i)} finds version {version} of {self._block(use.block)}, "
-                f"not {use.before}",
-            )
-
-    def _write(self, block: int, cells: tuple[tuple[int, int], ...], version: int) -> int:
-        stamp = self._next_stamp()
-        for cell, base in cells:
-            self._content[cell] = (block, version, base, stamp)
-        return stamp
-
-    def _next_stamp(self) -> int:
-        self._stamps += 1
-        return self._stamps
+            self._fault("data", f"{name} finds version {version} of {what}, not {use.before}")
 
     def _look_at_the_end(self) -> None:
+        """Check that every block has its last version where it must be when the round ends."""
         bound = self._bound
         for d, block in enumerate(bound.instance.blocks):
-            wanted = len(bound.instance.writers[d])
-            if block.finally_ == "host" and self._host[d][0] != wanted:
-                self._fault("data", f"{self._block(d)} is not on the host at the end")
-            if block.finally_ == "device":
-                r = bound.place_at_end.get(d)
-                if (
-                    r is None
-                    or not self._is_live(r)
-                    or any(self._content[cell][:3] != (d, wanted, base) for cell, base in bound.used[r])
-                ):
-                    self._fault("data", f"{self._block(d)} is not on the device at the end")
+            for side, layout in bound.layouts.items():
+                if block.finally_ != side:
+                    continue
+                memory, r = self._memories[side], bound.last_place[side].get(d)
+                wanted = len(bound.instance.writers[d])
+                if r is None or not memory.is_live(r) or memory.version(d, layout.used[r]) != wanted:
+                    self._fault("data", f"'{block.name}' is not on the {side} at the end")

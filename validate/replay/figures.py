@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from .binding import Binding
+from msgspec import UNSET
+
+from .binding import Binding, Side
 from .fault import Fault
+from .layout import Layout, extents_of
 
 
 def figure_faults(bound: Binding, starts: list[int], ends: list[int]) -> list[Fault]:
@@ -18,34 +21,44 @@ def figure_faults(bound: Binding, starts: list[int], ends: list[int]) -> list[Fa
     makespan = max(ends, default=0)
     if schedule.makespan_ns != makespan:
         faults.append(Fault("figure", f"the makespan was {makespan}"))
-    if schedule.memory_model == "divisible":
-        top = _largest_live_sum(bound, starts, ends)
-        if top > instance.pool_bytes:
-            faults.append(Fault("data", f"the live sum reached {top}, the pool is {instance.pool_bytes}"))
-    else:
-        top = max(
-            (
-                end
-                for residence in schedule.residences
-                for begin, size in residence.extents or ((residence.offset or 0, residence.bytes),)
-                for end in (begin + size,)
-            ),
-            default=0,
-        )
+    top = _top(bound, "device", starts, ends)
+    if schedule.memory_model == "divisible" and top > instance.pool_bytes:
+        faults.append(Fault("data", f"the live sum reached {top}, the pool is {instance.pool_bytes}"))
     if schedule.peak_bytes != instance.resident_bytes + top:
         faults.append(Fault("figure", f"the peak was {instance.resident_bytes + top}"))
+    if instance.host_budget_bytes is not UNSET:
+        top, budget = _top(bound, "host", starts, ends), instance.host_budget_bytes
+        if schedule.memory_model == "divisible" and top > budget:
+            faults.append(Fault("data", f"the copies on the host reached {top}, its budget is {budget}"))
+        if schedule.host_peak_bytes not in (top, UNSET):
+            faults.append(Fault("figure", f"the peak on the host was {top}"))
     return faults
 
 
-def _largest_live_sum(bound: Binding, starts: list[int], ends: list[int]) -> int:
+def _top(bound: Binding, side: Side, starts: list[int], ends: list[int]) -> int:
+    """Return the highest byte in use in a memory; in divisible memory, the largest sum of live bytes."""
+    layout = bound.layouts[side]
+    if bound.schedule.memory_model == "divisible":
+        return _largest_live_sum(bound, layout, starts, ends)
+    return max(
+        (
+            begin + size
+            for residence in layout.residences
+            for begin, size in extents_of(residence) or ((residence.offset or 0, residence.bytes),)
+        ),
+        default=0,
+    )
+
+
+def _largest_live_sum(bound: Binding, layout: Layout, starts: list[int], ends: list[int]) -> int:
     """Return the largest sum of live bytes.
 
     Residences that end at an instant leave before others start. Residences that are kept to the end last
     until the makespan.
     """
     changes: list[tuple[int, int]] = []
-    for r, residence in enumerate(bound.schedule.residences):
-        acquirer = bound.acquirer[r]
+    for r, residence in enumerate(layout.residences):
+        acquirer = layout.acquirer[r]
         begin = 0 if acquirer is None else starts[acquirer]
         releases = [ends[bound.index[other]] for other in residence.released_after]
         end = max(releases, default=max(ends, default=0))

@@ -31,8 +31,8 @@ def replay(
         The program, and the instance that it is for.
     durations_ns
         Duration of each operation in nanoseconds; zeros are allowed. None stands for the instance's own
-        durations; the reported times, makespan and peak (and the capacity of a divisible schedule) are then
-        compared with the replay.
+        durations; the reported times, makespan and peaks are then compared with the replay, and the live sums
+        of a divisible schedule with the capacities.
     rng
         Generator that chooses the order of simultaneous events that the program does not order.
     """
@@ -40,7 +40,7 @@ def replay(
 
 
 class Machine:
-    """A program bound to its memory, ready to be replayed at any speed.
+    """A program bound to its memories, ready to be replayed at any speed.
 
     Attributes
     ----------

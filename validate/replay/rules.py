@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from msgspec import UNSET
+
 from ..schedule import Residence
 from .binding import Binding
 from .durations import copy_ns, number
 from .fault import Fault
+
+HOST_ALIGNMENT_BYTES = 512
+"""Every offset in host memory is a multiple of it."""
 
 
 def broken_rules(bound: Binding) -> Iterator[Fault]:
@@ -16,6 +21,7 @@ def broken_rules(bound: Binding) -> Iterator[Fault]:
     yield from _look_at_tasks(bound)
     yield from _look_at_operations(bound)
     yield from _look_at_residences(bound)
+    yield from _look_at_host_residences(bound)
 
 
 def _look_at_tasks(bound: Binding) -> Iterator[Fault]:
@@ -59,7 +65,7 @@ def _look_at_operations(bound: Binding) -> Iterator[Fault]:
 
 def _look_at_residences(bound: Binding) -> Iterator[Fault]:
     """Check sizes, alignment, the pool, and which operations acquire and release each residence."""
-    instance, schedule = bound.instance, bound.schedule
+    instance, schedule, layout = bound.instance, bound.schedule, bound.layouts["device"]
     if instance.pool_bytes < 0:
         yield Fault("data", "resident bytes are above the budget")
     if schedule.page_bytes is not None:
@@ -67,9 +73,9 @@ def _look_at_residences(bound: Binding) -> Iterator[Fault]:
             if block.begin is not None and block.begin % schedule.page_bytes:
                 yield Fault("rule", f"part '{block.name}' does not begin on a page")
     for r, residence in enumerate(schedule.residences):
-        where = f"residences[{r}]"
-        if residence.bytes != bound.needed(residence):
-            yield Fault("rule", f"{where} has {residence.bytes} bytes for {bound.needed(residence)}")
+        where = layout.name(r)
+        if residence.bytes != layout.needed[r]:
+            yield Fault("rule", f"{where} has {residence.bytes} bytes for {layout.needed[r]}")
         if residence.offset is not None:
             if residence.offset % instance.alignment_bytes:
                 yield Fault("rule", f"{where} is not aligned")
@@ -78,10 +84,10 @@ def _look_at_residences(bound: Binding) -> Iterator[Fault]:
         if residence.extents is not None:
             yield from _look_at_extents(bound, where, residence)
         if residence.block is None:
-            yield from _look_at_workspace(bound, where, residence)
+            yield from _look_at_workspace(bound, where, r, residence)
         else:
             yield from _look_at_acquirer(bound, where, r, residence.block)
-    for i, acquired in enumerate(bound.acquires):
+    for i, acquired in enumerate(layout.acquires):
         blocks = [schedule.residences[r].block for r in acquired]
         if len(set(blocks)) != len(blocks):
             yield Fault("rule", f"{bound.name(i)} acquires two residences of one thing")
@@ -101,17 +107,17 @@ def _look_at_extents(bound: Binding, where: str, residence: Residence) -> Iterat
         yield Fault("rule", f"{where} has a page twice")
 
 
-def _look_at_workspace(bound: Binding, where: str, residence: Residence) -> Iterator[Fault]:
+def _look_at_workspace(bound: Binding, where: str, r: int, residence: Residence) -> Iterator[Fault]:
     run = residence.workspace_of
     operation = bound.schedule.operations[bound.index[number(run)]]
-    if operation.kind != "run" or not bound.needed(residence):
+    if operation.kind != "run" or not bound.layouts["device"].needed[r]:
         yield Fault("rule", f"{where} is a workspace of nothing that needs one")
     if residence.acquired_by != run or residence.released_after != (run,):
         yield Fault("rule", f"{where} is not held for its run and no longer")
 
 
 def _look_at_acquirer(bound: Binding, where: str, r: int, block: int) -> Iterator[Fault]:
-    i = bound.acquirer[r]
+    i = bound.layouts["device"].acquirer[r]
     if i is None:
         if bound.instance.blocks[block].initially != "device":
             yield Fault("rule", f"{where} is there from the start, and its block is not")
@@ -124,3 +130,30 @@ def _look_at_acquirer(bound: Binding, where: str, r: int, block: int) -> Iterato
     )
     if not writes:
         yield Fault("rule", f"{where} is acquired by {bound.name(i)}, which does not write it")
+
+
+def _look_at_host_residences(bound: Binding) -> Iterator[Fault]:
+    """Check sizes, alignment, the budget of host memory, and which operations acquire each residence."""
+    instance, schedule, layout = bound.instance, bound.schedule, bound.layouts["host"]
+    if instance.has_host_budget != (schedule.host_residences is not UNSET):
+        has = "has" if instance.has_host_budget else "has no"
+        yield Fault("rule", f"the instance {has} host_budget_bytes, unlike the schedule's host_residences")
+    if instance.host_budget_bytes is UNSET:
+        return
+    for r, residence in enumerate(schedule.host_copies):
+        where, i = layout.name(r), layout.acquirer[r]
+        if residence.bytes != layout.needed[r]:
+            yield Fault("rule", f"{where} has {residence.bytes} bytes for {layout.needed[r]}")
+        if residence.offset is not None:
+            if residence.offset % HOST_ALIGNMENT_BYTES:
+                yield Fault("rule", f"{where} is not aligned")
+            if residence.offset + residence.bytes > instance.host_budget_bytes:
+                yield Fault("data", f"{where} lies outside host memory")
+        if i is None:
+            if instance.blocks[residence.block].initially == "absent":
+                yield Fault("rule", f"{where} is there from the start, and its block is nowhere")
+        elif (schedule.operations[i].kind, schedule.operations[i].block) != ("offload", residence.block):
+            yield Fault("rule", f"{where} is acquired by {bound.name(i)}, which does not write it")
+    for i, acquired in enumerate(layout.acquires):
+        if schedule.operations[i].kind == "offload" and len(acquired) > 1:
+            yield Fault("rule", f"{bound.name(i)} acquires {len(acquired)} residences on the host")
