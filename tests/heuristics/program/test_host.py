@@ -72,6 +72,24 @@ def test_copies_lie_beside_each_other(memory: MemoryModel) -> None:
         require_exact_waits(instance, schedule)
 
 
+def test_parts_that_are_aligned_more_finely_than_host_memory_have_copies_there() -> None:
+    parts = [block("a", 4, tensor="t", begin=0), block("b", 4, tensor="t", begin=4)]
+    tasks = [task("make", outputs=(0, 1)), task("other", outputs=(2,)), task("read", inputs=(0, 1))]
+    instance = problem([*parts, block("c", 8)], tasks, 8, alignment_bytes=4, host_budget_bytes=516)
+    builder = ProgramBuilder(instance)
+    builder.run(0, 0)
+    for d in (0, 1):
+        builder.offload(d)
+        builder.release(d)
+    builder.run(1, 0)
+    builder.release(2)
+    builder.fetch([0, 1])
+    builder.run(2, 0)
+    schedule = builder.finish("by hand")
+    assert check(instance, schedule).reasons == ()
+    assert [copy.offset for copy in copies(schedule)] == [0, 512]
+
+
 def test_without_room_there_is_a_refusal_that_names_the_block() -> None:
     builder = ProgramBuilder(in_turn(SIZE))
     with pytest.raises(Refusal, match="host memory has no place for a copy of block 'b'"):
