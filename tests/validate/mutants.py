@@ -26,17 +26,17 @@ _T = TypeVar("_T")
 
 
 def drop_wait(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
-    i = _pick(rng, [i for i, operation in enumerate(schedule.operations) if operation.after])
+    i = pick(rng, [i for i, operation in enumerate(schedule.operations) if operation.after])
     if i is None:
         return None
     after = list(schedule.operations[i].after)
     after.remove(rng.choice(after))
-    return _with_operation(schedule, i, after=tuple(after))
+    return with_operation(schedule, i, after=tuple(after))
 
 
 def drop_all_waits(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
-    i = _pick(rng, [i for i, operation in enumerate(schedule.operations) if operation.after])
-    return None if i is None else _with_operation(schedule, i, after=())
+    i = pick(rng, [i for i, operation in enumerate(schedule.operations) if operation.after])
+    return None if i is None else with_operation(schedule, i, after=())
 
 
 def add_wait(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -44,7 +44,7 @@ def add_wait(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
         return None
     i = rng.randrange(1, len(schedule.operations))
     other = rng.choice(schedule.operations[:i]).id
-    return _with_operation(schedule, i, after=(*schedule.operations[i].after, other))
+    return with_operation(schedule, i, after=(*schedule.operations[i].after, other))
 
 
 def swap_operations(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -54,7 +54,7 @@ def swap_operations(_: Instance, schedule: Schedule, rng: Random) -> Schedule | 
     i = rng.randrange(len(operations) - 1)
     j = i + 1 if rng.random() < 0.7 else rng.randrange(i + 1, len(operations))
     operations[i], operations[j] = operations[j], operations[i]
-    return _with_operations(schedule, operations)
+    return with_operations(schedule, operations)
 
 
 def swap_neighbours_on_stream(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -66,12 +66,12 @@ def swap_neighbours_on_stream(_: Instance, schedule: Schedule, rng: Random) -> S
         if operations[j].stream == operation.stream
         and all(between.stream != operation.stream for between in operations[i + 1 : j])
     ]
-    pair = _pick(rng, pairs)
+    pair = pick(rng, pairs)
     if pair is None:
         return None
     i, j = pair
     operations[i], operations[j] = operations[j], operations[i]
-    return _with_operations(schedule, operations)
+    return with_operations(schedule, operations)
 
 
 def swap_tasks(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -80,8 +80,8 @@ def swap_tasks(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
         return None
     i, j = rng.sample(runs, 2)
     a, b = schedule.operations[i], schedule.operations[j]
-    swapped = _with_operation(schedule, i, task=b.task, algorithm=b.algorithm)
-    return _with_operation(swapped, j, task=a.task, algorithm=a.algorithm)
+    swapped = with_operation(schedule, i, task=b.task, algorithm=b.algorithm)
+    return with_operation(swapped, j, task=a.task, algorithm=a.algorithm)
 
 
 def drop_operation(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -89,7 +89,7 @@ def drop_operation(_: Instance, schedule: Schedule, rng: Random) -> Schedule | N
 
 
 def drop_offload(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
-    gone = _pick(rng, [operation for operation in schedule.operations if operation.kind == "offload"])
+    gone = pick(rng, [operation for operation in schedule.operations if operation.kind == "offload"])
     return None if gone is None else _without(schedule, gone)
 
 
@@ -103,7 +103,7 @@ def offload_before_write(instance: Instance, schedule: Schedule, rng: Random) ->
         for j in range(i + 1, len(operations))
         if operations[j].kind == "offload" and operations[j].block in instance.tasks[operation.task].updates
     ]
-    pair = _pick(rng, pairs)
+    pair = pick(rng, pairs)
     if pair is None:
         return None
     i, j = pair
@@ -111,7 +111,7 @@ def offload_before_write(instance: Instance, schedule: Schedule, rng: Random) ->
     operations[i + 1] = msgspec.structs.replace(
         operations[i + 1], after=(*operations[i + 1].after, operations[i].id)
     )
-    return _with_operations(schedule, operations)
+    return with_operations(schedule, operations)
 
 
 def duplicate_operation(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -120,13 +120,13 @@ def duplicate_operation(_: Instance, schedule: Schedule, rng: Random) -> Schedul
     fresh = 1 + max(operation.id for operation in operations)
     at = rng.randrange(operations.index(copied) + 1, len(operations) + 1)
     operations.insert(at, msgspec.structs.replace(copied, id=fresh, after=(copied.id,)))
-    return _with_operations(schedule, operations)
+    return with_operations(schedule, operations)
 
 
 def run_again(instance: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     """Insert a re-run, with a workspace-free algorithm where there is one."""
     operations = list(schedule.operations)
-    first = _pick(rng, [operation for operation in operations if operation.task is not None])
+    first = pick(rng, [operation for operation in operations if operation.task is not None])
     if first is None or first.task is None:
         return None
     algorithms = instance.tasks[first.task].algorithms
@@ -134,7 +134,7 @@ def run_again(instance: Instance, schedule: Schedule, rng: Random) -> Schedule |
     fresh = 1 + max(operation.id for operation in operations)
     at = rng.randrange(operations.index(first) + 1, len(operations) + 1)
     operations.insert(at, msgspec.structs.replace(first, id=fresh, after=(first.id,), algorithm=least))
-    return _with_operations(schedule, operations)
+    return with_operations(schedule, operations)
 
 
 def change_algorithm(instance: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -145,20 +145,20 @@ def change_algorithm(instance: Instance, schedule: Schedule, rng: Random) -> Sch
         for a in range(len(instance.tasks[operation.task].algorithms))
         if a != operation.algorithm
     ]
-    pair = _pick(rng, runs)
-    return None if pair is None else _with_operation(schedule, pair[0], algorithm=pair[1])
+    pair = pick(rng, runs)
+    return None if pair is None else with_operation(schedule, pair[0], algorithm=pair[1])
 
 
 def change_stream(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     i = rng.randrange(len(schedule.operations))
     streams = {"compute", "d2h", "h2d", "copy"} - {schedule.operations[i].stream}
-    return _with_operation(schedule, i, stream=rng.choice(sorted(streams)))
+    return with_operation(schedule, i, stream=rng.choice(sorted(streams)))
 
 
 def retarget_copy(instance: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
-    i = _pick(rng, [i for i, operation in enumerate(schedule.operations) if operation.block is not None])
+    i = pick(rng, [i for i, operation in enumerate(schedule.operations) if operation.block is not None])
     others = [d for d in range(len(instance.blocks)) if i is None or d != schedule.operations[i].block]
-    return None if i is None or not others else _with_operation(schedule, i, block=rng.choice(others))
+    return None if i is None or not others else with_operation(schedule, i, block=rng.choice(others))
 
 
 # --- mutations of the residences --------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def retarget_copy(instance: Instance, schedule: Schedule, rng: Random) -> Schedu
 def release_early(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     """Replace a release by an earlier operation, or forget one of several."""
     held = [r for r, residence in enumerate(schedule.residences) if residence.released_after]
-    r = _pick(rng, held)
+    r = pick(rng, held)
     if r is None:
         return None
     releases = list(schedule.residences[r].released_after)
@@ -193,7 +193,7 @@ def release_late(_: Instance, schedule: Schedule, rng: Random) -> Schedule | Non
 
 
 def release_never(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
-    r = _pick(rng, [r for r, residence in enumerate(schedule.residences) if residence.released_after])
+    r = pick(rng, [r for r, residence in enumerate(schedule.residences) if residence.released_after])
     return None if r is None else _with_residence(schedule, r, released_after=())
 
 
@@ -204,7 +204,7 @@ def release_at_acquisition(_: Instance, schedule: Schedule, rng: Random) -> Sche
         for r, residence in enumerate(schedule.residences)
         if residence.acquired_by is not None and residence.released_after != (residence.acquired_by,)
     ]
-    r = _pick(rng, held)
+    r = pick(rng, held)
     if r is None:
         return None
     acquirer = schedule.residences[r].acquired_by
@@ -229,13 +229,13 @@ def shrink_workspace(_: Instance, schedule: Schedule, rng: Random) -> Schedule |
         for r, residence in enumerate(schedule.residences)
         if residence.workspace_of is not None and residence.bytes > 1
     ]
-    r = _pick(rng, large)
+    r = pick(rng, large)
     return None if r is None else _resized(schedule, r, rng.randrange(1, schedule.residences[r].bytes))
 
 
 def shrink_residence(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     large = [r for r, residence in enumerate(schedule.residences) if residence.bytes > 1]
-    r = _pick(rng, large)
+    r = pick(rng, large)
     return None if r is None else _resized(schedule, r, rng.randrange(1, schedule.residences[r].bytes))
 
 
@@ -246,7 +246,7 @@ def grow_residence(_: Instance, schedule: Schedule, rng: Random) -> Schedule | N
 
 def retarget_residence(instance: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     """Say that another block lies there, of whatever size."""
-    r = _pick(rng, [r for r, residence in enumerate(schedule.residences) if residence.block is not None])
+    r = pick(rng, [r for r, residence in enumerate(schedule.residences) if residence.block is not None])
     others = [d for d in range(len(instance.blocks)) if r is None or d != schedule.residences[r].block]
     if r is None or not others:
         return None
@@ -352,7 +352,7 @@ def repeat_page(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None
     """Map one page twice into the same residence."""
     if schedule.memory_model != "paged":
         return None
-    r = _pick(rng, [r for r, residence in enumerate(schedule.residences) if len(_pages(residence)) > 1])
+    r = pick(rng, [r for r, residence in enumerate(schedule.residences) if len(_pages(residence)) > 1])
     if r is None:
         return None
     pages = _pages(schedule.residences[r])
@@ -375,7 +375,7 @@ def part_apart(instance: Instance, schedule: Schedule, rng: Random) -> Schedule 
         for r, residence in enumerate(schedule.residences)
         if residence.block is not None and instance.blocks[residence.block].tensor is not None
     ]
-    r = _pick(rng, parts)
+    r = pick(rng, parts)
     if r is None or schedule.memory_model != "contiguous":
         return None
     offset = (schedule.residences[r].offset or 0) + rng.choice((-1, 1)) * instance.alignment_bytes
@@ -391,9 +391,14 @@ def other_memory_model(_: Instance, schedule: Schedule, rng: Random) -> Schedule
             msgspec.structs.replace(r, extents=((r.offset or 0, r.bytes),), offset=None)
             for r in schedule.residences
         )
-        return _rebuilt(schedule, memory_model="paged", page_bytes=PAGE_BYTES, residences=residences)
+        return rebuilt(schedule, memory_model="paged", page_bytes=PAGE_BYTES, residences=residences)
     residences = tuple(msgspec.structs.replace(r, extents=None, offset=None) for r in schedule.residences)
-    return _rebuilt(schedule, memory_model="divisible", page_bytes=None, residences=residences)
+    copies = schedule.host_residences
+    if copies is not msgspec.UNSET:
+        copies = tuple(msgspec.structs.replace(copy, offset=None) for copy in copies)
+    return rebuilt(
+        schedule, memory_model="divisible", page_bytes=None, residences=residences, host_residences=copies
+    )
 
 
 # --- mutations of the figures and of the form -------------------------------------------------------------
@@ -405,25 +410,23 @@ def wrong_time(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     by = rng.choice((1, 1000))
     match rng.randrange(3):
         case 0:
-            return _with_operation(schedule, i, start_ns=operation.start_ns + by)
+            return with_operation(schedule, i, start_ns=operation.start_ns + by)
         case 1:
-            return _with_operation(schedule, i, end_ns=operation.end_ns + by)
+            return with_operation(schedule, i, end_ns=operation.end_ns + by)
         case _:
-            return _with_operation(
-                schedule, i, start_ns=operation.start_ns + by, end_ns=operation.end_ns + by
-            )
+            return with_operation(schedule, i, start_ns=operation.start_ns + by, end_ns=operation.end_ns + by)
 
 
 def wrong_makespan(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
-    return _rebuilt(schedule, makespan_ns=max(schedule.makespan_ns + rng.choice((-1, 1, 1000)), 0))
+    return rebuilt(schedule, makespan_ns=max(schedule.makespan_ns + rng.choice((-1, 1, 1000)), 0))
 
 
 def wrong_peak(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
-    return _rebuilt(schedule, peak_bytes=schedule.peak_bytes + rng.choice((-1, 1, 512)))
+    return rebuilt(schedule, peak_bytes=schedule.peak_bytes + rng.choice((-1, 1, 512)))
 
 
 def wrong_instance(_: Instance, schedule: Schedule, __: Random) -> Schedule | None:
-    return _rebuilt(schedule, instance="another")
+    return rebuilt(schedule, instance="another")
 
 
 def late_wait(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -432,14 +435,14 @@ def late_wait(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
         return None
     i = rng.randrange(len(schedule.operations) - 1)
     later = rng.choice(schedule.operations[i + 1 :]).id
-    return _with_operation(schedule, i, after=(*schedule.operations[i].after, later))
+    return with_operation(schedule, i, after=(*schedule.operations[i].after, later))
 
 
 def unknown_index(instance: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     i = rng.randrange(len(schedule.operations))
     if schedule.operations[i].kind == "run":
-        return _with_operation(schedule, i, task=len(instance.tasks))
-    return _with_operation(schedule, i, block=len(instance.blocks))
+        return with_operation(schedule, i, task=len(instance.tasks))
+    return with_operation(schedule, i, block=len(instance.blocks))
 
 
 def no_figure(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -447,7 +450,7 @@ def no_figure(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     wrong = rng.choice((-1, -(2**20), True, 1.0, float("nan"), "0", 2**53 + 1, 10**30, [0], {}))
     if rng.random() < 0.5 or not schedule.residences:
         key = rng.choice(("id", "gpu", "after", "start_ns", "end_ns"))
-        return _with_operation(schedule, rng.randrange(len(schedule.operations)), **{key: wrong})
+        return with_operation(schedule, rng.randrange(len(schedule.operations)), **{key: wrong})
     r = rng.randrange(len(schedule.residences))
     places = {"contiguous": "offset", "paged": "extents", "divisible": "bytes"}
     key = rng.choice(("bytes", "gpu", "acquired_by", places[schedule.memory_model]))
@@ -460,14 +463,14 @@ def no_word(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     """Write a text that is no word of the format, or that does not print on one line."""
     wrong = rng.choice(("", "a\nb", "\x1b[31m", "\x00", "\ud800", "x" * 501, 7, None))
     if rng.random() < 0.5:
-        return _rebuilt(schedule, **{rng.choice(("instance", "method", "memory_model", "format")): wrong})
+        return rebuilt(schedule, **{rng.choice(("instance", "method", "memory_model", "format")): wrong})
     key = rng.choice(("kind", "stream"))
-    return _with_operation(schedule, rng.randrange(len(schedule.operations)), **{key: wrong})
+    return with_operation(schedule, rng.randrange(len(schedule.operations)), **{key: wrong})
 
 
 def unmapped_pages(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     """Give pages that no GPU maps, or pages to what has none."""
-    return _rebuilt(schedule, page_bytes=rng.choice((1, 512, 4096, PAGE_BYTES - 1, PAGE_BYTES + 512)))
+    return rebuilt(schedule, page_bytes=rng.choice((1, 512, 4096, PAGE_BYTES - 1, PAGE_BYTES + 512)))
 
 
 # --- mutations of the instance ----------------------------------------------------------------------------
@@ -485,7 +488,7 @@ def null_time(instance: Instance, schedule: Schedule, rng: Random) -> Case | Non
 
 def not_recomputable(instance: Instance, schedule: Schedule, rng: Random) -> Case | None:
     tasks = [operation.task for operation in schedule.operations if operation.task is not None]
-    k = _pick(rng, [k for k in range(len(instance.tasks)) if tasks.count(k) > 1])
+    k = pick(rng, [k for k in range(len(instance.tasks)) if tasks.count(k) > 1])
     return None if k is None else (_with_task(instance, k, recomputable=False), schedule)
 
 
@@ -498,14 +501,14 @@ def another_end(instance: Instance, schedule: Schedule, rng: Random) -> Case | N
 def another_beginning(instance: Instance, schedule: Schedule, rng: Random) -> Case | None:
     """Let a block begin on the host instead of the device."""
     there = [d for d, block in enumerate(instance.blocks) if block.initially == "device"]
-    d = _pick(rng, there)
+    d = pick(rng, there)
     return None if d is None else (_with_block(instance, d, initially="host"), schedule)
 
 
 def read_becomes_update(instance: Instance, schedule: Schedule, rng: Random) -> Case | None:
     """Let a task rewrite what it only read, so that later copies and re-runs meet another version."""
     pairs = [(k, d) for k, task in enumerate(instance.tasks) for d in task.inputs]
-    pair = _pick(rng, pairs)
+    pair = pick(rng, pairs)
     if pair is None:
         return None
     k, d = pair
@@ -580,27 +583,27 @@ FIGURES: tuple[Mutation, ...] = (wrong_time, wrong_makespan, wrong_peak)
 """Mutations of what is reported."""
 
 
-def _pick(rng: Random, choices: Sequence[_T]) -> _T | None:
+def pick(rng: Random, choices: Sequence[_T]) -> _T | None:
     return rng.choice(choices) if choices else None
 
 
-def _rebuilt(schedule: Schedule, **changes: object) -> Schedule:
+def rebuilt(schedule: Schedule, **changes: object) -> Schedule:
     return msgspec.structs.replace(schedule, **changes)
 
 
-def _with_operation(schedule: Schedule, i: int, **changes: object) -> Schedule:
+def with_operation(schedule: Schedule, i: int, **changes: object) -> Schedule:
     operations = list(schedule.operations)
     operations[i] = msgspec.structs.replace(operations[i], **changes)
-    return _rebuilt(schedule, operations=tuple(operations))
+    return rebuilt(schedule, operations=tuple(operations))
 
 
 def _with_residence(schedule: Schedule, r: int, **changes: object) -> Schedule:
     residences = list(schedule.residences)
     residences[r] = msgspec.structs.replace(residences[r], **changes)
-    return _rebuilt(schedule, residences=tuple(residences))
+    return rebuilt(schedule, residences=tuple(residences))
 
 
-def _with_operations(schedule: Schedule, operations: Sequence[Operation]) -> Schedule:
+def with_operations(schedule: Schedule, operations: Sequence[Operation]) -> Schedule:
     """Put another list in place; waits for what is not earlier any more are dropped."""
     seen: set[int] = set()
     kept = []
@@ -608,7 +611,7 @@ def _with_operations(schedule: Schedule, operations: Sequence[Operation]) -> Sch
         after = tuple(i for i in operation.after if i in seen)
         kept.append(msgspec.structs.replace(operation, after=after))
         seen.add(operation.id)
-    return _rebuilt(schedule, operations=tuple(kept))
+    return rebuilt(schedule, operations=tuple(kept))
 
 
 def _without(schedule: Schedule, gone: Operation) -> Schedule:
@@ -625,7 +628,17 @@ def _without(schedule: Schedule, gone: Operation) -> Schedule:
         if gone.id not in (residence.acquired_by, residence.workspace_of):
             releases = tuple(i for i in residence.released_after if i != gone.id)
             residences.append(msgspec.structs.replace(residence, released_after=releases))
-    return _rebuilt(schedule, operations=tuple(operations), residences=tuple(residences))
+    copies = tuple(
+        msgspec.structs.replace(copy, released_after=tuple(i for i in copy.released_after if i != gone.id))
+        for copy in schedule.host_copies
+        if copy.acquired_by != gone.id
+    )
+    return rebuilt(
+        schedule,
+        operations=tuple(operations),
+        residences=tuple(residences),
+        host_residences=schedule.host_residences and copies,
+    )
 
 
 def _resized(schedule: Schedule, r: int, size: int) -> Schedule:

@@ -16,15 +16,28 @@ from pebbler.instances.errors import FormatError
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Instance
 from pebbler.validate.check import check
-from pebbler.validate.measures import highest_byte, memory_curve
+from pebbler.validate.measures import highest_byte, memory_curve, with_host
 from pebbler.validate.replay.durations import draw_durations
 from pebbler.validate.replay.fault import Fault
 from pebbler.validate.replay.machine import Machine
 from pebbler.validate.schedule import Schedule, require_indices
 from pebbler.validate.simulate import simulate
 
+from .host_mutants import HOST, HOST_FIGURES, HOST_FORM, HOST_INSTANCE
 from .mutants import FIGURES, FORM, INSTANCE, PROGRAM, Case, InstanceMutation, Mutation
 from .random_programs import random_case
+
+FORMAL: dict[Mutation | InstanceMutation, str] = {**FORM, **HOST_FORM}
+"""Mutations against a rule of the form or a permission; each with its rule."""
+
+REPORTED: tuple[Mutation, ...] = (*FIGURES, *HOST_FIGURES)
+"""Mutations of what is reported."""
+
+ORDINARY: tuple[Mutation | InstanceMutation, ...] = (*PROGRAM, *INSTANCE, *FORM, *FIGURES)
+"""Mutations of programs with and without host memory that ends."""
+
+ON_HOST: tuple[Mutation | InstanceMutation, ...] = (*HOST, *HOST_INSTANCE, *HOST_FORM, *HOST_FIGURES)
+"""Mutations of programs with host memory that ends."""
 
 DRAWS = 50
 """Duration draws that an accepted schedule must survive, and in which damage by a rejected one is sought."""
@@ -111,30 +124,35 @@ class Study:
         return False
 
 
-def conduct(seed: int, per_kind: int) -> Study:
-    """Make `per_kind` mutants of each kind, every one from a random valid schedule of its own."""
+def conduct(seed: int, per_kind: int, *, host: bool = False) -> Study:
+    """Make `per_kind` mutants of each kind, every one from a random valid schedule of its own.
+
+    Ordinary mutations damage programs without a budget of host memory, or with one where `host` is set.
+    """
     study = Study()
-    for mutation in (*PROGRAM, *INSTANCE, *FORM, *FIGURES):
+    for mutation in (*ORDINARY, *ON_HOST):
         rng, draws = Random(f"{seed} {mutation.__name__}"), Random(seed)
         count = 0
         while count < per_kind:
-            for case in _mutate(mutation, random_case(rng), rng):
+            for case in _mutate(mutation, random_case(rng, host=host or mutation in ON_HOST), rng):
                 study.judge(mutation.__name__, case, draws)
                 count += 1
     return study
 
 
-def wander(seed: int, starts: int, steps: int) -> Study:
+def wander(seed: int, starts: int, steps: int, *, host: bool = False) -> Study:
     """Mutate on and on: an accepted mutant is what the next mutation damages.
 
-    So the study reaches valid programs that no builder would write.
+    So the study reaches valid programs that no builder would write. With `host`, host memory ends, and most
+    mutations are of what is in it.
     """
     study = Study()
     rng = Random(seed)
+    ordinary, on_host = (*PROGRAM, *INSTANCE), (*HOST, *HOST_INSTANCE)
     for _ in range(starts):
-        here = random_case(rng)
+        here = random_case(rng, host=host)
         for _ in range(steps):
-            mutation = rng.choice((*PROGRAM, *INSTANCE))
+            mutation = rng.choice(on_host if host and rng.random() < 0.7 else ordinary)
             for case in _mutate(mutation, here, rng):
                 if study.judge(mutation.__name__, case, rng) and case is not None:
                     here = case
@@ -164,7 +182,8 @@ def retimed(instance: Instance, schedule: Schedule) -> Schedule:
         peak = max(memory_curve(instance, timed)[1])
     else:
         peak = instance.resident_bytes + highest_byte(timed)
-    return msgspec.structs.replace(timed, peak_bytes=peak)
+    timed = msgspec.structs.replace(timed, peak_bytes=peak)
+    return timed if timed.host_residences is msgspec.UNSET else with_host(timed, timed.host_residences)
 
 
 def markdown(study: Study) -> str:
@@ -181,7 +200,7 @@ def markdown(study: Study) -> str:
         "silent",
     )
     rows = [head, ("---", *["---:"] * (len(head) - 1))]
-    form = tuple(mutation.__name__ for mutation in FORM)
+    form = tuple(mutation.__name__ for mutation in FORMAL)
     sums = (("**all but form**", study.total(*form)), ("**all**", study.total()))
     for name, tally in (*study.tallies.items(), *sums):
         mark = " *" if name in form else ""
@@ -211,7 +230,7 @@ def _mutate(mutation: Mutation | InstanceMutation, case: Case, rng: Random) -> I
     except (FormatError, msgspec.ValidationError):
         yield None
         return
-    yield instance, schedule if mutation in FIGURES else retimed(instance, schedule)
+    yield instance, schedule if mutation in REPORTED else retimed(instance, schedule)
 
 
 def _damage(instance: Instance, schedule: Schedule, rng: Random) -> set[str]:
@@ -231,24 +250,31 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--per-kind", type=int, default=200)
     parser.add_argument("--starts", type=int, default=300)
+    parser.add_argument("--host", action="store_true", help="of programs with host memory that ends alone")
     arguments = parser.parse_args()
-    study = conduct(arguments.seed, arguments.per_kind)
+    study = conduct(arguments.seed, arguments.per_kind, host=arguments.host)
     print(markdown(study))
-    walk = wander(arguments.seed, arguments.starts, 60)
-    total, further = study.total(), walk.total()
-    form = study.total(*(mutation.__name__ for mutation in FORM))
+    total = study.total()
+    form = study.total(*(mutation.__name__ for mutation in FORMAL))
     print(
         f"\nOf {total.rejected} rejected mutants {total.confirmed:.1%} do damage or report wrong figures "
         f"within {DRAWS} draws, {form.confirmed:.1%} without the kinds marked *. "
         f"Contradictions: {len(study.contradictions)}."
     )
-    print(
-        f"Wandering on from accepted mutants: {further.mutants} more, {further.accepted} accepted, "
-        f"{further.rejected} rejected. Contradictions: {len(walk.contradictions)}.\n"
-    )
-    for mutation, rule in FORM.items():
+    contradictions = list(study.contradictions)
+    for host in (True,) if arguments.host else (False, True):
+        walk = wander(arguments.seed, arguments.starts, 60, host=host)
+        further = walk.total()
+        contradictions += walk.contradictions
+        print(
+            f"Wandering on from accepted mutants{', in host memory that ends' if host else ''}: "
+            f"{further.mutants} more, {further.accepted} accepted, {further.rejected} rejected. "
+            f"Contradictions: {len(walk.contradictions)}."
+        )
+    print()
+    for mutation, rule in FORMAL.items():
         print(f"- {mutation.__name__.replace('_', ' ')} *: {rule}.")
-    return int(bool(study.contradictions or walk.contradictions))
+    return int(bool(contradictions))
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ from random import Random
 
 import msgspec
 
+from pebbler.heuristics.methods import Refusal
 from pebbler.heuristics.program.builder import OutOfMemoryError, ProgramBuilder
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import least_budget
 from pebbler.instances.units import PAGE_BYTES, ceil_to
-from pebbler.validate.schedule import MemoryModel, Operation, Residence, Schedule
+from pebbler.validate.schedule import HostResidence, MemoryModel, Operation, Residence, Schedule
 
 MODELS: tuple[MemoryModel, ...] = ("contiguous", "paged", "divisible")
 
@@ -121,28 +122,38 @@ def random_instance(rng: Random, model: MemoryModel) -> Instance:
 
 def random_schedule(instance: Instance, model: MemoryModel, rng: Random) -> Schedule | None:
     """Draw a valid schedule; None when the random decisions ran into a dead end."""
-    driver = _Driver(instance, model, rng)
     try:
+        driver = _Driver(instance, model, rng)
         for k in range(len(instance.tasks)):
             driver.wander(k)
             driver.run(k)
             driver.tidy(k)
         driver.finish()
         schedule = driver.builder.finish("random")
-    except (_DeadEndError, OutOfMemoryError):
+    except (_DeadEndError, OutOfMemoryError, Refusal):
         return None
     return _reworded(schedule, rng)
 
 
-def random_case(rng: Random) -> tuple[Instance, Schedule]:
-    """Draw an instance and a valid schedule for it; all memory models."""
+def random_case(rng: Random, *, host: bool = False) -> tuple[Instance, Schedule]:
+    """Draw an instance and a valid schedule for it; all memory models; with `host`, host memory ends."""
     while True:
         model = rng.choice(("contiguous", "contiguous", "paged", "divisible"))
         instance = random_instance(rng, model)
+        if host:
+            instance = with_host_budget(instance, rng)
         for _ in range(5):
             schedule = random_schedule(instance, model, rng)
-            if schedule is not None:
+            if schedule is not None and (not host or schedule.host_residences):
                 return instance, schedule
+
+
+def with_host_budget(instance: Instance, rng: Random) -> Instance:
+    """Give host memory a budget: from what one block takes to more than all blocks take."""
+    sizes = [ceil_to(block.bytes, 512) for block in instance.blocks]
+    several = sum(rng.sample(sizes, rng.randint(1, min(len(sizes), 3))))
+    budget = rng.choice((several, several, sum(sizes) // 2, sum(sizes), 2 * sum(sizes)))
+    return msgspec.structs.replace(instance, host_budget_bytes=budget - rng.choice((0, 0, 1, 511)))
 
 
 class _DeadEndError(Exception):
@@ -156,15 +167,20 @@ class _Driver:
         self.instance = instance
         self.rng = rng
         initially = [d for d, block in enumerate(instance.blocks) if block.initially == "device"]
+        begins = [d for d, block in enumerate(instance.blocks) if block.initially != "absent"]
+        copies = None
+        if instance.has_host_budget and rng.random() < 0.5:
+            copies = {d: None for d in begins if d not in initially or rng.random() < 0.5}
         self.builder = ProgramBuilder(
             instance,
             memory=model,
             fit=rng.choice(("best", "first", "exact-first")),
             one_copy_queue=rng.random() < 0.2,
             start=None if rng.random() < 0.5 else {d: None for d in initially if rng.random() < 0.7},
+            copies=copies,
         )
         self.done = 0
-        self.restless = rng.random() < 0.7
+        self.restless = instance.has_host_budget or rng.random() < 0.7
 
     def waits(self) -> list[int]:
         """Now and then, waits that nothing asks for."""
@@ -248,9 +264,38 @@ class _Driver:
             if not builder.on_host(d):
                 if block.offload_ns is None:
                     return False
-                builder.offload(d, after=self.waits())
+                self.offload(d)
         builder.release(d)
         return True
+
+    def offload(self, d: int) -> None:
+        """Copy a block to the host, where that has a budget now and then to a place of our choice."""
+        if not self.instance.has_host_budget:
+            self.builder.offload(d, after=self.waits())
+            return
+        last = max(int(self.instance.host_budget_bytes) - self.instance.blocks[d].bytes, 0) // 512
+        places = [512 * self.rng.randint(0, last)] if self.rng.random() < 0.3 else []
+        for at in (*places, None):
+            while True:
+                try:
+                    self.builder.offload(d, after=self.waits(), host_at=at)
+                    return
+                except Refusal:
+                    if at is not None or not self.drop_copy():
+                        break
+        raise _DeadEndError
+
+    def drop_copy(self) -> bool:
+        """Drop a copy of what is on the device, too, or not needed any more; return whether there is one."""
+        builder = self.builder
+        spare = [
+            d
+            for d in range(len(self.instance.blocks))
+            if builder.on_host(d) and (builder.is_resident(d) or not self.needed_later(d))
+        ]
+        if spare:
+            builder.drop_copy(self.rng.choice(spare))
+        return bool(spare)
 
     def wander(self, k: int) -> None:
         """Offload, evict, prefetch, move and run again without need."""
@@ -258,10 +303,15 @@ class _Driver:
         while self.restless and self.rng.random() < 0.6:
             d = self.rng.randrange(len(self.instance.blocks))
             block = self.instance.blocks[d]
+            choices = ["offload", "evict", "prefetch", "move", "run", "move"]
+            if self.instance.has_host_budget:
+                choices += ["drop", "offload", "evict"]
             try:
-                match self.rng.choice(("offload", "evict", "prefetch", "move", "run", "move")):
+                match self.rng.choice(choices):
                     case "offload" if builder.is_resident(d) and block.offload_ns is not None:
-                        builder.offload(d, after=self.waits())
+                        self.offload(d)
+                    case "drop":
+                        self.drop_copy()
                     case "evict" if builder.is_resident(d):
                         self.evict(d)
                     case "prefetch" if (
@@ -292,7 +342,7 @@ class _Driver:
                 if block.offload_ns is None:
                     raise _DeadEndError
                 self.bring(d, frozenset())
-                self.builder.offload(d, after=self.waits())
+                self.offload(d)
         last = frozenset(d for d, block in enumerate(self.instance.blocks) if block.finally_ == "device")
         for d in sorted(last):
             self.bring(d, last)
@@ -331,6 +381,21 @@ def _reworded(schedule: Schedule, rng: Random) -> Schedule:
             )
             for residence in residences
         ),
+        host_residences=schedule.host_residences and _renamed(schedule.host_copies, name, rng),
+    )
+
+
+def _renamed(
+    copies: tuple[HostResidence, ...], name: dict[int, int], rng: Random
+) -> tuple[HostResidence, ...]:
+    """The copies with other ids and in another order."""
+    return tuple(
+        msgspec.structs.replace(
+            copy,
+            acquired_by=None if copy.acquired_by is None else name[copy.acquired_by],
+            released_after=tuple(name[i] for i in copy.released_after),
+        )
+        for copy in rng.sample(copies, len(copies))
     )
 
 

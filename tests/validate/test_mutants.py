@@ -9,8 +9,7 @@ import pytest
 from pebbler.validate.check import CheckReport, check
 
 from . import mutation_study
-from .mutants import FIGURES, FORM, INSTANCE, PROGRAM
-from .mutation_study import Study, conduct, survive, wander
+from .mutation_study import FORMAL, ON_HOST, ORDINARY, Study, conduct, survive, wander
 from .random_programs import random_case
 
 
@@ -43,18 +42,44 @@ def test_random_programs_use_everything() -> None:
     assert any(block.tensor for instance, _ in cases for block in instance.blocks)
 
 
-def test_valid_programs_are_accepted_and_survive() -> None:
+def test_random_programs_use_host_memory_that_ends_in_every_way() -> None:
+    rng = Random(5)
+    cases = [random_case(rng, host=True) for _ in range(60)]
+    assert {schedule.memory_model for _, schedule in cases} == {"contiguous", "paged", "divisible"}
+    copies = [(copy, instance.blocks[copy.block]) for instance, s in cases for copy in s.host_copies]
+    starts = {(block.initially, copy.acquired_by is None) for copy, block in copies}
+    assert starts >= {("device", True), ("device", False), ("host", True), ("absent", False)}
+    assert {bool(copy.released_after) for copy, _ in copies} == {True, False}
+    assert any(block.tensor for _, block in copies)
+    for _, schedule in cases:
+        if len({copy.block for copy in schedule.host_copies}) < len(schedule.host_copies):
+            break
+    else:
+        pytest.fail("no copy is dropped and made again")
+    assert any(
+        a.offset == b.offset is not None and a.block != b.block
+        for _, schedule in cases
+        for a in schedule.host_copies
+        for b in schedule.host_copies
+    )
+
+
+@pytest.mark.parametrize("host", [False, True])
+def test_valid_programs_are_accepted_and_survive(host: bool) -> None:
     rng = Random(2)
     for _ in range(60):
-        instance, schedule = random_case(rng)
+        instance, schedule = random_case(rng, host=host)
         assert check(instance, schedule).reasons == ()
         assert survive(instance, schedule, rng) == []
 
 
 def test_study_is_large_and_of_every_outcome(study: Study, per_kind: int) -> None:
-    """Of 45 mutants of each kind there are more than two thousand."""
+    """Of 45 mutants of each kind there are more than three thousand, a third of them of host memory."""
     total = study.total()
-    assert len(study.tallies) == len((*PROGRAM, *INSTANCE, *FORM, *FIGURES)) >= 2000 / 45
+    assert len(study.tallies) == len((*ORDINARY, *ON_HOST)) >= 3000 / 45
+    on_host = study.total(*(mutation.__name__ for mutation in ORDINARY))
+    assert on_host.mutants >= total.mutants / 3
+    assert min(on_host.malformed, on_host.accepted, on_host.damaged, on_host.misreported) > 0
     assert total.mutants >= len(study.tallies) * per_kind
     assert min(total.malformed, total.accepted, total.damaged, total.misreported) > 0
 
@@ -64,8 +89,10 @@ def test_checker_and_replay_never_contradict_each_other(study: Study) -> None:
 
 
 def test_rejected_mutants_do_damage(study: Study) -> None:
-    form = tuple(mutation.__name__ for mutation in FORM)
+    form = tuple(mutation.__name__ for mutation in FORMAL)
     assert study.total(*form).confirmed >= 0.9
+    ordinary = tuple(mutation.__name__ for mutation in ORDINARY)
+    assert study.total(*form, *ordinary).confirmed >= 0.75
 
 
 def test_a_checker_that_accepts_everything_is_contradicted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +102,8 @@ def test_a_checker_that_accepts_everything_is_contradicted(monkeypatch: pytest.M
     assert len(lax.contradictions) >= 0.95 * strict.total().rejected > 0
 
 
-def test_no_contradiction_far_from_what_a_builder_writes() -> None:
-    walk = wander(seed=3, starts=10, steps=60)
+@pytest.mark.parametrize("host", [False, True])
+def test_no_contradiction_far_from_what_a_builder_writes(host: bool) -> None:
+    walk = wander(seed=3, starts=10, steps=60, host=host)
     assert walk.total().accepted >= 40
     assert walk.contradictions == []

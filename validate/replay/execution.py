@@ -86,11 +86,11 @@ class Execution:
 
     def _start(self, i: int) -> None:
         bound = self._bound
-        device = bound.layouts["device"]
-        for r in device.releases[i]:
-            acquirer = device.acquirer[r]
-            if acquirer is not None and acquirer != i and not self._ended[acquirer]:
-                self._fault("rule", f"{bound.name(i)} releases {device.name(r)}, which is not there yet")
+        for layout in bound.layouts.values():
+            for r in layout.releases[i]:
+                acquirer = layout.acquirer[r]
+                if acquirer is not None and acquirer != i and not self._ended[acquirer]:
+                    self._fault("rule", f"{bound.name(i)} releases {layout.name(r)}, which is not there yet")
         for side, layout in bound.layouts.items():
             for r in layout.acquires[i]:
                 self._acquire(side, r, i)
