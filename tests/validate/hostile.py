@@ -14,13 +14,13 @@ from pebbler.instances.instance import Algorithm, Block, Instance, Task
 
 
 def hostile_instance(
-    rng: Random, *, recomputable: bool = False, unit: int = 1, most_tasks: int = 5
+    rng: Random, *, recomputable: bool = False, unit: int = 1, most_tasks: int = 5, host: bool = False
 ) -> Instance:
     """Return an instance of a few tasks and blocks, in sizes of a few units, under a tight budget.
 
     Blocks begin and end anywhere, also without any use; copies are impossible, free or slow, each way by
     itself; tasks read, write and update in any order, take no time, or have several algorithms. One
-    budget in twelve is under what a task needs.
+    budget in twelve is under what a task needs. With `host`, host memory ends, too, often after few copies.
     """
     count = rng.randint(1, most_tasks)
     blocks = [_block(rng, d, unit) for d in range(rng.randint(1, 5))]
@@ -36,7 +36,7 @@ def hostile_instance(
     ]
     slack = rng.choice((0, 0, 0, 1, 2, 3, 5, 8, 13, 99, -1))
     resident = rng.choice((0, 0, 7 * unit))
-    return Instance(
+    instance = Instance(
         name=f"hostile-{rng.randrange(10**9)}",
         engines=rng.choice(("duplex", "duplex", "single")),
         budget_bytes=resident + max(max(needs) + slack * unit, 0),
@@ -45,6 +45,16 @@ def hostile_instance(
         blocks=tuple(blocks),
         tasks=tuple(tasks),
     )
+    return _with_host_memory(rng, instance) if host else instance
+
+
+def _with_host_memory(rng: Random, instance: Instance) -> Instance:
+    """Give host memory an end: at nothing, or around where so many copies end, with addresses or without."""
+    sizes = rng.sample([block.bytes for block in instance.blocks], len(instance.blocks))
+    some = sizes[: rng.randint(0, len(sizes))]
+    placed = sum(-(-size // 512) * 512 for size in some[:-1]) + sum(some[-1:])
+    budget = max(rng.choice((placed, placed, sum(some))) + rng.choice((0, 0, 1, -1)), 0)
+    return msgspec.structs.replace(instance, host_budget_bytes=budget)
 
 
 def _block(rng: Random, d: int, unit: int) -> Block:

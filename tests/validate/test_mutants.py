@@ -9,8 +9,9 @@ import pytest
 from pebbler.validate.check import CheckReport, check
 
 from . import mutation_study
+from .hostile import hostile_instance
 from .mutation_study import FORMAL, ON_HOST, ORDINARY, Study, conduct, survive, wander
-from .random_programs import random_case
+from .random_programs import random_case, random_schedule
 
 
 @pytest.fixture(scope="module", params=[6, pytest.param(45, marks=pytest.mark.slow)])
@@ -71,6 +72,22 @@ def test_valid_programs_are_accepted_and_survive(host: bool) -> None:
         instance, schedule = random_case(rng, host=host)
         assert check(instance, schedule).reasons == ()
         assert survive(instance, schedule, rng) == []
+
+
+def test_valid_programs_of_hostile_instances_with_host_memory_that_ends_survive() -> None:
+    rng = Random(3)
+    budgets = []
+    for _ in range(250):
+        instance = hostile_instance(rng, recomputable=rng.random() < 0.5, host=True)
+        schedule = random_schedule(instance, rng.choice(("contiguous", "divisible")), rng)
+        if schedule is None:
+            continue
+        assert check(instance, schedule).reasons == ()
+        assert survive(instance, schedule, rng) == []
+        if schedule.host_copies:
+            budgets.append(instance.host_budget_bytes == schedule.host_peak_bytes)
+    assert len(budgets) >= 50
+    assert set(budgets) == {True, False}
 
 
 def test_study_is_large_and_of_every_outcome(study: Study, per_kind: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -10,6 +12,10 @@ from pebbler.instances.workload import Workload
 from pebbler.solver.flow.model import flow_bound, flow_model
 from pebbler.solver.solve import solve
 from pebbler.validate.bounds.certificate import check_certificate, sealed
+from pebbler.validate.check import check
+
+from ...validate.hostile import hostile_instance
+from ...validate.random_programs import random_schedule
 
 WHOLE = Workload("vgg16", 64, "k40").instance("1.1xMmin")
 LEAST = least_host_bytes(WHOLE)
@@ -65,3 +71,23 @@ def test_flow_closes_the_gap() -> None:
     assert result.schedule is not None
     assert result.optimality_gap is not None
     assert result.optimality_gap < 1e-4
+
+
+def test_no_bound_of_a_hostile_instance_passes_any_random_schedule() -> None:
+    rng = Random(0)
+    compared = met = 0
+    for _ in range(150):
+        instance = hostile_instance(rng, host=True)
+        found = [random_schedule(instance, "divisible", rng) for _ in range(6)]
+        schedules = [schedule for schedule in found if schedule is not None]
+        if not schedules:
+            continue
+        assert all(check(instance, schedule).valid for schedule in schedules)
+        bound = flow_bound(instance, range(len(instance.tasks)))
+        assert bound is not None
+        least = min(schedule.makespan_ns for schedule in schedules)
+        assert bound.lower_bound_ns <= least
+        compared += 1
+        met += bound.lower_bound_ns == least
+    assert compared >= 50
+    assert met >= 30
