@@ -1,9 +1,14 @@
-"""The least link, or the least budget, with which a round keeps within an overhead: proven on both sides.
+"""The least link, budget or host memory with which a round keeps within an overhead: proven on both sides.
 
 More bandwidth, or more memory, never makes a schedule longer. So a schedule within the overhead says yes for
 all that is larger, and a bound above it says no for all that is smaller. The two answers are driven towards
 each other: by quick rules and bounds first, then by a search for schedules and linear programs for bounds. A
 certificate's figures are figures at any link and any budget, so that each is worked out at every value.
+
+The overhead is over the ideal. Over host memory it is over the shortest schedule that is found first, with
+room for a copy of every block there: a device that is too small costs time however large the host is.
+
+It is long because the search and what it has found, in figures and in words, are told in one place.
 """
 
 from __future__ import annotations
@@ -20,7 +25,15 @@ import msgspec
 from ...heuristics.clock import OutOfTime, left, until
 from ...heuristics.methods import find_method
 from ...instances.instance import Instance
-from ...instances.memory import ideal_ns, least_budget, require_budget, unlimited_peak, with_budget
+from ...instances.memory import (
+    ideal_ns,
+    least_budget,
+    least_host_bytes,
+    require_budget,
+    unlimited_peak,
+    with_budget,
+    with_host_memory,
+)
 from ...instances.transforms import with_link
 from ...instances.units import ceil_to, format_size, format_time
 from ...solver.bounds import Bound, best_bound, certified_bound
@@ -28,13 +41,14 @@ from ...solver.flow.stages import refine_bound
 from ...solver.result import Result
 from ...solver.solve import solve
 from ...validate.bounds.certificate import Certificate, misses, proven_ns, sealed
+from ...validate.host_memory import ALIGNMENT_BYTES
 from ...validate.schedule import Schedule
 from ..output.machine import made_here
 from ..output.table import format_table, line_width, wrapped
 from .largest_batch import BEST
 from .plan import planned
 
-Axis = Literal["link", "budget"]
+Axis = Literal["link", "budget", "host-memory"]
 
 SECONDS = 45.0
 """Time of a search where none is given: with what comes before and after it, a command takes a minute."""
@@ -57,7 +71,7 @@ _log = logging.getLogger(__name__)
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known at a link or a budget.
+    """What is known at a link, a budget or a size of host memory.
 
     Attributes
     ----------
@@ -85,16 +99,19 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Least(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search for the least link or budget has found.
+    """What a search for the least link, budget or host memory has found.
 
     Attributes
     ----------
     instance, over, method, memory_model, overhead, time_limit
         What was asked.
     budget_bytes, least_budget_bytes
-        Of the instance, over links, else None; and M_min, under which there is no schedule.
+        Of the instance, None over budgets; and M_min, under which there is no schedule.
+    least_host_bytes, unlimited_ns
+        Over host memory, else None: the size under which there is no schedule, and the time of the shortest
+        schedule that was found first, with room for a copy of every block, None without one.
     ideal_ns, longest_ns
-        Time without a memory limit, and with the overhead.
+        Time without a memory limit, and what the overhead allows; None without anything to compare with.
     least
         The least value with a checked schedule within the overhead; None without one.
     impossible
@@ -118,8 +135,10 @@ class Least(msgspec.Struct, frozen=True, kw_only=True):
     time_limit: float
     budget_bytes: int | None
     least_budget_bytes: int
+    least_host_bytes: int | None
+    unlimited_ns: int | None
     ideal_ns: int
-    longest_ns: int
+    longest_ns: int | None
     least: int | None
     impossible: int | None
     certified_impossible: int | None
@@ -127,8 +146,18 @@ class Least(msgspec.Struct, frozen=True, kw_only=True):
     stopped_by: str
     made: tuple[str, ...]
 
+    @property
+    def reference_ns(self) -> int | None:
+        """The time that the overhead is over."""
+        return self.unlimited_ns if self.over == "host-memory" else self.ideal_ns
+
+    @property
+    def sought(self) -> str:
+        """What is sought, in words."""
+        return self.over.replace("-", " ")
+
     def __str__(self) -> str:
-        header = (self.over, "time", "overhead", "method", "lower bound", "at least", "bound by", "answer")
+        header = (self.sought, "time", "overhead", "method", "lower bound", "at least", "bound by", "answer")
         shown = [point for point in self.points if self._near(point.value)] or self.points
         table = format_table(header, [self._cells(point) for point in shown], "rrrlrrll")
         within = "" if self.budget_bytes is None else f", {format_size(self.budget_bytes)}"
@@ -141,17 +170,24 @@ class Least(msgspec.Struct, frozen=True, kw_only=True):
     def answer(self) -> tuple[str, ...]:
         """The answer in words, a line a side."""
         limit, width = f"at most {self.overhead:.1%} over the ideal", line_width()
+        if self.unlimited_ns is not None:
+            time_there = format_time(self.unlimited_ns)
+            limit = f"at most {self.overhead:.1%} over the {time_there} of one with unlimited host memory"
         if self.least is None:
-            yes = f"no {self.over} was found with a schedule {limit}"
+            yes = f"no {self.sought} was found with a schedule {limit}"
+            if self.reference_ns is None:
+                yes = "no schedule was found with unlimited host memory"
             tried = [point for point in self.points if point.stopped_by is not None]
             if tried and tried[-1].makespan_ns is None:
                 yes += f"; at {format_value(self.over, tried[-1].value)}: {tried[-1].stopped_by}"
         else:
             yes = f"{format_value(self.over, self.least)} is enough: a checked schedule is {limit}"
         if self.impossible is None:
-            no = f"no {self.over} is proven too small"
+            no = f"no {self.sought} is proven too small"
         elif self.over == "budget" and self.impossible < self.least_budget_bytes:
             no = f"under {format_size(self.least_budget_bytes)} a single task has no room"
+        elif self.least_host_bytes is not None and self.impossible < self.least_host_bytes:
+            no = f"under {format_size(self.least_host_bytes)} device and host have no room for what is wanted"
         else:
             proof = "in exact arithmetic"
             if self.certified_impossible != self.impossible:
@@ -170,14 +206,14 @@ class Least(msgspec.Struct, frozen=True, kw_only=True):
         return low is not None and high is not None and low <= 2 * value and value <= 2 * high
 
     def _cells(self, point: Point) -> tuple[str, ...]:
-        made, ideal = point.makespan_ns, max(self.ideal_ns, 1)
+        made, reference = point.makespan_ns, max(self.reference_ns or self.ideal_ns, 1)
         return (
             format_value(self.over, point.value),
             "" if made is None else format_time(made),
-            "" if made is None else f"{made / ideal - 1:.2%}",
+            "" if made is None else f"{made / reference - 1:.2%}",
             point.method or "",
             format_time(point.lower_bound_ns),
-            f"{max(point.lower_bound_ns / ideal - 1, 0):.2%}",
+            "" if self.reference_ns is None else f"{max(point.lower_bound_ns / reference - 1, 0):.2%}",
             point.bound_by + "*" * (point.certified_lower_bound_ns == point.lower_bound_ns),
             point.answer,
         )
@@ -185,7 +221,7 @@ class Least(msgspec.Struct, frozen=True, kw_only=True):
 
 def format_value(over: Axis, value: int) -> str:
     """Write a bandwidth with a unit that keeps it readable, or a size."""
-    if over == "budget":
+    if over != "link":
         return format_size(value)
     unit, scale = next(
         (
@@ -211,17 +247,18 @@ def least_value(
     refine: bool = True,
     on_found: Callable[[Instance, Schedule | Certificate], None] | None = None,
 ) -> Least:
-    """Find the least link or budget with which a round takes at most so much longer than the ideal.
+    """Find the least link, budget or host memory with which a round takes at most so much longer.
 
     Parameters
     ----------
     instance
         The round. Over links its budget counts, and both directions get the same link; over budgets its
-        copies count.
+        copies count; over host memory both, and its own budget of host memory does not.
     over
         What is sought.
     overhead
-        How much longer than the ideal a round may be.
+        How much longer than the ideal a round may be; over host memory, how much longer than with room for a
+        copy of every block there.
     method
         One, or several with commas between them: the last gets the time, those before it are tried first.
         Where the last plans on an instance of its own, such as one with recomputation, that is what all get.
@@ -237,13 +274,13 @@ def least_value(
     Raises
     ------
     PebblerError
-        For an unknown method; over links, for a budget under the minimum.
+        For an unknown method; but over budgets, for a budget under the minimum.
     """
     names = method.split(",")
-    if over == "link":
-        require_budget(instance)
-    else:
+    if over == "budget":
         instance = with_budget(instance, least_budget(instance))  # parts are cut for the tightest
+    else:
+        require_budget(instance)
     for name in names:
         find_method(name)
     (instance,) = planned(find_method(names[-1]), (instance,))
@@ -267,6 +304,8 @@ class _Search:
 
     Attributes
     ----------
+    reference_ns
+        The time that the overhead is over; None as long as it is not known.
     low, certain
         The greatest value at which a bound says no, and at which a certificate does; under the least that is
         tried, where none does.
@@ -286,7 +325,7 @@ class _Search:
     workers: int
     memory: Literal["contiguous", "paged"]
     on_found: Callable[[Instance, Schedule | Certificate], None] | None
-    longest_ns: float = field(init=False)
+    reference_ns: int | None = field(init=False)
     least: int = field(init=False)
     greatest: int = field(init=False)
     low: int = field(init=False)
@@ -300,12 +339,20 @@ class _Search:
     certificates: list[Certificate] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self.longest_ns = (1 + self.overhead) * ideal_ns(self.instance)
+        instance = self.instance
+        self.reference_ns = None if self.over == "host-memory" else ideal_ns(instance)
         if self.over == "link":
             self.least, self.greatest = _SLOWEST, _FASTEST
+        elif self.over == "budget":
+            self.least, self.greatest = least_budget(instance), _all_apart(instance)
         else:
-            self.least, self.greatest = least_budget(self.instance), _all_apart(self.instance)
+            self.least, self.greatest = least_host_bytes(instance), _all_copied(instance)
         self.low = self.certain = self.least - 1
+
+    @property
+    def longest_ns(self) -> float:
+        """How long a round may be."""
+        return math.inf if self.reference_ns is None else (1 + self.overhead) * self.reference_ns
 
     @property
     def closed(self) -> bool:
@@ -322,6 +369,10 @@ class _Search:
         KeyboardInterrupt
             When the user ends it; what is known stays.
         """
+        if self.reference_ns is None:
+            self._refer()
+            if self.reference_ns is None:
+                return
         self._exclude()
         if self.low >= self.greatest:
             return
@@ -336,18 +387,21 @@ class _Search:
                 above = value
 
     def at(self, value: int) -> Instance:
-        """Return the instance with a link or under a budget, which is made once."""
+        """Return the instance with a link, under a budget or with host memory, which is made once."""
         if value not in self.instances:
-            if self.over == "budget":
+            if self.over == "link":
+                self.instances[value] = with_link(self.instance, f"{value}")
+            elif self.over == "budget":
                 self.instances[value] = with_budget(self.instance, value)
             else:
-                self.instances[value] = with_link(self.instance, f"{value}")
+                self.instances[value] = with_host_memory(self.instance, value)
         return self.instances[value]
 
     def found(self, method: str, time_limit: float, stopped_by: str) -> Least:
         """What is known."""
         values = sorted({*self.schedules, *self.bounds})
-        proven_from = self.least if self.over == "link" else self.least - 1  # under M_min nothing fits
+        proven_from = self.least if self.over == "link" else max(self.least - 1, 0)  # nothing fits under it
+        over_host = self.over == "host-memory"
         return Least(
             instance=self.instance.name,
             over=self.over,
@@ -355,10 +409,12 @@ class _Search:
             memory_model=self.memory,
             overhead=self.overhead,
             time_limit=time_limit,
-            budget_bytes=self.instance.budget_bytes if self.over == "link" else None,
+            budget_bytes=None if self.over == "budget" else self.instance.budget_bytes,
             least_budget_bytes=least_budget(self.instance),
+            least_host_bytes=self.least if over_host else None,
+            unlimited_ns=self.reference_ns if over_host else None,
             ideal_ns=ideal_ns(self.instance),
-            longest_ns=int(self.longest_ns),
+            longest_ns=None if self.reference_ns is None else int(self.longest_ns),
             least=self.high,
             impossible=self.low if self.low >= proven_from else None,
             certified_impossible=self.certain if self.certain >= proven_from else None,
@@ -367,6 +423,26 @@ class _Search:
             made=(made_here(),),
         )
 
+    def _refer(self) -> None:
+        """Take the shortest schedule with room for every copy as what others are compared with.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            When the user ends it; what is known stays.
+        """
+        results: list[Result] = []
+        try:
+            for method in self.methods:
+                results.append(self._ask(self.greatest, method, _SLICE * left()))
+                _stop_if_interrupted(results[-1])
+        finally:
+            self.reference_ns = min(
+                (result.makespan_ns for result in results if result.makespan_ns is not None), default=None
+            )
+            for result in results:
+                self._take(self.greatest, result)
+
     def _narrow(self, method: str, close: float, reserved: float = 0.0, share: float = 1.0) -> None:
         """Look for the least value at which a method has a schedule, as if it got no worse.
 
@@ -374,15 +450,13 @@ class _Search:
         bisection leads on.
         """
         failed, step = self.low, 2
-        while (time_left := left() - reserved) > 0:
+        while not self.closed and (time_left := left() - reserved) > 0:
             if self.high is None:
                 value = min(max(failed, 1) * step, self.greatest)
                 step *= step
             else:
                 value = _between(failed, self.high)
-            if self._solve(value, method, share * time_left):
-                self.high = value
-            else:
+            if not self._solve(value, method, share * time_left):
                 failed = max(failed, value)
             failed = max(failed, self.low)
             if not _apart(failed, self.greatest if self.high is None else self.high, close):
@@ -390,33 +464,39 @@ class _Search:
 
     def _solve(self, value: int, method: str, seconds: float) -> bool:
         """Solve with a method; whether its schedule, or one that is known, is within the overhead."""
+        result = self._ask(value, method, seconds)
+        self._take(value, result)
+        _log.info("%s, %s: %s", format_value(self.over, value), method, self._point(value).answer)
+        _stop_if_interrupted(result)
+        return self.high is not None and self.high <= value
+
+    def _ask(self, value: int, method: str, seconds: float) -> Result:
+        """Return what a method finds at a value."""
         instance, bound = self.at(value), self._bound(value)
-        known = None if self.over == "link" else self._known(value)
-        result = solve(
+        return solve(
             instance,
             method,
             time_limit=None if seconds == math.inf else seconds,
             seed=self.seed,
             workers=self.workers,
             memory=self.memory,
-            warm_start=known,
+            warm_start=None if self.over == "link" else self._known(value),
             bound=bound,
         )
-        self._take(value, result)
-        _log.info("%s, %s: %s", format_value(self.over, value), method, self._point(value).answer)
-        if result.stopped_by == "interrupted":
-            raise KeyboardInterrupt
-        return self._within(value)
 
     def _take(self, value: int, result: Result) -> None:
-        """Enter the schedule and the bound of a method."""
+        """Enter the schedule and the bound of a method; a schedule needs no more host memory than it uses."""
         self.stops[value] = result.stopped_by
-        schedule, known = result.schedule, self.schedules.get(value)
-        if schedule is not None and (known is None or schedule.makespan_ns < known.makespan_ns):
-            self.schedules[value] = schedule
-            if self._within(value) and (self.high is None or value < self.high):
-                self.high = value
-                self._tell(value, schedule)
+        schedule = result.schedule
+        if schedule is not None:
+            used = schedule.host_peak_bytes if self.over == "host-memory" else value
+            assert used is not msgspec.UNSET
+            known = self.schedules.get(used)
+            if known is None or schedule.makespan_ns < known.makespan_ns:
+                self.schedules[used] = schedule
+                if schedule.makespan_ns <= self.longest_ns and (self.high is None or used < self.high):
+                    self.high = used
+                    self._tell(used, schedule)
         self._claim(value, result.bound)
 
     def _refine(self, value: int, seconds: float) -> bool:
@@ -504,18 +584,19 @@ class _Search:
             stopped_by=self.stops.get(value),
         )
 
-    def _within(self, value: int) -> bool:
-        schedule = self.schedules.get(value)
-        return schedule is not None and schedule.makespan_ns <= self.longest_ns
-
-    def _known(self, budget: int) -> Schedule | None:
-        """The shortest schedule for at most a budget."""
-        fitting = [schedule for value, schedule in self.schedules.items() if value <= budget]
+    def _known(self, most: int) -> Schedule | None:
+        """The shortest schedule for at most a value."""
+        fitting = [schedule for value, schedule in self.schedules.items() if value <= most]
         return min(fitting, key=lambda schedule: schedule.makespan_ns, default=None)
 
     def _tell(self, value: int, found: Schedule | Certificate) -> None:
         if self.on_found is not None:
             self.on_found(self.at(value), found)
+
+
+def _stop_if_interrupted(result: Result) -> None:
+    if result.stopped_by == "interrupted":
+        raise KeyboardInterrupt
 
 
 def _anew(instance: Instance, certificate: Certificate, proven: int) -> Certificate:
@@ -529,6 +610,11 @@ def _all_apart(instance: Instance) -> int:
     blocks = sum(ceil_to(block.bytes, unit) for block in instance.blocks)
     scratch = max(a.workspace_bytes for task in instance.tasks for a in task.algorithms)
     return max(instance.resident_bytes + blocks + ceil_to(scratch, unit), unlimited_peak(instance))
+
+
+def _all_copied(instance: Instance) -> int:
+    """Host memory with room for a copy of every block."""
+    return sum(ceil_to(block.bytes, ALIGNMENT_BYTES) for block in instance.blocks)
 
 
 def _between(low: int, high: int) -> int:

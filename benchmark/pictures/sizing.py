@@ -24,30 +24,34 @@ _ROOM = 0.35
 """Share of an axis in which what is said of a region has room beside the region's end."""
 _TEXT = 10
 """Size of words within a picture, in points: that of the axes' figures."""
-_HEADROOM, _MOST = 1.15, 1.0
-"""How far an axis goes over what it shows, and the overhead over which none is shown."""
+_HEADROOM, _MOST, _LEAST_TOP = 1.15, 1.0, 0.01
+"""How far an axis goes over what it shows, the overhead over which none is shown, and the least top."""
 
 
 def least_picture(found: Least) -> bytes:
-    """Draw overheads against links or budgets, as PNG, with the regions of the answers behind.
+    """Draw overheads against links, budgets or host memory, as PNG, with the regions of the answers behind.
 
     A schedule serves every larger value, so its step goes to the right; a bound holds for every smaller one,
     so its step goes to the left.
     """
-    unit, scale = (
-        size_unit(found.least or found.impossible or 1) if found.over == "budget" else ("GB/s", 10**9)
-    )
-    ideal = max(found.ideal_ns, 1)
-    made = [(p.value, p.makespan_ns / ideal - 1) for p in found.points if p.makespan_ns is not None]
-    proven = [(p.value, max(p.lower_bound_ns / ideal - 1, 0.0)) for p in found.points]
+    unit, scale = ("GB/s", 10**9) if found.over == "link" else size_unit(found.least or found.impossible or 1)
+    over, reference = "the ideal", found.ideal_ns
+    if found.unlimited_ns is not None:
+        over, reference = "unlimited host memory", found.unlimited_ns
+    reference = max(reference, 1)
+    made = [(p.value, p.makespan_ns / reference - 1) for p in found.points if p.makespan_ns is not None]
+    proven = [(p.value, max(p.lower_bound_ns / reference - 1, 0.0)) for p in found.points]
     for i in range(1, len(made)):
         made[i] = made[i][0], min(made[i][1], made[i - 1][1])
     for i in reversed(range(len(proven) - 1)):
         proven[i] = proven[i][0], max(proven[i][1], proven[i + 1][1])
-    edge = found.least or found.impossible or found.points[-1].value
+    most = max(found.points[-1].value, 1)
+    edge = found.least or found.impossible or most
     left, right = (found.impossible or edge) / 2, edge * 2
+    if found.over != "link":
+        right = min(right, most)
     if found.over == "budget":
-        left, right = max(left, 0.97 * found.least_budget_bytes), min(right, found.points[-1].value)
+        left = max(left, 0.97 * found.least_budget_bytes)
     with style.context("default"):
         figure = Figure(figsize=(9.0, 5.0), dpi=150, layout="constrained")
         axes = figure.subplots()
@@ -66,22 +70,27 @@ def least_picture(found: Least) -> bytes:
             )
         _draw_limit(axes, found.overhead)
         inside = [y for points in (made, proven) for x, y in points if left <= x <= right]
-        axes.set_ylim(0, 100 * _HEADROOM * min(max([2 * found.overhead, *inside]), 4 * found.overhead + 0.05))
+        top = min(max([2 * found.overhead, _LEAST_TOP, *inside]), 4 * found.overhead + 0.05)
+        axes.set_ylim(0, 100 * _HEADROOM * top)
         narrow = right < 4 * left
         axes.xaxis.set_major_locator(MaxNLocator(7) if narrow else LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.set_xlabel(f"{found.over} ({unit}, logarithmic)")
-        axes.set_ylabel("overhead over the ideal (%)")
+        axes.set_xlabel(f"{found.sought} ({unit}, logarithmic)")
+        axes.set_ylabel(f"overhead over {over} (%)")
         axes.spines[["top", "right"]].set_visible(False)
         label_ends(axes)
         told = "none was found" if found.least is None else format_value(found.over, found.least)
         figure.suptitle(
-            f"{found.instance}: the least {found.over} within {found.overhead:.0%}: {told}", fontsize=12
+            f"{found.instance}: the least {found.sought} within {found.overhead:.0%}: {told}", fontsize=12
         )
         footnote(
             figure,
-            caption(f"{found.method}, {found.time_limit:g} s, {found.memory_model} memory", found.made),
+            caption(
+                f"{found.method}, {found.time_limit:g} s, {found.memory_model} memory",
+                found.made,
+                host_ends=found.over == "host-memory",
+            ),
         )
         return png(figure)
 
@@ -163,7 +172,7 @@ def _regions(axes: Axes, found: Least, scale: float) -> None:
     """Colour where the answer is no, unknown and yes, and say so above, where the regions end."""
     left, right = axes.get_xlim()
     no = left if found.impossible is None else found.impossible / scale
-    yes = right if found.least is None else found.least / scale
+    yes = right if found.least is None else max(found.least / scale, left)
     for begin, end, colour in ((left, no, _NO), (no, yes, _UNKNOWN), (yes, right, _YES)):
         if begin < end:
             axes.axvspan(begin, end, color=colour, linewidth=0, zorder=0)

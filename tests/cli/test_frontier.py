@@ -78,6 +78,9 @@ def test_over_batches(capsys: pytest.CaptureFixture[str]) -> None:
         ("lenet --over link --overhead 5% --points 3 -o out", "settles --points"),
         ("lenet --over link --overhead 5% --budget 1 -o out", "under the minimum"),
         ("lenet --overhead 5% --budget 1GiB -o out", "settles --budget"),
+        ("lenet --over host-memory -o out", "the least host memory is that within an overhead; give one"),
+        ("lenet --over host-memory --overhead 5% --host-memory 1GiB -o out", "settles --host-memory"),
+        ("lenet --over host-memory --overhead 5% --budget 1 -o out", "under the minimum"),
         ("lenet --over link --overhead 5% --method magic -o out", "no method 'magic'"),
         ("lenet --method magic -o out", "no method 'magic'"),
         ("--method modnn -o out", "made from one thing"),
@@ -124,7 +127,7 @@ def test_two_methods_on_two_variants_share_a_picture(capsys: pytest.CaptureFixtu
         assert main(["check-bound", f"{name}.instance.json", f"{name}.{method}.certificate.json"]) == 0
 
 
-@pytest.mark.parametrize("over", ["link", "budget"])
+@pytest.mark.parametrize("over", ["link", "budget", "host-memory"])
 def test_the_least_within_an_overhead(over: str, tight: Instance, capsys: pytest.CaptureFixture[str]) -> None:
     write_instance(tight, "tight.instance.json")
     question = ["--over", over, "--overhead", "110%", "--method", "modnn", "--time-limit", "30s"]
@@ -138,6 +141,10 @@ def test_the_least_within_an_overhead(over: str, tight: Instance, capsys: pytest
     enough = read_instance(f"{name}.enough.instance.json")
     if over == "budget":
         assert enough.budget_bytes == found["least"]
+        return
+    if over == "host-memory":
+        assert enough.host_budget_bytes == found["least"]
+        assert found["longest_ns"] == int(2.1 * found["unlimited_ns"])
         return
     assert enough.applied[-1].value == str(found["least"])
     short = f"{name}.too-little"

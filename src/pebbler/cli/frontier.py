@@ -1,4 +1,4 @@
-"""The command ``frontier``: time against budget, or the least link or budget, or the largest batch."""
+"""The command ``frontier``: time against budget; the least link, budget or host memory; the largest batch."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def add_frontier(commands: argparse._SubParsersAction[Parser]) -> None:
         commands,
         "frontier",
         _frontier,
-        "time against budget, from the least to the peak, with bounds; or the least link, the least budget "
-        "or the largest batch within an overhead",
+        "time against budget, from the least to the peak, with bounds; or the least link, budget or host "
+        "memory, or the largest batch within an overhead",
         _EXAMPLE,
     )
     command.add_argument(
@@ -52,10 +52,11 @@ def add_frontier(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     command.add_argument(
         "--over",
-        choices=("budget", "link", "batch"),
+        choices=("budget", "link", "host-memory", "batch"),
         default="budget",
-        help="budget (default): time against budget, or with --overhead the least budget; link: the least "
-        "link within --overhead; batch: the largest batch within --budget and --overhead",
+        help="budget (default): time against budget, or with --overhead the least budget; link, host-memory: "
+        "the least link or host memory within --overhead; batch: the largest batch within --budget and "
+        "--overhead",
     )
     command.add_argument("--points", type=positive, metavar="N", help="budgets to solve; default: 9")
     command.add_argument(
@@ -64,12 +65,16 @@ def add_frontier(commands: argparse._SubParsersAction[Parser]) -> None:
         help="of budgets: where time falls most (default), or evenly",
     )
     command.add_argument(
-        "--overhead", type=_share, metavar="X%", help="over the ideal; default over batches: any"
+        "--overhead",
+        type=_share,
+        metavar="X%",
+        help="over the ideal; over host memory, over a schedule with all that it wants there; default over "
+        "batches: any",
     )
     add_limits(
         command,
-        "of each point: for the method, and as long for the bound; for the least link or budget and over "
-        "batches: of the whole search, 45 s",
+        "of each point: for the method, and as long for the bound; for the least link, budget or host "
+        "memory and over batches: of the whole search, 45 s",
     )
     command.add_argument(
         "-o",
@@ -86,7 +91,7 @@ def _frontier(arguments: argparse.Namespace) -> int:
     require_one(arguments, "a frontier", "network_or_file", "torch", "onnx", example=_EXAMPLE)
     if arguments.over == "batch":
         return _over_batch(arguments)
-    if arguments.over == "link" or arguments.overhead is not None:
+    if arguments.over != "budget" or arguments.overhead is not None:
         return _least(arguments)
     return _over_budget(arguments)
 
@@ -162,7 +167,7 @@ def _over_budget(arguments: argparse.Namespace) -> int:
 
 
 def _least(arguments: argparse.Namespace) -> int:
-    """Find the least link or budget within an overhead."""
+    """Find the least link, budget or host memory within an overhead."""
     from ..benchmark.comparison.contradiction import keeping
     from ..benchmark.comparison.largest_batch import BEST
     from ..benchmark.comparison.least import SECONDS, least_value
@@ -174,9 +179,11 @@ def _least(arguments: argparse.Namespace) -> int:
 
     over, folder = arguments.over, arguments.output
     refuse_options(arguments, f"--over {over} with --overhead", ("points", "spacing"))
-    refuse_options(arguments, f"--over {over}", (over,))
+    refuse_options(arguments, f"--over {over}", (over.replace("-", "_"),))
     if arguments.overhead is None:
-        raise PebblerError("the least link is that within an overhead; give one, such as --overhead 5%")
+        raise PebblerError(
+            f"the least {over.replace('-', ' ')} is that within an overhead; give one, such as --overhead 5%"
+        )
 
     def keep(instance: Instance, found: Schedule | Certificate) -> None:
         which = "enough" if isinstance(found, Schedule) else "too-little"

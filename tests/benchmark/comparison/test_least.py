@@ -14,7 +14,7 @@ from pebbler.heuristics.methods import Answer, Limits, Method, Refusal
 from pebbler.heuristics.papers.modnn import modnn
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.instance import Instance
-from pebbler.instances.memory import ideal_ns, with_budget
+from pebbler.instances.memory import ideal_ns, least_host_bytes, with_budget, with_host_memory
 from pebbler.instances.transforms import with_link
 from pebbler.instances.workload import Workload
 from pebbler.validate.bounds.certificate import Certificate, check_certificate
@@ -30,7 +30,14 @@ def vgg() -> Instance:
     return Workload("vgg16", 64, "v100").instance("85%")
 
 
+@pytest.fixture(scope="module")
+def tight_vgg() -> Instance:
+    return Workload("vgg16", 64, "v100").instance("1.05xMmin")
+
+
 def at(instance: Instance, over: Axis, value: int) -> Instance:
+    if over == "host-memory":
+        return with_host_memory(instance, value)
     return with_budget(instance, value) if over == "budget" else with_link(instance, f"{value}")
 
 
@@ -114,6 +121,76 @@ def test_quick_methods_only_lead_near_the_answer(toys: Toys, vgg: Instance) -> N
     assert found.least <= 1.1 * max(value for value in tried["last"] if value < found.least)
 
 
+def test_host_memory_is_compared_with_a_schedule_that_has_all_it_wants(tight_vgg: Instance) -> None:
+    """Within a network that is far over the ideal, however large the host is."""
+    kept: Found = []
+    found = least_value(
+        tight_vgg,
+        "host-memory",
+        0.05,
+        "modnn,flow",
+        time_limit=12.0,
+        memory="paged",
+        on_found=lambda *both: kept.append(both),
+    )
+    assert found.unlimited_ns is not None
+    assert found.longest_ns == int(1.05 * found.unlimited_ns)
+    assert found.unlimited_ns > 1.05 * ideal_ns(tight_vgg)
+    least = least_host_bytes(tight_vgg)
+    assert found.least_host_bytes == least > 0
+    assert found.least is not None
+    assert found.impossible is not None
+    assert least - 1 <= (found.certified_impossible or 0) <= found.impossible < found.least
+    (*_, (enough, schedule)) = [both for both in kept if isinstance(both[1], Schedule)]
+    assert isinstance(schedule, Schedule)
+    assert enough == at(tight_vgg, "host-memory", found.least)
+    assert check(enough, schedule).valid
+    assert schedule.makespan_ns <= found.longest_ns
+    assert schedule.host_peak_bytes == found.least  # with less, this schedule has no room
+    certificates = [both for both in kept if isinstance(both[1], Certificate)]
+    for short, certificate in certificates[-1:]:
+        assert isinstance(certificate, Certificate)
+        assert short == at(tight_vgg, "host-memory", found.certified_impossible or 0)
+        assert check_certificate(short, certificate).valid
+        assert certificate.lower_bound_ns > found.longest_ns
+    answers = [point.answer for point in found.points]
+    assert answers == sorted(answers, key=["no", "unknown", "yes"].index)
+    bounds = [point.certified_lower_bound_ns for point in found.points]
+    assert bounds == sorted(bounds, reverse=True)  # prices are prices at every size
+    said = " ".join(str(found).split())
+    assert "of one with unlimited host memory" in said
+    assert least_picture(found).startswith(b"\x89PNG")
+
+
+def test_no_host_memory_is_enough_where_nothing_is_copied(toys: Toys, keep: Method, chain: Instance) -> None:
+    toys(keep=keep)
+    found = least_value(chain, "host-memory", 0.0, "keep", refine=False)
+    assert (found.least, found.impossible, found.least_host_bytes) == (0, None, 0)
+    assert "0 B is enough" in str(found)
+    assert least_picture(found).startswith(b"\x89PNG")
+
+
+def test_under_what_device_and_host_can_hold_nothing_works(toys: Toys, swap: Method, tight: Instance) -> None:
+    toys(swap=swap)
+    found = least_value(tight, "host-memory", 10.0, "swap", refine=False)
+    least = least_host_bytes(tight)
+    assert found.least is not None
+    assert found.impossible == least - 1 < found.least
+    assert "device and host have no room for what is wanted" in " ".join(str(found).split())
+
+
+def test_without_a_schedule_there_is_nothing_to_compare_host_memory_with(toys: Toys, chain: Instance) -> None:
+    def refuses(*_: object) -> Answer:
+        raise Refusal("not today")
+
+    toys(refuses=refuses)
+    found = least_value(chain, "host-memory", 0.5, "refuses")
+    assert (found.least, found.unlimited_ns, found.longest_ns) == (None, None, None)
+    assert "no schedule was found with unlimited host memory" in str(found)
+    assert "not today" in str(found)
+    assert least_picture(found).startswith(b"\x89PNG")
+
+
 def test_any_budget_that_fits_is_enough_where_copies_hide(toys: Toys, swap: Method, chain: Instance) -> None:
     toys(swap=swap)
     found = least_value(chain, "budget", 10.0, "swap", refine=False)
@@ -152,4 +229,4 @@ def test_values_read_well() -> None:
         "1.00 MB/s",
         "5.00 kB/s",
     ]
-    assert format_value("budget", 2**30) == "1.00 GiB"
+    assert format_value("budget", 2**30) == format_value("host-memory", 2**30) == "1.00 GiB"

@@ -68,8 +68,10 @@ def least(over: str, impossible: int | None, enough: int | None, values: dict[in
         memory_model="contiguous",
         overhead=0.05,
         time_limit=45.0,
-        budget_bytes=2**33 if over == "link" else None,
+        budget_bytes=None if over == "budget" else 2**33,
         least_budget_bytes=2**32,
+        least_host_bytes=0 if over == "host-memory" else None,
+        unlimited_ns=10**9 if over == "host-memory" else None,
         ideal_ns=10**9,
         longest_ns=1_050_000_000,
         least=enough,
@@ -101,8 +103,10 @@ def least(over: str, impossible: int | None, enough: int | None, values: dict[in
         least("link", 9 * GB, None, {9 * GB: 0.6}),
         least("budget", 2**32 + 2**26, 2**32 + 2**27, {2**32 + 2**26: 0.2, 2**32 + 2**27: 0.0, 2**33: 0.0}),
         least("budget", 2**33 - 2**26, 2**33 - 2**25, {2**32: 3.0, 2**33 - 2**26: 0.2, 2**33: 0.0}),
+        least("host-memory", 2**32, 2**32 + 2**29, {2**32: 0.5, 2**32 + 2**29: 0.04, 2**33: 0.0}),
+        least("host-memory", None, 0, {0: 0.0, 2**33: 0.0}),
     ],
-    ids=["both", "no proof", "no schedule", "at the least budget", "at the peak"],
+    ids=["both", "no proof", "no schedule", "at the least budget", "at the peak", "host", "no host"],
 )
 def test_the_least_value_is_told_legibly(found: Least, drawn: list[Figure]) -> None:
     sizing.least_picture(found)
@@ -112,7 +116,10 @@ def test_the_least_value_is_told_legibly(found: Least, drawn: list[Figure]) -> N
     assert any(text.startswith("no, proven, up to") for text in said) == (found.impossible is not None)
     assert any(text.startswith("yes, by a schedule, from") for text in said) == (found.least is not None)
     assert {"schedules", "lower bound", "5% asked for"} <= set(said)
-    assert any("45 s" in text for text in said)
+    (note,) = [text for text in said if "45 s" in text]
+    assert ("host memory is unlimited" in note) == (found.over != "host-memory")
+    (upwards,) = [text for text in said if text.startswith("overhead over")]
+    assert ("unlimited host memory" in upwards) == (found.over == "host-memory")
 
 
 def batches(name: str, overheads: dict[int, float | None], limit: float | None = None) -> LargestBatch:
