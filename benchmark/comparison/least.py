@@ -161,9 +161,13 @@ class Least(msgspec.Struct, frozen=True, kw_only=True):
         shown = [point for point in self.points if self._near(point.value)] or self.points
         table = format_table(header, [self._cells(point) for point in shown], "rrrlrrll")
         within = "" if self.budget_bytes is None else f", {format_size(self.budget_bytes)}"
+        times = f"ideal {format_time(self.ideal_ns)}"
+        if self.unlimited_ns is not None:
+            at_best = format_time(self.points[-1].lower_bound_ns)
+            times += f", with unlimited host memory {format_time(self.unlimited_ns)} (proven: {at_best})"
         asked = (
             f"{self.instance}, {self.method}, {self.memory_model} memory{within}; "
-            f"ideal {format_time(self.ideal_ns)}; stopped by: {self.stopped_by}"
+            f"{times}; stopped by: {self.stopped_by}"
         )
         return "\n".join((table, "", wrapped(asked, line_width()), *self.answer()))
 
