@@ -65,10 +65,8 @@ class HostMemory:
         self._instance, self._on_host = instance, on_host
         self._is_wanted, self._is_only_copy = is_wanted, is_only_copy
         self._contiguous = memory != "divisible"
-        replace = msgspec.structs.replace
-        host = replace(  # parts of a tensor are copied one by one, to wherever there is room
+        host = msgspec.structs.replace(
             instance,
-            blocks=tuple(replace(block, tensor=None, begin=None) for block in instance.blocks),
             budget_bytes=instance.host_budget_bytes,
             resident_bytes=0,
             alignment_bytes=ALIGNMENT_BYTES,
