@@ -231,13 +231,12 @@ class _Driver:
         builder = self.builder
         if builder.is_resident(d):
             return
-        if builder.on_host(d) and self.instance.blocks[d].prefetch_ns is not None:
-            while True:
-                try:
-                    builder.prefetch(d, after=self.waits())
-                    return
-                except OutOfMemoryError:
-                    self.evict_one(keep)
+        while builder.on_host(d) and self.instance.blocks[d].prefetch_ns is not None:
+            try:
+                builder.prefetch(d, after=self.waits())
+                return
+            except OutOfMemoryError:
+                self.evict_one(keep)  # which may drop this copy, where host memory ends
         producers = self.instance.writers[d]
         if not producers or not self.may_rerun(producers[0]) or len(keep) > 12:
             raise _DeadEndError
