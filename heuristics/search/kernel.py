@@ -117,6 +117,9 @@ _TRIES = 64
 _DRAWS = 20
 """Number of draws of an element for which a change makes sense."""
 
+_ROUNDS = 8
+"""Number of times that a repair makes live blocks fit the pool, and their copies host memory, in turn."""
+
 _CHUNK = 64
 """Number of tasks in a chunk, of which the greatest load is stored."""
 
@@ -431,7 +434,8 @@ class State(NamedTuple):
         Per block: the end of its last offload; the gap in which it is absent; the gap that begins when it has
         been copied; -1 if there is no such gap.
     gone, loaded, over
-        Per gap: whether its block leaves; whether it has come back; working memory.
+        Per gap: whether its block leaves; whether it has come back, or, in a repair, must stay; working
+        memory.
     needed, issued, copied, written
         Per version: whether it is offloaded; the task after which it is at the earliest; whether it has been;
         the time when it was written.
@@ -445,6 +449,10 @@ class State(NamedTuple):
     copy_at, first_reads, reads
         Where host memory has a budget: per block, the address of its copy there; per block and per version,
         how often the copy of what is there at first, or of the version, has still to be read; the end counts.
+    held, spans
+        Where host memory has a budget: per task, the bytes of the copies that have to be there; per copy (of
+        each version, then of what is there of each block at first), the first task during which it has to be
+        there, and the first one from which not.
     """
 
     pool: _Pool
@@ -480,6 +488,8 @@ class State(NamedTuple):
     copy_at: Integers
     first_reads: Integers
     reads: Integers
+    held: Integers
+    spans: Integers
 
 
 def state_for(problem: Problem) -> State:
@@ -503,6 +513,8 @@ def state_for(problem: Problem) -> State:
         np.zeros((3 * (tasks + blocks + gaps) + copies, 4), np.int64),
         *room(4, 6, *[blocks] * 9, *[gaps] * 3, *[versions] * 4, tasks, tasks, tasks + 1, tasks + 2),
         *room(*[tasks // _CHUNK + 1] * 2, *[max(gaps, versions)] * 2, *[blocks] * 2, versions),
+        np.zeros(0 if problem.host < 0 else tasks + 1, np.int64),
+        np.zeros((copies, 2), np.int64),
     )
 
 
@@ -856,6 +868,101 @@ def _load(problem: Problem, decisions: Decisions, state: State) -> None:
     for k in range(problem.length):
         running += change[k]
         state.busy[k] = problem.tasks[k, FIXED] + running
+
+
+@_compiled
+def _copy_of(problem: Problem, g: int) -> int:
+    """Return the number of the copy that a gap's prefetch reads, of a version or of the first data."""
+    v = problem.gaps[g, VERSION]
+    return v if v >= 0 else len(problem.versions) + problem.gaps[g, BLOCK]
+
+
+@_compiled
+def _leaves_from(problem: Problem, g: int) -> int:
+    """Return the first task during which the copy for a gap has to be on the host."""
+    return problem.gaps[g, AFTER] + 1 if problem.gaps[g, VERSION] >= 0 else 0
+
+
+@_compiled
+def _hold(state: State, first: int, until: int, size: int) -> None:
+    for k in range(first, min(until, len(state.held))):
+        state.held[k] += size
+
+
+@_compiled
+def _has_room(problem: Problem, state: State, g: int) -> bool:
+    """Return whether the copy for a gap has room on the host beside those that have to be there."""
+    c, first, until = _copy_of(problem, g), _leaves_from(problem, g), problem.gaps[g, UNTIL]
+    most = problem.host - problem.blocks[problem.gaps[g, BLOCK], HOST_BYTES]
+    for k in range(first, until):
+        if not state.spans[c, 0] <= k < state.spans[c, 1] and state.held[k] > most:
+            return False
+    return True
+
+
+@_compiled
+def _plan_copy(problem: Problem, state: State, g: int) -> None:
+    """Count the copy for a gap: it has to be there from the first gap that reads it to the last one."""
+    c, first, until = _copy_of(problem, g), _leaves_from(problem, g), problem.gaps[g, UNTIL]
+    size = problem.blocks[problem.gaps[g, BLOCK], HOST_BYTES]
+    if state.spans[c, 0] >= state.spans[c, 1]:
+        state.spans[c, 0], state.spans[c, 1] = first, until
+        _hold(state, first, until, size)
+        return
+    if first < state.spans[c, 0]:
+        _hold(state, first, state.spans[c, 0], size)
+        state.spans[c, 0] = first
+    if until > state.spans[c, 1]:
+        _hold(state, state.spans[c, 1], until, size)
+        state.spans[c, 1] = until
+
+
+@_compiled
+def _first_span(problem: Problem, state: State, c: int) -> None:
+    """Set from when to when a copy has to be there although no gap reads it."""
+    versions = len(problem.versions)
+    state.spans[c, 0] = state.spans[c, 1] = 0
+    if c >= versions:
+        if problem.blocks[c - versions, KEPT]:
+            state.spans[c, 1] = len(state.held)
+    elif problem.versions[c, DUE_ANYHOW]:
+        state.spans[c, 0], state.spans[c, 1] = problem.versions[c, WRITER] + 1, len(state.held)
+
+
+@_compiled
+def _forget_copy(problem: Problem, state: State, g: int) -> None:
+    """Count the copy of a gap's block anew, as the gap no longer reads it."""
+    c, d = _copy_of(problem, g), problem.gaps[g, BLOCK]
+    _hold(state, state.spans[c, 0], state.spans[c, 1], -problem.blocks[d, HOST_BYTES])
+    _first_span(problem, state, c)
+    _hold(state, state.spans[c, 0], state.spans[c, 1], problem.blocks[d, HOST_BYTES])
+    for h in range(len(problem.gaps)):
+        if state.gone[h] and _copy_of(problem, h) == c:
+            _plan_copy(problem, state, h)
+
+
+@_compiled
+def _plan_copies(problem: Problem, state: State) -> None:
+    """Set `spans` and `held`: when the copies have to be on the host that the gaps in `gone` read."""
+    held, change, versions = state.held, state.change, len(problem.versions)
+    for c in range(len(state.spans)):
+        _first_span(problem, state, c)
+    for g in range(len(state.gone)):
+        if state.gone[g]:
+            c, first, until = _copy_of(problem, g), _leaves_from(problem, g), problem.gaps[g, UNTIL]
+            empty = state.spans[c, 0] >= state.spans[c, 1]
+            state.spans[c, 0] = first if empty else min(state.spans[c, 0], first)
+            state.spans[c, 1] = until if empty else max(state.spans[c, 1], until)
+    _fill(change, _NOTHING)
+    for c in range(len(state.spans)):
+        if state.spans[c, 0] < state.spans[c, 1]:
+            d = problem.versions[c, BLOCK] if c < versions else c - versions
+            change[state.spans[c, 0]] += problem.blocks[d, HOST_BYTES]
+            change[state.spans[c, 1]] -= problem.blocks[d, HOST_BYTES]
+    running = 0
+    for k in range(len(held)):
+        running += change[k]
+        held[k] = running
 
 
 @_compiled
@@ -1284,6 +1391,16 @@ def _run(problem: Problem, decisions: Decisions, state: State, stalls: Integers,
     return True
 
 
+@_compiled
+def _may_leave(problem: Problem, state: State, v: int, k: int) -> bool:
+    """Return whether a version may go out after task k, or must wait, for others need its room until then."""
+    most = problem.host - problem.blocks[problem.versions[v, BLOCK], HOST_BYTES]
+    j = k + 1
+    while j < min(state.spans[v, 0], len(state.held)) and state.held[j] <= most:
+        j += 1
+    return j >= min(state.spans[v, 0], len(state.held))
+
+
 @_step
 def _offload(problem: Problem, decisions: Decisions, state: State, k: int) -> None:
     """Issue the offloads that are next in order after task k, up to the first version that is not written.
@@ -1300,6 +1417,8 @@ def _offload(problem: Problem, decisions: Decisions, state: State, k: int) -> No
             d = problem.versions[v, BLOCK]
             begin, at = max(max(state.clock[1], state.written[v]), state.arrival[d]), -1
             if problem.host >= 0:
+                if not _may_leave(problem, state, v, k):
+                    break
                 at, time = _find(state.host, _CONTIGUOUS, problem.blocks[d, HOST_BYTES], _EARLY, begin)
                 if time == NEVER:
                     break
@@ -1406,6 +1525,7 @@ def simulate(
     _list_copies(problem, state)
     if problem.host >= 0:
         _count_reads(problem, state)
+        _plan_copies(problem, state)
     _least_rest(problem, state.algorithm, state.rest)
     _tell_peaks(problem, state)
     _begin(problem, state)
@@ -1519,10 +1639,59 @@ def repair(
     Of the gaps over the task, one with a low cost per byte is taken, and of these one that ends late. `noise`
     is the number of random gaps to choose from; 0 stands for all. Of the parts of a tensor, the last resident
     one comes first.
+
+    Where host memory has a budget, gaps whose copies have room there come first. Where copies exceed it
+    nevertheless, blocks that free little on the device for their bytes on the host stay, and others leave.
     """
-    tasks, gaps = problem.length, len(problem.gaps)
+    if problem.host < 0:
+        return _fit_device(problem, decisions, state, random, kept, noise)
+    _fill(state.loaded, _NOTHING)
+    for _ in range(_ROUNDS):
+        if not _fit_device(problem, decisions, state, random, kept, noise):
+            return False
+        if _fit_host(problem, decisions, state, random, kept, noise):
+            return True
+    return False
+
+
+@_compiled
+def _cheapest(problem: Problem, over: Integers, random: NDArray[np.uint64], count: int, noise: int) -> int:
+    """Return the place of the gap that is best to evict among the first `count`, or some random ones."""
+    pick = -1
+    for i in range(count if noise == 0 else min(noise, count)):
+        j = i if noise == 0 else _draw(random, count)
+        if pick < 0 or _leaves_before(problem, over[j], over[pick]):
+            pick = j
+    return pick
+
+
+@_compiled
+def _cheapest_with_room(
+    problem: Problem, state: State, random: NDArray[np.uint64], count: int, noise: int
+) -> int:
+    """Return the same, but of gaps whose copies have room on the host if there are any."""
+    over, pick, best_fits = state.over, -1, False
+    for i in range(count if noise == 0 else min(noise, count)):
+        j = i if noise == 0 else _draw(random, count)
+        fits = _has_room(problem, state, over[j])
+        better = fits and not best_fits
+        if fits == best_fits and pick >= 0:
+            better = _leaves_before(problem, over[j], over[pick])
+        if pick < 0 or better:
+            pick, best_fits = j, fits
+    return pick
+
+
+@_compiled
+def _fit_device(
+    problem: Problem, decisions: Decisions, state: State, random: NDArray[np.uint64], kept: int, noise: int
+) -> bool:
+    """Evict where live blocks exceed the pool; return whether this was possible."""
+    tasks, gaps, limited = problem.length, len(problem.gaps), problem.host >= 0
     gone, load, over = state.gone, state.busy, state.over
     _load(problem, decisions, state)
+    if limited:
+        _plan_copies(problem, state)
     for k in range(tasks):
         excess = load[k] + leanest(problem, k) - problem.capacity
         if excess <= 0:
@@ -1532,16 +1701,17 @@ def repair(
             following = problem.gaps[g, NEXT_PART]
             last = following < 0 or gone[following]
             if last and g != kept and not gone[g] and problem.gaps[g, AFTER] < k < problem.gaps[g, UNTIL]:
+                if limited and state.loaded[g]:
+                    continue
                 over[count] = g
                 count += 1
         while excess > 0:
             if count == 0:
                 return False
-            pick = -1
-            for i in range(count if noise == 0 else min(noise, count)):
-                j = i if noise == 0 else _draw(random, count)
-                if pick < 0 or _leaves_before(problem, over[j], over[pick]):
-                    pick = j
+            if limited:
+                pick = _cheapest_with_room(problem, state, random, count, noise)
+            else:
+                pick = _cheapest(problem, over, random, count, noise)
             g = over[pick]
             before = problem.gaps[g, PART_BEFORE]
             if before >= 0 and before != kept and not gone[before]:
@@ -1551,11 +1721,60 @@ def repair(
                 count -= 1
             decisions.evicted[g] = 1
             gone[g] = 1
+            if limited:
+                _plan_copy(problem, state, g)
             size = problem.blocks[problem.gaps[g, BLOCK], BYTES]
             for j in range(problem.gaps[g, AFTER] + 1, problem.gaps[g, UNTIL]):
                 load[j] -= size
             excess -= size
     return True
+
+
+@_compiled
+def _fit_host(
+    problem: Problem, decisions: Decisions, state: State, random: NDArray[np.uint64], kept: int, noise: int
+) -> bool:
+    """Keep blocks on the device where copies exceed host memory; return whether none did.
+
+    Of the gaps whose copies are there, one that frees few bytes on the device per byte on the host is kept;
+    it stays so for the rest of this repair.
+    """
+    gone, over, held = state.gone, state.over, state.held
+    fits = True
+    for k in range(problem.length):
+        if held[k] <= problem.host:
+            continue
+        fits = False
+        count = 0
+        for g in range(len(problem.gaps)):
+            c = _copy_of(problem, g)
+            if (
+                gone[g]
+                and not problem.gaps[g, FORCED]
+                and g != kept
+                and state.spans[c, 0] <= k < state.spans[c, 1]
+            ):
+                over[count] = g
+                count += 1
+        while held[k] > problem.host and count:
+            pick, least = -1, 0.0
+            for i in range(count if noise == 0 else min(noise, count)):
+                j = i if noise == 0 else _draw(random, count)
+                d = problem.gaps[over[j], BLOCK]
+                frees = problem.gaps[over[j], AFTER] < k < problem.gaps[over[j], UNTIL]
+                worth = problem.blocks[d, BYTES] / max(problem.blocks[d, HOST_BYTES], 1) if frees else 0.0
+                if pick < 0 or worth < least:
+                    pick, least = j, worth
+            g = over[pick]
+            over[pick] = over[count - 1]
+            count -= 1
+            while g >= 0:  # and the parts before
+                if gone[g] and not problem.gaps[g, FORCED]:
+                    decisions.evicted[g] = gone[g] = 0
+                    state.loaded[g] = 1
+                    _forget_copy(problem, state, g)
+                g = problem.gaps[g, PART_BEFORE]
+    return fits
 
 
 @_compiled

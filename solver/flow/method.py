@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ...heuristics.clock import LEAST, until
+from ...heuristics.clock import LEAST, OutOfTime, until
 from ...heuristics.loading import kernels, loads
 from ...heuristics.methods import Answer, Limits, Refusal, find_method, register
 from ...heuristics.parts import with_parts
@@ -258,6 +258,8 @@ class FlowRun:
         self._tell()
         for start in found:
             self.search.offer(start)
+        if self.instance.has_host_budget and isinstance(self.search, LocalSearch):
+            self._fit_host(self.search)
         if isinstance(self.search, LocalSearch) and self.searches:
             self._search(_FIRST_SHARE)
             if isinstance(self.search, ContiguousSearch) and not self._met():
@@ -265,6 +267,21 @@ class FlowRun:
                 self.search.lead(seconds, self.bound.lower_bound_ns)
         if self.limits.workers == 1:  # else the search runs beside the models
             self._search()
+
+    def _fit_host(self, search: LocalSearch) -> None:
+        """Suggest evictions to the search whose copies fit host memory at every task, if there are any."""
+        from .host import fitting_guide
+
+        if self._met() or not self.searches:
+            return
+        now = time.monotonic()
+        try:
+            with until(now + RELAXED_SHARE * (self.deadline - now), LEAST):
+                guide = fitting_guide(self.instance, self.limits.memory, self.limits.seed)
+        except OutOfTime:
+            return
+        if guide is not None:
+            search.suggest(guide)
 
     def _solve(self, worker: LinearWorker, stage: Stage) -> None:
         """Solve a model, for its bound and for its decisions."""

@@ -7,8 +7,10 @@ from random import Random
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from pebbler.heuristics.search.search import LocalSearch
 from pebbler.instances.memory import least_host_bytes
 from pebbler.instances.workload import Workload
+from pebbler.solver.flow.host import fitting_guide
 from pebbler.solver.flow.model import flow_bound, flow_model
 from pebbler.solver.solve import solve
 from pebbler.validate.bounds.certificate import check_certificate, sealed
@@ -91,3 +93,26 @@ def test_no_bound_of_a_hostile_instance_passes_any_random_schedule() -> None:
         met += bound.lower_bound_ns == least
     assert compared >= 50
     assert met >= 30
+
+
+def test_a_choice_that_fits_both_memories_is_a_program_at_once() -> None:
+    """moDNN refuses, and the search's own first evictions take a sixth longer."""
+    whole = Workload("resnet18", 64, "v100").instance("50%")
+    instance = replace(whole, host_budget_bytes=int(least_host_bytes(whole) * 1.05))
+    assert solve(instance, "modnn", memory="paged").schedule is None
+    guide = fitting_guide(instance, "paged", seed=0)
+    assert guide is not None
+    search = LocalSearch(instance, "paged")
+    first = search.makespan_ns
+    assert first is not None
+    search.suggest(guide)
+    schedule = search.schedule("flow")
+    assert schedule is not None
+    assert check(instance, schedule).reasons == ()
+    assert schedule.makespan_ns < 0.9 * first
+
+
+def test_there_is_no_choice_where_whole_pages_leave_too_little_room() -> None:
+    whole = Workload("resnet18", 64, "v100").instance("50%")
+    instance = replace(whole, host_budget_bytes=int(least_host_bytes(whole) * 1.002))
+    assert fitting_guide(instance, "paged", seed=0) is None
