@@ -498,7 +498,7 @@ def state_for(problem: Problem) -> State:
     gaps, versions = len(problem.gaps), len(problem.versions)
     ranges = 2 * (blocks + gaps) + tasks + 8
 
-    def room(*counts: int) -> Iterator[Integers]:
+    def room(*counts: int | tuple[int, int]) -> Iterator[Integers]:
         return (np.zeros(count, np.int64) for count in counts)
 
     edges = 2 * (ranges + blocks)
@@ -513,8 +513,7 @@ def state_for(problem: Problem) -> State:
         np.zeros((3 * (tasks + blocks + gaps) + copies, 4), np.int64),
         *room(4, 6, *[blocks] * 9, *[gaps] * 3, *[versions] * 4, tasks, tasks, tasks + 1, tasks + 2),
         *room(*[tasks // _CHUNK + 1] * 2, *[max(gaps, versions)] * 2, *[blocks] * 2, versions),
-        np.zeros(0 if problem.host < 0 else tasks + 1, np.int64),
-        np.zeros((copies, 2), np.int64),
+        *room(0 if problem.host < 0 else tasks + 1, (copies, 2)),
     )
 
 

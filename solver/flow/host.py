@@ -88,15 +88,17 @@ def fitting_guide(instance: Instance, memory: MemoryModel, seed: int) -> Guide |
     """
     problem = with_light(instance, problem_of(instance, memory))
     choice = _Choice(problem)
-    tasks = np.array([int(np.argmax(choice.excess(np.zeros(len(problem.gaps), dtype=bool))))])
+    evicted = np.zeros(len(problem.gaps), dtype=bool)
     known: set[int] = set()
+    tasks = _worst(choice.excess(evicted), known)[:1]
     while len(tasks):
         known |= set(tasks.tolist())
         for k in tasks.tolist():
             choice.require(k)
-        evicted = choice.solve(seed)
-        if evicted is None:
+        found = choice.solve(seed)
+        if found is None:
             return None
+        evicted = found
         tasks = _worst(choice.excess(evicted), known)
     gone = [g for g in np.argsort(problem.gaps[:, UNTIL], kind="stable").tolist() if evicted[g]]
     keys = gap_keys(problem)
@@ -168,7 +170,7 @@ class _Choice:
             raise KeyboardInterrupt
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
-        self._cp.clear_hints()
+        self._cp.clear_hints()  # type: ignore[no-untyped-call]
         for one in self._evicted:
             self._cp.add_hint(one, solver.value(one))
         return np.array([solver.value(one) for one in self._evicted], dtype=bool)
