@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import msgspec
 
@@ -93,19 +95,16 @@ def stuck_bytes(instance: Instance) -> list[int]:
     They are of blocks that can neither leave and come back, because a copy is impossible, nor be computed
     again, because no task that may run again has written the version that is read next.
     """
-    change = [0] * (len(instance.tasks) + 2)
-    makers = _makers(instance)
-    for d, block in enumerate(instance.blocks):
-        marks = [*([-1] if block.initially == "device" else []), *instance.uses[d]]
-        marks += [len(instance.tasks)] if block.finally_ == "device" else []
-        for after, until in pairwise(marks):
-            writer = _writer_before(instance, d, after)
-            leaves = block.offload_ns is not None or writer is None
-            again = writer is not None and makers.get(d) == writer
-            if not again and (block.prefetch_ns is None or not leaves):
-                change[after + 1] += block.bytes
-                change[until] -= block.bytes
-    return list(accumulate(change[: len(instance.tasks)]))
+    blocks = instance.blocks
+    return _bytes_during(
+        instance,
+        (
+            stay
+            for stay in _stays(instance, ("device",))
+            if blocks[stay.block].prefetch_ns is None
+            or (stay.is_written and blocks[stay.block].offload_ns is None)
+        ),
+    )
 
 
 def wanted_bytes(instance: Instance) -> list[int]:
@@ -114,28 +113,40 @@ def wanted_bytes(instance: Instance) -> list[int]:
     They are on the device or on the host in every schedule, for no task that may run again has written the
     version that is wanted.
     """
-    change = [0] * (len(instance.tasks) + 2)
-    makers = _makers(instance)
+    return _bytes_during(instance, _stays(instance, ("device", "host")))
+
+
+class _Stay(NamedTuple):
+    """A block between two tasks that touch it, and whether some task has written it before."""
+
+    block: int
+    after: int
+    until: int
+    is_written: bool
+
+
+def _stays(instance: Instance, places: tuple[str, ...]) -> Iterator[_Stay]:
+    """Yield the stays of blocks whose version no task makes again.
+
+    The start is a use of blocks that begin in one of some places, and the end of those that must end there.
+    """
+    makers = {d: k for k, task in enumerate(instance.tasks) if task.recomputable for d in task.outputs}
     for d, block in enumerate(instance.blocks):
-        marks = [*([-1] if block.initially != "absent" else []), *instance.uses[d]]
-        marks += [len(instance.tasks)] if block.finally_ != "anywhere" else []
+        marks = [*([-1] if block.initially in places else []), *instance.uses[d]]
+        marks += [len(instance.tasks)] if block.finally_ in places else []
         for after, until in pairwise(marks):
-            writer = _writer_before(instance, d, after)
-            if writer is None or makers.get(d) != writer:
-                change[after + 1] += block.bytes
-                change[until] -= block.bytes
+            written = bisect_right(instance.writers[d], after)
+            if not written or makers.get(d) != instance.writers[d][written - 1]:
+                yield _Stay(d, after, until, written > 0)
+
+
+def _bytes_during(instance: Instance, stays: Iterable[_Stay]) -> list[int]:
+    """Return, per task, the bytes of the blocks that are in a stay while it runs."""
+    change = [0] * (len(instance.tasks) + 2)
+    for stay in stays:
+        change[stay.after + 1] += instance.blocks[stay.block].bytes
+        change[stay.until] -= instance.blocks[stay.block].bytes
     return list(accumulate(change[: len(instance.tasks)]))
-
-
-def _makers(instance: Instance) -> dict[int, int]:
-    """Return the task that makes a block and may run again, by block."""
-    return {d: k for k, task in enumerate(instance.tasks) if task.recomputable for d in task.outputs}
-
-
-def _writer_before(instance: Instance, block: int, after: int) -> int | None:
-    """Return the task that wrote the version that is there after a task; None: it was there at first."""
-    written = bisect_right(instance.writers[block], after)
-    return instance.writers[block][written - 1] if written else None
 
 
 @dataclass(frozen=True, slots=True)

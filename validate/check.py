@@ -24,7 +24,7 @@ from msgspec import UNSET
 
 from ..instances.instance import Block, Instance
 from .host_memory import host_reasons
-from .order import NEVER, Holders, Order, in_words
+from .order import NEVER, Order, in_words
 from .schedule import Operation, Residence, Schedule, as_from_files
 
 
@@ -277,23 +277,13 @@ class _Proof:
                     )
 
     def separation(self) -> None:
-        """Check that of residences with common addresses, one is released before the other is acquired.
-
-        Residences are taken in the order of their acquisition. Each must come after the last holders of its
-        bytes. Order is transitive, because a residence is released after it is acquired.
-        """
-        held = Holders[Residence]()
-        for p in sorted(self.acquired):
-            for residence in self.acquired[p]:
-                ranges = _ranges(residence)
-                for holder in held.over(ranges):
-                    if p == NEVER or not self.order.released_before(holder, p):
-                        by = "at time 0" if p == NEVER else f"by {self.name(p)}"
-                        self.fail(
-                            f"{self.what(residence)}, acquired {by}, overlaps {self.what(holder)}, "
-                            "which need not have been released by then"
-                        )
-                held.put(ranges, residence)
+        """Check that of residences with common addresses, one is released before the other is acquired."""
+        for p, residence, holder in self.order.clashes(self.acquired, _ranges):
+            by = "at time 0" if p == NEVER else f"by {self.name(p)}"
+            self.fail(
+                f"{self.what(residence)}, acquired {by}, overlaps {self.what(holder)}, "
+                "which need not have been released by then"
+            )
 
     def succession(self) -> None:
         """Check that at most one residence of a block is live at a time; a move has the old and the new."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from ..instances.instance import Instance
-from .order import NEVER, Holders, Order, in_words
+from .order import NEVER, Order, in_words
 from .schedule import HostResidence, Schedule
 
 ALIGNMENT_BYTES = 512
@@ -103,20 +103,12 @@ class _HostProof:
 
     def separation(self) -> None:
         """Check that of residences with common addresses, one is released before the other is acquired."""
-        held = Holders[HostResidence]()
-        for p in sorted(self.acquired):
-            for residence in self.acquired[p]:
-                if residence.offset is None:
-                    continue
-                place = ((residence.offset, residence.bytes),)
-                for holder in held.over(place):
-                    if p == NEVER or not self.order.released_before(holder, p):
-                        by = "at time 0" if p == NEVER else f"by {self.name(p)}"
-                        self.fail(
-                            f"{self.what(residence)}, acquired {by}, overlaps {self.what(holder)}, "
-                            "which need not have been released by then"
-                        )
-                held.put(place, residence)
+        for p, residence, holder in self.order.clashes(self.acquired, _ranges):
+            by = "at time 0" if p == NEVER else f"by {self.name(p)}"
+            self.fail(
+                f"{self.what(residence)}, acquired {by}, overlaps {self.what(holder)}, "
+                "which need not have been released by then"
+            )
 
     def copies(self) -> None:
         """Go through the list: copies follow each other, and are there while they are read and at the end."""
@@ -152,3 +144,8 @@ class _HostProof:
             peak = max(((copy.offset or 0) + copy.bytes for copy in self.residences), default=0)
         if self.schedule.host_peak_bytes != peak:
             self.fail(f"host_peak_bytes is {self.schedule.host_peak_bytes}, it is {peak}")
+
+
+def _ranges(residence: HostResidence) -> tuple[tuple[int, int], ...]:
+    """Return the bytes of a residence in host memory; there are none in divisible memory."""
+    return () if residence.offset is None else ((residence.offset, residence.bytes),)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from ..instances.instance import Instance
@@ -67,6 +67,35 @@ class Order:
         releases = self.releases(residence)
         return not releases or any(q == p or self.ends_before(p, q) for q in releases)
 
+    def clashes(
+        self, acquired: Mapping[int, Sequence[Held]], ranges: Callable[[Held], Sequence[tuple[int, int]]]
+    ) -> Iterator[tuple[int, Held, Held]]:
+        """Yield residences that may be there together with another one on common bytes.
+
+        Residences are taken in the order of their acquisition. Each must come after the last holders of its
+        bytes. Order is transitive, because a residence is released after it is acquired.
+
+        Parameters
+        ----------
+        acquired
+            Residences by the position of the operation that acquires them.
+        ranges
+            Returns the bytes of a residence: offsets and sizes.
+
+        Yields
+        ------
+        tuple of int, Held, Held
+            The position, the residence that is acquired there, and the one that need not have been released.
+        """
+        held = _Holders[Held]()
+        for p in sorted(acquired):
+            for residence in acquired[p]:
+                place = ranges(residence)
+                for holder in held.over(place):
+                    if p == NEVER or not self.released_before(holder, p):
+                        yield p, residence, holder
+                held.put(place, residence)
+
     def largest_sum(
         self, residences: Iterable[Residence | HostResidence], starts: Sequence[int], ends: Sequence[int]
     ) -> int:
@@ -84,7 +113,7 @@ class Order:
         return largest
 
 
-class Holders(Generic[Held]):
+class _Holders(Generic[Held]):
     """The last residence that held each byte of a pool."""
 
     def __init__(self) -> None:

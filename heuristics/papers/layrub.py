@@ -8,6 +8,7 @@ memory-efficient ReLU (`planned`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 
 from ...instances.instance import Instance
@@ -142,8 +143,27 @@ def gradients(instance: Instance) -> dict[int, int]:
 
 def in_place(builder: ProgramBuilder) -> list[int]:
     """Group the last stay of data with that of its gradient, if the gradient is written over dead data."""
-    instance, blocks, lives = builder.instance, builder.placements(), builder.lifetimes()
+    instance = builder.instance
     unit_of = [u for u, unit in enumerate(layer_steps(instance)) for _ in unit.tasks]
+    together = {
+        gradient: data
+        for gradient, data in gradients(instance).items()
+        if unit_of[instance.uses[data][-1]] == unit_of[instance.writers[gradient][0]]
+    }
+    return over_dead(builder, together)
+
+
+def over_dead(builder: ProgramBuilder, over: Mapping[int, int]) -> list[int]:
+    """Return, per placement, itself, or the last placement of the dead data over which a gradient lies.
+
+    Parameters
+    ----------
+    builder
+        The program.
+    over
+        For each gradient that may lie over data, that data.
+    """
+    blocks, lives = builder.placements(), builder.lifetimes()
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for i, d in enumerate(blocks):
@@ -151,11 +171,8 @@ def in_place(builder: ProgramBuilder) -> list[int]:
             first.setdefault(d, i)
             last[d] = i
     groups = list(range(len(blocks)))
-    for gradient, data in gradients(instance).items():
-        if gradient not in first or data not in last:
-            continue
-        together = unit_of[instance.uses[data][-1]] == unit_of[instance.writers[gradient][0]]
-        if together and lives[last[data]][2] <= lives[first[gradient]][1]:
+    for gradient, data in over.items():
+        if gradient in first and data in last and lives[last[data]][2] <= lives[first[gradient]][1]:
             groups[first[gradient]] = last[data]
     return groups
 

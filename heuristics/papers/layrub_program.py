@@ -37,7 +37,7 @@ from ..program.placement import build_planned, build_program
 from ..program.pool import Pool, Range
 from ..program.regions import Piece
 from ..program.sketch import Sketch
-from .layrub import caffe_algorithms, planned
+from .layrub import caffe_algorithms, over_dead, planned
 from .layrub_rules import Rules, rules_of
 
 _FORK, _FORKS = "fork", 2
@@ -228,7 +228,7 @@ def _places(rules: Rules, sketch: ProgramBuilder) -> list[int]:
 def _layout(rules: Rules, sketch: ProgramBuilder) -> _Layout:
     """Give what has a buffer its buffer, in the order of time."""
     blocks, lives = sketch.placements(), sketch.lifetimes()
-    layout = _Layout(_members(rules, blocks, lives), {}, defaultdict(_Buffers), {})
+    layout = _Layout(over_dead(sketch, rules.over), {}, defaultdict(_Buffers), {})
     for group, (size, begin, end) in zip(layout.members, lives, strict=True):
         piece = Piece(ceil_to(size, sketch.instance.alignment_bytes), begin, end)
         one = layout.pieces.get(group, piece)
@@ -245,21 +245,6 @@ def _layout(rules: Rules, sketch: ProgramBuilder) -> _Layout:
         layout.lies[group] = name, layout.buffers[name].take(piece, homes.get(d), turns)
         homes.setdefault(d, layout.lies[group][1])
     return layout
-
-
-def _members(rules: Rules, blocks: Sequence[int | None], lives: Sequence[tuple[int, int, int]]) -> list[int]:
-    """Return, per placement, itself, or the last placement of the data over which a gradient lies."""
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for i, d in enumerate(blocks):
-        if d is not None:
-            first.setdefault(d, i)
-            last[d] = i
-    members = list(range(len(blocks)))
-    for gradient, d in rules.over.items():
-        if gradient in first and d in last and lives[last[d]][2] <= lives[first[gradient]][1]:
-            members[first[gradient]] = last[d]
-    return members
 
 
 def _allocated(pieces: dict[int, Piece], pool: Pool) -> dict[int, int]:

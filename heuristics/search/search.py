@@ -161,6 +161,11 @@ class LocalSearch:
         improve(self._problem, self._search, self._room, 0)  # compiled now, if it must be
 
     @property
+    def problem(self) -> Problem:
+        """The instance as arrays, with the costs of the search."""
+        return self._problem
+
+    @property
     def makespan_ns(self) -> int | None:
         """Makespan of the best program so far in nanoseconds; None while there is no program."""
         best = int(self._search.counts[2])

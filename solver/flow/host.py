@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from ...heuristics.choices import by_speed
 from ...heuristics.clock import left
 from ...heuristics.gaps import Guide
-from ...heuristics.search.costs import with_light
 from ...heuristics.search.decisions import gap_keys
 from ...heuristics.search.kernel import (
     AFTER,
@@ -40,9 +39,7 @@ from ...heuristics.search.kernel import (
     Problem,
     leanest,
 )
-from ...heuristics.search.problem import problem_of
 from ...instances.instance import Instance
-from ...validate.schedule import MemoryModel
 from ..cp_sat.interrupts import solve_interruptibly
 
 if TYPE_CHECKING:
@@ -67,7 +64,7 @@ _TASKS = 16
 """Number of tasks at which a choice does not fit that the next choice has to fit."""
 
 
-def fitting_guide(instance: Instance, memory: MemoryModel, seed: int) -> Guide | None:
+def fitting_guide(instance: Instance, problem: Problem, seed: int) -> Guide | None:
     """Return evictions with which live blocks fit the device and copies the host, at every task.
 
     The tasks run their fastest algorithms where these have room.
@@ -76,8 +73,8 @@ def fitting_guide(instance: Instance, memory: MemoryModel, seed: int) -> Guide |
     ----------
     instance
         An instance that gives host memory a budget.
-    memory
-        The memory model, which says in which units blocks take memory.
+    problem
+        The same as arrays, such as a search has them; their sizes are in the units of its memory model.
     seed
         Seed of CP-SAT.
 
@@ -86,7 +83,6 @@ def fitting_guide(instance: Instance, memory: MemoryModel, seed: int) -> Guide |
     Guide or None
         None when there are no such evictions, or none were found.
     """
-    problem = with_light(instance, problem_of(instance, memory))
     choice = _Choice(problem)
     evicted = np.zeros(len(problem.gaps), dtype=bool)
     known: set[int] = set()

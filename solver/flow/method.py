@@ -277,7 +277,7 @@ class FlowRun:
         now = time.monotonic()
         try:
             with until(now + RELAXED_SHARE * (self.deadline - now), LEAST):
-                guide = fitting_guide(self.instance, self.limits.memory, self.limits.seed)
+                guide = fitting_guide(self.instance, search.problem, self.limits.seed)
         except OutOfTime:
             return
         if guide is not None:

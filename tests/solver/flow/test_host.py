@@ -100,9 +100,9 @@ def test_a_choice_that_fits_both_memories_is_a_program_at_once() -> None:
     whole = Workload("resnet18", 64, "v100").instance("50%")
     instance = replace(whole, host_budget_bytes=int(least_host_bytes(whole) * 1.05))
     assert solve(instance, "modnn", memory="paged").schedule is None
-    guide = fitting_guide(instance, "paged", seed=0)
-    assert guide is not None
     search = LocalSearch(instance, "paged")
+    guide = fitting_guide(instance, search.problem, seed=0)
+    assert guide is not None
     first = search.makespan_ns
     assert first is not None
     search.suggest(guide)
@@ -115,4 +115,4 @@ def test_a_choice_that_fits_both_memories_is_a_program_at_once() -> None:
 def test_there_is_no_choice_where_whole_pages_leave_too_little_room() -> None:
     whole = Workload("resnet18", 64, "v100").instance("50%")
     instance = replace(whole, host_budget_bytes=int(least_host_bytes(whole) * 1.002))
-    assert fitting_guide(instance, "paged", seed=0) is None
+    assert fitting_guide(instance, LocalSearch(instance, "paged").problem, seed=0) is None
