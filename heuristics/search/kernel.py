@@ -889,12 +889,16 @@ def _hold(state: State, first: int, until: int, size: int) -> None:
 
 
 @_compiled
-def _has_room(problem: Problem, state: State, g: int) -> bool:
-    """Return whether the copy for a gap has room on the host beside those that have to be there."""
+def _has_room(problem: Problem, state: State, g: int, fullest: int) -> bool:
+    """Return whether the copy for a gap has room on the host beside those that have to be there.
+
+    A task at which they take much is looked at first, so that most of what has none is known at once.
+    """
     c, first, until = _copy_of(problem, g), _leaves_from(problem, g), problem.gaps[g, UNTIL]
     most = problem.host - problem.blocks[problem.gaps[g, BLOCK], HOST_BYTES]
-    for k in range(first, until):
-        if not state.spans[c, 0] <= k < state.spans[c, 1] and state.held[k] > most:
+    for k in range(first - 1, until):
+        j = k if k >= first else fullest
+        if first <= j < until and state.held[j] > most and not state.spans[c, 0] <= j < state.spans[c, 1]:
             return False
     return True
 
@@ -1654,31 +1658,27 @@ def repair(
 
 
 @_compiled
-def _cheapest(problem: Problem, over: Integers, random: NDArray[np.uint64], count: int, noise: int) -> int:
-    """Return the place of the gap that is best to evict among the first `count`, or some random ones."""
-    pick = -1
-    for i in range(count if noise == 0 else min(noise, count)):
-        j = i if noise == 0 else _draw(random, count)
-        if pick < 0 or _leaves_before(problem, over[j], over[pick]):
-            pick = j
-    return pick
-
-
-@_compiled
-def _cheapest_with_room(
-    problem: Problem, state: State, random: NDArray[np.uint64], count: int, noise: int
+def _cheapest(
+    problem: Problem, state: State, random: NDArray[np.uint64], count: int, noise: int, fullest: int
 ) -> int:
-    """Return the same, but of gaps whose copies have room on the host if there are any."""
-    over, pick, best_fits = state.over, -1, False
+    """Return where in `over` the gap is that is best to evict, among the first `count` or some random ones.
+
+    Gaps whose copies have room on the host come first. In `order` a gap that has none is marked, for copies
+    only get more before the next task.
+    """
+    over, fitting_pick, pick = state.over, -1, -1
     for i in range(count if noise == 0 else min(noise, count)):
         j = i if noise == 0 else _draw(random, count)
-        fits = _has_room(problem, state, over[j])
-        better = fits and not best_fits
-        if fits == best_fits and pick >= 0:
-            better = _leaves_before(problem, over[j], over[pick])
-        if pick < 0 or better:
-            pick, best_fits = j, fits
-    return pick
+        g = over[j]
+        if fitting_pick >= 0 and not _leaves_before(problem, g, over[fitting_pick]):
+            continue
+        if problem.host < 0 or (not state.order[g] and _has_room(problem, state, g, fullest)):
+            fitting_pick = j
+            continue
+        state.order[g] = 1
+        if pick < 0 or _leaves_before(problem, g, over[pick]):
+            pick = j
+    return fitting_pick if fitting_pick >= 0 else pick
 
 
 @_compiled
@@ -1695,7 +1695,11 @@ def _fit_device(
         excess = load[k] + leanest(problem, k) - problem.capacity
         if excess <= 0:
             continue
-        count = 0
+        count, fullest = 0, 0
+        if limited:
+            for j in range(len(state.held)):
+                if state.held[j] > state.held[fullest]:
+                    fullest = j
         for g in range(gaps):
             following = problem.gaps[g, NEXT_PART]
             last = following < 0 or gone[following]
@@ -1703,18 +1707,17 @@ def _fit_device(
                 if limited and state.loaded[g]:
                     continue
                 over[count] = g
+                state.order[g] = 0
                 count += 1
         while excess > 0:
             if count == 0:
                 return False
-            if limited:
-                pick = _cheapest_with_room(problem, state, random, count, noise)
-            else:
-                pick = _cheapest(problem, over, random, count, noise)
+            pick = _cheapest(problem, state, random, count, noise, fullest)
             g = over[pick]
             before = problem.gaps[g, PART_BEFORE]
             if before >= 0 and before != kept and not gone[before]:
                 over[pick] = before
+                state.order[before] = 0
             else:
                 over[pick] = over[count - 1]
                 count -= 1
