@@ -59,9 +59,19 @@ def _require_well_formed(model: Any) -> None:
             raise ValueError(f"node '{node.name}' reads '{unknown[0]}', which no node before it writes")
         written.update(node.output)
         if defs.has(node.op_type, node.domain):
-            least = defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain).min_input
-            if len(node.input) < least:
-                raise ValueError(f"node '{node.name}' has {len(node.input)} operands of at least {least}")
+            schema = defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain)
+            if len(node.input) < schema.min_input:
+                raise ValueError(
+                    f"node '{node.name}' has {len(node.input)} operands of at least {schema.min_input}"
+                )
+            for attribute in node.attribute:
+                if attribute.name == "num_outputs" and attribute.i != len(
+                    node.output
+                ):  # aborts the inference
+                    raise ValueError(f"node '{node.name}' has {len(node.output)} outputs, not {attribute.i}")
+                known = schema.attributes.get(attribute.name)
+                if known is not None and attribute.type != known.type.value:
+                    raise ValueError(f"attribute '{attribute.name}' of node '{node.name}' has another type")
 
 
 def _forget_shapes(graph: Any) -> None:

@@ -165,6 +165,22 @@ def untype(data: bytes) -> bytes:
     return bytes(model.SerializeToString())
 
 
+def nest(data: bytes) -> bytes:
+    """Let an attribute of numbers be a graph."""
+    model = onnx.load_model_from_string(data)
+    conv = next(node for node in model.graph.node if node.op_type == "Conv")
+    next(one for one in conv.attribute if one.name == "strides").type = onnx.AttributeProto.GRAPH
+    return bytes(model.SerializeToString())
+
+
+def split_further(data: bytes) -> bytes:
+    """Let a node cut its value into more parts than it says, which ends ONNX's inference and its process."""
+    model = onnx.load_model_from_string(data)
+    node = next(node for node in model.graph.node if node.op_type == "Split")
+    node.output.append("one more")
+    return bytes(model.SerializeToString())
+
+
 def lengthen(data: bytes) -> bytes:
     """Let a constant have more numbers than it has data."""
     model = onnx.load_model_from_string(data)
@@ -175,7 +191,12 @@ def lengthen(data: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     ("name", "damage"),
-    [("vit-23", untype), ("efficientnet-20", lengthen)],
+    [
+        ("vit-23", untype),
+        ("efficientnet-20", nest),
+        ("gated-23", split_further),
+        ("efficientnet-20", lengthen),
+    ],
 )
 def test_a_damaged_graph_is_refused_in_one_sentence(
     name: str, damage: Callable[[bytes], bytes], tmp_path: Path
