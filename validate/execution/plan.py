@@ -175,7 +175,7 @@ class _Planner:
             if residence.acquired_by is not None:
                 self.acquired[self.position[residence.acquired_by]].append(residence)
             if residence.released_after:
-                releases = sorted(self.position[i] for i in residence.released_after)
+                releases = sorted({self.position[i] for i in residence.released_after})
                 self.released[releases[-1]].append((residence, tuple(releases[:-1])))
 
     def plan(self) -> Plan:

@@ -225,6 +225,18 @@ def test_blocks_are_moved_inside_the_device(memory: str) -> None:
     assert trial.identical
 
 
+def test_a_release_may_be_named_twice() -> None:
+    instance, schedule = solved(Workload("lenet", 2, "K40").instance("1.2xMmin"), "modnn")
+    twice = tuple(
+        replace(one, released_after=one.released_after * 2)
+        for one in schedule.residences
+        if one.block is not None
+    )
+    others = tuple(one for one in schedule.residences if one.block is None)
+    trial = executed(instance, replace(schedule, residences=twice + others))
+    assert trial.identical
+
+
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])
 def test_copies_lie_in_host_memory_of_exactly_its_budget(memory: MemoryModel) -> None:
     """Every output leaves and comes back, through room for one copy."""
