@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -35,6 +35,11 @@ from .units import as_html, as_lines, format_size
 
 _UNKNOWN = Origin()
 
+Initially = Literal["absent", "device", "host", "carried"]
+"""Where a block is when a round begins."""
+
+_INITIALLY = get_args(Initially)
+
 
 class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A piece of data that is on the device, on the host, or on both.
@@ -48,7 +53,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     offload_ns, prefetch_ns, move_ns
         Time of a copy to the host, to the device and inside the device; None: it never moves that way.
     initially
-        ``absent``; ``device``: resident at time 0 and valid on the host; ``host``: to be prefetched.
+        ``absent``; ``device``: resident at time 0 and valid on the host; ``host``: to be prefetched;
+        ``carried``: where the round before has left it, as the schedule says.
     finally_
         Where a valid copy must be when the round ends (``finally`` in the file).
     tensor, begin
@@ -60,7 +66,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     offload_ns: Natural | None
     prefetch_ns: Natural | None
     move_ns: Natural | None = None
-    initially: Literal["absent", "device", "host"] = "absent"
+    initially: Initially = "absent"
     finally_: Literal["anywhere", "device", "host"] = msgspec.field(name="finally", default="anywhere")
     tensor: Text | None = None
     begin: Natural | None = None
@@ -70,7 +76,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             is_text(self.name)
             and is_positive(self.bytes)
             and are_optional(self.offload_ns, self.prefetch_ns, self.move_ns)
-            and is_one_of(self.initially, ("absent", "device", "host"))
+            and is_one_of(self.initially, _INITIALLY)
             and is_one_of(self.finally_, ("anywhere", "device", "host"))
             and (self.tensor is None or is_text(self.tensor))
             and (self.begin is None or is_natural(self.begin))
@@ -207,7 +213,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _require_blocks(self)
         _require_tasks(self)
         _require_gradients(self)
-        _require_one_host(self)
+        _require_one_gpu(self)
         _require_layers(self.named_layers, len(self.tasks), "layers")
 
     def __str__(self) -> str:
@@ -268,6 +274,11 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def has_host_budget(self) -> bool:
         """Whether copies on the host take memory that ends."""
         return self.host_budget_bytes is not msgspec.UNSET
+
+    @cached_property
+    def carried(self) -> tuple[int, ...]:
+        """Blocks that a round finds where the round before has left them, in order."""
+        return tuple(d for d, block in enumerate(self.blocks) if block.initially == "carried")
 
     @property
     def pool_bytes(self) -> int:
@@ -333,6 +344,8 @@ def _require_blocks(instance: Instance) -> None:
         where = f"blocks[{d}] ('{block.name}')"
         if (block.tensor is None) != (block.begin is None):
             raise FormatError(f"{where}: 'tensor' and 'begin' come together; give both or neither")
+        if block.initially == "carried" and block.finally_ != "anywhere":
+            raise FormatError(f"{where}: it is carried, so it ends where it begins; leave out 'finally'")
         if block.tensor is not None and block.begin is not None:
             if block.begin % instance.alignment_bytes:
                 raise FormatError(
@@ -390,11 +403,18 @@ def _require_gradients(instance: Instance) -> None:
                 )
 
 
-def _require_one_host(instance: Instance) -> None:
-    """Host memory has a budget with one GPU only."""
-    if instance.cluster is not msgspec.UNSET and instance.host_budget_bytes is not msgspec.UNSET:
+def _require_one_gpu(instance: Instance) -> None:
+    """Host memory has a budget, and blocks are carried, with one GPU only."""
+    if instance.cluster is msgspec.UNSET:
+        return
+    if instance.host_budget_bytes is not msgspec.UNSET:
         raise FormatError(
             "host_budget_bytes: host memory of several GPUs has no budget yet; leave out it or 'cluster'"
+        )
+    for d in instance.carried:
+        raise FormatError(
+            f"blocks[{d}] ('{instance.blocks[d].name}'): several GPUs carry no blocks yet; begin it on the "
+            "device or on the host, or leave out 'cluster'"
         )
 
 

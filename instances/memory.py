@@ -102,9 +102,20 @@ def stuck_bytes(instance: Instance) -> list[int]:
             stay
             for stay in _stays(instance, ("device",))
             if blocks[stay.block].prefetch_ns is None
-            or (stay.is_written and blocks[stay.block].offload_ns is None)
+            or (
+                blocks[stay.block].offload_ns is None
+                and (stay.is_written or _is_renewed(instance, stay.block))
+            )
         ),
     )
+
+
+def _is_renewed(instance: Instance, block: int) -> bool:
+    """Whether a round ends with another version of a carried block than it begins with.
+
+    If the block cannot be offloaded, the host has no valid copy at the end, and so none at the beginning.
+    """
+    return instance.blocks[block].initially == "carried" and bool(instance.writers[block])
 
 
 def wanted_bytes(instance: Instance) -> list[int]:
@@ -129,11 +140,13 @@ def _stays(instance: Instance, places: tuple[str, ...]) -> Iterator[_Stay]:
     """Yield the stays of blocks whose version no task makes again.
 
     The start is a use of blocks that begin in one of some places, and the end of those that must end there.
+    For carried blocks, which always exist, both are.
     """
     makers = {d: k for k, task in enumerate(instance.tasks) if task.recomputable for d in task.outputs}
     for d, block in enumerate(instance.blocks):
-        marks = [*([-1] if block.initially in places else []), *instance.uses[d]]
-        marks += [len(instance.tasks)] if block.finally_ in places else []
+        is_carried = block.initially == "carried"
+        marks = [*([-1] if is_carried or block.initially in places else []), *instance.uses[d]]
+        marks += [len(instance.tasks)] if is_carried or block.finally_ in places else []
         for after, until in pairwise(marks):
             written = bisect_right(instance.writers[d], after)
             if not written or makers.get(d) != instance.writers[d][written - 1]:
@@ -263,13 +276,15 @@ def ideal_ns(instance: Instance) -> int:
 def live_ranges(instance: Instance) -> list[range]:
     """Return, per block, the tasks during which it is live when no block is evicted.
 
-    A block that must end on the device is live during the last task, even if only the end needs it.
+    A block that must end on the device is live during the last task, even if only the end needs it. Carried
+    blocks that are used are live during all tasks.
     """
     count = len(instance.tasks)
     ranges = []
     for block, uses in zip(instance.blocks, instance.uses, strict=True):
-        needed = [*uses, *([count - 1] if block.finally_ == "device" else [])]
-        first = needed[0] if needed and block.initially != "device" else 0
+        is_carried = block.initially == "carried" and bool(uses)
+        needed = [*uses, *([count - 1] if is_carried or block.finally_ == "device" else [])]
+        first = needed[0] if needed and not is_carried and block.initially != "device" else 0
         ranges.append(range(first, needed[-1] + 1 if needed else 0))
     return ranges
 

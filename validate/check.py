@@ -220,7 +220,7 @@ class _Proof:
         if residence.bytes != block.bytes:
             self.fail(f"a residence of '{block.name}' has {residence.bytes} bytes, the block {block.bytes}")
         if p == NEVER:
-            if block.initially != "device":
+            if block.initially != "device" and not self._carried_on_device(residence.block):
                 self.fail(f"'{block.name}' is resident from time 0 but is not initially on the device")
             if sum(other.block == residence.block for other in self.acquired[NEVER]) > 1:
                 self.fail(f"'{block.name}' is resident twice from time 0")
@@ -319,6 +319,7 @@ class _Proof:
                 self._run(p, operation.task, state, current, required[operation.task])
             elif operation.block is not None:
                 self._copy(p, operation.block, state[operation.block], current)
+        self._carried(state, current)
         for d, block in enumerate(self.instance.blocks):
             content = state[d]
             if block.finally_ == "host" and content.host != content.latest:
@@ -333,7 +334,37 @@ class _Proof:
         if self.instance.has_host_budget:
             kept = {copy.block for copy in self.schedule.host_copies if copy.acquired_by is None}
             return [d in kept for d in range(len(self.instance.blocks))]
-        return [block.initially != "absent" for block in self.instance.blocks]
+        carried = {state.block for state in self.schedule.states if state.host}
+        return [
+            d in carried if block.initially == "carried" else block.initially != "absent"
+            for d, block in enumerate(self.instance.blocks)
+        ]
+
+    def _carried_on_device(self, block: int) -> bool:
+        """Whether the schedule says that a carried block is on the device at both ends."""
+        return any(state.block == block and state.device for state in self.schedule.states)
+
+    def _carried(self, state: list[_Content], current: dict[int, Residence]) -> None:
+        """Check that carried blocks end where they begin, as the schedule says."""
+        named, carried = tuple(entry.block for entry in self.schedule.states), self.instance.carried
+        if named != carried:
+            self.fail(f"'carried' names blocks {list(named)}, the instance carries {list(carried)}")
+            return
+        first = {residence.block: residence for residence in self.acquired.get(NEVER, [])}
+        for entry in self.schedule.states:
+            d, name = entry.block, self.block(entry.block).name
+            begin, end, content = first.get(d), current.get(d), state[d]
+            is_kept = end is not None and not end.released_after
+            if entry.device and begin is None:
+                self.fail(f"'{name}' is carried on the device, where it is not from time 0")
+            if entry.device and not (is_kept and content.device == content.latest):
+                self.fail(f"'{name}' is carried on the device, where it is not kept in its latest version")
+            if entry.device and begin is not None and end is not None and begin.offset != end.offset:
+                self.fail(f"'{name}' is carried at offset {begin.offset} and ends at {end.offset}")
+            if not entry.device and is_kept:
+                self.fail(f"'{name}' is not carried on the device, where it is kept at the end")
+            if entry.host and content.host != content.latest:
+                self.fail(f"'{name}' is carried on the host, which has no valid copy at the end")
 
     def _run(
         self,

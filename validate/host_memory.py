@@ -43,6 +43,7 @@ def host_reasons(instance: Instance, schedule: Schedule, order: Order, ends_ns: 
     proof.places()
     proof.separation()
     proof.copies()
+    proof.carried()
     proof.peak(ends_ns)
     return proof.reasons
 
@@ -132,6 +133,22 @@ class _HostProof:
         for d, block in enumerate(self.instance.blocks):
             if block.finally_ == "host" and (last := current.get(d)) is not None and last.released_after:
                 self.fail(f"{self.what(last)} must be there at the end, and is released")
+
+    def carried(self) -> None:
+        """Check that copies of carried blocks are there at both ends, in one place, as the schedule says."""
+        last = {residence.block: residence for p in sorted(self.acquired) for residence in self.acquired[p]}
+        first = {residence.block: residence for residence in self.acquired.get(NEVER, [])}
+        for entry in self.schedule.states:
+            begin, end = first.get(entry.block), last.get(entry.block)
+            name, is_kept = self.instance.blocks[entry.block].name, end is not None and not end.released_after
+            if entry.host != (begin is not None):
+                self.fail(
+                    f"the host copy of '{name}' is there from time 0 where it is carried, and only there"
+                )
+            if entry.host != is_kept:
+                self.fail(f"the host copy of '{name}' lasts to the end where it is carried, and only there")
+            if entry.host and begin is not None and end is not None and begin.offset != end.offset:
+                self.fail(f"the host copy of '{name}' is carried at {begin.offset} and ends at {end.offset}")
 
     def peak(self, ends_ns: Sequence[int]) -> None:
         """Check the peak, and that host memory has room for what is there at the simulated times."""

@@ -186,6 +186,26 @@ class HostResidence(
             require_types(self)
 
 
+class Carried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a carried block is when the round begins, and when it ends.
+
+    Attributes
+    ----------
+    block
+        The block.
+    device, host
+        Whether it is on the device, and whether the host has a valid copy; one of the two, or both.
+    """
+
+    block: Natural
+    device: bool
+    host: bool
+
+    def __post_init__(self) -> None:
+        if not (is_natural(self.block) and type(self.device) is bool and type(self.host) is bool):
+            require_types(self)
+
+
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A program for one round of an instance.
 
@@ -202,6 +222,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     host_residences, host_peak_bytes
         The places of copies in host memory, and the highest byte in use there; unset where the instance gives
         host memory no budget.
+    carried
+        Where the blocks that the instance carries are at both ends of the round, in their order; unset where
+        it carries none.
 
     Raises
     ------
@@ -222,6 +245,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     meta: dict[str, Any] = {}
     host_residences: tuple[HostResidence, ...] | msgspec.UnsetType = msgspec.UNSET
     host_peak_bytes: Natural | msgspec.UnsetType = msgspec.UNSET
+    carried: tuple[Carried, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if not (
@@ -238,11 +262,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             and are_all(self.residences, Residence)
             and (self.host_residences is msgspec.UNSET or are_all(self.host_residences, HostResidence))
             and (self.host_peak_bytes is msgspec.UNSET or is_natural(self.host_peak_bytes))
+            and (self.carried is msgspec.UNSET or are_all(self.carried, Carried))
         ):
             require_types(self)
         _require_operations(self)
         _require_residences(self)
         _require_host_residences(self)
+        _require_carried(self)
 
     def __str__(self) -> str:
         return as_lines(self._facts())
@@ -254,6 +280,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def host_copies(self) -> tuple[HostResidence, ...]:
         """The places of copies in host memory; none where it has no budget."""
         return () if self.host_residences is msgspec.UNSET else self.host_residences
+
+    @property
+    def states(self) -> tuple[Carried, ...]:
+        """Where carried blocks are at both ends of the round; none where the instance carries none."""
+        return () if self.carried is msgspec.UNSET else self.carried
 
     def _facts(self) -> list[tuple[str, str]]:
         kinds = Counter(operation.kind for operation in self.operations)
@@ -363,6 +394,8 @@ def require_indices(instance: Instance, schedule: Schedule) -> None:
         _require_index(f"residences[{i}]", "block", residence.block, len(instance.blocks))
     for i, copy in enumerate(schedule.host_copies):
         _require_index(f"host_residences[{i}]", "block", copy.block, len(instance.blocks))
+    for i, state in enumerate(schedule.states):
+        _require_index(f"carried[{i}]", "block", state.block, len(instance.blocks))
 
 
 def _require_index(where: str, key: str, index: int | None, count: int) -> None:
@@ -437,3 +470,14 @@ def _require_host_residences(schedule: Schedule) -> None:
                 raise FormatError(f"{where}: it names operation {other}, which does not exist")
         if (schedule.memory_model == "divisible") != (residence.offset is None):
             raise FormatError(f"{where}: it has an 'offset', except in a divisible schedule")
+
+
+def _require_carried(schedule: Schedule) -> None:
+    """Check that carried blocks come in their order, each once, and each somewhere."""
+    last = -1
+    for i, state in enumerate(schedule.states):
+        if state.block <= last:
+            raise FormatError(f"carried[{i}]: block {state.block} follows {last}; name each once, in order")
+        last = state.block
+        if not (state.device or state.host):
+            raise FormatError(f"carried[{i}]: the block is nowhere; set 'device', 'host' or both")

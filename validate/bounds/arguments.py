@@ -214,9 +214,12 @@ def _copied_by(pieces: Sequence[tuple[int, int, int]], excess: int) -> Fraction 
 
 
 def _stays(instance: Instance) -> Iterator[tuple[int, int, int]]:
-    """Yield every stay: its block, the task before and the task at its end; -1 is the start."""
+    """Yield every stay: its block, the task before and the task at its end; -1 is the start.
+
+    Carried blocks count as such that are initially on the device: every schedule is one of that instance.
+    """
     for d, block in enumerate(instance.blocks):
-        there = [-1] if block.initially == "device" else []
+        there = [-1] if block.initially in ("device", "carried") else []
         for after, until in pairwise([*there, *_needed(instance, d)]):
             yield d, after, until
 
