@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
@@ -107,6 +107,7 @@ def stuck_bytes(instance: Instance) -> list[int]:
                 and (stay.is_written or _is_renewed(instance, stay.block))
             )
         ),
+        [block.bytes for block in blocks],
     )
 
 
@@ -116,15 +117,6 @@ def _is_renewed(instance: Instance, block: int) -> bool:
     If the block cannot be offloaded, the host has no valid copy at the end, and so none at the beginning.
     """
     return instance.blocks[block].initially == "carried" and bool(instance.writers[block])
-
-
-def wanted_bytes(instance: Instance) -> list[int]:
-    """Return, per task, the bytes of blocks that it does not touch and that exist and are wanted later.
-
-    They are on the device or on the host in every schedule, for no task that may run again has written the
-    version that is wanted.
-    """
-    return _bytes_during(instance, _stays(instance, ("device", "host")))
 
 
 class _Stay(NamedTuple):
@@ -153,12 +145,12 @@ def _stays(instance: Instance, places: tuple[str, ...]) -> Iterator[_Stay]:
                 yield _Stay(d, after, until, written > 0)
 
 
-def _bytes_during(instance: Instance, stays: Iterable[_Stay]) -> list[int]:
+def _bytes_during(instance: Instance, stays: Iterable[_Stay], sizes: Sequence[int]) -> list[int]:
     """Return, per task, the bytes of the blocks that are in a stay while it runs."""
     change = [0] * (len(instance.tasks) + 2)
     for stay in stays:
-        change[stay.after + 1] += instance.blocks[stay.block].bytes
-        change[stay.until] -= instance.blocks[stay.block].bytes
+        change[stay.after + 1] += sizes[stay.block]
+        change[stay.until] -= sizes[stay.block]
     return list(accumulate(change[: len(instance.tasks)]))
 
 
@@ -221,21 +213,34 @@ def why_infeasible(instance: Instance) -> str | None:
     if instance.budget_bytes < need.bytes:
         missing = need.bytes - instance.budget_bytes
         return f"{need}: {_told(need.bytes)} together, {_told(missing)} more than the budget"
+    return why_host_is_short(instance)
+
+
+def why_host_is_short(instance: Instance, page_bytes: int = 1) -> str | None:
+    """Return which task proves that host memory is too small; None if none does, or it has no budget.
+
+    With `page_bytes`, the proof is for paged memory on the device, with pages of that size.
+    """
     if instance.host_budget_bytes is msgspec.UNSET:
         return None
-    k, needed = _least_of_both(instance)
-    missing = needed - instance.budget_bytes - instance.host_budget_bytes
+    k, needed = _host_need(instance, page_bytes)
+    missing = needed - instance.host_budget_bytes
     if missing <= 0:
         return None
+    total = instance.budget_bytes + needed
     return (
         f"task '{instance.tasks[k].name}' needs its blocks and workspace while others are wanted later: with "
-        f"what is resident {_told(needed)}, {_told(missing)} more than device and host memory have together"
+        f"what is resident {_told(total)}, {_told(missing)} more than device and host memory have together"
     )
 
 
-def least_host_bytes(instance: Instance) -> int:
-    """Return the bytes of wanted blocks that the device cannot hold: with less on the host, nothing works."""
-    return max(_least_of_both(instance)[1] - instance.budget_bytes, 0)
+def least_host_bytes(instance: Instance, page_bytes: int = 1) -> int:
+    """Return the bytes of wanted blocks that the device cannot hold: with less on the host, nothing works.
+
+    With `page_bytes`, this holds for paged memory on the device: blocks there take whole pages, and copies on
+    the host exact bytes.
+    """
+    return max(_host_need(instance, page_bytes)[1], 0)
 
 
 def least_bytes(instance: Instance) -> int:
@@ -246,20 +251,47 @@ def least_bytes(instance: Instance) -> int:
     least = max(least_budget(instance), greatest_need(instance).bytes)
     if instance.host_budget_bytes is msgspec.UNSET:
         return least
-    return max(least, _least_of_both(instance)[1] - instance.host_budget_bytes)
+    needed = instance.budget_bytes + _host_need(instance, 1)[1]
+    return max(least, needed - instance.host_budget_bytes)
 
 
-def _least_of_both(instance: Instance) -> tuple[int, int]:
-    """Return the task that needs most bytes of device and host together, and these bytes."""
-    needed = [
-        instance.resident_bytes
-        + footprint(instance, k)
-        + min(algorithm.workspace_bytes for algorithm in task.algorithms)
-        + wanted
-        for k, (task, wanted) in enumerate(zip(instance.tasks, wanted_bytes(instance), strict=True))
+def _host_need(instance: Instance, page_bytes: int) -> tuple[int, int]:
+    """Return the task during which most bytes of wanted blocks have no room on the device, and how many.
+
+    Wanted blocks are not touched by the task, and no task that may run again has written the version that is
+    used next: they are on the device or on the host. The bytes are negative where there is room for more. The
+    device holds what leaves least to the host:
+    the blocks that waste least of their pages, and a share of the next one (the bound of the knapsack
+    problem, Dantzig 1957).
+    """
+    stays = list(_stays(instance, ("device", "host")))
+    sizes = [block.bytes for block in instance.blocks]
+    pages = [ceil_to(size, page_bytes) for size in sizes]
+    pool = instance.pool_bytes // page_bytes * page_bytes
+    wanted = _bytes_during(instance, stays, pages)
+    room = [
+        pool
+        - sum(pages[d] for d in task.blocks)
+        - ceil_to(min(algorithm.workspace_bytes for algorithm in task.algorithms), page_bytes)
+        for task in instance.tasks
     ]
-    k = max(range(len(needed)), key=needed.__getitem__)
-    return k, needed[k]
+    most = [held - free for held, free in zip(wanted, room, strict=True)]  # if the host had pages, too
+    ranked = sorted(range(len(most)), key=lambda k: (-most[k], k))
+    if page_bytes == 1:
+        return ranked[0], most[ranked[0]]
+    found, needed = ranked[0], min(most[ranked[0]], 0)
+    for k in ranked:
+        if most[k] <= needed:
+            break
+        free, left = max(room[k], 0), 0
+        across = {stay.block for stay in stays if stay.after < k < stay.until}
+        for d in sorted(across, key=lambda d: (Fraction(pages[d], sizes[d]), d)):
+            held = min(free, pages[d])
+            free -= held
+            left += -(-sizes[d] * (pages[d] - held) // pages[d])
+        if left > needed:
+            found, needed = k, left
+    return found, needed
 
 
 def fastest(instance: Instance) -> tuple[Algorithm, ...]:

@@ -19,7 +19,7 @@ from ..instances.arguments import names_of, require_instance, require_kind
 from ..instances.errors import FormatError, PebblerError
 from ..instances.files import reread
 from ..instances.instance import Instance
-from ..instances.memory import require_budget, why_infeasible
+from ..instances.memory import require_budget, why_host_is_short, why_infeasible
 from ..instances.transforms import in_pages
 from ..instances.units import PAGE_BYTES, format_size
 from ..validate.bounds.certificate import PAGED_ONLY, check_certificate, misses
@@ -221,7 +221,7 @@ def _excluded(instance: Instance, memory: str) -> str | None:
     """Return why there can be no schedule with any method, or None."""
     reason = why_infeasible(instance)
     if reason is None and memory == "paged":
-        in_whole_pages = why_infeasible(in_pages(instance, PAGE_BYTES))
+        in_whole_pages = why_host_is_short(instance, PAGE_BYTES) or why_infeasible(in_pages(instance))
         if in_whole_pages is not None:
             reason = f"in pages of {format_size(PAGE_BYTES)}, {in_whole_pages}"
     return reason

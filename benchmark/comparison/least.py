@@ -35,7 +35,7 @@ from ...instances.memory import (
     with_host_memory,
 )
 from ...instances.transforms import with_link
-from ...instances.units import ceil_to, format_size, format_time
+from ...instances.units import PAGE_BYTES, ceil_to, format_size, format_time
 from ...solver.bounds import Bound, best_bound, certified_bound
 from ...solver.flow.stages import refine_bound
 from ...solver.result import Result
@@ -350,7 +350,8 @@ class _Search:
         elif self.over == "budget":
             self.least, self.greatest = least_budget(instance), _all_apart(instance)
         else:
-            self.least, self.greatest = least_host_bytes(instance), _all_copied(instance)
+            page = PAGE_BYTES if self.memory == "paged" else 1
+            self.least, self.greatest = least_host_bytes(instance, page), _all_copied(instance)
         self.low = self.certain = self.least - 1
 
     @property

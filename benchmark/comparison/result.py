@@ -11,7 +11,7 @@ from msgspec import UNSET
 from ...instances.instance import Instance
 from ...instances.memory import least_host_bytes
 from ...instances.transforms import in_parts
-from ...instances.units import format_size, format_time
+from ...instances.units import PAGE_BYTES, format_size, format_time
 from ...solver.bounds import Bound
 from ...solver.result import Status
 from ...validate.schedule import Schedule
@@ -252,7 +252,7 @@ class Comparison:
 
     def _notes(self) -> list[tuple[str, str]]:
         instance = self.instance
-        least = least_host_bytes(instance)
+        least = least_host_bytes(instance, PAGE_BYTES if self.memory == "paged" else 1)
         notes = [
             ("instance", _describe(self.instances)),
             (

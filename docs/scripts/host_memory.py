@@ -23,7 +23,7 @@ from pebbler.benchmark.pictures.sizing import least_picture
 from pebbler.benchmark.report.exhibits import percent
 from pebbler.instances.files import read_json, write_atomically, write_document
 from pebbler.instances.memory import least_host_bytes, with_host_memory
-from pebbler.instances.units import format_size, format_time
+from pebbler.instances.units import PAGE_BYTES, format_size, format_time
 from pebbler.instances.workload import Workload
 from pebbler.solver.result import Result
 from pebbler.solver.solve import solve
@@ -138,7 +138,7 @@ def solved(case: Case, seconds: float) -> Solved:
     instance = case.workload.instance(case.budget)
     unlimited = solve(instance, "flow", time_limit=seconds, workers=2, memory="paged")
     _stop_if_interrupted(unlimited.stopped_by)
-    least, given, limited = least_host_bytes(instance), None, None
+    least, given, limited = least_host_bytes(instance, PAGE_BYTES), None, None
     if unlimited.pinned_bytes is not None:
         given = (least + unlimited.pinned_bytes) // 2
         limited = solve(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from random import Random
+
 import msgspec
 import pytest
 
@@ -13,6 +16,7 @@ from pebbler.instances.memory import (
     footprint,
     ideal_ns,
     least_budget,
+    least_host_bytes,
     live_bytes,
     live_ranges,
     needs,
@@ -20,6 +24,7 @@ from pebbler.instances.memory import (
     require_budget,
     stuck_bytes,
     unlimited_peak,
+    why_host_is_short,
     why_infeasible,
     with_budget,
 )
@@ -242,3 +247,38 @@ def test_what_only_the_end_needs_is_live_during_the_last_task() -> None:
     assert live_ranges(instance) == [range(2, 3), range(3), range(0)]
     assert live_bytes(instance) == [5, 5, 10]
     assert unlimited_peak(instance) == 10
+
+
+def test_no_choice_of_pages_leaves_less_to_the_host() -> None:
+    """Copies on the host have exact bytes, and blocks on the device whole pages, against all choices."""
+    draw, short = Random(0), 0
+    only = (algorithm(1, 0),)
+    for _ in range(200):
+        sizes = [draw.randint(1, 40) for _ in range(6)]
+        wanted = [block(f"b{d}", size, initially="device") for d, size in enumerate(sizes)]
+        instance = Instance(
+            name="pages",
+            engines="duplex",
+            budget_bytes=draw.randint(20, 150),
+            resident_bytes=3,
+            alignment_bytes=1,
+            blocks=(*wanted, block("x", 9)),
+            tasks=(
+                Task(name="work", inputs=(), outputs=(6,), algorithms=only),
+                Task(name="read", inputs=tuple(range(6)), outputs=(), algorithms=only),
+            ),
+        )
+        pages, room = [-(-size // 10) for size in sizes], instance.pool_bytes // 10 - 1
+        left = min(
+            sum(size for size, stays in zip(sizes, choice, strict=True) if not stays)
+            for choice in product((False, True), repeat=6)
+            if sum(page for page, stays in zip(pages, choice, strict=True) if stays) <= room
+        )
+        bytes_alone, in_pages = least_host_bytes(instance), least_host_bytes(instance, 10)
+        assert bytes_alone <= in_pages <= left
+        short += in_pages > bytes_alone
+        assert why_host_is_short(msgspec.structs.replace(instance, host_budget_bytes=left), 10) is None
+        if in_pages:
+            lacking = msgspec.structs.replace(instance, host_budget_bytes=in_pages - 1)
+            assert "more than device and host memory" in (why_host_is_short(lacking, 10) or "")
+    assert short > 50
