@@ -90,7 +90,7 @@ def _why(found: Relaxation, *, host_ends: bool) -> str:
         return "infeasible in divisible memory"  # a problem that asks for less has no schedule, either
     if found.status == "OPTIMAL":
         if host_ends:
-            return "optimal where host memory is taken by absent blocks alone"
+            return "optimal where each copy has host memory for itself"
         return "optimal in divisible memory" if found.exact else "optimal for times or sizes rounded down"
     return "interrupted" if found.interrupted else "time limit"
 
@@ -192,7 +192,6 @@ class _Model:
         assert max(self.horizon + 1, self.capacity + 1) < _SAFE
         self.end = self.time("end")
         self.stays: list[tuple[cp_model.IntervalVar, int]] = []
-        self.absences: list[tuple[cp_model.IntervalVar, int]] = []
         self.copies: dict[str, list[cp_model.IntervalVar]] = defaultdict(list)
         self.chosen: list[dict[int, cp_model.IntVar]] = []
         self.starts: list[cp_model.IntVar] = []
@@ -242,20 +241,6 @@ class _Model:
         self.require_time()
         length = self.cp.new_int_var(1, self.horizon + 1, f"length of {name}")
         self.stays.append((self.cp.new_optional_interval_var(start, length, end, when, name), size))
-
-    def absence(
-        self,
-        gap: Gap,
-        start: cp_model.IntVar | int,
-        end: cp_model.LinearExprT,
-        when: cp_model.LiteralT,
-    ) -> None:
-        """Note when a block is absent or comes back in a gap; it has a copy on the host meanwhile."""
-        if self.instance.has_host_budget:
-            name = f"absence of block {gap.block} before task {gap.until}"
-            length = self.cp.new_int_var(1, self.horizon + 1, f"length of {name}")
-            interval = self.cp.new_optional_interval_var(start, length, end, when, name)
-            self.absences.append((interval, self.instance.blocks[gap.block].bytes))
 
     def copy(self, name: str, engine: str, nanoseconds: int) -> tuple[cp_model.IntVar, cp_model.IntVar, int]:
         """(2): A copy that happens ends before the end of all.
@@ -326,14 +311,12 @@ class _Model:
             evicted, back, length = self.copy(f"prefetch in {name}", "h2d", block.prefetch_ns)
             self.evicted[gap] = evicted, back
             self.cp.add(back + length <= until).only_enforce_if(evicted)
-            returned = back + length
             self.stay(f"return in {name}", back, until, evicted, size)
             if may_stay:
                 self.stay(name, since, until, ~evicted, size)
             else:
                 self.cp.add(evicted == 1)
             if gap.after < 0:
-                self.absence(gap, 0, returned, evicted)
                 continue
             away = self.ends[gap.after]
             if stored is not None:
@@ -345,7 +328,6 @@ class _Model:
                 )
             self.cp.add(back >= away).only_enforce_if(evicted)
             self.stay(f"departure in {name}", since, away, evicted, size)
-            self.absence(gap, away, returned, evicted)
 
     def an_offload_serves_an_eviction_or_the_end(self) -> None:
         """(6): An offloaded version is evicted in one of its gaps, unless it must end on the host."""
@@ -405,13 +387,12 @@ class _Model:
             self.cp.add(cp_model.LinearExpr.weighted_sum(literals, sizes) <= self.capacity - kept)
 
     def host_memory_is_limited(self) -> None:
-        """(12): At every instant, the copies of what is absent or comes back fit host memory."""
+        """(12): What is larger than host memory does not come back, unless that takes no time."""
         if self.instance.host_budget_bytes is not UNSET:
-            intervals, sizes = zip(*self.absences, strict=True) if self.absences else ((), ())
-            capacity, unit = min(self.instance.host_budget_bytes, sum(sizes)), self.unit
-            while sum(sizes) // unit >= _SAFE:
-                unit *= 2
-            self.cp.add_cumulative(intervals, [size // unit for size in sizes], capacity // unit)
+            for gap, (evicted, _) in self.evicted.items():
+                block = self.instance.blocks[gap.block]
+                if block.prefetch_ns and block.bytes > self.instance.host_budget_bytes:
+                    self.cp.add(evicted == 0)
 
     def minimise_the_makespan(self) -> None:
         """(11): The makespan is the end rounded down to ticks."""

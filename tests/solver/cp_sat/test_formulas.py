@@ -67,7 +67,6 @@ def built(instance: Instance, tick: int, scale: int, unit: int, horizon: int) ->
     model.add(ends[-1] <= end_of_all)
 
     across: list[tuple[int, int, int, cp_model.IntVar | int]] = []
-    absent: list[tuple[cp_model.IntervalVar, int]] = []
     for b, block in enumerate(instance.blocks):
         uses = [k for k, task in enumerate(instance.tasks) if b in task.blocks]
         writers = [k for k, task in enumerate(instance.tasks) if b in (*task.outputs, *task.updates)]
@@ -104,7 +103,6 @@ def built(instance: Instance, tick: int, scale: int, unit: int, horizon: int) ->
             takes(since, before, size[b], ~evicted)
             if must_leave:
                 model.add(evicted == 1)
-            left = 0
             if u >= 0:
                 left = at()
                 model.add(left >= ends[u])
@@ -115,10 +113,9 @@ def built(instance: Instance, tick: int, scale: int, unit: int, horizon: int) ->
                     model.add(left == ends[u])
                 takes(since, left, size[b], evicted)
                 model.add(back >= left).only_enforce_if(evicted)
-            away = model.new_int_var(0, horizon + 1, f"a{next(names)}")
-            returned = back + units(block.prefetch_ns)
-            copy = model.new_optional_interval_var(left, away, returned, evicted, f"h{next(names)}")
-            absent.append((copy, block.bytes // unit))
+            ends_there = instance.host_budget_bytes is not UNSET and block.bytes > instance.host_budget_bytes
+            if ends_there and block.prefetch_ns:  # (12)
+                model.add(evicted == 0)
         for v, (happens, _) in out.items():  # (6)
             if not (to_host and v == len(writers)):
                 model.add(sum(evictions[v]) >= happens)
@@ -131,10 +128,6 @@ def built(instance: Instance, tick: int, scale: int, unit: int, horizon: int) ->
     for engine in engines.values():  # (8)
         model.add_no_overlap(engine)
     model.add_cumulative([one for one, _ in memory], [bytes_ for _, bytes_ in memory], capacity)  # (9)
-    if instance.host_budget_bytes is not UNSET:  # (12)
-        model.add_cumulative(
-            [one for one, _ in absent], [bytes_ for _, bytes_ in absent], instance.host_budget_bytes // unit
-        )
     for k, task in enumerate(instance.tasks):  # (10)
         own = sum(size[b] for b in task.blocks)
         runs = sum(y * (own + task.algorithms[a].workspace_bytes // unit) for a, y in chosen[k].items())

@@ -206,6 +206,32 @@ def test_a_block_far_larger_than_the_pool_has_no_place_and_breaks_nothing() -> N
     assert solve_divisible(instance, Limits()).status == "INFEASIBLE"
 
 
+def test_a_block_may_come_to_the_device_for_another_to_take_its_copy_s_place() -> None:
+    """`later` leaves for `made`, to where the copy of `read` was, which is on the device by then."""
+    run = Algorithm(name="run", duration_ns=0, workspace_bytes=0)
+    blocks = tuple(
+        Block(name=name, bytes=1, offload_ns=0, prefetch_ns=0, initially=initially)
+        for name, initially in (("read", "host"), ("later", "device"), ("made", "absent"))
+    )
+    tasks = (
+        Task(name="make", inputs=(0,), outputs=(2,), algorithms=(run,)),
+        Task(name="use", inputs=(1,), outputs=(), algorithms=(run,)),
+    )
+    instance = Instance(
+        name="swap",
+        engines="duplex",
+        budget_bytes=2,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=blocks,
+        tasks=tasks,
+        host_budget_bytes=1,
+    )
+    expected = brute_force(instance, "divisible")
+    assert expected is not None
+    assert solve_divisible(instance, Limits()).lower_bound_ns == expected.makespan_ns == 0
+
+
 def test_tasks_that_touch_nothing_take_no_memory() -> None:
     instance = msgspec.structs.replace(
         swap(), blocks=(), tasks=(msgspec.structs.replace(swap().tasks[0], inputs=(), outputs=()),)
