@@ -48,10 +48,22 @@ class Binding:
     holds for copies on the host, too, where these have a budget. Elsewhere each block has a place of its own
     there, from the start to the end.
 
+    Parameters
+    ----------
+    instance, schedule
+        The program, and the instance that it is for.
+    rounds_before
+        How many rounds have been before. Versions of carried blocks count on from round to round.
+
     Attributes
     ----------
     instance, schedule, index
         The program and its instance; the position of every operation in the list, by id.
+    first
+        Per block, its version when the round begins.
+    begins, ends
+        Per block, the memories that have its latest version when the round begins, and those that must have
+        it when the round ends.
     faults
         The faults at every speed, found while binding.
     layouts
@@ -65,10 +77,14 @@ class Binding:
         By memory and block, its last residence.
     """
 
-    def __init__(self, instance: Instance, schedule: Schedule) -> None:
+    def __init__(self, instance: Instance, schedule: Schedule, rounds_before: int = 0) -> None:
         self.instance = instance
         self.schedule = schedule
         self.faults: list[Fault] = []
+        self.first = [0] * len(instance.blocks)
+        for d in instance.carried:
+            self.first[d] = rounds_before * len(instance.writers[d])
+        self.begins, self.ends = _places_at_both_ends(instance, schedule)
         self.index = {operation.id: i for i, operation in enumerate(schedule.operations)}
         self._bind_order()
         self.layouts: dict[Side, Layout] = {
@@ -172,7 +188,7 @@ class Binding:
         task = self.instance.tasks[k]
 
         def version(d: int) -> int:
-            return sum(writer < k for writer in self.instance.writers[d])
+            return self.first[d] + sum(writer < k for writer in self.instance.writers[d])
 
         wanted: list[_Wanted] = [
             *(("device", d, place.get(d), version(d), None) for d in task.inputs),
@@ -207,6 +223,24 @@ class Binding:
                 self._fault("data", f"{self.name(i)} has two addresses for the same bytes of {what}")
             uses.append(Use(side, block, r, layout.used[r], before, after))
         return uses
+
+
+def _places_at_both_ends(
+    instance: Instance, schedule: Schedule
+) -> tuple[list[frozenset[Side]], list[frozenset[Side]]]:
+    """Return, per block, the memories where a round finds it, and those where it must leave it."""
+    known: dict[str, frozenset[Side]] = {
+        "device": frozenset(("device", "host")),
+        "host": frozenset(("host",)),
+    }
+    begins = [known.get(block.initially, frozenset()) for block in instance.blocks]
+    sides: tuple[Side, ...] = ("device", "host")
+    ends = [frozenset(side for side in sides if block.finally_ == side) for block in instance.blocks]
+    for state in schedule.states:
+        if state.block in instance.carried:
+            there = {"device": state.device, "host": state.host}
+            begins[state.block] = ends[state.block] = frozenset(side for side in sides if there[side])
+    return begins, ends
 
 
 def _copies_without_end(instance: Instance) -> tuple[HostResidence, ...]:

@@ -9,6 +9,7 @@ from random import Random
 from .binding import AS_FOUND, Binding, Side, Use
 from .durations import number
 from .fault import Fault, FaultKind
+from .layout import Piece
 from .memory import GARBAGE, NO_BLOCK, Memory
 
 
@@ -23,6 +24,9 @@ class Execution:
         Duration of each operation in nanoseconds; zeros are allowed.
     rng
         Generator that chooses the order of simultaneous events that the program does not order.
+    before
+        The round before, which has left the carried blocks; None: this is the first round, and it finds their
+        first versions where the schedule says.
 
     Attributes
     ----------
@@ -32,7 +36,13 @@ class Execution:
         Start and end of each operation in nanoseconds.
     """
 
-    def __init__(self, bound: Binding, durations_ns: Sequence[int], rng: Random) -> None:
+    def __init__(
+        self,
+        bound: Binding,
+        durations_ns: Sequence[int],
+        rng: Random,
+        before: Execution | None = None,
+    ) -> None:
         self._bound = bound
         blocks = bound.instance.blocks
         count = len(durations_ns)
@@ -43,27 +53,46 @@ class Execution:
         self._memories: dict[Side, Memory] = {
             side: Memory(layout, self._fault) for side, layout in bound.layouts.items()
         }
-        self._latest = [GARBAGE if block.initially == "absent" else 0 for block in blocks]
+        self._latest = [
+            GARBAGE if block.initially == "absent" else first
+            for block, first in zip(blocks, bound.first, strict=True)
+        ]
         self._copying = [0] * len(blocks)
         self._writing = [0] * len(blocks)
         self._held: list[list[list[int]]] = [[] for _ in range(count)]
         self._found = [GARBAGE] * count
-        self._place_initial_blocks()
+        self._place_initial_blocks(before)
         self._execute(durations_ns, rng)
         self._look_at_the_end()
 
     def _fault(self, kind: FaultKind, text: str) -> None:
         self.faults.append(Fault(kind, text))
 
-    def _place_initial_blocks(self) -> None:
-        """Let what is there from the start hold the first version, if its block begins on that side."""
-        begins: dict[Side, tuple[str, ...]] = {"device": ("device",), "host": ("device", "host")}
+    def _place_initial_blocks(self, before: Execution | None) -> None:
+        """Let what is there from the start hold its block, if that begins on that side.
+
+        It is the first version, but for a carried block: that is what the round before has left there.
+        """
         for side, layout in self._bound.layouts.items():
             for r in layout.at_start:
                 self._acquire(side, r, None)
-                block = layout.residences[r].block
-                if block is not None and self._bound.instance.blocks[block].initially in begins[side]:
-                    self._memories[side].write(block, layout.used[r], 0)
+                d = layout.residences[r].block
+                if d is None or side not in self._bound.begins[d]:
+                    continue
+                is_carried = self._bound.instance.blocks[d].initially == "carried"
+                version = before.left(side, d, layout.pieces[r]) if before is not None and is_carried else 0
+                self._memories[side].write(d, layout.used[r], version)
+
+    def left(self, side: Side, block: int, pieces: Sequence[Piece]) -> int:
+        """Return the version of a block that has been left where the next round looks for it.
+
+        In divisible memory there are no addresses, so that the next round finds the block's last residence.
+        """
+        layout = self._bound.layouts[side]
+        if self._bound.schedule.memory_model == "divisible":
+            r = self._bound.last_place[side].get(block)
+            return GARBAGE if r is None else self._memories[side].version(block, layout.used[r])
+        return self._memories[side].version(block, layout.cells_at(pieces))
 
     def _execute(self, durations_ns: Sequence[int], rng: Random) -> None:
         """Take events in order of time, and those of one time in random order."""
@@ -173,9 +202,9 @@ class Execution:
         bound = self._bound
         for d, block in enumerate(bound.instance.blocks):
             for side, layout in bound.layouts.items():
-                if block.finally_ != side:
+                if side not in bound.ends[d]:
                     continue
                 memory, r = self._memories[side], bound.last_place[side].get(d)
-                wanted = len(bound.instance.writers[d])
+                wanted = bound.first[d] + len(bound.instance.writers[d])
                 if r is None or not memory.is_live(r) or memory.version(d, layout.used[r]) != wanted:
                     self._fault("data", f"'{block.name}' is not on the {side} at the end")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from ..schedule import HostResidence, Residence
@@ -39,8 +39,10 @@ class Layout:
         with it.
     stays
         The residences of each block.
+    pieces
+        Per residence, the pieces that its content uses.
     cell_count
-        Upper bound on the number of cells.
+        Number of cells. The last one stands for all bytes that no residence has, and is never written.
     """
 
     def __init__(
@@ -78,6 +80,17 @@ class Layout:
     def enter(self, i: int, places: dict[int, int]) -> None:
         """Let the residences that an operation acquires be the latest of their blocks."""
         places.update(self._by_block(self.acquires[i]))
+
+    def cells_at(self, pieces: Iterable[Piece]) -> tuple[tuple[int, int], ...]:
+        """Return the cells that have any byte of some pieces, each with the address of byte 0.
+
+        The pieces may be those of another layout of the same memory.
+        """
+        return tuple(
+            (cell, base)
+            for begin, end, base in pieces
+            for cell in range(bisect_right(self._cuts, begin) - 1, bisect_left(self._cuts, end))
+        )
 
     def _by_block(self, several: list[int]) -> dict[int, int]:
         blocks = ((self.residences[r].block, r) for r in several)
@@ -125,18 +138,13 @@ class Layout:
                 used = [(base, base + needed, base)] if needed else []
             cursor += max(residence.bytes, needed)
             pieces.append((owned, used))
-        cuts = sorted({edge for pair in pieces for piece in pair for a, b, _ in piece for edge in (a, b)})
-
-        def cells(piece: list[Piece]) -> tuple[tuple[int, int], ...]:
-            return tuple(
-                (cell, base)
-                for begin, end, base in piece
-                for cell in range(bisect_left(cuts, begin), bisect_left(cuts, end))
-            )
-
-        self.cell_count = len(cuts)
-        self.owned = [tuple(cell for cell, _ in cells(owned)) for owned, _ in pieces]
-        self.used = [cells(used) for _, used in pieces]
+        self._cuts = sorted(
+            {edge for pair in pieces for piece in pair for a, b, _ in piece for edge in (a, b)}
+        )
+        self.cell_count = len(self._cuts)
+        self.owned = [tuple(cell for cell, _ in self.cells_at(owned)) for owned, _ in pieces]
+        self.pieces = [used for _, used in pieces]
+        self.used = [self.cells_at(used) for used in self.pieces]
         sets = [frozenset(owned) for owned in self.owned]
         self.overlapping = [
             [other for other in range(len(sets)) if other != r and sets[r] & sets[other]]

@@ -3,6 +3,8 @@
 The replay tests the checker independently. The checker reasons about all speeds at once. The replay runs the
 program at one random speed and looks for damage. It finds a fault only at the speeds that it is given, so it
 can refute a schedule, but never prove it valid.
+
+A schedule that carries blocks is run twice in a row. The second round begins with what the first has left.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from random import Random
 from ...instances.instance import Instance
 from ..schedule import Schedule
 from .binding import Binding
-from .durations import own_durations
+from .durations import draw_durations, own_durations
 from .execution import Execution
 from .fault import Fault
 from .figures import figure_faults
+from .rounds import next_round
 from .rules import broken_rules
 
 
@@ -34,7 +37,8 @@ def replay(
         durations; the reported times, makespan and peaks are then compared with the replay, and the live sums
         of a divisible schedule with the capacities.
     rng
-        Generator that chooses the order of simultaneous events that the program does not order.
+        Generator that chooses the order of simultaneous events that the program does not order. Where blocks
+        are carried, it also draws the durations of the second round.
     """
     return Machine(instance, schedule).replay(durations_ns, rng)
 
@@ -50,12 +54,21 @@ class Machine:
 
     def __init__(self, instance: Instance, schedule: Schedule) -> None:
         self._bound = Binding(instance, schedule)
+        self._next = next_round(self._bound)
         self.faults = [*self._bound.faults, *broken_rules(self._bound)]
 
     def replay(self, durations_ns: Sequence[int] | None, rng: Random) -> list[Fault]:
-        """Execute the program once; see `replay`."""
+        """Execute the program once, or twice in a row where it carries blocks; see `replay`."""
         bound = self._bound
-        if durations_ns is not None:
-            return [*self.faults, *Execution(bound, durations_ns, rng).faults]
-        happened = Execution(bound, own_durations(bound.instance, bound.schedule), rng)
-        return [*self.faults, *happened.faults, *figure_faults(bound, happened.starts, happened.ends)]
+        is_nominal = durations_ns is None
+        if durations_ns is None:
+            durations_ns = own_durations(bound.instance, bound.schedule)
+        happened = Execution(bound, durations_ns, rng)
+        faults = [*self.faults, *happened.faults]
+        if is_nominal:
+            faults += figure_faults(bound, happened.starts, happened.ends)
+        if self._next is not None:
+            durations = draw_durations(bound.instance, bound.schedule, rng)
+            again = Execution(self._next, durations, rng, before=happened)
+            faults += [Fault(fault.kind, f"in the second round, {fault.text}") for fault in again.faults]
+        return faults

@@ -22,6 +22,7 @@ def broken_rules(bound: Binding) -> Iterator[Fault]:
     yield from _look_at_operations(bound)
     yield from _look_at_residences(bound)
     yield from _look_at_host_residences(bound)
+    yield from _look_at_carried(bound)
 
 
 def _look_at_tasks(bound: Binding) -> Iterator[Fault]:
@@ -119,7 +120,7 @@ def _look_at_workspace(bound: Binding, where: str, r: int, residence: Residence)
 def _look_at_acquirer(bound: Binding, where: str, r: int, block: int) -> Iterator[Fault]:
     i = bound.layouts["device"].acquirer[r]
     if i is None:
-        if bound.instance.blocks[block].initially != "device":
+        if "device" not in bound.begins[block]:
             yield Fault("rule", f"{where} is there from the start, and its block is not")
         return
     operation = bound.schedule.operations[i]
@@ -150,10 +151,32 @@ def _look_at_host_residences(bound: Binding) -> Iterator[Fault]:
             if residence.offset + residence.bytes > instance.host_budget_bytes:
                 yield Fault("data", f"{where} lies outside host memory")
         if i is None:
-            if instance.blocks[residence.block].initially == "absent":
+            if "host" not in bound.begins[residence.block]:
                 yield Fault("rule", f"{where} is there from the start, and its block is nowhere")
         elif (schedule.operations[i].kind, schedule.operations[i].block) != ("offload", residence.block):
             yield Fault("rule", f"{where} is acquired by {bound.name(i)}, which does not write it")
     for i, acquired in enumerate(layout.acquires):
         if schedule.operations[i].kind == "offload" and len(acquired) > 1:
             yield Fault("rule", f"{bound.name(i)} acquires {len(acquired)} residences on the host")
+
+
+def _look_at_carried(bound: Binding) -> Iterator[Fault]:
+    """Check that the schedule gives each carried block a state, and that residences at both ends fit it."""
+    instance, schedule = bound.instance, bound.schedule
+    named = None if schedule.carried is UNSET else [state.block for state in schedule.carried]
+    if named != (list(instance.carried) or None):
+        yield Fault("rule", f"the list carried is of {named}, the instance carries {list(instance.carried)}")
+    for side, layout in bound.layouts.items():
+        if side == "host" and not instance.has_host_budget:
+            continue
+        for d in instance.carried:
+            what = bound.block_name(side, d)
+            first = [r for r in layout.stays[d] if layout.acquirer[r] is None]
+            last = bound.last_place[side].get(d)
+            if side not in bound.begins[d]:
+                if any(not layout.release_count[r] for r in layout.stays[d]):
+                    yield Fault("rule", f"{what} lasts to the end, unlike its state")
+            elif not first:
+                yield Fault("rule", f"{what} is not there from the start, unlike its state")
+            elif layout.residences[first[-1]].offset != layout.residences[number(last)].offset:
+                yield Fault("rule", f"{what} ends at another offset than it begins")
