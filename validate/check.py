@@ -347,6 +347,8 @@ class _Proof:
     def _carried(self, state: list[_Content], current: dict[int, Residence]) -> None:
         """Check that carried blocks end where they begin, as the schedule says."""
         named, carried = tuple(entry.block for entry in self.schedule.states), self.instance.carried
+        if self.schedule.carried is not UNSET and not carried:
+            self.fail("the schedule has a list 'carried', and the instance carries no block")
         if named != carried:
             self.fail(f"'carried' names blocks {list(named)}, the instance carries {list(carried)}")
             return

@@ -154,6 +154,7 @@ def test_every_carried_block_is_named_and_no_other() -> None:
     _says(_schedule(carried=both), "'carried' names blocks [0, 1]")
     plain = _instance(blocks=(replace(_instance().blocks[0], initially="device"), _instance().blocks[1]))
     _says(_schedule(), "the instance carries []", plain)
+    _says(_schedule(carried=()), "the instance carries no block", plain)
 
 
 def test_in_pages_a_block_may_end_on_other_pages() -> None:
