@@ -25,6 +25,10 @@ _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
 """Deadline of the method that is running, on the clock of `time.monotonic`."""
 
 
+_rules: set[Method] = set()
+"""The rules that `limited` has made."""
+
+
 def limited(rule: Method) -> Method:
     """Make a rule give up when its time limit passes (a decorator).
 
@@ -38,7 +42,13 @@ def limited(rule: Method) -> Method:
             look()  # the time of what calls the rule may be over
             return rule(instance, limits)
 
+    _rules.add(call)
     return call
+
+
+def is_rule(method: Method) -> bool:
+    """Return whether a method is a rule, which decides each thing once; others search, or solve models."""
+    return method in _rules
 
 
 class OutOfTime(Refusal):

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ..instances.instance import Instance
+from .carried import begins_on_host, ends_on_device
 from .methods import Refusal
 
 Gap = tuple[int, int]
@@ -44,7 +45,7 @@ def gaps_of(instance: Instance) -> dict[Gap, int]:
     gaps: dict[Gap, int] = {}
     for d, after, until in stays_of(instance):
         block = instance.blocks[d]
-        on_host = block.initially != "absent" and not any(w <= after for w in instance.writers[d])
+        on_host = begins_on_host(instance, d) and not any(w <= after for w in instance.writers[d])
         if block.prefetch_ns is not None and (on_host or block.offload_ns is not None):
             gaps[d, after] = until
     return gaps
@@ -58,7 +59,7 @@ def stays_of(instance: Instance) -> Iterator[tuple[int, int, int]]:
     """
     for d, block in enumerate(instance.blocks):
         marks = [*([-1] if block.initially != "absent" else []), *instance.uses[d]]
-        marks += [len(instance.tasks)] if block.finally_ == "device" else []
+        marks += [len(instance.tasks)] if ends_on_device(block) else []
         for after, until in pairwise(marks):
             if until > after + 1:
                 yield d, after, until

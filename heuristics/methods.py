@@ -155,6 +155,8 @@ class MethodInfo:
         Names of the rules that can be left out of the method.
     guest
         Whether the method belongs to another package, which names it as an entry point.
+    carries
+        Whether the method lets carried blocks leave the device during a round (`heuristics.carried`).
     """
 
     name: str
@@ -166,6 +168,7 @@ class MethodInfo:
     transform: Transform | None = None
     rules: tuple[str, ...] = ()
     guest: bool = False
+    carries: bool = False
 
     def require_rules(self, names: Collection[str]) -> None:
         """Refuse names of rules that the method does not have.
@@ -202,6 +205,7 @@ def register(
     sub_batch: SubBatchRule | None = None,
     transform: Transform | None = None,
     rules: tuple[str, ...] = (),
+    carries: bool = False,
 ) -> Callable[[Method], Method]:
     """Register a method under a name (a decorator).
 
@@ -217,7 +221,7 @@ def register(
         What the method does, in one line.
     source
         The paper or page that describes the method.
-    shown, sub_batch, transform, rules
+    shown, sub_batch, transform, rules, carries
         As in `MethodInfo`.
 
     Returns
@@ -240,7 +244,9 @@ def register(
         if known is not None and _module_of(known.call) != _module_of(method):
             raise PebblerError(f"method '{name}' is registered already; choose another name")
         guest = known is not None and known.guest
-        _methods[name] = MethodInfo(name, summary, source, method, shown, sub_batch, transform, rules, guest)
+        _methods[name] = MethodInfo(
+            name, summary, source, method, shown, sub_batch, transform, rules, guest, carries
+        )
         return method
 
     return enter

@@ -14,6 +14,7 @@ from itertools import pairwise
 from ...instances.instance import Instance
 from ...instances.memory import with_budget
 from ...instances.units import ceil_to, format_size
+from ..carried import begins_on_device
 from ..choices import run_fastest
 from ..clock import limited
 from ..methods import Answer, Limits, Refusal, register
@@ -30,6 +31,7 @@ from .layrub import caffe_algorithms
     "no offload: all data and gradients have places of their own for the whole iteration",
     "Layrub (TACO 2018), Table 2: a whole network (d+g)",
     shown="named",
+    carries=True,
 )
 @limited
 def caffe(instance: Instance, limits: Limits) -> Answer:
@@ -50,6 +52,7 @@ def caffe(instance: Instance, limits: Limits) -> Answer:
     "no offload: memory by liveness, best fit with coalescing, the fastest algorithms that have room",
     "Layrub (TACO 2018), Table 2: best fit with coalescing",
     shown="named",
+    carries=True,
 )
 @limited
 def tensorflow(instance: Instance, limits: Limits) -> Answer:
@@ -68,6 +71,7 @@ def tensorflow(instance: Instance, limits: Limits) -> Answer:
     "no offload: static regions, shared by blocks that never live together (graph colouring)",
     "MXNet's memory plan; Chen et al., arXiv 1604.06174, section 3",
     shown="named",
+    carries=True,
 )
 @limited
 def mxnet(instance: Instance, limits: Limits) -> Answer:
@@ -94,6 +98,7 @@ def mxnet(instance: Instance, limits: Limits) -> Answer:
     "two buffers of the largest layer: one computes, the other is emptied and filled",
     "GeePS (EuroSys 2016), as Layrub (TACO 2018), section 5.3.1, describes it",
     shown="named",
+    carries=True,
 )
 @limited
 def geeps(instance: Instance, limits: Limits) -> Answer:
@@ -136,7 +141,7 @@ def geeps_pool_bytes(instance: Instance) -> int:
         + max(instance.tasks[k].algorithms[algorithms[k]].workspace_bytes for k in layer.unit.tasks)
         for layer in passes(instance)
     )
-    inputs = sum(sizes[d] for d, block in enumerate(instance.blocks) if block.initially == "device")
+    inputs = sum(sizes[d] for d, block in enumerate(instance.blocks) if begins_on_device(block))
     return 2 * ceil_to(largest, instance.alignment_bytes) + inputs
 
 
@@ -145,6 +150,7 @@ def geeps_pool_bytes(instance: Instance) -> int:
     "all that is saved for the backward pass goes to the host at once; no copy overlaps anything",
     "torch.autograd.graph.save_on_cpu",
     shown="named",
+    carries=True,
 )
 @limited
 def save_on_cpu(instance: Instance, limits: Limits) -> Answer:

@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from ...instances.instance import Instance
 from ...instances.transforms import has_been, with_mask
+from ..carried import ends_on_device
 from ..choices import fastest_within
 from ..clock import limited
 from ..methods import Answer, Limits, Refusal, register
@@ -59,6 +60,7 @@ def has_mask(instance: Instance) -> bool:
     f"{_SOURCE}, section 3.2",
     shown="named",
     transform=planned,
+    carries=True,
 )
 @limited
 def layrub_intra(instance: Instance, limits: Limits) -> Answer:
@@ -99,6 +101,7 @@ def layrub_intra(instance: Instance, limits: Limits) -> Answer:
     f"{_SOURCE}, section 3.3",
     shown="named",
     transform=planned,
+    carries=True,
 )
 @limited
 def layrub_inter(instance: Instance, limits: Limits) -> Answer:
@@ -112,6 +115,7 @@ def layrub_inter(instance: Instance, limits: Limits) -> Answer:
     f"{_SOURCE}, section 3.4",
     shown="named",
     transform=planned,
+    carries=True,
 )
 @limited
 def layrub_hybrid(instance: Instance, limits: Limits) -> Answer:
@@ -194,7 +198,7 @@ def _take_over(builder: ProgramBuilder, data: int | None, task: int) -> int | No
         return None
     block, (offset, _) = builder.instance.blocks[data], builder.ranges_of(data)[0]
     builder.retire(data)
-    alone_there = builder.memory == "contiguous" and block.tensor is None and block.finally_ != "device"
+    alone_there = builder.memory == "contiguous" and block.tensor is None and not ends_on_device(block)
     return offset if alone_there else None
 
 

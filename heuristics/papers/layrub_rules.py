@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...instances.instance import Instance
+from ..carried import ends_on_device
 from .layers import LayerStep
 from .layerwise import Pass, offload_points, passes
 from .layrub import gradients
@@ -145,7 +146,7 @@ class _Deriving:
         if block in goes:
             following = next(u for k in self.instance.uses[block] if (u := self.step_of[k]) > goes[block])
             return _Course(frees=max(goes[block], min(self._delayed(block), following - 2)))
-        if not self._in("forward", last) or info.finally_ == "device":
+        if not self._in("forward", last) or ends_on_device(info):
             return _Course()
         back = self._back(reader)
         if back is not None and reader in self._staying:

@@ -22,6 +22,7 @@ from ...instances.instance import Instance, Task
 from ...instances.units import PAGE_BYTES, ceil_to, format_size
 from ...validate.measures import highest_byte, memory_curve, with_host
 from ...validate.schedule import Kind, MemoryModel, Schedule, Stream
+from ..carried import as_read, begins_on_device, begins_on_host, ends_on_device, states_of
 from ..clock import look
 from ..methods import Refusal
 from .host import HostMemory
@@ -73,7 +74,7 @@ class ProgramBuilder:
     start
         Blocks that are initially on the device and are kept there from time 0, each with its offset in bytes,
         or None for any offset. The other blocks start on the host only. By default, all blocks that fit are
-        kept.
+        kept. Carried blocks are kept in any case, and in contiguous memory they stay until the end.
     copies
         Where host memory has a budget: blocks of which the host keeps a copy from time 0, each with its
         offset there in bytes, or None for any offset. No copy is then dropped that is wanted later, but by
@@ -84,10 +85,13 @@ class ProgramBuilder:
     PebblerError
         When the memory is paged and a part begins inside a page, or an argument is wrong.
     Refusal
-        When host memory has a budget, and no room for what begins there alone.
+        When host memory has a budget, and no room for what begins there alone, or when the pool has no room
+        for a carried block.
 
     Attributes
     ----------
+    instance
+        The instance; carried blocks as `as_read` returns them.
     pool
         Free memory at this point of the program.
     starts, ends
@@ -114,7 +118,7 @@ class ProgramBuilder:
         look()
         require_instance(instance)
         require_one_of("memory", memory, get_args(MemoryModel))
-        self.instance = instance
+        self.instance = instance = as_read(instance, memory)
         self.memory: MemoryModel = memory
         self._timeline = Timeline()
         self.starts, self.ends = self._timeline.starts, self._timeline.ends
@@ -133,7 +137,9 @@ class ProgramBuilder:
         self._may_prefetch = np.array(
             [block.prefetch_ns is not None for block in instance.blocks], dtype=bool
         )
-        self._on_host = np.array([block.initially != "absent" for block in instance.blocks], dtype=bool)
+        self._on_host = np.array(
+            [begins_on_host(instance, d) for d in range(len(instance.blocks))], dtype=bool
+        )
         self._offloaded_by: dict[int, int] = {}
         self._address = np.full(len(instance.blocks), -1, dtype=np.int64)
         self._rounded = np.zeros(len(instance.blocks), dtype=np.int64)
@@ -142,11 +148,7 @@ class ProgramBuilder:
         self._has_run = [False] * len(instance.tasks)
         self._aligned = [ceil_to(block.bytes, instance.alignment_bytes) for block in instance.blocks]
         self.free_bytes = instance.pool_bytes
-        initially = [d for d, block in enumerate(instance.blocks) if block.initially == "device"]
-        wanted = dict.fromkeys(initially) if start is None else start
-        for d in sorted(initially, key=lambda d: (*instance.uses[d][:1], d)):
-            if d in wanted and (place := self._room.place_block(d, wanted[d])) is not None:
-                self._open_stay(d, place, None)
+        self._begin(start)
         self._host: HostMemory | None = None
         if instance.has_host_budget:
             self._host = HostMemory(
@@ -500,11 +502,19 @@ class ProgramBuilder:
         return i
 
     def release(self, block: int, after: Iterable[int] = ()) -> None:
-        """Release a resident block's memory once its users so far, and the operations `after`, have ended."""
+        """Release a resident block's memory once its users so far, and the operations `after`, have ended.
+
+        Raises
+        ------
+        Refusal
+            When a carried block would leave before the first operation.
+        """
         stay = self._open[block]
         ops = {*stay.users.values(), *after}
         if not ops and stay.acquired_by is not None:
             ops = {stay.acquired_by}
+        if not ops and self.instance.blocks[block].initially == "carried":
+            ops = self._any_operation(block)
         self._close_stay(block, tuple(sorted(self._timeline.latest(ops))))
 
     def release_dead(self, task: int, keep: Container[int] = ()) -> None:
@@ -519,11 +529,11 @@ class ProgramBuilder:
     def retire(self, block: int) -> None:
         """Release a resident block for good, after copying it if it must end on the host.
 
-        A block that must end on the device is not released.
+        A block that must end on the device, as a carried one, is not released.
         """
-        finally_ = self.instance.blocks[block].finally_
-        if finally_ == "device":
+        if ends_on_device(self.instance.blocks[block]):
             return
+        finally_ = self.instance.blocks[block].finally_
         if finally_ == "host" and not self._on_host[block]:
             self.offload(block)
         elif finally_ != "host" and self._host is not None:
@@ -531,7 +541,7 @@ class ProgramBuilder:
         self.release(block)
 
     def settle(self) -> None:
-        """Issue the copies that `Block.finally_` requires and that have not been issued.
+        """Issue the copies that the end requires and that have not been issued.
 
         Raises
         ------
@@ -541,11 +551,11 @@ class ProgramBuilder:
         for d, block in enumerate(self.instance.blocks):
             if block.finally_ == "host" and not self._on_host[d]:
                 self.offload(d)
-            elif block.finally_ == "device" and d not in self._open:
+            elif ends_on_device(block) and d not in self._open:
                 self.prefetch(d)
 
     def finish(self, method: str, meta: dict[str, Any] | None = None) -> Schedule:
-        """Issue the copies that `Block.finally_` requires, and return the schedule.
+        """Issue the copies that the end requires, and return the schedule.
 
         Parameters
         ----------
@@ -585,9 +595,36 @@ class ProgramBuilder:
         else:
             peak = self.instance.resident_bytes + highest_byte(schedule)
         schedule = msgspec.structs.replace(schedule, peak_bytes=peak)
-        return schedule if self._host is None else with_host(schedule, self._host.residences())
+        if self._host is not None:
+            schedule = with_host(schedule, self._host.residences())
+        if self.instance.carried:
+            schedule = msgspec.structs.replace(schedule, carried=states_of(self.instance, schedule))
+        return schedule
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _begin(self, start: Mapping[int, int | None] | None) -> None:
+        """Place blocks from time 0: carried ones, then others that begin on the device and have room."""
+        blocks, uses = self.instance.blocks, self.instance.uses
+        initially = [d for d, block in enumerate(blocks) if begins_on_device(block)]
+        wanted = dict.fromkeys(initially) if start is None else start
+        for d in sorted(initially, key=lambda d: (blocks[d].initially != "carried", *uses[d][:1], d)):
+            must = blocks[d].initially == "carried"
+            if not must and d not in wanted:
+                continue
+            place = self._room.place_block(d, wanted.get(d))
+            if place is not None:
+                self._open_stay(d, place, None)
+            elif must:
+                what = f"block '{blocks[d].name}', which is carried"
+                raise Refusal(str(OutOfMemoryError(what, blocks[d].bytes, self.pool)))
+
+    def _any_operation(self, block: int) -> set[int]:
+        """Return the last operation, after which a carried block leaves that nothing has used yet."""
+        if not self.ends:
+            name = self.instance.blocks[block].name
+            raise Refusal(f"block '{name}' is carried, and cannot leave before the first operation")
+        return {len(self.ends) - 1}
 
     def _new_room(self, fit: Fit, plan: Sequence[int]) -> Room:
         return Room(self.instance, self.memory, fit, plan, self.ends)
@@ -599,7 +636,7 @@ class ProgramBuilder:
                 host.begin(d, at, must=True)
             return
         blocks, uses = self.instance.blocks, self.instance.uses
-        begins = [d for d, block in enumerate(blocks) if block.initially != "absent"]
+        begins = [d for d in range(len(blocks)) if begins_on_host(self.instance, d)]
         alone = [d for d in begins if d not in self._open and (uses[d] or blocks[d].finally_ != "anywhere")]
         for d in alone:
             host.begin(d, must=True)
@@ -609,8 +646,13 @@ class ProgramBuilder:
 
     def _is_wanted(self, block: int) -> bool:
         """Return whether a block is used later, perhaps by a second run, or has a place at the end."""
-        return self.instance.blocks[block].finally_ != "anywhere" or any(
-            not self._has_run[k] or self.instance.tasks[k].recomputable for k in self.instance.uses[block]
+        info = self.instance.blocks[block]
+        return (
+            info.finally_ != "anywhere"
+            or info.initially == "carried"
+            or any(
+                not self._has_run[k] or self.instance.tasks[k].recomputable for k in self.instance.uses[block]
+            )
         )
 
     def drop_copy(self, block: int) -> None:

@@ -2,7 +2,8 @@
 
 A stale copy is dropped at once. A copy that nobody wants any more is dropped when room is wanted. So is one
 that has been read, or was there from the start, while the device has the data, too: that costs nothing by
-itself. If the block leaves the device again, it is copied again.
+itself. If the block leaves the device again, it is copied again. The copy of a carried block that is there
+from the start and has been read stays to the end, where the next round finds it.
 """
 
 from __future__ import annotations
@@ -142,8 +143,9 @@ class HostMemory:
 
     def tidy(self) -> None:
         """Release all copies but those that must be there at the end of the program."""
-        for d in [d for d in self._held if self._instance.blocks[d].finally_ != "host"]:
-            self.drop(d)
+        for d, copy in list(self._held.items()):
+            if self._instance.blocks[d].finally_ != "host" and not self._is_carried(copy):
+                self.drop(d)
 
     def residences(self) -> tuple[HostResidence, ...]:
         """Return the residences of all copies; those that are held now last to the end."""
@@ -166,9 +168,18 @@ class HostMemory:
             d
             for d, copy in self._held.items()
             if not self._is_wanted(d)
-            or (not self._is_only_copy(d) and (copy.acquired_by is None or copy.readers))
+            or (
+                not self._is_only_copy(d)
+                and (copy.acquired_by is None or copy.readers)
+                and not self._is_carried(copy)
+            )
         ]
         return sorted(spare, key=lambda d: (blocks[d].finally_ == "host", -blocks[d].bytes, d))
+
+    def _is_carried(self, copy: _Copy) -> bool:
+        """Return whether a copy must be there at the end because it is from the start, and was read."""
+        is_carried = self._instance.blocks[copy.block].initially == "carried"
+        return is_carried and copy.acquired_by is None and bool(copy.readers)
 
     def _open(self, block: int, ranges: tuple[Range, ...], acquired_by: int | None) -> None:
         copy = self._held[block] = _Copy(block, ranges, acquired_by)
