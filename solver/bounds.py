@@ -17,8 +17,9 @@ from typing import get_args
 from ..heuristics.clock import OutOfTime, look
 from ..instances.arguments import require_instance, require_one_of
 from ..instances.instance import Instance
+from ..instances.memory import why_host_is_short, why_infeasible
 from ..instances.transforms import in_pages
-from ..instances.units import format_time
+from ..instances.units import PAGE_BYTES, format_size, format_time
 from ..validate.bounds.arguments import EvictableStay, SinglePeak
 from ..validate.bounds.certificate import Certificate, certify, name_of_bound
 from ..validate.schedule import MemoryModel
@@ -147,6 +148,16 @@ def best_bound(
     if memory == "paged":
         bounds.append(best_bound(in_pages(instance), without))
     return max(bounds, key=lambda bound: bound.lower_bound_ns)
+
+
+def why_impossible(instance: Instance, memory: MemoryModel) -> str | None:
+    """Return which task proves that there is no schedule in a memory model; None if no single task does."""
+    reason = why_infeasible(instance)
+    if reason is None and memory == "paged":
+        in_whole_pages = why_host_is_short(instance, PAGE_BYTES) or why_infeasible(in_pages(instance))
+        if in_whole_pages is not None:
+            reason = f"in pages of {format_size(PAGE_BYTES)}, {in_whole_pages}"
+    return reason
 
 
 def compute_bound(instance: Instance) -> Bound:

@@ -19,18 +19,17 @@ from ..instances.arguments import names_of, require_instance, require_kind
 from ..instances.errors import FormatError, PebblerError
 from ..instances.files import reread
 from ..instances.instance import Instance
-from ..instances.memory import require_budget, why_host_is_short, why_infeasible
-from ..instances.transforms import in_pages
-from ..instances.units import PAGE_BYTES, format_size
+from ..instances.memory import require_budget
 from ..validate.bounds.certificate import PAGED_ONLY, check_certificate, misses
 from ..validate.gpus.check import check
 from ..validate.measures import average_bytes, moved_bytes, pinned_bytes
 from ..validate.schedule import Schedule
 from .answers import Answers
-from .bounds import Bound, best_bound, certified_bound
+from .bounds import Bound, best_bound, certified_bound, why_impossible
 from .guests import Host, described
 from .linear.available import require_linear_solver
 from .result import Result, Status
+from .steady import settle
 
 _log = logging.getLogger(__name__)
 
@@ -157,7 +156,7 @@ def attempt(
         _start_with(answers, warm_start)
     schedule = failure = None
     load_for(info.call, limits)
-    excluded = _excluded(instance, memory)
+    excluded = why_impossible(instance, memory)
     began = time.perf_counter()
     with Host(info) as host:
         answer, seconds = Answer(None), 0.0
@@ -165,6 +164,8 @@ def attempt(
             if excluded is not None:
                 answers.deny()
                 answer = Answer(None, excluded, infeasible=True)
+            elif instance.carried:
+                answer = settle(instance, info, host.solve, limits)
             elif instance.cluster is UNSET:
                 answer = host.solve(instance, limits)
             else:
@@ -215,16 +216,6 @@ def _start_with(answers: Answers, start: Schedule) -> None:
         )
     if start.memory_model == answers.memory:
         answers.admit(start)
-
-
-def _excluded(instance: Instance, memory: str) -> str | None:
-    """Return why there can be no schedule with any method, or None."""
-    reason = why_infeasible(instance)
-    if reason is None and memory == "paged":
-        in_whole_pages = why_host_is_short(instance, PAGE_BYTES) or why_infeasible(in_pages(instance))
-        if in_whole_pages is not None:
-            reason = f"in pages of {format_size(PAGE_BYTES)}, {in_whole_pages}"
-    return reason
 
 
 def _entered(answers: Answers, method: str, answer: Answer) -> Schedule | None:

@@ -1,0 +1,360 @@
+"""Rounds in a steady state: where carried blocks are at both ends, chosen before a method plans the round.
+
+A carried block is on the device at both ends, or on the host. A few choices are tried: the blocks that are
+used first stay on the device, as many as have room there, or fewer; the others live on the host. What lives
+on the host begins and ends there, as blocks of ordinary instances do. What stays on the device may leave it
+during the round in paged memory, if the method knows carried blocks; else it never moves. So a method plans
+on an instance that it knows, and its schedule is completed with the states.
+
+A rule plans for every choice, and its shortest schedule is taken. Other methods take longer. They plan for
+the choice with which a rule has the shortest schedule.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import msgspec
+
+from ..heuristics.carried import states_of, unmoved
+from ..heuristics.clock import LEAST, OutOfTime, is_rule, until
+from ..heuristics.methods import Answer, Limits, Method, MethodInfo, OnBetter, Refusal, find_method
+from ..heuristics.parts import tensors_of
+from ..instances.instance import Block, Instance
+from ..instances.units import ceil_to
+from ..validate.check import check
+from ..validate.host_memory import ALIGNMENT_BYTES
+from ..validate.measures import with_host
+from ..validate.order import Order
+from ..validate.schedule import HostResidence, MemoryModel, Residence, Schedule, unit_bytes
+from .bounds import why_impossible
+
+Hosted = frozenset[int]
+"""The carried blocks that live on the host; the others are on the device at both ends."""
+
+_SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
+"""Shares of the carried bytes that have room on the device which choices keep there."""
+
+_PROBE = "modnn"
+"""The rule that chooses for methods that take longer."""
+
+_PROBING = 0.2
+"""Share of the time limit that this rule may take."""
+
+
+def settle(instance: Instance, info: MethodInfo, solve: Method, limits: Limits) -> Answer:
+    """Choose where carried blocks are at both ends, plan with a method, and return its best schedule.
+
+    The bounds of the method are left out, because they hold for one choice only. After the time limit, and
+    after Ctrl-C, no further choice is tried.
+
+    Parameters
+    ----------
+    instance
+        An instance with carried blocks.
+    info, solve
+        The method, and the function that calls it.
+    limits
+        The limits of all calls together. A warm start names the first choice.
+
+    Raises
+    ------
+    Refusal
+        When the method refuses every choice: the reason that it gives for the first one.
+    """
+    return _Settling(instance, info, solve, limits).answer()
+
+
+def settled(instance: Instance, hosted: Hosted, memory: MemoryModel, *, carries: bool) -> Instance:
+    """Return the instance that a method plans on when some carried blocks live on the host.
+
+    Parameters
+    ----------
+    instance, hosted, memory
+        The original, the blocks that live on the host, and the memory model of the schedule.
+    carries
+        Whether the method knows carried blocks. If not, those on the device become ordinary ones.
+    """
+
+    def changed(d: int, block: Block) -> Block:
+        if block.initially != "carried":
+            return block
+        if d in hosted:
+            return msgspec.structs.replace(block, initially="host", finally_="host")
+        if not carries:
+            return msgspec.structs.replace(unmoved(block), initially="device", finally_="device")
+        return unmoved(block) if memory == "contiguous" else block
+
+    blocks = tuple(changed(d, block) for d, block in enumerate(instance.blocks))
+    return msgspec.structs.replace(instance, blocks=blocks)
+
+
+def completed(instance: Instance, schedule: Schedule) -> Schedule:
+    """Return a schedule of a settled instance as one of the original, with the states of its carried blocks.
+
+    What lives on the host leaves the device after its last use, and its last copy there lies where the first
+    one does.
+
+    Raises
+    ------
+    Refusal
+        When host memory has a budget, and no places are found there.
+    """
+    there = {residence.block for residence in schedule.residences if residence.acquired_by is None}
+    hosted = frozenset(instance.carried) - there
+    schedule = msgspec.structs.replace(schedule, residences=_let_go(instance, schedule, hosted))
+    if schedule.host_residences is not msgspec.UNSET:
+        read = {operation.block for operation in schedule.operations if operation.kind == "prefetch"}
+        unread = set(instance.carried) - hosted - read
+        copies = [
+            copy for copy in schedule.host_copies if copy.acquired_by is not None or copy.block not in unread
+        ]
+        schedule = with_host(schedule, _brought_home(instance, schedule, copies, hosted))
+    return msgspec.structs.replace(schedule, carried=states_of(instance, schedule))
+
+
+class _Settling:
+    """The choices for one call of a method, and the best of its answers so far."""
+
+    def __init__(self, instance: Instance, info: MethodInfo, solve: Method, limits: Limits) -> None:
+        self.instance, self.info, self.solve, self.limits = instance, info, solve, limits
+        seconds = math.inf if limits.time_limit is None else limits.time_limit
+        self.began, self.deadline = time.monotonic(), time.monotonic() + seconds
+        self.best: Schedule | None = None
+        self.ended: list[str] = []
+        start = limits.warm_start
+        self.first = None if start is None else frozenset(s.block for s in start.states if not s.device)
+
+    def answer(self) -> Answer:
+        """Try choices in turn: a rule all of them, another method until it has a schedule."""
+        stopped_by = "done"
+        by_rule = is_rule(self.info.call)
+        try:
+            for hosted in self.choices() if by_rule else self.ranked():
+                if self.ended and time.monotonic() >= self.deadline:
+                    stopped_by = "time limit"
+                    break
+                stopped_by = self.plan(hosted)
+                if stopped_by == "interrupted" or (self.best is not None and not by_rule):
+                    break
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+            stopped_by = "interrupted"
+        if self.best is None and self.ended:
+            raise Refusal(self.ended[0])
+        return Answer(self.best, stopped_by)
+
+    def choices(self) -> list[Hosted]:
+        """Return the choices, each once: that of the warm start, then from most on the device to least."""
+        ladder = list(_ladder(self.instance, self.limits.memory, carries=self.info.carries))
+        return list(dict.fromkeys([*([] if self.first is None else [self.first]), *ladder]))
+
+    def ranked(self) -> list[Hosted]:
+        """Return the choices, first those with which a rule, or the warm start, has a shorter schedule."""
+        choices = self.choices()
+        found = dict.fromkeys(choices, math.inf)
+        start, call = self.limits.warm_start, find_method(_PROBE).call
+        if start is not None and self.first is not None:
+            found[self.first] = start.makespan_ns
+        if len(choices) > 1:
+            until_ns = self.began + _PROBING * (self.deadline - self.began)
+            limits = replace(self.limits, warm_start=None, on_better=None, without=frozenset())
+            with suppress(OutOfTime), until(until_ns, LEAST):
+                for hosted in choices:
+                    try:
+                        schedule = call(self.settled(hosted), limits).schedule
+                    except OutOfTime:
+                        raise
+                    except Refusal:
+                        continue
+                    if schedule is not None:
+                        found[hosted] = min(found[hosted], schedule.makespan_ns)
+        return sorted(choices, key=lambda hosted: found[hosted])
+
+    def plan(self, hosted: Hosted) -> str:
+        """Call the method for a choice, keep its schedule if that is the best, and return why it ended."""
+        instance, limits = self.settled(hosted), self.limits
+        if limits.time_limit is not None:
+            limits = replace(limits, time_limit=max(self.deadline - time.monotonic(), 0.0))
+        limits = replace(limits, warm_start=self.start(instance, hosted), on_better=self.on_better())
+        try:
+            answer = self.solve(instance, limits)
+            schedule = None if answer.schedule is None else completed(self.instance, answer.schedule)
+        except Refusal as refusal:
+            self.ended.append(str(refusal))
+            return str(refusal) if self.best is None else "done"
+        self.ended.append(answer.stopped_by)
+        if schedule is not None and (self.best is None or schedule.makespan_ns < self.best.makespan_ns):
+            self.best = schedule
+        return answer.stopped_by
+
+    def settled(self, hosted: Hosted) -> Instance:
+        """Return the instance of a choice."""
+        return settled(self.instance, hosted, self.limits.memory, carries=self.info.carries)
+
+    def start(self, instance: Instance, hosted: Hosted) -> Schedule | None:
+        """Return the warm start as a schedule of the settled instance, if it is one."""
+        start = self.limits.warm_start
+        if start is None or hosted != self.first:
+            return None
+        states = tuple(state for state in start.states if state.block in instance.carried)
+        start = msgspec.structs.replace(start, carried=states if instance.carried else msgspec.UNSET)
+        return None if check(instance, start).reasons else start
+
+    def on_better(self) -> OnBetter | None:
+        """Return the caller's function, called only with makespans that are better than those before."""
+        tell, best = self.limits.on_better, self.best
+        if tell is None:
+            return None
+
+        def told(makespan_ns: int | None, _: int | None) -> None:
+            if makespan_ns is not None and (best is None or makespan_ns < best.makespan_ns):
+                tell(makespan_ns, None)
+
+        return told
+
+
+def _ladder(instance: Instance, memory: MemoryModel, *, carries: bool) -> Iterator[Hosted]:
+    """Yield choices that may have room, from most on the device to least; at least one."""
+    groups = _groups(instance)
+    carried = {d for group in groups for d in group}
+
+    def left(count: int) -> Hosted:
+        return frozenset(carried.difference(*groups[:count]))
+
+    def has_room(count: int) -> bool:
+        return why_impossible(settled(instance, left(count), memory, carries=carries), memory) is None and (
+            _bytes_at_ends(instance, carried - left(count), memory) <= instance.pool_bytes
+        )
+
+    forced = sum(not all(_can_live_on_host(instance, d) for d in group) for group in groups)
+    least, most = forced, len(groups)
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if has_room(middle) else (least, middle - 1)
+    sizes = [sum(instance.blocks[d].bytes for d in group) for group in groups[:most]]
+    for share in _SHARES:
+        kept = max(_within(sizes, share * sum(sizes)), forced)
+        if share == 1 or _host_has_room(instance, left(kept)):
+            yield left(kept)
+
+
+def _within(sizes: Sequence[int], most: float) -> int:
+    """Return how many of some sizes, from the first on, have a sum that is not above a number."""
+    total = count = 0
+    for size in sizes:
+        total += size
+        if total > most:
+            break
+        count += 1
+    return count
+
+
+def _groups(instance: Instance) -> list[list[int]]:
+    """Return the carried blocks, the parts of a tensor together: what cannot live on the host, then by use.
+
+    Blocks that no task uses come last.
+    """
+    carried = set(instance.carried)
+    tensors = [parts for parts in tensors_of(instance) if carried.issuperset(parts)]
+    together = {d for parts in tensors for d in parts}
+    groups = [*tensors, *([d] for d in instance.carried if d not in together)]
+    never = (len(instance.tasks),)
+
+    def turn(group: Sequence[int]) -> tuple[bool, int, int]:
+        first = min((instance.uses[d] or never)[0] for d in group)
+        return all(_can_live_on_host(instance, d) for d in group), first, min(group)
+
+    return sorted(groups, key=turn)
+
+
+def _can_live_on_host(instance: Instance, d: int) -> bool:
+    """Return whether a block can come from the host where it is used, and go back where it is written."""
+    block = instance.blocks[d]
+    comes = block.prefetch_ns is not None or not instance.uses[d]
+    return comes and (block.offload_ns is not None or not instance.writers[d])
+
+
+def _bytes_at_ends(instance: Instance, blocks: Collection[int], memory: MemoryModel) -> int:
+    """Return the device memory that blocks take together."""
+    unit = unit_bytes(instance, memory)
+    return sum(ceil_to(instance.blocks[d].bytes, unit) for d in blocks)
+
+
+def _host_has_room(instance: Instance, hosted: Hosted) -> bool:
+    """Return whether host memory has room for a copy of each block that lives there."""
+    if instance.host_budget_bytes is msgspec.UNSET:
+        return True
+    needed = sum(ceil_to(instance.blocks[d].bytes, ALIGNMENT_BYTES) for d in hosted)
+    return needed < instance.host_budget_bytes + ALIGNMENT_BYTES
+
+
+def _let_go(instance: Instance, schedule: Schedule, hosted: Hosted) -> tuple[Residence, ...]:
+    """Return the residences, those of blocks that live on the host released after their last use."""
+    position = {operation.id: p for p, operation in enumerate(schedule.operations)}
+    users: dict[int, list[int]] = {d: [] for d in hosted}
+    for operation in schedule.operations:
+        touched = (operation.block,) if operation.task is None else instance.tasks[operation.task].blocks
+        for d in hosted.intersection(touched):
+            users[d].append(operation.id)
+
+    def released(residence: Residence) -> Residence:
+        d, acquired_by = residence.block, residence.acquired_by
+        if d not in users or acquired_by is None or residence.released_after:
+            return residence
+        after = tuple(i for i in users[d] if position[i] >= position[acquired_by])
+        return msgspec.structs.replace(residence, released_after=after)
+
+    return tuple(released(residence) for residence in schedule.residences)
+
+
+def _brought_home(
+    instance: Instance, schedule: Schedule, copies: Sequence[HostResidence], hosted: Hosted
+) -> tuple[HostResidence, ...]:
+    """Return copies in host memory, those of each block that lives there all in one place.
+
+    If they are so already, nothing changes. If not, all copies are placed anew: what lives on the host for
+    the whole round, then the other copies, the largest first, each at the lowest offset that is free.
+
+    Raises
+    ------
+    Refusal
+        When there is no room for one of them.
+    """
+    at_home = {(copy.block, copy.offset) for copy in copies if copy.acquired_by is None}
+    last = {copy.block: copy for copy in copies}
+    if all((d, last[d].offset) in at_home for d in hosted if d in last):
+        return tuple(copies)
+    budget = 0 if instance.host_budget_bytes is msgspec.UNSET else instance.host_budget_bytes
+    order = Order(schedule)
+
+    def is_before(one: HostResidence, other: HostResidence) -> bool:
+        return other.acquired_by is not None and order.released_before(one, order.position[other.acquired_by])
+
+    def may_share(one: HostResidence, other: HostResidence) -> bool:
+        """Return whether one copy has been dropped when the other begins, in every execution."""
+        lives = not hosted.isdisjoint((one.block, other.block))
+        return not lives and (is_before(one, other) or is_before(other, one))
+
+    pieces = [[copy for copy in copies if copy.block == d] for d in sorted(hosted.intersection(last))]
+    pieces += [[copy] for copy in sorted(copies, key=lambda copy: -copy.bytes) if copy.block not in hosted]
+    placed: list[HostResidence] = []
+    for piece in pieces:
+        size, at = ceil_to(piece[0].bytes, ALIGNMENT_BYTES), 0
+        for other in sorted(placed, key=lambda copy: copy.offset or 0):
+            begin = other.offset or 0
+            if begin >= at + size:
+                break
+            if not may_share(piece[0], other):
+                at = max(at, begin + ceil_to(other.bytes, ALIGNMENT_BYTES))
+        if at + piece[0].bytes > budget:
+            name = instance.blocks[piece[0].block].name
+            raise Refusal(f"host memory has no place for a copy of '{name}' beside those of carried blocks")
+        placed += [msgspec.structs.replace(copy, offset=at) for copy in piece]
+    turn = {(copy.block, copy.acquired_by): copy for copy in placed}
+    return tuple(turn[copy.block, copy.acquired_by] for copy in copies)
