@@ -138,8 +138,10 @@ def decisions_from(instance: Instance, problem: Problem, schedule: Schedule) -> 
             ran = max(ran, operation.task)
         elif operation.kind == "offload" and operation.block is not None:
             d = operation.block
-            if written := bisect_right(instance.writers[d], ran):
-                offloads[versions[d, instance.writers[d][written - 1]]] = None
+            written = bisect_right(instance.writers[d], ran)
+            version = versions.get((d, instance.writers[d][written - 1] if written else -1))
+            if version is not None:
+                offloads[version] = None
         elif operation.kind == "prefetch" and operation.block is not None:
             d = operation.block
             used = bisect_right(uses[d], ran)

@@ -132,7 +132,9 @@ than simulated.
 
 
 # columns of a problem's arrays
-BYTES, OFFLOAD_NS, PREFETCH_NS, MOVE_NS, DUE, LEAD, BEGIN, FOLLOWING, SPAN, HOST_BYTES, KEPT = range(11)
+BYTES, OFFLOAD_NS, PREFETCH_NS, MOVE_NS, DUE, LEAD, BEGIN, FOLLOWING, SPAN, HOST_BYTES, KEPT, LASTS = range(
+    12
+)
 FIXED, ALGORITHMS, TASK_KIND, INPUTS, UPDATES, OUTPUTS, DEAD, STARTING, WRITTEN = range(9)
 DURATION, WORKSPACE = range(2)
 BLOCK, AFTER, UNTIL, VERSION, FORCED, NEXT_PART, PART_BEFORE, FIRST_PART, GAP_KIND, COST, LIGHT = range(11)
@@ -165,8 +167,8 @@ class Problem(NamedTuple):
         host must hold at the end, or -1. For parts whose places depend on each other: the first part of the
         tensor, where in the
         tensor the block begins, the part that follows or -1, and the bytes of the tensor; for every other
-        block, itself, 0, -1, and its bytes. Then the bytes of a copy on the host, and whether the host must
-        hold until the end what it has of the block from the start.
+        block, itself, 0, -1, and its bytes. Then the bytes of a copy on the host; whether the host must hold
+        until the end what it has of the block from the start; whether it must do so only if that is read.
     tasks
         Per task: bytes of its blocks and of others that cannot leave; where its algorithms begin; its kind,
         shared by all tasks with the same algorithms; where its lists begin in `lists`, which end where those
@@ -183,7 +185,8 @@ class Problem(NamedTuple):
         of the same two kinds; the class of its cost per byte that leaves; whether it is light, so that
         keeping the block is never tried.
     versions
-        Per version of a block: the block, the task that writes it, whether it must be offloaded in any case;
+        Per version of a block: the block, the task that writes it (-1 for what the device alone has from the
+        start), whether it must be offloaded in any case;
         the version of
         the part that leaves next, or -1, and that of the part that leaves first.
     lists
@@ -883,6 +886,14 @@ def _leaves_from(problem: Problem, g: int) -> int:
 
 
 @_compiled
+def _read_until(problem: Problem, g: int) -> int:
+    """Return the first task during which the copy for a gap need no longer be on the host; the end counts."""
+    if problem.gaps[g, VERSION] < 0 and problem.blocks[problem.gaps[g, BLOCK], LASTS]:
+        return problem.length + 1
+    return problem.gaps[g, UNTIL]
+
+
+@_compiled
 def _hold(state: State, first: int, until: int, size: int) -> None:
     for k in range(first, min(until, len(state.held))):
         state.held[k] += size
@@ -894,7 +905,7 @@ def _has_room(problem: Problem, state: State, g: int, fullest: int) -> bool:
 
     A task at which they take much is looked at first, so that most of what has none is known at once.
     """
-    c, first, until = _copy_of(problem, g), _leaves_from(problem, g), problem.gaps[g, UNTIL]
+    c, first, until = _copy_of(problem, g), _leaves_from(problem, g), _read_until(problem, g)
     most = problem.host - problem.blocks[problem.gaps[g, BLOCK], HOST_BYTES]
     for k in range(first - 1, until):
         j = k if k >= first else fullest
@@ -906,7 +917,7 @@ def _has_room(problem: Problem, state: State, g: int, fullest: int) -> bool:
 @_compiled
 def _plan_copy(problem: Problem, state: State, g: int) -> None:
     """Count the copy for a gap: it has to be there from the first gap that reads it to the last one."""
-    c, first, until = _copy_of(problem, g), _leaves_from(problem, g), problem.gaps[g, UNTIL]
+    c, first, until = _copy_of(problem, g), _leaves_from(problem, g), _read_until(problem, g)
     size = problem.blocks[problem.gaps[g, BLOCK], HOST_BYTES]
     if state.spans[c, 0] >= state.spans[c, 1]:
         state.spans[c, 0], state.spans[c, 1] = first, until
@@ -952,7 +963,7 @@ def _plan_copies(problem: Problem, state: State) -> None:
         _first_span(problem, state, c)
     for g in range(len(state.gone)):
         if state.gone[g]:
-            c, first, until = _copy_of(problem, g), _leaves_from(problem, g), problem.gaps[g, UNTIL]
+            c, first, until = _copy_of(problem, g), _leaves_from(problem, g), _read_until(problem, g)
             empty = state.spans[c, 0] >= state.spans[c, 1]
             state.spans[c, 0] = first if empty else min(state.spans[c, 0], first)
             state.spans[c, 1] = until if empty else max(state.spans[c, 1], until)
@@ -1108,7 +1119,7 @@ def _read_copy(problem: Problem, state: State, g: int, end: int) -> None:
         left = state.reads[v]
     else:
         state.first_reads[d] -= 1
-        left = state.first_reads[d]
+        left = state.first_reads[d] + problem.blocks[d, LASTS]
     if left == 0:
         _free(state.host, _CONTIGUOUS, state.copy_at[d], problem.blocks[d, HOST_BYTES], end)
         _record(state, DROP, d, _NOTHING, _NOTHING)

@@ -36,6 +36,7 @@ RELAXED_SHARE = 0.15
     "this project",
     shown="named",
     rules=RULES,
+    carries=True,
 )
 @loads(kernels)
 def local_search(instance: Instance, limits: Limits) -> Answer:
@@ -104,6 +105,7 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     "Belady (IBM Systems Journal, 1966), on parts: this project",
     shown="named",
     transform=with_parts,
+    carries=True,
 )
 @loads(kernels)
 @limited

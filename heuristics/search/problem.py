@@ -14,6 +14,7 @@ from ...instances.instance import Instance
 from ...instances.memory import least_budget
 from ...validate.host_memory import ALIGNMENT_BYTES
 from ...validate.schedule import MemoryModel, unit_bytes
+from ..carried import as_read
 from ..clock import look
 from ..parts import chains, require_alike, tensors_of
 from .kernel import (
@@ -41,6 +42,9 @@ def problem_of(
 ) -> Problem:
     """Return an instance as arrays, its sizes rounded up to the unit of the memory model.
 
+    Carried blocks are on the device at both ends, and stay at least until their first use. One that a task
+    writes has a version before the first task, which is on the device alone.
+
     Parameters
     ----------
     instance, memory
@@ -57,6 +61,7 @@ def problem_of(
     Refusal
         For parts in contiguous memory that tasks or copies treat differently.
     """
+    instance = as_read(instance, memory)
     contiguous = memory == "contiguous" and addresses
     unit = unit_bytes(instance, memory)
     tasks, blocks = instance.tasks, instance.blocks
@@ -73,8 +78,10 @@ def problem_of(
     algorithms[:, 1] = -(-algorithms[:, 1] // unit) * unit
     look()
 
-    at_first = np.array([block.initially for block in blocks], dtype="U6")
+    carried = np.array([block.initially == "carried" for block in blocks], dtype=bool)
+    at_first = np.array([block.initially for block in blocks], dtype="U7")
     at_last = np.array([block.finally_ for block in blocks], dtype="U8")
+    at_first[carried] = at_last[carried] = "device"
     leaves = np.array([block.offload_ns is not None for block in blocks], dtype=bool)
     returns = np.array([block.prefetch_ns is not None for block in blocks], dtype=bool)
     uses = np.bincount(touches.block, minlength=len(blocks))
@@ -88,8 +95,10 @@ def problem_of(
     # stays between uses: where a block can be away is a gap; what comes from the host has one at first
     block, after, until = _stays(touches, at_first != "absent", at_last == "device", total)
     from_host = (at_first[block] == "host") & (after == -1)
-    on_host = (at_first[block] != "absent") & (first_writer[block] > after)
-    is_gap = returns[block] & (on_host | leaves[block]) & (until > after + 1)
+    alone = carried & (first_writer <= total)  # and so not on the host
+    on_host = (at_first[block] != "absent") & (first_writer[block] > after) & ~alone[block]
+    stays = carried[block] & (after == -1)
+    is_gap = returns[block] & (on_host | leaves[block]) & (until > after + 1) & ~stays
     rest = is_gap & ~from_host & (size[block] > 0)
     gap_block, gap_after, gap_until = (
         np.concatenate((values[from_host], values[rest])) for values in (block, after, until)
@@ -102,9 +111,12 @@ def problem_of(
     look()
 
     # versions of the blocks that can leave, by block and writer
-    written = leaves[writer_block]
-    order = np.lexsort((writer[written], writer_block[written]))
-    version_block, version_writer = writer_block[written][order], writer[written][order]
+    first_block = np.flatnonzero(alone)
+    version_block = np.concatenate((first_block, writer_block))
+    version_writer = np.concatenate((np.full_like(first_block, -1), writer))
+    written = leaves[version_block]
+    order = np.lexsort((version_writer[written], version_block[written]))
+    version_block, version_writer = version_block[written][order], version_writer[written][order]
     span = total + 2
     earlier = np.searchsorted(
         version_block * span + version_writer + 1, gap_block * span + gap_after + 1, "right"
@@ -172,6 +184,7 @@ def problem_of(
             *(due, first, begin, following, spanned),
             -(-exact // ALIGNMENT_BYTES) * ALIGNMENT_BYTES,
             (at_last == "host") & (at_first != "absent") & (first_writer > total),
+            carried,
         ),
         tasks=table,
         algorithms=algorithms,
