@@ -8,6 +8,10 @@ residence to the lowest address that is free for it leads to such places, and ch
 Where host memory has a budget, a copy there is dropped at the instant at which an offload starts that needs
 its room, for earlier is of no use. A copy that nothing will read, or that an update makes stale, is dropped
 at once, which is free: what has read it has ended by then.
+
+Blocks that a round carries begin in each choice of places, and must end there; see `carried`.
+
+It is long because the machine's state and all decisions that are possible in it belong to one class.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from ...heuristics.program.builder import ProgramBuilder
 from ...instances.instance import Instance
 from ...instances.units import ceil_to
 from ...validate.schedule import MemoryModel, Schedule, unit_bytes
+from .carried import Home, choices, settled, with_states
 from .host_memory import ABSENT as _ABSENT
 from .host_memory import MOST_PLACES, HostPool
 
@@ -126,6 +131,9 @@ class _State(NamedTuple):
 
     Where host memory has a budget, `copies` holds the offset of each block's copy there or -1, copies that an
     offload is writing included; `host_owing` is as `owing`, of copies and offloads.
+
+    Where blocks are carried, `homes` says where each of them must end. `unused` are those that are carried in
+    both places and that nothing has used on the device, `unread` those whose copy nothing has read.
     """
 
     following: int
@@ -136,6 +144,9 @@ class _State(NamedTuple):
     owing: bool = False
     copies: tuple[int, ...] = ()
     host_owing: bool = False
+    homes: tuple[Home, ...] = ()
+    unused: int = 0
+    unread: int = 0
 
 
 class _Step(NamedTuple):
@@ -180,6 +191,7 @@ class _Machine:
         self.recomputes = any(task.recomputable for task in instance.tasks)
         self.places = self._possible_places()
         self.host = HostPool(instance, memory) if instance.has_host_budget else None
+        self.carried = {d: i for i, d in enumerate(instance.carried)}
         least = [min((a.duration_ns for a in task.algorithms), default=0) for task in instance.tasks]
         made = {d: k for k, task in enumerate(instance.tasks) for d in task.outputs}
         self.remade = {d for d, k in made.items() if instance.tasks[k].recomputable}
@@ -209,35 +221,68 @@ class _Machine:
     # --- states -----------------------------------------------------------------------------------
 
     def initial_states(self) -> Iterator[_State]:
-        """Yield every choice of the initial blocks on the device, and of their places."""
+        """Yield every choice of the initial blocks on the device, and of the places of carried ones."""
         blocks = self.instance.blocks
         host = sum(1 << d for d, block in enumerate(blocks) if block.initially != "absent")
         empty = _State(0, (None,) * (2 if self.single else 3), (_ABSENT,) * len(blocks), host, 0)
-        states = [empty]
+        starts = [empty]
         for d, block in enumerate(blocks):
             if block.initially == "device":
-                states += [
+                starts += [
                     state._replace(places=_put(state.places, d, place))
-                    for state in states
+                    for state in starts
                     for place in self._rooms(state, self.needs.sizes[d], self.exact[d])
                 ]
-        yield from states if self.host is None else self._with_copies(states, self.host)
+        if self.carried:
+            starts = self._with_homes(starts)
+        yield from starts if self.host is None else self._with_copies(starts, self.host)
 
-    def _with_copies(self, states: list[_State], host: HostPool) -> list[_State]:
+    def _with_homes(self, starts: list[_State]) -> list[_State]:
+        """Return the initial states with every choice of the places of carried blocks."""
+        for d in self.carried:
+            starts = [
+                start._replace(
+                    places=_put(start.places, d, place),
+                    host=start.host & ~(1 << d) | on_host << d,
+                    homes=(*start.homes, Home(place, 0 if on_host else _ABSENT)),
+                    unused=start.unused | (on_device and on_host) << d,
+                    unread=start.unread | (on_device and on_host and self.host is not None) << d,
+                )
+                for start in starts
+                for on_device, on_host in choices(self.instance, d)
+                for place in (
+                    self._rooms(start, self.needs.sizes[d], self.exact[d]) if on_device else (_ABSENT,)
+                )
+            ]
+        return starts
+
+    def _with_copies(self, starts: list[_State], host: HostPool) -> list[_State]:
         """Return the initial states with every choice of the copies that are on the host from time 0."""
-        states = [state._replace(copies=(_ABSENT,) * len(state.places), host=0) for state in states]
+        starts = [start._replace(copies=(_ABSENT,) * len(start.places), host=0) for start in starts]
         for d, block in enumerate(self.instance.blocks):
-            if block.initially == "absent" or not self._is_wanted_on_host(states[0], d):
+            if d in self.carried:
+                starts = [copied for start in starts for copied in self._with_carried_copy(start, host, d)]
+                continue
+            if block.initially == "absent" or not starts or not self._is_wanted_on_host(starts[0], d):
                 continue
             kept = [
-                state._replace(copies=_put(state.copies, d, place), host=state.host | 1 << d)
-                for state in states
-                for place in host.rooms(state.copies, d)
+                start._replace(copies=_put(start.copies, d, place), host=start.host | 1 << d)
+                for start in starts
+                for place in host.rooms(start.copies, d)
             ]
-            states = kept if block.initially == "host" or host.is_ample else [*states, *kept]
-            if not states:
-                break
-        return states
+            starts = kept if block.initially == "host" or host.is_ample else [*starts, *kept]
+        return starts
+
+    def _with_carried_copy(self, start: _State, host: HostPool, d: int) -> Iterator[_State]:
+        """Yield an initial state with every place of a carried block's copy, if its home has one."""
+        i = self.carried[d]
+        if start.homes[i].host == _ABSENT:
+            yield start
+            return
+        for place in host.rooms(start.copies, d):
+            homes = (*start.homes[:i], start.homes[i]._replace(host=place), *start.homes[i + 1 :])
+            copies = _put(start.copies, d, place)
+            yield start._replace(copies=copies, host=start.host | 1 << d, homes=homes)
 
     def is_done(self, state: _State) -> bool:
         """Return whether every task has run, every stream is idle and every block is where it must end."""
@@ -248,7 +293,14 @@ class _Machine:
                 return False
             if block.finally_ == "device" and state.places[d] == _ABSENT:
                 return False
-        return True
+        return all(self._is_at_home(state, d) for d in self.carried)
+
+    def _is_at_home(self, state: _State, d: int) -> bool:
+        """Return whether a carried block is where it must end; anything beyond that can be released."""
+        home = state.homes[self.carried[d]]
+        if home.device not in (_ABSENT, state.places[d]):
+            return False
+        return home.host == _ABSENT or self._is_saved(state, d)
 
     def time_left(self, state: _State) -> int:
         """Return a lower bound on the time until the state is done.
@@ -292,6 +344,8 @@ class _Machine:
 
     def _evictions(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
         for d in range(len(self.instance.blocks)):
+            if state.unused >> d & 1:
+                continue
             if state.places[d] != _ABSENT and not self._in_use(state, d) and self._may_go(state, d):
                 places = _put(state.places, d, _ABSENT)
                 yield _Step("evict", d), state._replace(places=places, owing=True), 0
@@ -300,6 +354,8 @@ class _Machine:
         """Drop a copy that nothing reads or writes, of a block that is not lost by that."""
         for d, place in enumerate(state.copies):
             if place == _ABSENT or not state.host >> d & 1 or self._arriving(state, d):
+                continue
+            if state.unread >> d & 1:
                 continue
             if state.places[d] == _ABSENT and not self._is_remade(state, d):
                 continue
@@ -319,9 +375,12 @@ class _Machine:
             absent = [d for d in task.outputs if state.places[d] == _ABSENT]
             if k < state.following and not absent:
                 continue
+            if any(state.unread >> d & 1 for d in task.updates):
+                continue
             host = state.host
             for d in (*task.updates, *(task.outputs if k == state.following else ())):
                 host &= ~(1 << d)
+            unused = state.unused & ~sum(1 << d for d in task.blocks)
             for a, algorithm in enumerate(task.algorithms):
                 for placed, scratch in self._placements(
                     state, absent, self.needs.workspaces[k][a], algorithm.workspace_bytes
@@ -337,6 +396,7 @@ class _Machine:
                         host=host,
                         turn=2,
                         owing=state.owing and not absent and scratch == _ABSENT,
+                        unused=unused,
                     )
                     yield _Step("run", k, a, where, scratch), self._without_useless(later), 0
 
@@ -349,7 +409,13 @@ class _Machine:
                 places = _put(state.places, d, place)
                 yield (
                     _Step("move", d, 0, ((d, place),)),
-                    state._replace(streams=(busy, *state.streams[1:]), places=places, turn=2, owing=False),
+                    state._replace(
+                        streams=(busy, *state.streams[1:]),
+                        places=places,
+                        turn=2,
+                        owing=False,
+                        unused=state.unused & ~(1 << d),
+                    ),
                     0,
                 )
 
@@ -359,11 +425,13 @@ class _Machine:
                 continue
             if self._arriving(state, d) or self._written(state, d):
                 continue
-            if block.finally_ != "host" and not self._is_wanted(state, d):
+            if not self._is_wanted_on_host(state, d):
                 continue
             busy = _Busy("offload", d, 0, block.offload_ns, _ABSENT, _ABSENT)
             streams = (*state.streams[:stream], busy, *state.streams[stream + 1 :])
-            started = state._replace(streams=streams, turn=stream + 2, host_owing=False)
+            started = state._replace(
+                streams=streams, turn=stream + 2, host_owing=False, unused=state.unused & ~(1 << d)
+            )
             if self.host is None:
                 yield _Step("offload", d), started, 0
                 continue
@@ -382,7 +450,13 @@ class _Machine:
                 places = _put(state.places, d, place)
                 yield (
                     _Step("prefetch", d, 0, ((d, place),)),
-                    state._replace(streams=streams, places=places, turn=stream + 2, owing=False),
+                    state._replace(
+                        streams=streams,
+                        places=places,
+                        turn=stream + 2,
+                        owing=False,
+                        unread=state.unread & ~(1 << d),
+                    ),
                     0,
                 )
 
@@ -456,21 +530,41 @@ class _Machine:
         return self.needs.versions[state.following][d] <= 1 and d in self.remade
 
     def _is_dead(self, state: _State, d: int) -> bool:
-        finally_ = self.instance.blocks[d].finally_
-        if any(k >= state.following for k in self.instance.uses[d]) or finally_ == "device":
+        if any(k >= state.following for k in self.instance.uses[d]) or self._ends_on_device(state, d):
             return False
-        return finally_ == "anywhere" or bool(state.host >> d & 1)
+        return not self._ends_on_host(state, d) or self._is_saved(state, d)
 
     def _is_wanted(self, state: _State, d: int) -> bool:
         """Return whether a block will be used: by a task, perhaps one that runs again, or at the end."""
         uses = self.instance.uses[d]
-        if (uses and uses[-1] >= state.following) or self.instance.blocks[d].finally_ == "device":
+        if (uses and uses[-1] >= state.following) or self._ends_on_device(state, d):
             return True
+        if d in self.carried and self._ends_on_host(state, d) and not self._is_saved(state, d):
+            return True  # its copy lies elsewhere than at first
         return any(self.instance.tasks[k].recomputable for k in uses)
 
     def _is_wanted_on_host(self, state: _State, d: int) -> bool:
         """Return whether a block's copy may be read, or must stay there at the end."""
-        return self.instance.blocks[d].finally_ == "host" or self._is_wanted(state, d)
+        return self._ends_on_host(state, d) or self._is_wanted(state, d)
+
+    def _ends_on_device(self, state: _State, d: int) -> bool:
+        if d in self.carried:
+            return state.homes[self.carried[d]].device != _ABSENT
+        return self.instance.blocks[d].finally_ == "device"
+
+    def _ends_on_host(self, state: _State, d: int) -> bool:
+        if d in self.carried:
+            return state.homes[self.carried[d]].host != _ABSENT
+        return self.instance.blocks[d].finally_ == "host"
+
+    def _is_saved(self, state: _State, d: int) -> bool:
+        """Return whether the copy of a block that must end on the host is there, if carried in its place."""
+        if not state.host >> d & 1:
+            return False
+        return self.host is None or d not in self.carried or self._is_copy_at_home(state, d)
+
+    def _is_copy_at_home(self, state: _State, d: int) -> bool:
+        return state.copies[d] == state.homes[self.carried[d]].host
 
     def _can_run(self, state: _State, k: int) -> bool:
         task = self.instance.tasks[k]
@@ -537,10 +631,11 @@ class _Machine:
     def program(self, path: list[tuple[_State, _Step | None]]) -> Schedule:
         """Return the program of a path's decisions, in order."""
         explicit, host_explicit = self.memory == "contiguous", self.memory != "divisible"
-        first = path[0][0]
+        first, last = path[0][0], path[-1][0]
         start = {d: at if explicit else None for d, at in enumerate(first.places) if at != _ABSENT}
         copies = {d: at if host_explicit else None for d, at in enumerate(first.copies) if at != _ABSENT}
-        builder = ProgramBuilder(self.instance, memory=self.memory, start=start, copies=copies)
+        instance = settled(self.instance, first.homes)
+        builder = ProgramBuilder(instance, memory=self.memory, start=start, copies=copies)
         for (before, _), (after, step) in itertools.pairwise(path):
             for d, (old, new) in enumerate(zip(before.copies, after.copies, strict=True)):
                 if old != _ABSENT and new == _ABSENT:
@@ -563,7 +658,11 @@ class _Machine:
                 builder.prefetch(step.item, at=at.get(step.item))
             elif step.kind == "move":
                 builder.move(step.item, at=at.get(step.item))
-        return builder.finish("brute-force")
+        for d, home in zip(self.carried, first.homes, strict=True):
+            if home.device == _ABSENT and last.places[d] != _ABSENT:
+                builder.release(d)
+        schedule = builder.finish("brute-force")
+        return with_states(self.instance, schedule, first.homes) if self.carried else schedule
 
 
 def _put(places: tuple[int, ...], d: int, place: int) -> tuple[int, ...]:

@@ -5,6 +5,8 @@ is worth doing, no order of decisions. At any instant, any idle stream may start
 any block that nothing uses may be dropped, even if that loses it. Where host memory has a budget, so may any
 copy there, from the first instant on; what is not dropped takes its bytes, stale or not. Only states that
 have been met at no more cost are not looked at twice.
+
+A block that a round carries begins on the device, on the host or on both, and ends where it began.
 """
 
 from __future__ import annotations
@@ -31,13 +33,22 @@ class Work(NamedTuple):
     left: int
 
 
+class Home(NamedTuple):
+    """Where a carried block is at both ends, and the offset of its copy on the host, where offsets count."""
+
+    block: int
+    device: bool
+    host: bool
+    spot: int | None
+
+
 class Moment(NamedTuple):
     """All that matters at an instant.
 
     `device` has for each block the version that is (or will be, when what writes it has ended) on the device,
     `host` the version there; None where there is none. `spots` are the offsets of copies, where they count.
     `ran` is how many tasks have been started for the first time. `noted` is what was copied, and from which
-    use on a block was absent, where that matters.
+    use on a block was absent, where that matters. `homes` are where carried blocks must end.
     """
 
     ran: int
@@ -46,6 +57,7 @@ class Moment(NamedTuple):
     streams: tuple[Work | None, ...]
     noted: frozenset[tuple[str, int, int]] = frozenset()
     spots: tuple[int | None, ...] = ()
+    homes: tuple[Home, ...] = ()
 
 
 class TooManyError(Exception):
@@ -82,7 +94,7 @@ class Enumeration:
             )
         self.stays: list[list[tuple[int, int]]] = []  # per block, from a use to the next
         for d, block in enumerate(instance.blocks):
-            marks = [-1] if block.initially != "absent" else []
+            marks = [-1] if block.initially != "absent" else []  # if carried, as if on the device
             marks += [k for k, task in enumerate(instance.tasks) if d in task.blocks]
             marks += [len(instance.tasks)] if block.finally_ == "device" else []
             self.stays.append([*itertools.pairwise(marks)])
@@ -126,21 +138,10 @@ class Enumeration:
         order = itertools.count()
         best: dict[Moment, int] = {}
         queue: list[tuple[int, int, Moment]] = []
-        blocks = self.instance.blocks
         streams: tuple[Work | None, ...] = (None,) * (2 if self.single else 3)
-        there = [d for d, b in enumerate(blocks) if b.initially == "device"]
-        copied = [d for d, b in enumerate(blocks) if b.initially != "absent"]
-        for kept in _subsets(there):
-            device = tuple(0 if d in kept else None for d in range(len(blocks)))
-            nowhere: tuple[int | None, ...] = (None,) * len(blocks)
-            bare = Moment(0, device, nowhere, streams, spots=nowhere if self.host_step else ())
-            for copies in _subsets(copied) if self.instance.has_host_budget else [copied]:
-                starts = [bare]
-                for d in copies:
-                    starts = [later for start in starts for later in self._with_copy(start, d, 0)]
-                for start in filter(self._fits, starts):
-                    best[start] = 0
-                    heapq.heappush(queue, (0, next(order), start))
+        for start in self._starts(streams):
+            best[start] = 0
+            heapq.heappush(queue, (0, next(order), start))
         seen = 0
         while queue:
             cost, _, now = heapq.heappop(queue)
@@ -158,6 +159,29 @@ class Enumeration:
                     heapq.heappush(queue, (total, next(order), later))
         return None
 
+    def _starts(self, streams: tuple[Work | None, ...]) -> Iterator[Moment]:
+        """Everything that can be so at time 0."""
+        blocks = self.instance.blocks
+        nowhere: tuple[int | None, ...] = (None,) * len(blocks)
+        bare = Moment(0, nowhere, nowhere, streams, spots=nowhere if self.host_step else ())
+        there = [d for d, b in enumerate(blocks) if b.initially == "device"]
+        copied = [d for d, b in enumerate(blocks) if b.initially in ("device", "host")]
+        carried = [d for d, b in enumerate(blocks) if b.initially == "carried"]
+        places = ((True, False), (False, True), (True, True))
+        for kept in _subsets(there):
+            for copies in _subsets(copied) if self.instance.has_host_budget else [tuple(copied)]:
+                for chosen in itertools.product(places, repeat=len(carried)):
+                    states = dict(zip(carried, chosen, strict=True))
+                    on_device = [*kept, *(d for d in carried if states[d][0])]
+                    on_host = [*copies, *(d for d in carried if states[d][1])]
+                    device = tuple(0 if d in on_device else None for d in range(len(blocks)))
+                    starts = [bare._replace(device=device)]
+                    for d in on_host:
+                        starts = [later for start in starts for later in self._with_copy(start, d, 0)]
+                    for start in filter(self._fits, starts):
+                        spots = start.spots or nowhere
+                        yield start._replace(homes=tuple(Home(d, *states[d], spots[d]) for d in carried))
+
     def _is_over(self, now: Moment) -> bool:
         if now.ran < len(self.instance.tasks) or any(now.streams):
             return False
@@ -166,6 +190,14 @@ class Enumeration:
             if block.finally_ == "host" and now.host[d] != latest:
                 return False
             if block.finally_ == "device" and now.device[d] != latest:
+                return False
+        for home in now.homes:
+            latest = len(self.writes[home.block])
+            if home.device and now.device[home.block] != latest:
+                return False
+            if home.host and now.host[home.block] != latest:
+                return False
+            if home.host and now.spots and now.spots[home.block] != home.spot:
                 return False
         return True
 

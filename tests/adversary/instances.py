@@ -107,6 +107,25 @@ def with_host_budget(rng: Random, instance: Instance) -> Instance:
     return msgspec.structs.replace(instance, host_budget_bytes=budget)
 
 
+def with_carried(rng: Random, instance: Instance) -> Instance:
+    """Return the instance with most of its first blocks carried; if it has none, with one more that is."""
+    blocks, tasks, more = list(instance.blocks), list(instance.tasks), 0
+    first = [d for d, block in enumerate(blocks) if block.initially != "absent"]
+    if not first:
+        k, touch = rng.randrange(len(tasks)), rng.choice(("inputs", "updates"))
+        touched = (*getattr(tasks[k], touch), len(blocks))
+        tasks[k] = msgspec.structs.replace(tasks[k], **{touch: touched})
+        more = rng.choice((1, 10, *(block.bytes for block in blocks)))
+        first = [len(blocks)]
+        blocks.append(Block(name="carried", bytes=more, offload_ns=1, prefetch_ns=rng.choice((1, 2, 0))))
+    chosen = [d for d in first if chance(rng, 75)] or first[:1]
+    for d in chosen:
+        blocks[d] = msgspec.structs.replace(blocks[d], initially="carried", finally_="anywhere")
+    return msgspec.structs.replace(
+        instance, blocks=tuple(blocks), tasks=tuple(tasks), budget_bytes=instance.budget_bytes + more
+    )
+
+
 def features(instance: Instance) -> set[str]:
     """What an instance has, in words."""
     blocks, tasks = instance.blocks, instance.tasks
@@ -148,6 +167,15 @@ def features(instance: Instance) -> set[str]:
             for k, task in enumerate(tasks)
         ),
         "one task": len(tasks) == 1,
+        "a carried block": bool(instance.carried),
+        "a carried block that is updated": any(instance.writers[d] for d in instance.carried),
+        "a carried block that is read only": any(
+            instance.uses[d] and not instance.writers[d] for d in instance.carried
+        ),
+        "a carried block that cannot be copied": any(
+            None in (blocks[d].offload_ns, blocks[d].prefetch_ns) for d in instance.carried
+        ),
+        "several carried blocks": len(instance.carried) > 1,
         "host memory ends": instance.has_host_budget,
         "no host memory": instance.host_budget_bytes == 0,
         "host memory for some copies": instance.has_host_budget
