@@ -12,14 +12,33 @@ from ..instance import Algorithm, Block, Instance, Task
 from ..memory import least_budget, unlimited_peak
 
 
-def tiny_instance(seed: int) -> Instance:
+def tiny_instance(seed: int, *, carried: bool = False, host_budget: bool = False) -> Instance:
     """Return a chain or fork of two or three layers with its backward pass, and a tight budget.
 
     Sizes are a few units of four bytes, so that places can be enumerated. Some instances have in-place
     updates, parts, one copy engine, inputs on the host, moves inside the device, recomputable tasks or null
     times.
+
+    Parameters
+    ----------
+    seed
+        Names the instance.
+    carried
+        Whether one layer or two have weights that rounds carry, and that the backward pass reads or updates.
+    host_budget
+        Whether host memory has a budget: a place for none up to all blocks.
     """
-    rng = Random(seed)
+    instance = _chain_or_fork(Random(seed))
+    instance = msgspec.structs.replace(instance, name=f"tiny-{seed}")
+    if carried:
+        instance = _with_weights(instance, Random(f"carried {seed}"))
+    if host_budget:
+        places = Random(f"host {seed}").randint(0, len(instance.blocks))
+        instance = msgspec.structs.replace(instance, host_budget_bytes=512 * places)
+    return instance
+
+
+def _chain_or_fork(rng: Random) -> Instance:
     layers = rng.choice((2, 2, 3))
     fork = layers == 3 and rng.random() < 0.4
     with_moves = layers == 2 and rng.random() < 0.3
@@ -92,7 +111,7 @@ def tiny_instance(seed: int) -> Instance:
         gradient = following
     tasks.append(Task(name="B0", inputs=(*outputs[0], *gradient), outputs=(), algorithms=algorithms()))
     instance = Instance(
-        name=f"tiny-{seed}",
+        name="tiny",
         engines=rng.choice(("duplex", "duplex", "single")),
         budget_bytes=2**40,
         resident_bytes=rng.choice((0, 5)),
@@ -100,9 +119,42 @@ def tiny_instance(seed: int) -> Instance:
         blocks=tuple(blocks),
         tasks=tuple(tasks),
     )
+    return _tight(instance, rng)
+
+
+def _tight(instance: Instance, rng: Random) -> Instance:
+    """Return the instance with a budget between its least one and its peak, a few units above the former."""
     least, peak = least_budget(instance), unlimited_peak(instance)
     budget = least + 4 * rng.randint(0, min(max((peak - least) // 4, 0), 3))
     return msgspec.structs.replace(instance, budget_bytes=budget)
+
+
+def _with_weights(instance: Instance, rng: Random) -> Instance:
+    """Return the instance with one or two weights, which rounds carry; the input may be carried, too."""
+    blocks, tasks = list(instance.blocks), list(instance.tasks)
+    layers = [task.name[1:] for task in tasks if task.name[0] == "F"]
+    if rng.random() < 0.25:
+        blocks[0] = msgspec.structs.replace(blocks[0], initially="carried")
+    count = rng.choice((1, 1, 2)) if len(layers) == 2 else 1
+    for layer in sorted(rng.sample(layers, count)):
+        units, weight = rng.choice((1, 1, 2)), len(blocks)
+        blocks.append(
+            Block(
+                name=f"W{layer}",
+                bytes=4 * units - rng.choice((0, 0, 0, 1)),
+                offload_ns=None if rng.random() < 0.15 else units * rng.choice((0, 1, 2, 3)),
+                prefetch_ns=None if rng.random() < 0.15 else units * rng.choice((1, 2, 2)),
+                move_ns=blocks[-1].move_ns,
+                initially="carried",
+            )
+        )
+        use = rng.choice(("updates", "updates", "inputs"))
+        for k, task in enumerate(tasks):
+            if task.name in (f"F{layer}", f"B{layer}"):
+                touch = use if task.name[0] == "B" else "inputs"
+                tasks[k] = msgspec.structs.replace(task, **{touch: (*getattr(task, touch), weight)})
+    changed = msgspec.structs.replace(instance, blocks=tuple(blocks), tasks=tuple(tasks), budget_bytes=2**40)
+    return _tight(changed, rng)
 
 
 def plain(seed: int) -> Instance:

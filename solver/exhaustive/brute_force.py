@@ -315,11 +315,39 @@ class _Machine:
             for d, use in enumerate(self.next_use[state.following])
             if use is not None and state.places[d] == _ABSENT and d not in self.remade
         ]
+        absent += [
+            (len(self.instance.tasks), d)
+            for d in self.carried
+            if self.next_use[state.following][d] is None
+            and state.places[d] == _ABSENT
+            and self._ends_on_device(state, d)
+        ]
         engine = copies[-1]
         for use, d in sorted(absent):
             engine += self.instance.blocks[d].prefetch_ns or 0
             left = max(left, engine + self.tail[use])
-        return left
+        return max(left, self._time_to_save(state, compute, copies[0])) if self.carried else left
+
+    def _time_to_save(self, state: _State, compute: int, engine: int) -> int:
+        """Return a lower bound on the time until the host has all carried blocks that must end there.
+
+        Each is offloaded after its last update; one after the other, in the order in which these may end.
+        """
+        offloads = []
+        for d in self.carried:
+            if not self._ends_on_host(state, d) or self._offloading(state, d):
+                continue
+            last = self.instance.writers[d][-1:]
+            if last and last[0] >= state.following:
+                ready = compute + self.tail[state.following] - self.tail[last[0] + 1]
+            elif state.host >> d & 1:
+                continue
+            else:
+                ready = compute if self._written(state, d) else 0
+            offloads.append((ready, self.instance.blocks[d].offload_ns or 0))
+        for ready, duration in sorted(offloads):
+            engine = max(engine, ready) + duration
+        return engine
 
     # --- decisions --------------------------------------------------------------------------------
 

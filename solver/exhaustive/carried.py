@@ -38,11 +38,17 @@ class Home(NamedTuple):
 def choices(instance: Instance, block: int) -> list[tuple[bool, bool]]:
     """Return the choices for a carried block: whether it is on the device, and whether on the host.
 
-    Without a budget of host memory, a copy of what no task writes costs nothing: it is there in any case.
+    Choices with a copy that is impossible are left out. Without a budget of host memory, a copy of what no
+    task writes costs nothing: it is there in any case.
     """
-    both, device, host = (True, True), (True, False), (False, True)
-    is_free = not instance.has_host_budget and not instance.writers[block]
-    return [both, host] if is_free else [device, host, both]
+    info, is_written = instance.blocks[block], bool(instance.writers[block])
+    if is_written and info.offload_ns is None:
+        return [(True, False)]
+    is_free = not is_written and not instance.has_host_budget
+    found = [] if is_free else [(True, False)]
+    if info.prefetch_ns is not None or not instance.uses[block]:
+        found.append((False, True))
+    return [*found, (True, True)]
 
 
 def settled(instance: Instance, homes: Iterable[Home]) -> Instance:
