@@ -14,6 +14,9 @@ from .figures import Natural, Positive, Text, are_naturals, is_text, require_typ
 
 Graph = Literal["executable", "paper"]
 
+Optimizer = Literal["none", "sgd", "momentum", "adam"]
+"""What updates the weights in the round; ``none``: nothing does."""
+
 
 class MappingTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Time of the host to map pages to consecutive addresses: of a mapping, and more for each page of it."""
@@ -72,6 +75,10 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Of the roofline model; absent in files of version 1.
     weights_as_blocks
         Whether weights and their gradients are blocks.
+    steady
+        Whether weights, and what the optimizer keeps, are carried from one iteration to the next.
+    optimizer
+        Of a steady state: what updates the weights.
     mapping
         What mapping pages costs there.
     launches
@@ -96,6 +103,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cost_model: Literal["roofline", "profile"] | None = None
     cost_model_version: Positive | None = None
     weights_as_blocks: bool = False
+    steady: bool = False
+    optimizer: Optimizer | None = None
     mapping: MappingTimes | None = None
     launches: LaunchTimes | None = None
     one_gpu_ideal_ns: Natural | None = None
@@ -129,7 +138,7 @@ class LayerTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             require_types(self)
 
 
-_NEVER_LABELS = {"cost_model_version", "cudnn", "launches"}
+_NEVER_LABELS = {"cost_model_version", "cudnn", "launches", "optimizer", "steady"}
 """Keys of `Origin` that are younger than those that earlier versions wrote."""
 
 

@@ -28,7 +28,7 @@ from .memory import least_budget, parse_host_memory, require_budget, with_budget
 from .networks.builder import Layer, Network
 from .networks.taskgraph import FLOAT_BYTES, DataBlock, Graph, LayerTask, TaskGraph, task_graph
 from .networks.zoo import find_network
-from .origin import LayerTasks, Origin
+from .origin import LayerTasks, Optimizer, Origin
 from .profile import Profile
 from .transforms import parse_link, with_link
 from .units import LARGEST
@@ -56,6 +56,12 @@ class Workload:
         ``duplex``: one copy stream per direction; ``single``: one for both.
     weights_as_blocks
         Weights and their gradients are blocks instead of resident for ever (moDNN, TPDS 2019, Fig. 9).
+    steady
+        The iteration is one of many: it finds the weights, and what the optimizer keeps, where the one before
+        has left them. They are blocks, too.
+    optimizer
+        Of a steady state, what updates the weights in the iteration: ``none``, ``sgd`` (the default),
+        ``momentum`` or ``adam``.
     profile
         Measured times and workspaces, in place of the cost model.
     link
@@ -69,7 +75,7 @@ class Workload:
     ------
     PebblerError
         When the batch is not positive, another argument is wrong, the profile is of something else, or there
-        is a profile and a version of cuDNN.
+        is a profile and a version of cuDNN, or an optimizer without a steady state.
     """
 
     network: str | Network
@@ -78,6 +84,8 @@ class Workload:
     graph: Graph = "executable"
     engines: Literal["duplex", "single"] = "duplex"
     weights_as_blocks: bool = False
+    steady: bool = False
+    optimizer: Optimizer | None = None
     profile: Profile | None = None
     link: str | None = None
     cudnn: str | None = None
@@ -93,6 +101,7 @@ class Workload:
         require_one_of("graph", self.graph, get_args(Graph))
         require_one_of("engines", self.engines, ("duplex", "single"))
         require_kind("weights_as_blocks", self.weights_as_blocks, bool, "give True or False")
+        self._require_steady()
         if self.link is not None:
             require_kind("link", self.link, str, "give a text, such as '12GB/s' or '25GB/s,20GB/s'")
             parse_link(self.link)
@@ -117,6 +126,25 @@ class Workload:
     def name(self) -> str:
         """What the network is called: its specification, or the name of one's own."""
         return self.network if isinstance(self.network, str) else self.network.name
+
+    def _require_steady(self) -> None:
+        require_kind("steady", self.steady, bool, "give True or False")
+        if self.optimizer is not None:
+            require_one_of("optimizer", self.optimizer, get_args(Optimizer))
+            if not self.steady:
+                raise PebblerError(
+                    f"the optimizer '{self.optimizer}' updates the weights of a steady state only; ask for "
+                    "one (steady=True, or --steady), or leave it out"
+                )
+        if self.profile is not None and self.updated_by not in (None, "none"):
+            raise PebblerError(
+                "a profile has no times of the weights' updates; give a device, or the optimizer 'none'"
+            )
+
+    @property
+    def updated_by(self) -> Optimizer | None:
+        """What updates the weights of a steady state; None where there is none."""
+        return (self.optimizer or "sgd") if self.steady else None
 
     def instance(
         self,
@@ -149,6 +177,8 @@ class Workload:
         """
         sub_batch = self.batch if sub_batch is None else sub_batch
         self._require_sub_batch(sub_batch)
+        if self.steady and rounds != 1:
+            raise self._several_rounds()
         instance = self.round(sub_batch, rounds)
         if self.link is not None:
             instance = with_link(instance, self.link)
@@ -173,7 +203,7 @@ class Workload:
         """Return the instance of one round at a valid sub-batch, under a budget of 0."""
         network = self.described()
         costs = find_device(self.device, self.cudnn) if self.profile is None else self.profile
-        graph = task_graph(network, sub_batch, self.graph, self.weights_as_blocks)
+        graph = task_graph(network, sub_batch, self.graph, self.weights_as_blocks, self.updated_by)
         try:
             algorithms = [_algorithms(graph, task, costs) for task in graph.tasks]
         except FormatError:  # of an algorithm with a larger figure than there can be in a file
@@ -210,7 +240,13 @@ class Workload:
         return FLOAT_BYTES * self.described().parameters
 
     def floor(self) -> int:
-        """M_floor: bytes that every schedule needs at any sub-batch (moDNN, TPDS 2019, eq. 7)."""
+        """M_floor: bytes that every schedule needs at any sub-batch (moDNN, TPDS 2019, eq. 7).
+
+        Raises
+        ------
+        PebblerError
+            When the workload is a steady state, which has no sub-batches.
+        """
         return self.minimum_budget(1)
 
     def rounds(self, sub_batch: int) -> list[tuple[int, int]]:
@@ -224,6 +260,14 @@ class Workload:
             raise PebblerError(
                 f"a sub-batch of {quoted(sub_batch)} is not within 1 and the batch of {self.batch}"
             )
+        if self.steady and sub_batch != self.batch:
+            raise self._several_rounds()
+
+    def _several_rounds(self) -> PebblerError:
+        return PebblerError(
+            f"a steady state has one round, the whole batch of {self.batch}, after which the weights are "
+            "updated; leave out the sub-batch, or give a smaller batch"
+        )
 
 
 def require_workload(value: object) -> None:
@@ -277,6 +321,8 @@ def modelled(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algorit
     """Return the algorithms of a task by the cost model."""
     layer = task.layer
     again = sum(graph.blocks[d].bytes for d in task.updates)
+    if task.role == "OPT":
+        return memory_bound_algorithms(device, again + _touched_bytes(graph, task))
     if layer.kind.multiplies and task.role in ("FP", "BP1", "BP2"):
         source = graph.network[layer.inputs[0]]
         extra = task.extra_bytes + again
@@ -296,14 +342,17 @@ def modelled(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algorit
         return convolution_algorithms(device, mirrored, _TRANSPOSED[task.role], extra)
     if layer.kind.operation == "lookup":
         return memory_bound_algorithms(device, _embedding_bytes(graph, task))
-    once = sum(graph.blocks[d].bytes for d in (*task.inputs, *task.outputs, *task.updates))
-    moved = once + again + task.extra_bytes
+    moved = _touched_bytes(graph, task) + again + task.extra_bytes
     if layer.kind.operation == "product" and task.role in ("FP", "BP1"):
         work = layer.products * graph.batch
         if task.role == "BP1":
             work = int(work * layer.kind.backward_products)
         return product_algorithms(device, work, graph.batch * layer.shape.elements, moved)
     return memory_bound_algorithms(device, moved)
+
+
+def _touched_bytes(graph: TaskGraph, task: LayerTask) -> int:
+    return sum(graph.blocks[d].bytes for d in (*task.inputs, *task.outputs, *task.updates))
 
 
 def _bias_bytes(graph: TaskGraph, task: LayerTask) -> int:
@@ -360,7 +409,9 @@ def _origin(workload: Workload, network: Network, graph: TaskGraph, costs: Devic
         cudnn=costs.cudnn if isinstance(costs, Device) else None,
         cost_model="roofline" if isinstance(costs, Device) else "profile",
         cost_model_version=COST_MODEL if isinstance(costs, Device) else None,
-        weights_as_blocks=workload.weights_as_blocks,
+        weights_as_blocks=workload.weights_as_blocks or workload.steady,
+        steady=workload.steady,
+        optimizer=workload.updated_by,
         mapping=None if isinstance(costs, Device) else costs.mapping,
         launches=None if isinstance(costs, Device) else costs.launches,
         notes=BATCH_NORM_NOTE if network.has_batch_norm and graph.batch < workload.batch else None,

@@ -25,6 +25,7 @@ from ...instances.arguments import require_whole
 from ...instances.errors import PebblerError
 from ...instances.instance import Instance
 from ...instances.memory import ideal_ns
+from ...instances.networks.optimizers import STATES, require_optimizer
 from ...instances.transforms import with_recomputation
 from ...instances.units import format_size, format_time
 from ...instances.workload import Workload, require_workload
@@ -40,12 +41,6 @@ RESERVE = 3 * 2**29
 An assumption: the context, the kernels and the libraries' workspaces take from 0.3 to 1.3 GB on current GPUs
 (Hugging Face, "Model training anatomy", measures 1343 MB for a process whose tensors take next to nothing),
 and what is left of it is for fragments of the framework's allocator.
-"""
-
-OPTIMIZERS = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}
-"""How many numbers an optimizer keeps for each parameter, beside the parameter and its gradient.
-
-SGD none, with momentum its velocity, Adam (Kingma and Ba, 2015) and AdamW both moments.
 """
 
 SECONDS = 45.0
@@ -147,7 +142,8 @@ class Fits(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes, reserve_bytes, budget_bytes
         Of the device, what is not ours, and what is.
     resident_bytes, optimizer_bytes
-        Weights, gradients and optimizer state; and the last of it alone.
+        Weights, gradients and optimizer state; and the last of it alone. In a steady state they are blocks,
+        and nothing is resident.
     ideal_ns
         Time of the iteration without a memory limit.
     rows
@@ -156,6 +152,8 @@ class Fits(msgspec.Struct, frozen=True, kw_only=True):
         ``done``, ``time limit`` or ``interrupted``.
     host_bytes
         Host memory for copies; None: it never ends.
+    carried_bytes
+        Of a steady state, weights and optimizer state, on the device or the host; else 0.
     """
 
     network: str
@@ -172,6 +170,7 @@ class Fits(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     stopped_by: str
     host_bytes: int | None = None
+    carried_bytes: int = 0
 
     @property
     def answer(self) -> Answer:
@@ -197,10 +196,20 @@ class Fits(msgspec.Struct, frozen=True, kw_only=True):
             f"{self.network} on {self.device}, a batch of {self.batch}; ideal {format_time(self.ideal_ns)}; "
             f"{self.memory_model} memory; stopped by: {self.stopped_by}"
         )
+        if self.carried_bytes:
+            kept = (
+                f"; {format_size(self.carried_bytes)} of weights and, for {self.optimizer}, "
+                f"{format_size(self.optimizer_bytes)} of optimizer state among them, are carried from one "
+                "iteration to the next, on the device or the host"
+            )
+        else:
+            kept = (
+                f", of which {format_size(self.resident_bytes)} are weights, gradients and, for "
+                f"{self.optimizer}, {format_size(self.optimizer_bytes)} of optimizer state"
+            )
         memory = (
             f"{format_size(self.memory_bytes)} less a reserve of {format_size(self.reserve_bytes)} are "
-            f"{format_size(self.budget_bytes)}, of which {format_size(self.resident_bytes)} are weights, "
-            f"gradients and, for {self.optimizer}, {format_size(self.optimizer_bytes)} of optimizer state"
+            f"{format_size(self.budget_bytes)}{kept}"
             + ("" if self.host_bytes is None else f"; the host has {format_size(self.host_bytes)} for copies")
         )
         lines = [
@@ -229,7 +238,7 @@ def fits(
     workload: Workload,
     budget_bytes: int,
     *,
-    optimizer: str = "adam",
+    optimizer: str | None = None,
     reserve_bytes: int = 0,
     time_limit: float | None = SECONDS,
     seed: int = 0,
@@ -246,7 +255,8 @@ def fits(
     budget_bytes
         Memory for all of it: weights, gradients, optimizer state and what a round needs.
     optimizer
-        One of `OPTIMIZERS`; the time of its step is left out.
+        One of `STATES`, by default ``adam``; what it keeps is resident, and the time of its step is left out.
+        A steady state has its own, whose step is in the iteration: leave it out there.
     reserve_bytes
         What of the device's memory is not in the budget, to be shown.
     time_limit
@@ -265,6 +275,11 @@ def fits(
     require_whole("budget_bytes", budget_bytes, 0)
     require_whole("reserve_bytes", reserve_bytes, 0)
     Limits(time_limit, seed, workers, memory)
+    if workload.updated_by is not None and optimizer is not None:
+        raise PebblerError(
+            f"the workload is a steady state, which '{workload.updated_by}' updates; leave 'optimizer' out"
+        )
+    optimizer = workload.updated_by or optimizer or "adam"
     state = optimizer_bytes(workload, optimizer)
     whole = rounds(workload, budget_bytes)
     searches = [
@@ -272,7 +287,7 @@ def fits(
             workload,
             budget_bytes,
             way.methods,
-            _variants(whole, way, state),
+            _variants(whole, way, 0 if workload.steady else state),
             time_limit=_A_TRY,
             seed=seed,
             workers=workers,
@@ -310,6 +325,7 @@ def fits(
         rows=rows,
         stopped_by=stopped_by,
         host_bytes=None if asked.host_budget_bytes is UNSET else asked.host_budget_bytes,
+        carried_bytes=sum(asked.blocks[d].bytes for d in asked.carried),
     )
 
 
@@ -321,10 +337,8 @@ def optimizer_bytes(workload: Workload, optimizer: str) -> int:
     PebblerError
         For an unknown optimizer.
     """
-    if optimizer not in OPTIMIZERS:
-        known = ", ".join(OPTIMIZERS)
-        raise PebblerError(f"there is no optimizer '{optimizer}'; there are {known}")
-    numbers = OPTIMIZERS[optimizer]
+    require_optimizer(optimizer)
+    numbers = len(STATES[optimizer])
     return numbers * workload.parameter_bytes() if numbers else 0
 
 

@@ -77,7 +77,7 @@ def _origin(instance: Instance) -> tuple[Device, TaskGraph]:
     network, device, images, kind = origin.network, origin.device, origin.sub_batch, origin.graph
     if origin.cost_model != "roofline" or not (network and device and images and kind):
         raise PebblerError(f"{instance.name}: streams need a network of the zoo on a device's cost model")
-    graph = task_graph(find_network(network), images, kind, origin.weights_as_blocks)
+    graph = task_graph(find_network(network), images, kind, origin.weights_as_blocks, origin.optimizer)
     if [task.name for task in instance.tasks] != [task.name for task in graph.tasks]:
         raise PebblerError(f"{instance.name}: its tasks are not those of network '{network}'")
     return find_device(device, origin.cudnn), graph

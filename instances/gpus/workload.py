@@ -81,11 +81,13 @@ def portion(workload: Workload, gpus: int) -> Workload:
     ------
     PebblerError
         When there are more GPUs than images, or when weights are blocks, as these lie on the host between
-        rounds.
+        rounds, or carried.
     """
     require_workload(workload)
     if gpus > workload.batch:
         raise PebblerError(f"{gpus} GPUs share a batch of {workload.batch}; give each at least one image")
+    if workload.steady:
+        raise PebblerError("a steady state of several GPUs cannot be asked for yet; leave --steady out")
     if workload.weights_as_blocks:
         raise PebblerError("several GPUs keep their weights; leave --weights-as-blocks out")
     return replace(workload, batch=-(-workload.batch // gpus))

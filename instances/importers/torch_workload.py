@@ -49,6 +49,11 @@ class TorchWorkload(Workload):
     def __post_init__(self) -> None:
         require_extra("torch")
         Workload.__post_init__(self)
+        if self.steady:
+            raise PebblerError(
+                f"{self.name}: weights of a torch model are resident, so it has no steady state to ask for; "
+                "leave it out"
+            )
         if self.graph != "executable" or self.weights_as_blocks or self.profile is not None:
             raise PebblerError(
                 f"{self.name}: a torch model has the executable graph, resident weights and no profile; "

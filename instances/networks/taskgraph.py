@@ -1,8 +1,9 @@
 """From layers to tasks and blocks: one training iteration as a list of tasks on named pieces of data.
 
 Names: tasks ``FP(l)``, ``BP(relu l)``, ``BP2(l)`` (weight gradient), ``BP1(l)`` (gradient of the input) and
-``copy(dY(l))``; blocks ``X(input)``, ``Y(l)``, ``dY(l)`` (gradient of the loss for Y(l)), ``M(l)`` (dropout's
-mask), ``S(l)`` (saved statistics of normalisation and attention), ``W(l)`` and ``dW(l)``.
+``copy(dY(l))`` and ``OPT(l)`` (update of the weights); blocks ``X(input)``, ``Y(l)``, ``dY(l)`` (gradient of
+the loss for Y(l)), ``M(l)`` (dropout's mask), ``S(l)`` (saved statistics of normalisation and attention),
+``W(l)`` and ``dW(l)``, ``m(l)`` and ``v(l)`` (what an optimizer keeps).
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..errors import PebblerError
+from ..instance import Initially
 from ..origin import Graph as Graph
+from ..origin import Optimizer
 from .builder import Layer, Network
+from .optimizers import STATES, require_optimizer
 
 FLOAT_BYTES = 4
 
-Role = Literal["FP", "BP1", "BP2", "relu", "copy"]
+Role = Literal["FP", "BP1", "BP2", "relu", "copy", "OPT"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class DataBlock:
 
     name: str
     bytes: int
-    initially: Literal["absent", "device", "host"] = "absent"
+    initially: Initially = "absent"
     finally_: Literal["anywhere", "device", "host"] = "anywhere"
 
 
@@ -40,7 +44,8 @@ class LayerTask:
     layer
         The layer that it belongs to; a copy belongs to the layer in whose backward pass it is made.
     role
-        ``relu`` is the backward pass of an in-place ReLU; ``copy`` copies its input to its output.
+        ``relu`` is the backward pass of an in-place ReLU; ``copy`` copies its input to its output; ``OPT``
+        updates weights.
     inputs, outputs, updates
         Indices of blocks, in the order of the table in `task_graph`.
     targets
@@ -86,7 +91,11 @@ class TaskGraph:
 
 
 def task_graph(
-    network: Network, batch: int, graph: Graph = "executable", weights_as_blocks: bool = False
+    network: Network,
+    batch: int,
+    graph: Graph = "executable",
+    weights_as_blocks: bool = False,
+    optimizer: Optimizer | None = None,
 ) -> TaskGraph:
     """Turn a network into tasks and blocks.
 
@@ -114,6 +123,7 @@ def task_graph(
     | BP1(loss) | every X | every dX | |
     | BP1(add), to accumulate or for a value a channel | dY | dX | dX |
     | copy(dY(l)) | a shared gradient | dY(l) | |
+    | OPT(l) | dW(l) | | W(l), m(l) and v(l) where there are any |
 
     A dX that exists already is in the updates instead. An addition passes its dY on to its inputs as it is; a
     gradient that is about to be changed while another layer still needs it is copied first. Dropout whose
@@ -129,16 +139,24 @@ def task_graph(
     tied weights share both; the later of them updates dW. W starts on the host and is never written; dW must
     reach the host.
 
+    With an `optimizer` the iteration is one of many (a steady state): weights are blocks, and W(l) is carried
+    to the next iteration, as are m(l) and v(l), which momentum and Adam keep. ``OPT(l)`` follows the last
+    task that reads W(l) or contributes to dW(l), so that no task of this iteration reads new weights; tied
+    weights are so updated once. No dW is wanted at the end. With the optimizer ``none`` there are no such
+    tasks: the weights are carried as they are, and dW must reach the host.
+
     Raises
     ------
     PebblerError
-        When the batch is not positive or the graph is unknown.
+        When the batch is not positive, or the graph or the optimizer is unknown.
     """
     if batch < 1:
         raise PebblerError(f"network '{network.name}': a batch of {batch} is not positive; give 1 or more")
     if graph not in ("executable", "paper"):
         raise PebblerError(f"there is no graph '{graph}'; write executable or paper")
-    return _Builder(network, batch, graph, weights_as_blocks).build()
+    if optimizer is not None:
+        require_optimizer(optimizer)
+    return _Builder(network, batch, graph, weights_as_blocks, optimizer).build()
 
 
 @dataclass(slots=True)
@@ -189,11 +207,19 @@ class _Builder:
         Per layer, the last task that wrote its gradient for this layer.
     """
 
-    def __init__(self, network: Network, batch: int, graph: Graph, weights_as_blocks: bool) -> None:
+    def __init__(
+        self,
+        network: Network,
+        batch: int,
+        graph: Graph,
+        weights_as_blocks: bool,
+        optimizer: Optimizer | None,
+    ) -> None:
         self.network = network
         self.batch = batch
         self.graph: Graph = graph
-        self.weights_as_blocks = weights_as_blocks
+        self.weights_as_blocks = weights_as_blocks or optimizer is not None
+        self.optimizer: Optimizer | None = optimizer
         self.blocks: list[DataBlock] = []
         self.tasks: list[_Draft] = []
         self.feature: dict[str, int] = {}
@@ -216,6 +242,8 @@ class _Builder:
         for layer in reversed(self.network.layers):
             if self.trained[layer.name]:
                 self._backward(layer)
+        if self.optimizer not in (None, "none"):
+            self._update_weights(STATES[self.optimizer])
         resident = 0 if self.weights_as_blocks else 2 * FLOAT_BYTES * self.network.parameters
         tasks = tuple(draft.finish() for draft in self.tasks)
         return TaskGraph(self.network, self.batch, self.graph, tuple(self.blocks), tasks, resident)
@@ -241,7 +269,8 @@ class _Builder:
             task.extra_bytes += 2 * size
         if self.weights_as_blocks and layer.parameters:
             weight_bytes = FLOAT_BYTES * layer.parameters
-            self.weights[layer.name] = self._block(f"W({layer.name})", weight_bytes, "host")
+            place: Initially = "host" if self.optimizer is None else "carried"
+            self.weights[layer.name] = self._block(f"W({layer.name})", weight_bytes, place)
         self._read_weights(task, layer)
         self.tasks.append(task)
 
@@ -346,8 +375,28 @@ class _Builder:
             task.updates.append(self.weight_gradients[owner])
         elif owner in self.weights:
             size = self.blocks[self.weights[owner]].bytes
-            self.weight_gradients[owner] = self._block(f"dW({owner})", size, finally_="host")
+            is_wanted = self.optimizer in (None, "none")
+            self.weight_gradients[owner] = self._block(
+                f"dW({owner})", size, finally_="host" if is_wanted else "anywhere"
+            )
             task.outputs.append(self.weight_gradients[owner])
+
+    def _update_weights(self, states: tuple[str, ...]) -> None:
+        """Update all weights, each after the last task that reads them or contributes to their gradient."""
+        last = {
+            d: k for k, task in enumerate(self.tasks) for d in (*task.inputs, *task.outputs, *task.updates)
+        }
+        after: dict[int, list[_Draft]] = {}
+        for name, gradient in self.weight_gradients.items():
+            weights = self.weights[name]
+            kept = [
+                self._block(f"{letter}({name})", self.blocks[weights].bytes, "carried") for letter in states
+            ]
+            task = _Draft(
+                f"OPT({name})", self.network[name], "OPT", inputs=[gradient], updates=[weights, *kept]
+            )
+            after.setdefault(max(last[weights], last[gradient]), []).append(task)
+        self.tasks = [one for k, task in enumerate(self.tasks) for one in (task, *after.get(k, ()))]
 
     def _contribute(self, task: _Draft, source: str) -> None:
         """Let a task write the gradient of a layer's output, or add to it, where anybody needs it."""
@@ -404,7 +453,7 @@ class _Builder:
         self,
         name: str,
         size: int,
-        initially: Literal["absent", "device", "host"] = "absent",
+        initially: Initially = "absent",
         finally_: Literal["anywhere", "device", "host"] = "anywhere",
     ) -> int:
         self.blocks.append(DataBlock(name, size, initially, finally_))

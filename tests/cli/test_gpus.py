@@ -80,6 +80,10 @@ def test_other_ways_of_gradients(more: str, capsys: pytest.CaptureFixture[str]) 
         ("--gpus 2 --sub-batch auto", "settles --gpus"),
         ("--gpus 2 --sub-batch 33", "not within 1 and the batch of 32"),
         ("--gpus 2 --weights-as-blocks", "keep their weights"),
+        ("--gpus 2 --steady", "leave --steady out"),
+        ("--steady --sub-batch 16", "leave out the sub-batch"),
+        ("--steady --sub-batch auto", "leave out the sub-batch"),
+        ("--optimizer adam", "of a steady state only"),
         ("--gpus 2 --budget 1", "under the minimum"),
     ],
 )

@@ -428,7 +428,16 @@ def test_solving_under_the_minimum_is_refused(
 
 @pytest.mark.parametrize(
     "option",
-    ["--batch=2", "--sub-batch=2", "--device=k40", "--graph=paper", "--profile=p", "--weights-as-blocks"],
+    [
+        "--batch=2",
+        "--sub-batch=2",
+        "--device=k40",
+        "--graph=paper",
+        "--profile=p",
+        "--weights-as-blocks",
+        "--steady",
+        "--optimizer=sgd",
+    ],
 )
 def test_a_file_settles_what_it_was_made_from(
     file: Path, option: str, capsys: pytest.CaptureFixture[str]
@@ -587,6 +596,8 @@ def instance(*options: str) -> Instance:
         (["--parts", "8MiB", "--link", "25GB", "--mask"], ["link=25GB", "mask", "parts=8.00MiB"]),
         (["--parts", "auto", "--mask"], ["mask", "parts"]),
         (["--weights-as-blocks"], []),
+        (["--steady"], []),
+        (["--steady", "--optimizer", "adam", "--mask"], ["mask"]),
     ],
 )
 def test_an_instance_is_transformed(options: list[str], words: list[str]) -> None:

@@ -120,6 +120,7 @@ TRANSFORMS = {
     "--recompute": (),
     "--mask": (),
     "--weights-as-blocks": (),
+    "--steady": (),
     "--streams": ("also", "only"),
     "--parts": ("auto", "2MiB"),
 }

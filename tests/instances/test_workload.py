@@ -92,6 +92,53 @@ def test_the_instance_says_what_it_was_made_from():
     assert sorted(indices) == list(range(len(instance.tasks)))
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "touched"), [(None, 3), ("sgd", 3), ("momentum", 5), ("adam", 7), ("none", 0)]
+)
+def test_a_steady_state_updates_weights_at_the_rate_of_memory(optimizer, touched):
+    """SGD reads dW, and reads and writes W; momentum m, too; Adam m and v."""
+    device = find_device("K40")
+    instance = Workload("lenet", 4, "K40", steady=True, optimizer=optimizer).instance("1xMmin")
+    origin = instance.made_from
+    assert (origin.steady, origin.optimizer, origin.weights_as_blocks) == (True, optimizer or "sgd", True)
+    assert instance.resident_bytes == 0
+    size = {block.name: block.bytes for block in instance.blocks}["W(ip1)"]
+    updates = [task for task in instance.tasks if task.name.startswith("OPT")]
+    assert len(updates) == (4 if touched else 0)
+    for task in updates:
+        if task.name == "OPT(ip1)":
+            assert task.algorithms == memory_bound_algorithms(device, touched * size)
+    k = {task.name: k for k, task in enumerate(instance.tasks)}
+    layers = {layer.name: layer for layer in instance.named_layers}
+    assert all(k[task.name] in layers[task.name[4:-1]].backward for task in updates)
+
+
+def test_an_embedding_is_updated_as_a_whole():
+    instance = Workload("gpt2:layers=1", 1, "K40", steady=True).instance("1xMmin")
+    size = {block.name: block.bytes for block in instance.blocks}["W(wte)"]
+    (update,) = (task for task in instance.tasks if task.name == "OPT(wte)")
+    assert update.algorithms == memory_bound_algorithms(find_device("K40"), 3 * size)
+
+
+def test_a_steady_state_has_one_round():
+    workload = Workload("lenet", 4, "K40", steady=True)
+    for ask in (
+        lambda: workload.instance("1GiB", 2),
+        lambda: workload.instance("1GiB", rounds=2),
+        lambda: workload.rounds(2),
+        workload.floor,
+    ):
+        with pytest.raises(PebblerError, match=r"one round, the whole batch of 4.*leave out the sub-batch"):
+            ask()
+    assert workload.rounds(4) == [(4, 1)]
+    with pytest.raises(PebblerError, match="'adam' updates the weights of a steady state only"):
+        Workload("lenet", 4, "K40", optimizer="adam")
+    with pytest.raises(PebblerError, match="optimizer"):
+        Workload("lenet", 4, "K40", steady=True, optimizer="lion")
+    with pytest.raises(PebblerError, match="steady"):
+        Workload("lenet", 4, "K40", steady=1)
+
+
 def test_batch_norm_is_noted_only_where_the_batch_is_cut(vgg16):
     assert vgg16.instance("12GiB", 64).made_from.notes is None
     assert Workload("resnet18", 4, "K40").instance("12GiB").made_from.notes is None

@@ -66,7 +66,13 @@ def rebuild(instance: Instance) -> Rebuilt:
             f"{instance.name}: the graph is the papers' accounting, which cannot be run; make the instance "
             "with --graph executable"
         )
-    graph = task_graph(find_network(network), sub_batch, "executable", origin.weights_as_blocks)
+    if origin.steady != (origin.optimizer is not None):
+        raise PebblerError(
+            f"{instance.name}: in its origin, 'steady' and 'optimizer' come together; give both or neither"
+        )
+    graph = task_graph(
+        find_network(network), sub_batch, "executable", origin.weights_as_blocks, origin.optimizer
+    )
     parts = tuple((block.tensor or block.name, block.begin or 0) for block in instance.blocks)
     tensors = {block.name: block.bytes for block in graph.blocks}
     present = {name for name, _ in parts}
@@ -113,7 +119,7 @@ def _require_blocks(
         reached[name] = begin + block.bytes
         if block.finally_ != places.get(name, ("", "anywhere"))[1]:
             raise _differs(instance, f"'{block.name}' has another place at the end")
-        if (block.initially == "absent") != (places.get(name, ("absent", ""))[0] == "absent"):
+        if _begins(block.initially) != _begins(places.get(name, ("absent", ""))[0]):
             raise _differs(instance, f"'{block.name}' has another place at the start")
     for name, size in tensors.items():
         if reached[name] != size:
@@ -122,6 +128,11 @@ def _require_blocks(
         raise _differs(
             instance, f"{instance.resident_bytes} bytes are resident, and should be {graph.resident_bytes}"
         )
+
+
+def _begins(initially: str) -> str:
+    """Return how a block begins: on the device or on the host is the same, as data may lie in either."""
+    return "there" if initially in ("device", "host") else initially
 
 
 def _require_tasks(

@@ -38,17 +38,15 @@ def add_fits(commands: argparse._SubParsersAction[Parser]) -> None:
         _EXAMPLE,
     )
     command.add_argument("network", nargs="?", metavar="NETWORK", help="see pebbler networks")
-    add_workload(command)
+    add_workload(
+        command,
+        optimizer="what it keeps for each parameter is resident, or carried with --steady: adam 8 bytes "
+        "(default), momentum 4, sgd none",
+    )
     command.add_argument(
         "--reserve",
         metavar="SIZE",
         help="device memory for the context, libraries and fragments; default: 1.5GiB",
-    )
-    command.add_argument(
-        "--optimizer",
-        choices=("none", "sgd", "momentum", "adam"),
-        default="adam",
-        help="what it keeps for each parameter is resident: adam 8 bytes (default), momentum 4, sgd none",
     )
     add_limits(command, "of the whole command; 45 s")
     command.add_argument(
@@ -68,6 +66,8 @@ def _fits(arguments: argparse.Namespace) -> int:
     require_one(arguments, "the question", "network", "torch", "onnx", example=_EXAMPLE)
     require_network(arguments.network, "the question")
     refuse_options(arguments, "one round of the whole batch", ("sub_batch",))
+    optimizer = arguments.optimizer or "adam"
+    arguments.optimizer = optimizer if arguments.steady else None
     workload, asked = workload_and_budget(arguments, arguments.network)
     budget, reserve = _memory(arguments, workload, asked)
     folder: Path = arguments.out
@@ -82,7 +82,7 @@ def _fits(arguments: argparse.Namespace) -> int:
         found = fits(
             workload,
             budget,
-            optimizer=arguments.optimizer,
+            optimizer=None if arguments.steady else optimizer,
             reserve_bytes=reserve,
             time_limit=SECONDS if arguments.time_limit is None else arguments.time_limit,
             seed=arguments.seed,

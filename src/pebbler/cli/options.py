@@ -26,6 +26,8 @@ WORKLOAD_OPTIONS = (
     "graph",
     "engines",
     "weights_as_blocks",
+    "steady",
+    "optimizer",
 )
 """Options that say what an instance file is made from."""
 
@@ -100,8 +102,13 @@ def add_backend(command: argparse.ArgumentParser, *, required: bool = False) -> 
     )
 
 
-def add_workload(command: argparse.ArgumentParser, *, auto: bool = False) -> None:
-    """Add the options that `workload_and_budget` reads."""
+_OPTIMIZER = "of --steady, what updates the weights in the iteration; default: sgd"
+
+
+def add_workload(
+    command: argparse.ArgumentParser, *, auto: bool = False, optimizer: str = _OPTIMIZER
+) -> None:
+    """Add the options that `workload_and_budget` reads; `optimizer` says what that option means."""
     command.add_argument(
         "--torch",
         metavar="MODULE:FUNCTION",
@@ -146,6 +153,13 @@ def add_workload(command: argparse.ArgumentParser, *, auto: bool = False) -> Non
         default=None,
         help="weights and their gradients are blocks, not resident",
     )
+    command.add_argument(
+        "--steady",
+        action="store_true",
+        default=None,
+        help="one iteration of many: weights, as blocks, begin where the one before has left them",
+    )
+    command.add_argument("--optimizer", choices=("none", "sgd", "momentum", "adam"), help=optimizer)
 
 
 def add_transforms(command: argparse.ArgumentParser) -> None:
@@ -261,6 +275,8 @@ def workload_and_budget(arguments: argparse.Namespace, network: str | None) -> t
         "graph": graph,
         "engines": arguments.engines or "duplex",
         "weights_as_blocks": bool(arguments.weights_as_blocks),
+        "steady": bool(arguments.steady),
+        "optimizer": arguments.optimizer,
         "profile": profile,
         "link": arguments.link,
         "host_memory": arguments.host_memory,

@@ -70,6 +70,7 @@ def test_batch_norm_over_a_portion_is_told() -> None:
     [
         (Workload("alexnet", 2, "k40"), 3, "at least one image"),
         (Workload("alexnet", 4, "k40", weights_as_blocks=True), 2, "keep their weights"),
+        (Workload("alexnet", 4, "k40", steady=True), 2, "leave --steady out"),
     ],
 )
 def test_what_cannot_be_shared(workload: Workload, gpus: int, words: str) -> None:

@@ -410,6 +410,8 @@ def test_only_the_executable_graph_with_resident_weights() -> None:
         TorchWorkload("x", 1, "k40", "paper", make_step=small_gpt)
     with pytest.raises(PebblerError, match="resident weights"):
         TorchWorkload("x", 1, "k40", weights_as_blocks=True, make_step=small_gpt)
+    with pytest.raises(PebblerError, match="no steady state"):
+        TorchWorkload("x", 1, "k40", steady=True, make_step=small_gpt)
 
 
 @pytest.mark.parametrize("method", ["vdnn-all-p", "modnn"])

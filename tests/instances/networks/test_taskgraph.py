@@ -131,12 +131,66 @@ def test_weights_as_blocks(every_kind):
     )
 
 
-def test_tied_weights_are_one_block_that_every_layer_reads_and_adds_to():
+@pytest.fixture
+def tied():
     net = NetworkBuilder("tied")
     x = net.conv("a", net.input(4, 6, 6), 4, 1, bias=False)
     x = net.conv("b", x, 4, 1, bias=False, tied="a")
     net.softmax("loss", net.fc("fc", x, 3))
-    network = net.finish(batch=1, source="test")
+    return net.finish(batch=1, source="test")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "letters"), [("sgd", "W"), ("momentum", "Wm"), ("adam", "Wmv"), ("none", "W")]
+)
+def test_a_steady_state_carries_weights_and_what_the_optimizer_keeps(every_kind, optimizer, letters):
+    graph = task_graph(every_kind, 2, optimizer=optimizer)
+    blocks = {block.name: block for block in graph.blocks}
+    trained = [layer.name for layer in every_kind.layers if layer.parameters]
+    carried = {block.name: block for block in graph.blocks if block.initially == "carried"}
+    assert set(carried) == {f"{letter}({name})" for letter in letters for name in trained}
+    got = touched(graph)
+    updates = {name for name in got if name.startswith("OPT")}
+    assert updates == ({f"OPT({name})" for name in trained} if optimizer != "none" else set())
+    for name in trained:
+        assert all(carried[f"{letter}({name})"].bytes == blocks[f"W({name})"].bytes for letter in letters)
+        assert all(carried[f"{letter}({name})"].finally_ == "anywhere" for letter in letters)
+        assert blocks[f"dW({name})"].finally_ == ("host" if optimizer == "none" else "anywhere")
+        if optimizer != "none":
+            assert got[f"OPT({name})"] == ([f"dW({name})"], [], [f"{letter}({name})" for letter in letters])
+    assert graph.resident_bytes == 0
+
+
+@pytest.mark.parametrize("graph", ["executable", "paper"])
+def test_no_task_reads_weights_after_their_update(every_kind, tied, graph):
+    for network in (every_kind, tied):
+        order = task_graph(network, 2, graph, optimizer="sgd")
+        names = [task.name for task in order.tasks]
+        for name in (name for name in names if name.startswith("OPT")):
+            layer = name[3:]
+            users = [
+                k
+                for k, task in enumerate(order.tasks)
+                for d in (*task.inputs, *task.outputs, *task.updates)
+                if order.blocks[d].name in (f"W{layer}", f"dW{layer}")
+            ]
+            assert max(users) == names.index(name) > users[0]
+            assert order.tasks[names.index(name)].layer.name == layer[1:-1]
+
+
+def test_tied_weights_are_updated_once(tied):
+    names = [task.name for task in task_graph(tied, 1, optimizer="adam").tasks]
+    assert [name for name in names if name.startswith("OPT")] == ["OPT(fc)", "OPT(a)"]
+    assert names[-1] == "OPT(a)"
+
+
+def test_an_unknown_optimizer_is_refused(tied):
+    with pytest.raises(PebblerError, match="no optimizer 'lion'; there are none, sgd, momentum, adam"):
+        task_graph(tied, 1, optimizer="lion")
+
+
+def test_tied_weights_are_one_block_that_every_layer_reads_and_adds_to(tied):
+    network = tied
     assert network.parameters == 16 + (4 * 36 + 1) * 3
     graph = task_graph(network, 1, weights_as_blocks=True)
     got = touched(graph)

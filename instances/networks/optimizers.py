@@ -1,0 +1,25 @@
+"""Optimizers: what each keeps for a parameter from one iteration to the next."""
+
+from __future__ import annotations
+
+from ..errors import PebblerError
+from ..origin import Optimizer
+
+STATES: dict[Optimizer, tuple[str, ...]] = {"none": (), "sgd": (), "momentum": ("m",), "adam": ("m", "v")}
+"""Letters of the numbers that an optimizer keeps for each parameter, beside it and its gradient.
+
+SGD keeps nothing, with momentum its velocity, Adam (Kingma and Ba, 2015) and AdamW both moments; ``none`` is
+no optimizer.
+"""
+
+
+def require_optimizer(name: str) -> None:
+    """Refuse what is no optimizer.
+
+    Raises
+    ------
+    PebblerError
+        For an unknown name.
+    """
+    if name not in STATES:
+        raise PebblerError(f"there is no optimizer '{name}'; there are {', '.join(STATES)}")
