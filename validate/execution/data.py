@@ -12,16 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances.networks.builder import Layer, Network
+from ...instances.networks.optimizers import STATES
+from ...instances.origin import Optimizer
 
 Data = dict[str, NDArray[Any]]
-"""Arrays by name: ``X(l)`` of the whole batch, ``W(l)``, ``labels(l)`` of the whole batch."""
+"""Arrays by name: ``W(l)``, ``m(l)``, ``v(l)``, and of the whole batch ``X(l)`` and ``labels(l)``."""
 
 
-def initial(network: Network, batch: int, seed: int = 0) -> Data:
+def initial(network: Network, batch: int, seed: int = 0, optimizer: Optimizer | None = None) -> Data:
     """Draw weights (He et al. 2015), images and labels.
 
     Biases are 0, and normalisation starts with scales of 1 and shifts of 0. Images are normally distributed,
-    labels uniformly. Each layer has a generator of its own.
+    labels uniformly. What an optimizer keeps starts at 0. Each layer has a generator of its own.
     """
     data: Data = {}
     for index, layer in enumerate(network.layers):
@@ -34,6 +36,8 @@ def initial(network: Network, batch: int, seed: int = 0) -> Data:
             data[f"labels({layer.name})"] = labels
         if layer.parameters:
             data[f"W({layer.name})"] = _weights(network, layer, rng)
+            for letter in () if optimizer is None else STATES[optimizer]:
+                data[f"{letter}({layer.name})"] = np.zeros(layer.parameters, dtype=np.float32)
     return data
 
 

@@ -15,6 +15,7 @@ from textwrap import indent
 
 from ...instances.errors import PebblerError, printable
 from ...instances.instance import Instance
+from ...instances.networks.optimizers import STATES
 from ...instances.units import format_size, format_time
 from ..schedule import Schedule
 from .cuda.calls import (
@@ -46,13 +47,19 @@ _LONGEST = 80
 
 
 def emit(instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> str:
-    """Return the text of the script for a valid schedule.
+    """Return the text of the script for a valid schedule; of a steady state, it is the first iteration.
 
     Raises
     ------
     PebblerError
-        When the memory is divisible, or a script has no CUDA code for a task or an algorithm.
+        When the memory is divisible, or a script has no CUDA code for a task or an algorithm, or carried data
+        would have to go from one round to the next.
     """
+    if instance.carried and instance.rounds > 1:
+        raise PebblerError(
+            f"{instance.name}: a script does not carry blocks over {instance.rounds} rounds; make the "
+            "instance with one"
+        )
     return _Script(instance, schedule, rebuilt).text()
 
 
@@ -126,7 +133,7 @@ class _Script:
 
     def _data(self) -> Iterator[str]:
         """Return the code that draws weights, images and labels as `initial` does."""
-        network = self.rebuilt.graph.network
+        network, optimizer = self.rebuilt.graph.network, self.instance.made_from.optimizer
         for index, layer in enumerate(network.layers):
             shape = layer.shape
             if layer.kind.is_input:
@@ -143,6 +150,8 @@ class _Script:
                 count = math.prod(sizes)
                 biases = layer.parameters - count
                 yield f'data["W({layer.name})"] = weights({index}, {count}, {sizes[0]}, biases={biases})'
+            for letter in () if optimizer is None or not layer.parameters else STATES[optimizer]:
+                yield f'data["{letter}({layer.name})"] = ones(0, {layer.parameters})'
 
     def _formats(self) -> dict[str, str]:
         used = {call.name for calls in self.calls for call in calls if isinstance(call, Own)}
@@ -211,12 +220,22 @@ class _Script:
             yield f'    carry("{load.tensor}", {load.begin}, {self.rebuilt.tensors[load.tensor]}, {piece})'
 
     def _gradients(self) -> Iterator[str]:
-        """Return the place of each gradient at the end of an iteration, in the order of the layers."""
+        """Return the place of each gradient at the end of an iteration, in the order of the layers.
+
+        What a steady state carries follows.
+        """
         for name, (place, size) in self.plan.outside.items():
             if name.startswith("dW("):
                 yield f'gradients["{name[3:-1]}"] = fetch({_address(place)}, {size})'
         for name in dict.fromkeys(load.tensor for load in self.plan.final):
             yield f'gradients["{name[3:-1]}"] = carried["{name}"]'
+        for mapped in self.plan.last_maps:
+            yield from self._mapping(mapped)
+        for name in dict.fromkeys(load.tensor for load in self.plan.ends):
+            parts = sorted(
+                (load for load in self.plan.ends if load.tensor == name), key=lambda one: one.begin
+            )
+            yield f'gradients["{name}"] = np.concatenate([{", ".join(map(_fetched, parts))}])'
         for name, (place, size) in self.plan.outside.items():
             if name.startswith("losses("):
                 yield f"losses = losses + fetch({_address(place)}, {size})"
@@ -273,6 +292,13 @@ def _copy(begin: Place, end: Place, size: int, stream: str) -> str:
         piece = f"host[{begin.offset}:{begin.offset + size}]"
         return f"drv.memcpy_htod_async({_address(end)}, {piece}, {stream})"
     return f"drv.memcpy_dtod_async({_address(end)}, {_address(begin)}, {size}, {stream})"
+
+
+def _fetched(load: Load) -> str:
+    """Return the code that reads numbers from the device or the host."""
+    if load.place.area == "host":
+        return f"host[{load.place.offset}:{load.place.offset + load.bytes}].view(np.float32)"
+    return f"fetch({_address(load.place)}, {load.bytes})"
 
 
 def _argument(step: Step, argument: Argument) -> str:

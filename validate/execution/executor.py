@@ -10,6 +10,12 @@ issues the first operations, as if the host came from the round before. This tim
 memory, the host maps pages before it issues the first operations. This time is measured, so the streams are
 not held.
 
+An iteration of a steady state begins with the carried data that the one before has left. When a round has
+ended, the host reads this data where the schedule has it then: on the device (in paged memory, in the pages
+that the block has at the end) or on the host. It writes it where the schedule has it at the start of the next
+round. In contiguous memory, that is the same place. In paged memory, the data goes to the pages of the start
+instead of a renaming of all pages. This is not measured.
+
 If the device has graphs, the same work can be captured once. A round is then one launch, before which the
 stream is held, and has one time.
 """
@@ -73,7 +79,10 @@ class Execution:
     losses
         The loss of each image that was run, summed over the network's losses.
     gradients
-        Gradient of the mean loss for the weights of each layer, biases at the end.
+        Gradient of the mean loss for the weights of each layer, biases at the end; of a steady state, those
+        that must reach the host.
+    carried
+        Of a steady state, the weights and what the optimizer keeps after the iteration, by name.
     nodes
         Number of nodes of each operation in the graph of a round; None without a graph.
     """
@@ -81,6 +90,7 @@ class Execution:
     rounds: tuple[tuple[Timed, ...], ...]
     losses: NDArray[np.float32]
     gradients: dict[str, NDArray[np.float32]]
+    carried: dict[str, NDArray[np.float32]]
     nodes: tuple[int, ...] | None = None
 
     @property
@@ -162,11 +172,14 @@ class Executor:
     def load(self, data: Data) -> None:
         """Copy weights and labels to the device, and keep the images for the rounds.
 
+        A steady state starts anew.
+
         Raises
         ------
         PebblerError
             When an array is missing or too small.
         """
+        self._left: dict[str, NDArray[np.uint8]] = {}
         self._data = {
             name: np.ascontiguousarray(values).view(np.uint8).reshape(-1) for name, values in data.items()
         }
@@ -216,7 +229,7 @@ class Executor:
         return None
 
     def run(self, program: Program | None = None, *, graph: bool = False) -> Execution:
-        """Execute an iteration.
+        """Execute an iteration; of a steady state, the one after that which was executed before.
 
         Parameters
         ----------
@@ -243,15 +256,17 @@ class Executor:
         sizes: dict[str, int] = {}
         for load in self.plan.final:
             sizes[load.tensor] = max(sizes.get(load.tensor, 0), load.begin + load.bytes)
-        carried = {name: np.zeros(size // 4, dtype=_NUMBERS) for name, size in sizes.items()}
+        gradients = {name: np.zeros(size // 4, dtype=_NUMBERS) for name, size in sizes.items()}
         rounds = []
         for index in range(self.rounds):
             rounds.append(self._round(program, index, graph))
             for load in self.plan.final:
                 part = self.backend.read(self._address(load.place), load.bytes).view(_NUMBERS)
-                carried[load.tensor][load.begin // 4 :][: part.size] += part
+                gradients[load.tensor][load.begin // 4 :][: part.size] += part
+            self._leave(program.plan)
         nodes = self._graphs[program, 0, self.poison].nodes if graph else None
-        return Execution(tuple(rounds), self._losses(), self._gradients(carried), nodes)
+        left = {name: values.view(_NUMBERS).copy() for name, values in self._left.items()}
+        return Execution(tuple(rounds), self._losses(), self._gradients(gradients), left, nodes)
 
     # --- preparation ------------------------------------------------------------------------------
 
@@ -309,6 +324,16 @@ class Executor:
             Timed(start.since_ns(origin), end.since_ns(origin), *host)
             for (start, end), host in zip(events, hosts, strict=True)
         )
+
+    def _leave(self, plan: Plan) -> None:
+        """Keep what a round has left of carried data."""
+        for mapped in plan.last_maps:
+            self.backend.map(self._address(mapped.place), mapped.pages)
+        for load in plan.ends:
+            if load.tensor not in self._left:
+                self._left[load.tensor] = self._data[load.tensor].copy()
+            part = self.backend.read(self._address(load.place), load.bytes)
+            self._left[load.tensor][load.begin : load.begin + load.bytes] = part
 
     def _launch(self, program: Program, index: int) -> Timed:
         """Execute a round as a graph; each round has its own, as its data is fixed in it."""
@@ -384,8 +409,11 @@ class Executor:
         return mapping, waiting
 
     def _loaded(self, load: Load, first: int) -> NDArray[np.uint8]:
-        """Return the bytes of a tensor; if it is data, only those of the round's images."""
-        values = self._data[load.tensor]
+        """Return the bytes of a tensor; if it is data, only those of the round's images.
+
+        What is carried is as the round before has left it.
+        """
+        values = self._left.get(load.tensor, self._data[load.tensor])
         begin = load.begin
         if load.tensor.startswith("X("):
             begin += first * (values.size // self.plan.batch)
@@ -414,13 +442,13 @@ class Executor:
         total: NDArray[np.float32] = np.sum(np.stack(found), axis=0, dtype=_NUMBERS)
         return total[: self.rounds * self.plan.images]
 
-    def _gradients(self, carried: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    def _gradients(self, moved: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
         found = {
             name[3:-1]: self.backend.read(self._address(place), size).view(_NUMBERS)
             for name, (place, size) in self.plan.outside.items()
             if name.startswith("dW(")
         }
-        return found | {name[3:-1]: values for name, values in carried.items()}
+        return found | {name[3:-1]: values for name, values in moved.items()}
 
 
 def _before_mapping(plan: Plan) -> int:

@@ -27,7 +27,17 @@ and backward of softmax is ``dx = (y - 1 at the label) / (batch x positions)``, 
 of a loss (contrastive, Hadsell et al. 2006) its derivative over that: gradients are those of the mean loss of
 the whole batch, whatever the rounds. Roles: ``FP`` computes y, then ``max(y, 0)`` if the layer has a ReLU;
 ``BP2`` adds to dw; ``BP1`` computes every dx from dy, and dw of what has no BP2; ``relu`` sets dy to 0 where
-y (or the sign in ``signs``) is not above 0; ``copy`` copies x0 to y.
+y (or the sign in ``signs``) is not above 0; ``copy`` copies x0 to y; ``OPT`` updates w, value by value. What
+there is beside w and dw tells by which optimizer:
+
+| optimizer | keeps | update |
+|---|---|---|
+| sgd | | ``w -= RATE dw`` |
+| momentum | m | ``m = MOMENTUM m + dw``, then ``w -= RATE m`` |
+| adam | m, v | ``m = b m + (1 - b) dw``, ``v = c v + (1 - c) dw^2``, ``w -= r m / (sqrt(v) + e)`` |
+
+with ``ADAM`` = (r, b, c, e) of Kingma and Ba (2015), without their correction of the bias in the first
+iterations, for which a kernel would have to know how many there have been. m and v start at 0.
 """
 
 from __future__ import annotations
@@ -51,6 +61,15 @@ LRN = (5, 1e-4, 0.75, 1.0)
 
 EPSILON = 1e-5
 """Number that is added to the variance in batch norm."""
+
+RATE = 0.01
+"""Learning rate of gradient descent, with and without momentum."""
+
+MOMENTUM = 0.9
+"""Share of its velocity that momentum keeps."""
+
+ADAM = (1e-3, 0.9, 0.999, 1e-8)
+"""Adam's learning rate, the shares of both moments that it keeps, and what it adds to a root."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +95,8 @@ class Kernel:
     operands
         The name of each block or array that it touches, by a word: ``x0``, ``x1``, ..., ``y``, ``dy``,
         ``dx0``, ..., ``w``,
-        ``dw``, ``mask`` (bytes), ``saved``, ``signs`` (bytes: y > 0, written by FP, read by relu), ``labels``
+        ``dw``, ``m`` and ``v`` (what an optimizer keeps), ``mask`` (bytes), ``saved``,
+        ``signs`` (bytes: y > 0, written by FP, read by relu), ``labels``
         (int32, of the whole batch: one a position) and ``losses`` (of the whole batch: one an image). Two
         words have one name if the computation works in place.
     adds
@@ -98,6 +118,11 @@ class Kernel:
     adds: frozenset[str]
     algorithm: str = ""
     workspace_bytes: int = 0
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it multiplies by weights, or sums up their gradient by a product."""
+        return self.layer.kind.multiplies and self.role in ("FP", "BP1", "BP2")
 
 
 def kernels_of(graph: TaskGraph, batch: int, signs: frozenset[str] = frozenset()) -> list[Kernel]:
@@ -220,6 +245,8 @@ def _operands(graph: TaskGraph, task: LayerTask, has_signs: bool) -> dict[str, s
     if task.role == "relu":
         mask = {"signs": f"M({layer.name})"} if has_signs else {"y": inputs[0]}
         return mask | {"dy": updates[0]}
+    if task.role == "OPT":
+        return {"dw": inputs[0], **dict(zip(("w", "m", "v"), updates, strict=False))}
     names = iter(inputs)
     owner = layer.name if layer.tied is None else layer.tied
     if layer.parameters or layer.tied is not None:

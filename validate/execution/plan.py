@@ -125,6 +125,8 @@ class Plan:
         ``losses(l)``.
     final
         Places on the host of the weights' gradients at the end of a round, if the gradients are blocks.
+    last_maps, ends
+        Pages to map when a round has ended, and where carried data is then, which the next round begins with.
     steps
         The operations in order.
     """
@@ -138,6 +140,8 @@ class Plan:
     loads: tuple[Load, ...]
     outside: dict[str, tuple[Place, int]]
     final: tuple[Load, ...]
+    last_maps: tuple[Mapped, ...]
+    ends: tuple[Load, ...]
     steps: tuple[Step, ...]
 
 
@@ -189,14 +193,23 @@ class _Planner:
                 self.place[residence.block] = residence
                 place = self._use(residence, None, maps)
                 loads.append(self._load(residence.block, place))
+        stale = {state.block for state in self.schedule.states if not state.host}
         for d, block in enumerate(self.instance.blocks):
-            if block.initially != "absent" and d in self.copies:
+            if block.initially != "absent" and d in self.copies and d not in stale:
                 loads.append(self._load(d, self.copies[d]))
         steps = tuple(self._step(i, outside) for i in range(len(self.schedule.operations)))
         final = tuple(
             self._load(d, self.copies[d])
             for d, block in enumerate(self.instance.blocks)
             if block.finally_ == "host"
+        )
+        last_maps: list[Mapped] = []
+        ends = tuple(
+            self._load(state.block, self._use(self.place[state.block], None, last_maps))
+            if state.device
+            else self._load(state.block, self.copies[state.block])
+            for state in self.schedule.states
+            if state.device or state.block in self.copies
         )
         if not self.page:
             self.areas["pool"] = max(self.instance.pool_bytes, 0)
@@ -211,6 +224,8 @@ class _Planner:
             loads=tuple(loads),
             outside=outside,
             final=final,
+            last_maps=tuple(last_maps),
+            ends=ends,
             steps=steps,
         )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import cycle
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ...instances.errors import PebblerError
 from ...instances.instance import Instance
@@ -72,14 +74,14 @@ class Trial:
     loss
         Mean loss over the images.
     identical
-        Whether losses and gradients have the same bits in every execution, including the one without a
-        budget.
+        Whether losses, gradients and, in a steady state, what is carried have the same bits in every
+        execution, including those without a budget.
     deterministic
         Whether the device promises the same bits.
     max_abs_error
-        Largest difference of a gradient.
+        Largest difference of a gradient, or of what is carried.
     close
-        Whether every gradient is within the tolerance.
+        Whether all of these are within the tolerance.
     """
 
     instance: Instance
@@ -240,6 +242,9 @@ def attempt(
     the timed executions are compared with the one in poisoned memory. With graphs, it is executed twice in
     poisoned memory: without graphs, as libraries must be used before a capture, and with graphs.
 
+    In a steady state, each of these is a row of iterations, at least two but for the timed ones. The first
+    begins with the initial data. Each is compared with the one of its number in the row without a budget.
+
     Parameters
     ----------
     instance, schedule
@@ -270,39 +275,45 @@ def attempt(
 
     @cache
     def drawn() -> Data:  # after the device has refused what it has no kernels for
-        return initial(rebuilt.graph.network, rebuilt.batch, seed) if data is None else data
+        if data is not None:
+            return data
+        return initial(rebuilt.graph.network, rebuilt.batch, seed, instance.made_from.optimizer)
 
-    right = _unbudgeted(instance, schedule, rebuilt, backend(), drawn) if reference else None
+    length = max(2, repeat) if instance.carried else 1
+    right = _unbudgeted(instance, schedule, rebuilt, backend(), drawn, length) if reference else None
     device = backend()
     with Executor(device, settled, instance.rounds, poison=True) as executor:
-        executor.load(drawn())
         name, title = device.name, device.device
         deterministic = all(
             device.is_deterministic(step.kernel) for step in settled.steps if step.kernel is not None
         )
         _log.info("%s: in poisoned memory", instance.name)
-        executions = [executor.run()]
+        rows = [_in_a_row(executor, drawn(), length)]
         if graph:
-            executions.append(executor.run(graph=True))
+            rows.append(_in_a_row(executor, drawn(), length, graph=True))
         executor.poison = False
+        executor.load(drawn())
         before = device.energy_j()
+        executions = []
         for index in range(repeat):
             _log.info("%s: timed execution %d of %d", instance.name, index + 1, repeat)
             executions.append(executor.run(graph=graph))
         after = device.energy_j()
-    compared = executions[0] if right is None else right
-    errors = [_error(one, compared) for one in executions]
+    rows.append(executions)
+    compared = rows[0] if right is None else right
+    pairs = [pair for row in rows for pair in zip(row, cycle(compared), strict=False)]
+    errors = [_error(one, other) for one, other in pairs]
     return Trial(
         instance=instance,
         schedule=schedule,
         plan=settled,
         backend=name,
         device=title,
-        executions=tuple(sorted(executions[-repeat:], key=lambda one: one.measured_ns)),
+        executions=tuple(sorted(executions, key=lambda one: one.measured_ns)),
         energy_j=None if before is None or after is None else (after - before) / repeat,
-        reference_ns=None if right is None else right.measured_ns,
-        loss=executions[0].loss,
-        identical=all(identical(one, compared) for one in executions),
+        reference_ns=None if right is None else right[0].measured_ns,
+        loss=rows[0][0].loss,
+        identical=all(identical(one, other) for one, other in pairs),
         deterministic=deterministic,
         max_abs_error=max(absolute for absolute, _ in errors),
         close=all(relative <= TOLERANCE for _, relative in errors),
@@ -315,7 +326,8 @@ def _unbudgeted(
     rebuilt: Rebuilt,
     backend: Backend,
     drawn: Callable[[], Data],
-) -> Execution:
+    length: int,
+) -> list[Execution]:
     roomy, program = unlimited(instance, schedule)
     _log.info("%s: without a budget, in %d bytes", instance.name, roomy.budget_bytes)
     try:
@@ -325,22 +337,34 @@ def _unbudgeted(
             f"the run without a budget has no room, leave it out with --no-reference: {error}"
         ) from None
     with executor:
-        executor.load(drawn())
-        return executor.run()
+        return _in_a_row(executor, drawn(), length)
+
+
+def _in_a_row(executor: Executor, data: Data, count: int, *, graph: bool = False) -> list[Execution]:
+    """Execute iterations one after the other, the first with this data."""
+    executor.load(data)
+    return [executor.run(graph=graph) for _ in range(count)]
 
 
 def identical(one: Execution, other: Execution) -> bool:
-    """Return whether losses and gradients have the same bits."""
+    """Return whether losses, gradients and what is carried have the same bits."""
     return one.losses.tobytes() == other.losses.tobytes() and all(
-        one.gradients[name].tobytes() == values.tobytes() for name, values in other.gradients.items()
+        values.tobytes() == others.tobytes() for values, others in _compared(one, other)
     )
 
 
+def _compared(one: Execution, other: Execution) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+    """Yield the gradients and what is carried, of the one and of the other."""
+    for found, wanted in ((one.gradients, other.gradients), (one.carried, other.carried)):
+        for name, values in wanted.items():
+            yield found[name], values
+
+
 def _error(one: Execution, other: Execution) -> tuple[float, float]:
-    """Return the largest difference of a gradient: absolute, and relative to its layer's largest gradient."""
+    """Return the largest difference of a gradient or of what is carried: absolute, and relative."""
     absolute = relative = 0.0
-    for name, values in other.gradients.items():
-        difference = float(np.max(np.abs(one.gradients[name] - values), initial=0.0))
+    for found, values in _compared(one, other):
+        difference = float(np.max(np.abs(found - values), initial=0.0))
         if np.isnan(difference):
             return float("inf"), float("inf")
         largest = float(np.max(np.abs(values), initial=0.0))

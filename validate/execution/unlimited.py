@@ -6,14 +6,14 @@ import msgspec
 
 from ...instances.instance import Instance
 from ...instances.units import ceil_to
-from ..schedule import Operation, Residence, Schedule
+from ..schedule import Carried, Operation, Residence, Schedule
 
 
 def unlimited(instance: Instance, schedule: Schedule) -> tuple[Instance, Schedule]:
     """Return the schedule's runs with its algorithms, one after the other, with every block at its own place.
 
-    Only blocks that must be on the host at the end are copied. Only workspaces share memory. The instance is
-    returned with the budget that this needs.
+    Only blocks that must be on the host at the end are copied, carried ones stay on the device. Only
+    workspaces share memory. The instance is returned with the budget that this needs.
     """
     unit = instance.alignment_bytes
     offsets: list[int] = []
@@ -70,6 +70,7 @@ def unlimited(instance: Instance, schedule: Schedule) -> tuple[Instance, Schedul
     roomy = msgspec.structs.replace(
         instance, budget_bytes=instance.resident_bytes + pool, host_budget_bytes=msgspec.UNSET
     )
+    states = tuple(Carried(block=d, device=True, host=False) for d in instance.carried)
     return roomy, Schedule(
         format="pebbler/schedule/1",
         instance=instance.name,
@@ -79,6 +80,7 @@ def unlimited(instance: Instance, schedule: Schedule) -> tuple[Instance, Schedul
         residences=tuple(residences),
         makespan_ns=schedule.makespan_ns,
         peak_bytes=roomy.budget_bytes,
+        carried=states or msgspec.UNSET,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -13,16 +15,22 @@ from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import least_budget, with_budget
 from pebbler.instances.networks.zoo import find_network
+from pebbler.instances.origin import Optimizer
 from pebbler.instances.units import PAGE_BYTES, ceil_to
 from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 from pebbler.validate.execution.cpu.backend import CpuBackend
 from pebbler.validate.execution.cpu.kernels import kinds as cpu_kinds
 from pebbler.validate.execution.cuda.calls import kinds as cuda_kinds
+from pebbler.validate.execution.data import initial
 from pebbler.validate.execution.device import DeviceError
+from pebbler.validate.execution.executor import Execution, Executor
+from pebbler.validate.execution.kernel import ADAM, MOMENTUM, RATE
 from pebbler.validate.execution.plan import plan
 from pebbler.validate.execution.rebuild import rebuild
-from pebbler.validate.execution.trial import Trial, attempt
+from pebbler.validate.execution.training import descend
+from pebbler.validate.execution.trial import Trial, attempt, identical
+from pebbler.validate.execution.unlimited import unlimited
 from pebbler.validate.schedule import MemoryModel, Schedule
 
 SMALL = {
@@ -183,6 +191,115 @@ def test_weights_as_blocks_come_and_go() -> None:
         np.testing.assert_allclose(found, values, rtol=0, atol=1e-4 * np.abs(values).max())
 
 
+def steady(optimizer: Optimizer | None, budget: str | int) -> Instance:
+    return Workload("lenet", 4, "K40", steady=True, optimizer=optimizer).instance(budget)
+
+
+STEADY: list[tuple[Optimizer, str, MemoryModel]] = [
+    ("none", "1.0xMmin", "contiguous"),
+    ("sgd", "1.0xMmin", "contiguous"),
+    ("momentum", "1.3xMmin", "contiguous"),
+    ("momentum", "16MiB", "paged"),
+    ("adam", "1.0xMmin", "contiguous"),
+    ("adam", "32MiB", "paged"),
+]
+
+
+@cache
+def steady_case(optimizer: Optimizer, budget: str, memory: MemoryModel) -> tuple[Instance, Schedule]:
+    return solved(steady(optimizer, budget), "modnn", memory)
+
+
+@pytest.mark.parametrize(("optimizer", "budget", "memory"), STEADY)
+def test_a_steady_state_carries_its_numbers(optimizer: Optimizer, budget: str, memory: MemoryModel) -> None:
+    """Two iterations, the second with what the first has left, give the bits of those without a budget."""
+    instance, schedule = steady_case(optimizer, budget, memory)
+    trial = executed(instance, schedule)
+    assert trial.identical
+    assert trial.max_abs_error == 0
+    assert set(trial.median.carried) == {instance.blocks[d].name for d in instance.carried}
+
+
+def test_the_steady_states_live_on_device_and_host_and_change_pages() -> None:
+    cases = [steady_case(*case)[1] for case in STEADY]
+    assert {state.device for schedule in cases for state in schedule.states} == {True, False}
+    places = {
+        (first.extents, last.extents)
+        for schedule in cases
+        for state in schedule.states
+        if state.device and schedule.memory_model == "paged"
+        for first, *_, last in [[r for r in schedule.residences if r.block == state.block] * 2]
+    }
+    assert any(first != last for first, last in places)
+
+
+def after(instance: Instance, schedule: Schedule, count: int, *, poison: bool = True) -> list[Execution]:
+    """Execute iterations in a row."""
+    rebuilt = rebuild(instance)
+    data = initial(rebuilt.graph.network, rebuilt.batch, 0, instance.made_from.optimizer)
+    with Executor(CpuBackend(), plan(instance, schedule, rebuilt), 1, poison=poison) as executor:
+        executor.load(data)
+        return [executor.run() for _ in range(count)]
+
+
+def test_a_steady_state_descends_as_training_does() -> None:
+    """Its weights and losses are those of gradient descent with resident weights, step by step."""
+    instance = steady("sgd", "1.1xMmin")
+    schedule = solve(instance, "modnn").schedule
+    assert schedule is not None
+    found = after(instance, schedule, 3)
+    whole = Workload("lenet", 4, "K40").instance("64MiB")
+    plain = solve(whole, "network-wide").schedule
+    assert plain is not None
+    rebuilt = rebuild(whole)
+    data = initial(rebuilt.graph.network, 4)
+    batch = {name: values for name, values in data.items() if not name.startswith("W(")}
+    with Executor(CpuBackend(), plan(whole, plain, rebuilt), 1) as executor:
+        losses, weights = descend(executor, data, [batch] * 3, RATE)
+    assert [one.loss for one in found] == pytest.approx(losses, rel=1e-4)
+    assert abs(losses[1] - losses[0]) > 0.1
+    for name, values in weights.items():
+        np.testing.assert_allclose(found[-1].carried[name], values, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_an_optimizer_remembers(optimizer: Optimizer) -> None:
+    """What is kept after an iteration tells the gradients; the rules in double precision give the weights."""
+    instance = steady(optimizer, "64MiB")
+    schedule = solve(instance, "modnn").schedule
+    assert schedule is not None
+    rate, first, second, epsilon = ADAM
+    begin = initial(rebuild(instance).graph.network, 4)
+    executions = after(instance, schedule, 3)
+    m_before, v_before = 0.0, 0.0
+    w_before = begin["W(conv2)"].astype(np.float64)
+    for execution in executions:
+        w, m = (execution.carried[f"{letter}(conv2)"].astype(np.float64) for letter in "Wm")
+        if optimizer == "momentum":
+            assert np.abs(m - MOMENTUM * m_before).max() > 1e-3
+            np.testing.assert_allclose(w, w_before - RATE * m, rtol=0, atol=1e-6)
+        else:
+            v = execution.carried["v(conv2)"].astype(np.float64)
+            gradient = (m - first * m_before) / (1 - first)
+            expected = second * v_before + (1 - second) * gradient**2
+            np.testing.assert_allclose(v, expected, rtol=1e-2, atol=1e-3 * v.max())
+            np.testing.assert_allclose(w, w_before - rate * m / (np.sqrt(v) + epsilon), rtol=0, atol=1e-6)
+            v_before = v
+        w_before, m_before = w, m
+
+
+def test_a_steady_state_that_is_not_carried_on_is_found() -> None:
+    """An iteration that starts anew has other numbers than the second without a budget."""
+    instance = steady("adam", "1.1xMmin")
+    schedule = solve(instance, "modnn").schedule
+    assert schedule is not None
+    right = after(*unlimited(instance, schedule), 2)
+    (again,) = after(instance, schedule, 1)
+    assert identical(again, right[0])
+    assert not identical(again, right[1])
+    assert right[0].loss != right[1].loss
+
+
 def test_signs_take_the_place_of_the_output_of_a_relu() -> None:
     plain = Workload("cifar10_quick", 2, "K40").instance("3xMmin")
     masked = transforms.with_mask(plain)
@@ -322,7 +439,7 @@ def test_what_fits_only_under_its_budget_is_run_without_a_reference(monkeypatch:
     assert trial.reference_ns is None
 
 
-def solved(instance: Instance, method: str) -> tuple[Instance, Schedule]:
-    schedule = solve(instance, method).schedule
+def solved(instance: Instance, method: str, memory: MemoryModel = "contiguous") -> tuple[Instance, Schedule]:
+    schedule = solve(instance, method, memory=memory).schedule
     assert schedule is not None
     return instance, schedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..kernel import keep, resampling
+from ..kernel import ADAM, MOMENTUM, RATE, keep, resampling
 from .operands import Array, Operands, per_channel, positions
 from .scratch import pieces
 
@@ -32,6 +32,38 @@ def relu_backward(at: Operands) -> None:
 def copy(at: Operands) -> None:
     """Copy x to y."""
     at.flat("y")[...] = at.flat("x0")
+
+
+def update(at: Operands) -> None:
+    """Update w, and what the optimizer keeps; that tells which optimizer it is."""
+    w, dw = at.weights("w"), at.weights("dw")
+    if "v" in at:
+        _adam(at, w, dw)
+        return
+    step = dw
+    if "m" in at:
+        step = at.weights("m")
+        step *= np.float32(MOMENTUM)
+        step += dw
+    for p in pieces(w.size, 4):
+        (change,) = at.scratch.arrays((w[p].shape, np.float32))
+        w[p] -= np.multiply(step[p], np.float32(RATE), out=change)
+
+
+def _adam(at: Operands, w: Array, dw: Array) -> None:
+    m, v = at.weights("m"), at.weights("v")
+    rate, first, second, epsilon = map(np.float32, ADAM)
+    for p in pieces(w.size, 8):
+        change, root = at.scratch.arrays(*[(w[p].shape, np.float32)] * 2)
+        m[p] *= first
+        m[p] += np.multiply(dw[p], 1 - first, out=change)
+        v[p] *= second
+        np.square(dw[p], out=change)
+        v[p] += np.multiply(change, 1 - second, out=change)
+        np.sqrt(v[p], out=root)
+        root += epsilon
+        np.multiply(m[p], rate, out=change)
+        w[p] -= np.divide(change, root, out=change)
 
 
 def add(at: Operands) -> None:

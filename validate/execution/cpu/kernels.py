@@ -97,7 +97,11 @@ def register_kernels(kind: LayerKind, passes: Passes) -> None:
     _KERNELS[kind.name] = passes
 
 
-_OF_ALL: Passes = {"relu": cpu_elementwise.relu_backward, "copy": cpu_elementwise.copy}
+_OF_ALL: Passes = {
+    "relu": cpu_elementwise.relu_backward,
+    "copy": cpu_elementwise.copy,
+    "OPT": cpu_elementwise.update,
+}
 """What does not depend on the kind."""
 
 _CONVOLUTIONS: dict[str, Mapping[str, Callable[[Convolution], Compute]]] = {

@@ -265,8 +265,7 @@ class CudaBackend:
     def algorithms(self, kernel: Kernel) -> list[tuple[str, int]]:
         """Return all algorithms of the providers for a convolution, also those that `prepare` refuses."""
         if convolution_of(kernel) is None:
-            multiplies = kernel.layer.kind.multiplies and kernel.role not in ("relu", "copy")
-            return [("gemm" if multiplies else "kernel", 0)]
+            return [("gemm" if kernel.multiplies else "kernel", 0)]
         found = []
         for provider in self._listed:
             convolution = convolution_of(kernel, provider)

@@ -17,7 +17,7 @@ from ....instances.errors import PebblerError
 from ....instances.networks.builder import Shape
 from ....instances.networks.kinds import LayerKind, Operation
 from ....instances.units import ceil_to
-from ..kernel import EPSILON, LRN, Kernel, resampling
+from ..kernel import ADAM, EPSILON, LRN, MOMENTUM, RATE, Kernel, resampling
 from ..plan import ALIGNMENT
 from .providers import Convolution, Operand, Pass, provider_of
 
@@ -202,6 +202,8 @@ def calls_of(kernel: Kernel) -> list[Call]:
         return [_copy(kernel, "x0", "y", kernel.layer.shape, adds=False)]
     if kernel.role == "relu":
         return [_relu_backward(kernel)]
+    if kernel.role == "OPT":
+        return [_update(kernel)]
     return list(_Calls(kernel).made())
 
 
@@ -248,6 +250,18 @@ def _relu_backward(kernel: Kernel) -> Own:
     if "signs" in kernel.operands:
         return each("relu_backward_signs", n, Operand("signs"), Operand("dy"))
     return each("relu_backward", n, Operand("y"), Operand("dy"))
+
+
+def _update(kernel: Kernel) -> Own:
+    """Return the update of weights; what the optimizer keeps tells which one it is."""
+    name = "update_sgd"
+    constants: tuple[float, ...] = (RATE,)
+    if "v" in kernel.operands:
+        name, constants = "update_adam", ADAM
+    elif "m" in kernel.operands:
+        name, constants = "update_momentum", (MOMENTUM, RATE)
+    touched = (Operand(word) for word in ("dw", "w", "m", "v") if word in kernel.operands)
+    return each(name, kernel.parameters, *touched, *constants)
 
 
 class _Calls:

@@ -96,6 +96,29 @@ KERNEL(copy, const float *x, float *y, int adds, long n) {
   EACH(i, n) y[i] = adds ? y[i] + x[i] : x[i];
 }
 
+// --- updates of weights -----------------------------------------------------------------------------------------------
+KERNEL(update_sgd, const float *dw, float *w, float rate, long n) {
+  EACH(i, n) w[i] -= rate * dw[i];
+}
+
+// m is the velocity.
+KERNEL(update_momentum, const float *dw, float *w, float *m, float momentum, float rate, long n) {
+  EACH(i, n) {
+    m[i] = momentum * m[i] + dw[i];
+    w[i] -= rate * m[i];
+  }
+}
+
+// m and v are the moments: Kingma and Ba 2015, without the correction of their bias.
+KERNEL(update_adam, const float *dw, float *w, float *m, float *v, float rate, float first, float second, float epsilon,
+       long n) {
+  EACH(i, n) {
+    m[i] = first * m[i] + (1 - first) * dw[i];
+    v[i] = second * v[i] + (1 - second) * dw[i] * dw[i];
+    w[i] -= rate * m[i] / (sqrtf(v[i]) + epsilon);
+  }
+}
+
 // Channels of x to channels of y: `count` values an image, from those at `from` to those at `to`: y = x, or y + x.
 KERNEL(copy_channels, const float *x, long x_values, long from, float *y, long y_values, long to, int adds, int images,
        long count) {

@@ -104,7 +104,7 @@ def longest_kernel(device: Backend, stream: Stream, instance: Instance, rebuilt:
     """
     pairs = zip(instance.tasks, rebuilt.kernels, strict=True)
     _, kernel = max(
-        ((task.algorithms[0].duration_ns, kernel) for task, kernel in pairs if _multiplies(kernel)),
+        ((task.algorithms[0].duration_ns, kernel) for task, kernel in pairs if kernel.multiplies),
         key=lambda pair: pair[0],
     )
     sizes = {block.name: block.bytes for block in rebuilt.graph.blocks}
@@ -115,10 +115,6 @@ def longest_kernel(device: Backend, stream: Stream, instance: Instance, rebuilt:
         if ask is not None:
             return Work(f"{kernel.task} with {name}", stream, ask)
     return None
-
-
-def _multiplies(kernel: Kernel) -> bool:
-    return kernel.layer.kind.multiplies and kernel.role not in ("relu", "copy")
 
 
 def _drawn(device: Backend, size: int) -> int:

@@ -22,6 +22,7 @@ from pebbler import Workload, solve
 from pebbler.heuristics.program.builder import ProgramBuilder
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
+from pebbler.instances.origin import Optimizer
 from pebbler.instances.transforms import split_parts, with_engines, with_inputs_on_clock, with_mask
 from pebbler.validate.check import check
 from pebbler.validate.execution.cpu.backend import CpuBackend
@@ -65,7 +66,7 @@ def execute(instance: Instance, schedule: Schedule, backend: Backend, **options:
     rebuilt = rebuild(instance)
     settled = plan(instance, schedule, rebuilt)
     with Executor(backend, settled, instance.rounds, **options) as executor:  # type: ignore[arg-type]
-        executor.load(initial(rebuilt.graph.network, rebuilt.batch))
+        executor.load(initial(rebuilt.graph.network, rebuilt.batch, 0, instance.made_from.optimizer))
         return executor.run()
 
 
@@ -123,6 +124,18 @@ def test_results_are_those_of_the_cpu(
         np.testing.assert_allclose(found.gradients[name], values, rtol=1e-3, atol=1e-4 * scale)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_weights_are_updated_as_on_the_cpu(fake_cuda: FakeCuda, optimizer: Optimizer) -> None:  # noqa: ARG001, F811
+    instance = steady(QUICK, optimizer, "1.2xMmin")
+    schedule = solve(instance, "modnn").schedule
+    assert schedule is not None
+    found, expected = (execute(instance, schedule, backend) for backend in (CudaBackend(), CpuBackend()))
+    assert found.carried.keys() == expected.carried.keys()
+    for name, values in expected.carried.items():
+        scale = float(np.abs(values).max())
+        np.testing.assert_allclose(found.carried[name], values, rtol=1e-3, atol=1e-4 * scale)
+
+
 VARIANTS: dict[str, Callable[[], tuple[Instance, str, str]]] = {
     "one copy engine": lambda: (with_engines(quick(4), "single"), "vdnn-all-m", "contiguous"),
     "signs": lambda: (with_mask(quick(4)), "vdnn-all-m", "contiguous"),
@@ -130,6 +143,11 @@ VARIANTS: dict[str, Callable[[], tuple[Instance, str, str]]] = {
     "parts": lambda: (split_parts(lenet(128), 2 * 2**20), "modnn", "contiguous"),
     "parts in pages": lambda: (split_parts(lenet(128), 2 * 2**20), "modnn", "paged"),
     "weights as blocks": lambda: (quick(4, weights_as_blocks=True), "modnn", "contiguous"),
+    "frozen weights": lambda: (steady(QUICK, "none", "1.2xMmin"), "modnn", "contiguous"),
+    "gradient descent": lambda: (steady(QUICK, "sgd", "1.2xMmin"), "modnn", "contiguous"),
+    "momentum in pages": lambda: (steady(LENET, "momentum", "32MiB"), "modnn", "paged"),
+    "Adam": lambda: (steady(QUICK, "adam", "1.2xMmin"), "modnn", "contiguous"),
+    "Adam in parts": lambda: (split_parts(steady(VGG, "adam", "2xMmin"), 2 * 2**20), "modnn", "paged"),
 }
 
 
@@ -137,6 +155,10 @@ def quick(batch: int, *, weights_as_blocks: bool = False) -> Instance:
     """CIFAR10_quick, two rounds."""
     workload = Workload(QUICK, batch=2 * batch, device="k40", weights_as_blocks=weights_as_blocks)
     return workload.instance("1.2xMmin", batch, rounds=2)
+
+
+def steady(network: str, optimizer: Optimizer, budget: str) -> Instance:
+    return Workload(network, 4, "k40", steady=True, optimizer=optimizer).instance(budget)
 
 
 def lenet(batch: int) -> Instance:
@@ -205,7 +227,8 @@ def run_script(instance: Instance, schedule: Schedule, folder: Path) -> list[str
 
 
 def checksum(execution: Execution) -> str:
-    values = b"".join(values.tobytes() for values in execution.gradients.values())
+    found = [*execution.gradients.values(), *execution.carried.values()]
+    values = b"".join(values.tobytes() for values in found)
     return hashlib.sha256(values).hexdigest()
 
 
