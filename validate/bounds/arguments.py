@@ -20,6 +20,7 @@ from itertools import accumulate, pairwise
 import msgspec
 
 from ...instances.instance import Algorithm, Block, Instance
+from .carried import cheapest_round
 from .reruns import RerunKey, cheapest, course_of, rerun_intervals
 
 
@@ -273,6 +274,9 @@ class Prices:
     host
         Per instant, the price of a byte of a copy in host memory, where that has a budget, in nanoseconds per
         byte; none: all are zero.
+    ends
+        Where blocks are carried, the price of a byte that is on the device at both ends, and, where host
+        memory has a budget, that of a byte that is there at both ends; none: they are zero.
     """
 
     denominator: int
@@ -280,6 +284,7 @@ class Prices:
     engines: Sequence[Sequence[int]]
     reruns: Mapping[RerunKey, int] = field(default_factory=dict)
     host: Sequence[int] = ()
+    ends: Sequence[int] = ()
 
 
 def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) -> int:
@@ -302,6 +307,9 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     - Where host memory has a budget, its price is paid in the same way: what is wanted later and absent, and
       no second run makes again, has a copy there. So an absent byte saves the price of memory less that of
       host memory, if this is more than nothing, and all of host memory is paid back.
+    - A carried block is one choice: its places at both ends, which are the same, and all that it does in
+      between. It pays for these places, and memory is paid back, but for what must be there at the end. (If
+      second runs pay it, its versions count as those of a block that begins on the device.)
 
     The prices that a linear program finds give its bound. Any other prices give a bound as well, which is
     weaker.
@@ -340,7 +348,13 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     total += left[-1] * (least[-1] - least[following])
     total += _run_price(instance, prices, left)
     makes, reads = _dealings(instance, prices, again)
-    for d in range(len(instance.blocks)):
+    read_again = {d for d, _ in reads}
+    away = [here - spared for here, spared in zip(prices.memory, _saved_by_absence(prices), strict=True)]
+    for d, block in enumerate(instance.blocks):
+        if block.initially == "carried" and d not in read_again:
+            ends = (*prices.ends, 0, 0)[:2]
+            total += cheapest_round(instance, d, checkpoints, prices.memory, away, prices.engines, ends)
+            continue
         for version in _versions(instance, d, checkpoints):
             name = d, version.writer
             if name in makes or name in reads:
@@ -350,7 +364,23 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
                 total += _version_price(version, upto, saved, prices)
     if instance.host_budget_bytes is not msgspec.UNSET:
         total -= sum(prices.host) * instance.host_budget_bytes
+    for price, room in zip(prices.ends, _room_at_the_ends(instance), strict=False):
+        total -= price * room
     return -(-total // one)
+
+
+def _room_at_the_ends(instance: Instance) -> Iterator[int]:
+    """Yield the bytes of the pool, and of host memory if it has a budget, that carried blocks can have."""
+    blocks = instance.blocks
+    yield instance.pool_bytes - sum(block.bytes for block in blocks if block.finally_ == "device")
+    if instance.host_budget_bytes is not msgspec.UNSET:
+        begins = sum(
+            block.bytes
+            for block, uses in zip(blocks, instance.uses, strict=True)
+            if block.initially == "host" and (uses or block.finally_ != "anywhere")
+        )
+        ends = sum(block.bytes for block in blocks if block.finally_ == "host")
+        yield instance.host_budget_bytes - max(begins, ends)
 
 
 def _saved_by_absence(prices: Prices) -> Sequence[int]:
@@ -515,6 +545,12 @@ def _require_prices(
         raise ValueError("prices of host memory are one for each instant, where it has a budget")
     if min(prices.host, default=0) < 0:
         raise ValueError("a price of host memory is negative")
+    if prices.ends and (not instance.carried or len(prices.ends) != 1 + instance.has_host_budget):
+        raise ValueError(
+            "prices at both ends are for carried blocks: one, and one more of host memory that ends"
+        )
+    if min(prices.ends, default=0) < 0:
+        raise ValueError("a price at both ends is negative")
     for j, paid in enumerate(zip(*prices.engines, strict=True)):
         if min(paid) < 0 or sum(paid) > prices.denominator:
             raise ValueError(f"interval {j}: prices of the engines are negative or above one together")

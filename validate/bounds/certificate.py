@@ -54,6 +54,9 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     host_prices
         Where host memory has a budget, prices of its bytes at both instants of each checkpoint, if any is not
         zero.
+    end_prices
+        Where blocks are carried, and any of these prices is not zero: that of a byte on the device at both
+        ends, and that of a byte on the host at both ends, if host memory has a budget.
     page_bytes
         If only paged schedules are bounded, the bytes of which their page size is a multiple. The argument is
         then for the instance in whole pages.
@@ -75,6 +78,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     rerun_prices: tuple[tuple[Natural, Natural, Natural, Natural], ...] | msgspec.UnsetType = msgspec.UNSET
     page_bytes: Positive | msgspec.UnsetType = msgspec.UNSET
     host_prices: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
+    end_prices: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
     checksum: str = ""
 
 
@@ -116,6 +120,7 @@ def certify(
         rerun_prices=tuple((*key, price) for key, price in sorted(reruns.items())) or msgspec.UNSET,
         page_bytes=msgspec.UNSET if page_bytes is None else page_bytes,
         host_prices=tuple(prices.host) if prices is not None and any(prices.host) else msgspec.UNSET,
+        end_prices=tuple(prices.ends) if prices is not None and any(prices.ends) else msgspec.UNSET,
     )
     return sealed(msgspec.structs.replace(found, lower_bound_ns=proven_ns(instance, found)))
 
@@ -160,8 +165,9 @@ def proven_ns(instance: Instance, certificate: Certificate) -> int:
     named = () if certificate.rerun_prices is msgspec.UNSET else certificate.rerun_prices
     reruns = {(k, j, d): price for k, j, d, price in named}
     host = () if certificate.host_prices is msgspec.UNSET else certificate.host_prices
+    ends = () if certificate.end_prices is msgspec.UNSET else certificate.end_prices
     prices = Prices(
-        certificate.denominator, certificate.memory_prices, certificate.engine_prices, reruns, host
+        certificate.denominator, certificate.memory_prices, certificate.engine_prices, reruns, host, ends
     )
     return max(priced_ns(instance, certificate.checkpoints, prices), 0)  # prices may prove nothing
 

@@ -1,0 +1,109 @@
+"""Carried blocks in the bound by prices: the cheapest course through a round that ends where it begins.
+
+Intervals and instants are those of `arguments.Prices`. This module imports only the instance, and nothing
+that solves.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...instances.instance import Instance
+
+_NEVER = 1 << 400
+"""A price above all that figures of files can make: the course is not possible."""
+
+
+class _Paid(NamedTuple):
+    """The least paid so far to be on the device alone, on the device and the host, or on the host alone."""
+
+    device: int
+    both: int
+    host: int
+
+
+def cheapest_round(
+    instance: Instance,
+    d: int,
+    checkpoints: Sequence[int],
+    memory: Sequence[int],
+    away: Sequence[int],
+    engines: Sequence[Sequence[int]],
+    ends: Sequence[int],
+) -> int:
+    """Return the least that a carried block pays in a round for memory and copies, at the given prices.
+
+    At the end, the block is on the device if it was there at the start, and the host has its latest version
+    if it had a valid copy at the start. The search goes step by step through the intervals, once for each
+    choice of the places at both ends. In each interval, the block may arrive by a prefetch. If tasks of the
+    interval touch it, it has to be there; if one writes it, the host's copy is stale. Then it may be
+    offloaded, but not in the interval of the checkpoint that writes it. What the host has may leave.
+
+    Parameters
+    ----------
+    instance, d, checkpoints
+        The block `d` is carried.
+    memory, away
+        Per instant, what a byte pays on the device, and at least pays while it is absent.
+    engines
+        Prices of the engines' time, as in `arguments.Prices`.
+    ends
+        What a byte pays at both ends together: on the device, and on the host.
+    """
+    if not instance.uses[d]:
+        return 0
+    on_device, on_host = (instance.blocks[d].bytes * price for price in ends)
+    both = _Paid(_NEVER, on_device + on_host, _NEVER)
+    host = _Paid(_NEVER, _NEVER, on_host)
+    device = _Paid(on_device, _NEVER, _NEVER)
+
+    def course(start: _Paid) -> _Paid:
+        return _course(instance, d, checkpoints, memory, away, engines, start)
+
+    paid = [course(both).both, min(course(host)[1:])]
+    if instance.writers[d] or instance.has_host_budget:
+        paid.append(min(course(device)[:2]))
+    return min(paid)
+
+
+def _course(
+    instance: Instance,
+    d: int,
+    checkpoints: Sequence[int],
+    memory: Sequence[int],
+    away: Sequence[int],
+    engines: Sequence[Sequence[int]],
+    paid: _Paid,
+) -> _Paid:
+    """Return the least that is paid by the end of the round, from what is paid at the start."""
+    block = instance.blocks[d]
+    used = {_interval(k, checkpoints) for k in instance.uses[d]}
+    written = {_interval(k, checkpoints) for k in instance.writers[d]}
+    device, both, host = paid
+    last = 2 * len(checkpoints)
+    for j in range(last + 1):
+        out = _NEVER if block.offload_ns is None else block.offload_ns * engines[0][j]
+        if block.prefetch_ns is not None:
+            both = min(both, host + block.prefetch_ns * engines[-1][j])
+        if j in written:
+            device, both, host = min(device, both), _NEVER, _NEVER
+        elif j in used:
+            host = _NEVER
+        if j not in written or j % 2 == 0:
+            both = min(both, device + out)
+        touched = (j in used) if j % 2 else (j + 1 in used)  # by the checkpoint of the instant
+        if touched:
+            host = _NEVER
+        else:
+            host = min(host, both)
+            if j < last:
+                rent = block.bytes * memory[j]
+                device, both, host = device + rent, both + rent, host + block.bytes * away[j]
+    return _Paid(device, both, host)
+
+
+def _interval(k: int, checkpoints: Sequence[int]) -> int:
+    """Return the interval in which a task runs first."""
+    return bisect_left(checkpoints, k) + bisect_right(checkpoints, k)
