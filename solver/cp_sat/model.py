@@ -303,7 +303,7 @@ class _Model:
             until = self.starts[gap.until] if gap.until < len(self.starts) else self.end
             since: cp_model.IntVar | int = self.starts[gap.after] if gap.after >= 0 else -1
             stored = self.offloaded.get((gap.block, gap.version))
-            may_stay = gap.after >= 0 or block.initially == "device"
+            may_stay = gap.after >= 0 or block.initially != "host"
             if block.prefetch_ns is None or (gap.version and stored is None):
                 self.stay(name, since, until, True, size)
                 self.cp.add_bool_or([may_stay])

@@ -17,11 +17,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...heuristics.gaps import Gap, stays_of
+from ...heuristics.gaps import Gap
 from ...instances.instance import Instance
 from ...instances.memory import fastest, footprint, live_bytes
 from ..linear.model import LinearResult
 from .model import FlowModel
+from .versions import stays
 
 _PRICE = 1e-7
 """Dual value below which a checkpoint has no price; dual values of FLOW are of the order of one."""
@@ -97,15 +98,15 @@ class Checkpoints:
         """Compute once which data is in memory when nothing leaves, and the ends of stays."""
         instance = self._instance
         change = np.zeros(len(instance.tasks) + 1)
-        for d, after, until in stays_of(instance):
-            block = instance.blocks[d]
-            change[after + 1] += block.bytes
-            change[until] -= block.bytes
-            written = bisect_right(instance.writers[d], after)
-            writer = instance.writers[d][written - 1] if written else None
-            self._courses[d, after] = _Course(
-                block.bytes, writer, until, float(block.offload_ns or 0), float(block.prefetch_ns or 0)
-            )
+        for d, block in enumerate(instance.blocks):
+            for after, until in stays(instance, d):
+                change[after + 1] += block.bytes
+                change[until] -= block.bytes
+                written = bisect_right(instance.writers[d], after)
+                writer = instance.writers[d][written - 1] if written else None
+                self._courses[d, after] = _Course(
+                    block.bytes, writer, until, float(block.offload_ns or 0), float(block.prefetch_ns or 0)
+                )
         scratch = [algorithm.workspace_bytes for algorithm in fastest(instance)]
         touched = [footprint(instance, k) for k in range(len(instance.tasks))]
         self._resting = np.cumsum(change[:-1]) + scratch + touched - instance.pool_bytes
@@ -118,9 +119,9 @@ class Checkpoints:
         relief = np.zeros(len(spots) + 1)
         for names, columns in model.gaps.items():
             size = sum(self._courses[name].bytes for name in names)
-            absent = values[columns.absent][1::2]
-            stretch = columns.first // 2 + 1
-            inside = np.minimum(absent[:-1], values[columns.absent][2::2])
+            absent, odd = values[columns.absent], 0 if columns.first < 0 else 1
+            stretch = (columns.first + 2) // 2
+            inside = np.minimum(absent[odd::2][:-1], absent[odd + 1 :: 2])
             relief[stretch : stretch + len(inside)] += size * inside
         excess = self._resting - relief[np.searchsorted(spots, np.arange(len(self._resting)), "right")]
         excess[spots] = 0

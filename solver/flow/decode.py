@@ -44,7 +44,8 @@ def guide_of(instance: Instance, model: FlowModel, values: NDArray[np.float64]) 
     returning = sorted(evictions, key=lambda eviction: (eviction.returns_at, -eviction.gap[1]))
     leaving = sorted(evictions, key=lambda eviction: (eviction.leaves_at, eviction.gap[1]))
     # instants 2i and 2i + 1 are the start and the end of checkpoint i, which takes its memory first
-    holds = [model.checkpoints[one.begins_at // 2] + 1 for one in returning]
+    following = [0, *(k + 1 for k in model.checkpoints)]  # -1 is the start
+    holds = [following[(one.begins_at + 2) // 2] for one in returning]
     return Guide(
         [one.gap for one in returning],
         [one.gap for one in leaving],

@@ -44,7 +44,8 @@ class GapColumns(NamedTuple):
 
     From instant `first` on, `absent` is the share of the block that is absent, and `back` the share that has
     still to come back. From `ready` on, `out` is the share of its version that is out. `soonest` is the share
-    that goes out in the first interval in which any of it can; None means that none ever does.
+    that goes out in the first interval in which any of it can; None means that none ever does. Instant -1 is
+    the start, which the first gap of a carried block contains.
     """
 
     first: int
@@ -55,12 +56,24 @@ class GapColumns(NamedTuple):
     soonest: int | None
 
 
+class CarriedColumns(NamedTuple):
+    """Columns of a carried block: the share that is absent at both ends, and that is out at both ends.
+
+    `held` is None where the host holds the block throughout.
+    """
+
+    bytes: int
+    absent: int
+    held: int | None
+
+
 class Frame(NamedTuple):
     """The columns, rows and units that all versions share.
 
     A unit of time is `ns` nanoseconds, and a unit of size is `size` bytes. `memory` has one row for each
     instant. `out` and `back` have one row for each interval; with a single engine, they are the same rows.
-    `host` has one row for each instant where host memory has a budget, and else none.
+    `host` has one row for each instant where host memory has a budget, and else none. `carried` has the
+    columns of carried blocks, which their first versions add.
     """
 
     builder: ModelBuilder
@@ -70,6 +83,7 @@ class Frame(NamedTuple):
     out: Rows
     back: Rows
     host: Rows
+    carried: dict[int, CarriedColumns]
 
 
 # --- tasks: intervals, algorithms, memory, engines ----------------------------------------------------------
@@ -122,8 +136,9 @@ def host_memory(builder: ModelBuilder, room: NDArray[np.float64]) -> Rows:
 
 
 def _is_absent(frame: Frame, version: Version, instants: NDArray[np.int64], absent: Columns) -> None:
-    """Add the terms of a gap in (4) and (37)."""
+    """Add the terms of a gap in (4) and (37), which have no rows for the start."""
     size = version.bytes / frame.size
+    instants, absent = instants[instants >= 0], absent[instants >= 0]
     frame.builder.entries(frame.memory[instants], absent, -size)
     if len(frame.host):
         frame.builder.entries(frame.host[instants], absent, size)
@@ -167,13 +182,13 @@ def add_version(
     `whole` says whether a block is absent as a whole or not at all. `lines` are the engines on which long
     copies are not interrupted.
     """
-    out, left = _add_offload(frame, version, lines)
+    out, left = _add_offload(frame, version, whole, lines)
     gaps = version.gaps if version.prefetch_ns is not None else ()
     return [_add_gap(frame, version, gap, whole, out, left, lines) for gap in gaps]
 
 
 def _add_offload(
-    frame: Frame, version: Version, lines: tuple[UnbrokenCopies, UnbrokenCopies] | None
+    frame: Frame, version: Version, whole: bool, lines: tuple[UnbrokenCopies, UnbrokenCopies] | None
 ) -> tuple[Columns, Columns | None]:
     """Add the offload of a version, and return its columns by instant from `ready` on.
 
@@ -181,23 +196,33 @@ def _add_offload(
     a long offload is done; they are None if the offload is not long.
     """
     nothing = np.zeros(0, dtype=np.int64)
-    if version.ready is None or version.offload_ns is None:
+    begins_out = version.ready == -1  # as far as the round before has left it on the host
+    if version.ready is None or (version.offload_ns is None and not begins_out):
         return nothing, None
-    builder, time = frame.builder, float(version.offload_ns)
-    end = len(frame.out) - 1
-    last = end if version.must_leave else max((gap.last for gap in version.gaps), default=-1)
+    builder = frame.builder
+    is_wanted = version.must_leave or version.is_saved
+    last = len(frame.out) - 1 if is_wanted else max((gap.last for gap in version.gaps), default=-1)
     instants = np.arange(version.ready, last + 1)
     if not len(instants):
         return nothing, None
-    lower = np.zeros(len(instants))
-    lower[-1] = float(version.must_leave)
-    q = builder.columns(len(instants), lower=lower, upper=1.0)
+    if version.offload_ns is None:
+        return np.full(len(instants), builder.columns(1, upper=1.0, integer=whole)[0]), None
+    time = float(version.offload_ns)
+    at_the_start = builder.columns(int(begins_out), upper=1.0, integer=whole)
+    lower = np.zeros(len(instants) - len(at_the_start))
+    lower[-1:] = float(version.must_leave)
+    q = np.concatenate([at_the_start, builder.columns(len(lower), lower=lower, upper=1.0)])
     stays_out(builder, q)
     progress = None
     if lines is not None:
         progress = lines[0].add(instants, q, time, comes_back=False)
-    builder.entries(frame.out[instants], q, time / frame.ns)
+    inside = instants >= 0
+    builder.entries(frame.out[instants[inside]], q[inside], time / frame.ns)
     builder.entries(frame.out[instants[1:]], q[:-1], -(time / frame.ns))
+    if version.is_saved and version.carried is not None:
+        held = frame.carried[version.carried].held
+        assert held is not None  # the block is written, so that its first version has the column
+        is_saved(builder, int(q[-1]), held)
     return q, None if progress is None else progress.done
 
 
@@ -219,12 +244,18 @@ def _add_gap(
     possible = (at >= 0) & (at < len(out)) if version.ready is not None else np.ones(len(at), dtype=bool)
     r = builder.columns(len(instants), upper=1.0)
     x = builder.columns(len(instants), upper=possible.astype(float), integer=whole)
+    if gap.first < 0 and version.carried is not None:
+        held = int(out[0]) if version.ready is not None else None
+        frame.carried[version.carried] = CarriedColumns(version.bytes, int(x[0]), held)
+    at_the_end = None
+    if gap.is_last and version.carried is not None:
+        at_the_end = frame.carried[version.carried].absent
     if lines is not None:
         coming = lines[1].add(instants, r, time, comes_back=True)
         if coming is not None:
-            absent_until_it_returns(builder, x, coming.begun)
+            absent_until_it_returns(builder, x, coming.begun, at_the_end)
     comes_back_once(builder, r)
-    absent_is_to_come_back(builder, x, r)
+    absent_is_to_come_back(builder, x, r, at_the_end)
     if version.ready is not None and possible.any():
         absent_is_out(builder, x[possible], out[at[possible]])
         if left is not None:
@@ -255,11 +286,18 @@ def comes_back_once(builder: ModelBuilder, back: Columns) -> None:
     builder.entries(falling, back[1:], -1.0)
 
 
-def absent_is_to_come_back(builder: ModelBuilder, absent: Columns, back: Columns) -> None:
-    """(9): Absent bytes have still to come back."""
+def absent_is_to_come_back(
+    builder: ModelBuilder, absent: Columns, back: Columns, at_the_end: int | None
+) -> None:
+    """(9): Absent bytes have still to come back, but for those of a carried block that are absent at the end.
+
+    `at_the_end` is their share; None means that there are none.
+    """
     still = builder.rows(len(back), lower=0.0, family="still")
     builder.entries(still, back, 1.0)
     builder.entries(still, absent, -1.0)
+    if at_the_end is not None:
+        builder.entries(still, at_the_end, 1.0)
 
 
 def absent_is_out(builder: ModelBuilder, absent: Columns, out: Columns) -> None:
@@ -269,11 +307,15 @@ def absent_is_out(builder: ModelBuilder, absent: Columns, out: Columns) -> None:
     builder.entries(gone, absent, -1.0)
 
 
-def absent_until_it_returns(builder: ModelBuilder, absent: Columns, begun: Columns) -> None:
-    """(19): A block is absent only while its long prefetch has not begun."""
+def absent_until_it_returns(
+    builder: ModelBuilder, absent: Columns, begun: Columns, at_the_end: int | None
+) -> None:
+    """(19): A block is absent only while its long prefetch has not begun, or until the end if it is then."""
     before = builder.rows(len(absent), upper=1.0, family="returns")
     builder.entries(before, absent, 1.0)
     builder.entries(before, begun, 1.0)
+    if at_the_end is not None:
+        builder.entries(before, at_the_end, -1.0)
 
 
 def absent_once_it_has_left(builder: ModelBuilder, absent: Columns, done: Columns) -> None:
@@ -318,6 +360,38 @@ def leaves_and_returns(
     builder.entries(balance[1:], absent, -1.0)
     builder.entries(balance[1:], coming, 1.0)
     builder.entries(balance[leaves_in], leaving, -1.0)
+
+
+# --- carried blocks -----------------------------------------------------------------------------------------
+
+
+def is_saved(builder: ModelBuilder, out: int, held: int) -> None:
+    """(38): What the host has of a carried block at the start, it has of the last version at the end."""
+    row = builder.rows(1, lower=0.0, family="saved")
+    builder.entries(row, [out, held], [1.0, -1.0])
+
+
+def fits_at_the_ends(frame: Frame, room: float) -> Rows:
+    """(39): At the end, as at the start, what is not absent of carried blocks fits the pool.
+
+    `room` is the room if nothing of them is absent, in units of size.
+    """
+    row = frame.builder.rows(1, upper=room, family="both ends")
+    for block in frame.carried.values():
+        frame.builder.entries(row, block.absent, -block.bytes / frame.size)
+    return row
+
+
+def host_fits_at_the_ends(frame: Frame, room: float) -> Rows:
+    """(40): At the start and at the end, the host has room for its copies of carried blocks.
+
+    `room` is the room beside what begins, or must end, on the host, in units of size.
+    """
+    row = frame.builder.rows(1, upper=room, family="host at both ends")
+    for block in frame.carried.values():
+        if block.held is not None:
+            frame.builder.entries(row, block.held, block.bytes / frame.size)
+    return row
 
 
 # --- windows ------------------------------------------------------------------------------------------------

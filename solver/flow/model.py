@@ -44,6 +44,8 @@ from .families import (
     add_windows,
     engine_of_offloads,
     engine_of_prefetches,
+    fits_at_the_ends,
+    host_fits_at_the_ends,
     host_memory,
     idle_time,
     lengths,
@@ -87,6 +89,8 @@ class PricedModel:
         The rows of memory, one for each instant, and the rows of each copy engine, one for each interval.
     host_rows
         The rows of host memory, one for each instant; none where it never ends.
+    end_rows
+        Where blocks are carried, the row of memory at both ends, and that of host memory if it has a budget.
     """
 
     linear: LinearModel
@@ -98,6 +102,7 @@ class PricedModel:
     memory_rows: NDArray[np.int64]
     engine_rows: tuple[NDArray[np.int64], ...]
     host_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    end_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,13 +205,16 @@ def proven_by(
 
 def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[RerunKey, float]) -> Prices:
     """Round dual values to prices that are exact fractions of one denominator."""
-    memory = np.maximum(-duals[model.memory_rows], 0.0) * (model.nanoseconds / model.bytes)
-    host = np.maximum(-duals[model.host_rows], 0.0) * (model.nanoseconds / model.bytes)
+    memory, host, ends = (
+        np.maximum(-duals[rows], 0.0) * (model.nanoseconds / model.bytes)
+        for rows in (model.memory_rows, model.host_rows, model.end_rows)
+    )
     engines = [np.clip(-duals[rows], 0.0, 1.0) for rows in model.engine_rows]
-    highest = max(1.0, float(memory.max(initial=0.0)), float(host.max(initial=0.0)), *reruns.values())
+    highest = max(1.0, *(float(price.max(initial=0.0)) for price in (memory, host, ends)), *reruns.values())
     bits = _PRICE_BITS - math.frexp(highest)[1]
     if bits < 0:  # of a byte that would cost days
-        memory, host, reruns, bits = np.zeros_like(memory), np.zeros_like(host), {}, _PRICE_BITS
+        memory, host, ends = np.zeros_like(memory), np.zeros_like(host), np.zeros_like(ends)
+        reruns, bits = {}, _PRICE_BITS
     whole = [np.floor(price * 2.0**bits).astype(np.int64).tolist() for price in engines]
     for j, paid in enumerate(zip(*whole, strict=True)):
         for price in whole:
@@ -218,6 +226,7 @@ def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[Reru
         whole,
         {key: price for key, price in paid_again.items() if price > 0},
         np.floor(host * 2.0**bits).astype(np.int64).tolist(),
+        np.floor(ends * 2.0**bits).astype(np.int64).tolist(),
     )
 
 
@@ -400,7 +409,7 @@ def _model(
         line = UnbrokenCopies(builder, 2 * count + 1, long * longest)
         lines = line, line if single else UnbrokenCopies(builder, 2 * count + 1, long * longest)
 
-    frame = Frame(builder, ns, size, held_in, out, back, host)
+    frame = Frame(builder, ns, size, held_in, out, back, host, {})
     gaps: dict[tuple[Gap, ...], GapColumns] = {}
     for version in versions:
         if integrality != "all" and version.stays_once:
@@ -408,6 +417,9 @@ def _model(
         else:
             added = add_version(frame, version, integrality == "all", lines)
         gaps.update(zip(version.names, added, strict=False))
+    end_rows = np.zeros(0, dtype=np.int64)
+    if frame.carried:
+        end_rows = _fit_at_the_ends(instance, stretch.blocks, frame)
     idle_windows = [window for window in windows if window.idle]
     if idle_windows:
         add_idle_windows(builder, idle_windows, positions, back, ns)
@@ -424,6 +436,30 @@ def _model(
         memory_rows=held_in,
         engine_rows=(out,) if single else (out, back),
         host_rows=host,
+        end_rows=end_rows,
         gaps=gaps,
         beyond=(*(["unbroken"] if long is not None else []), *(["windows"] if windows else [])),
     )
+
+
+def _fit_at_the_ends(instance: Instance, blocks: Sequence[int], frame: Frame) -> NDArray[np.int64]:
+    """Add the row of memory at both ends, where carried blocks are in the same place, and that of the host.
+
+    Return the one row, or both.
+    """
+    kept = begins = ends = 0
+    for d in blocks:
+        block, is_used = instance.blocks[d], bool(instance.uses[d])
+        if block.finally_ == "device" or (block.initially == "carried" and is_used):
+            kept += block.bytes
+        if block.initially == "host" and (is_used or block.finally_ != "anywhere"):
+            begins += block.bytes
+        if block.finally_ == "host":
+            ends += block.bytes
+    room = instance.pool_bytes
+    rows = [fits_at_the_ends(frame, (room - kept + _ROUNDING * (room + kept)) / frame.size)]
+    if instance.host_budget_bytes is not UNSET:
+        taken = max(begins, ends)
+        slack = _ROUNDING * (taken + sum(block.bytes for block in frame.carried.values()))
+        rows.append(host_fits_at_the_ends(frame, (instance.host_budget_bytes - taken + slack) / frame.size))
+    return np.concatenate(rows)

@@ -320,7 +320,8 @@ class _Model:
             return [*before, *(column for column in added if column is not None)]
 
         arrived = 0 if version.writer < 0 else first
-        fresh = version.writer >= 0 or block.initially == "device"  # valid at the first instant without more
+        # valid at the first instant without more; what is carried counts as if it began on the device
+        fresh = version.writer >= 0 or block.initially in ("device", "carried")
         for i in instants:
             if i > first or not fresh:
                 self._becomes_valid(valid[i - first], arrives(i))

@@ -64,7 +64,7 @@ class UnbrokenCopies:
         ----------
         instants, columns
             Successive instants, and the share of the block that is out, or has still to come back, at each of
-            them.
+            them. The first may be -1, the start, when no copy is under way.
         time_ns
             Time of the copy in nanoseconds.
         comes_back
@@ -87,12 +87,13 @@ class UnbrokenCopies:
         self._done_once_copied(done, columns, share, rest)
         for once in (begun, done):
             self._stays(once)
-        builder.entries(self._under_way[instants], begun, 1.0)
-        builder.entries(self._under_way[instants], done, -1.0)
+        inside = instants >= 0
+        builder.entries(self._under_way[instants[inside]], begun[inside], 1.0)
+        builder.entries(self._under_way[instants[inside]], done[inside], -1.0)
         alone = builder.columns(count - 1, upper=1.0)
         self._takes_the_interval(alone, begun, done)
         builder.entries(self._by_one[instants[1:]], alone, 1.0)
-        builder.entries(moved[:-1] if comes_back else moved[1:], alone, -1.0)
+        builder.entries(moved[:-1] if comes_back else moved[len(moved) - count + 1 :], alone, -1.0)
         return Progress(begun, done)
 
     def _one_is_under_way(self, intervals: int) -> NDArray[np.int64]:
@@ -114,13 +115,17 @@ class UnbrokenCopies:
         the term for the part that it takes itself.
         """
         builder = self._builder
-        moved = builder.rows(len(instants), upper=1.0, family="moved")
-        builder.entries(moved, columns, 1.0)
+        intervals = instants + comes_back
+        intervals = intervals[intervals >= 0]
+        moved = builder.rows(len(intervals), upper=1.0, family="moved")
         if comes_back:
+            builder.entries(moved, columns, 1.0)
             builder.entries(moved[:-1], columns[1:], -1.0)
         else:
-            builder.entries(moved[1:], columns[:-1], -1.0)
-        builder.entries(moved, self._throughout[instants + comes_back], 1.0)
+            earlier = columns[:-1]
+            builder.entries(moved, columns[len(columns) - len(moved) :], 1.0)
+            builder.entries(moved[len(moved) - len(earlier) :], earlier, -1.0)
+        builder.entries(moved, self._throughout[intervals], 1.0)
         return moved
 
     def _copied_once_begun(

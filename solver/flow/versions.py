@@ -3,6 +3,9 @@
 A version begins with a write or an update of its block, or with the program. Its gaps are the stays between
 two uses that have an instant inside. Without whole evictions, versions that are the same to the checkpoints
 are merged into one.
+
+A carried block ends where it begins. Its stay before the first use has the start as an instant, -1: what is
+absent then is absent at the end of its last stay as well.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, pairwise
@@ -29,21 +32,27 @@ _FASTEST = -40
 class Stay(NamedTuple):
     """A stay between clusters of uses, by the instants (first to last) at which its block may be absent.
 
-    `must_load` says that the block starts on the host only.
+    `must_load` says that the block starts on the host only. `is_last` says that it is the last stay of a
+    carried block, in which what is absent at the end need not come back. The first stay of such a block has
+    -1, the start, as its first instant.
     """
 
     first: int
     last: int
     must_load: bool
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
     """A version of a block, or of several blocks that are the same to the checkpoints.
 
-    `ready` is the first instant at which bytes of it can be out; None if the host holds it from the start.
-    `must_leave` says that the host must end with it. A copy time of None means that it is never copied in
-    that direction. `names` has, for each gap, the gaps of blocks that it stands for.
+    `ready` is the first instant at which bytes of it can be out; None if the host holds it from the start. It
+    is -1, the start, if the host may or may not hold it then. `must_leave` says that the host must end with
+    it. A copy time of None means that it is never copied in that direction. `names` has, for each gap, the
+    gaps of blocks that it stands for. `carried` is the carried block of which this is the first or the last
+    version; `is_saved` says that the host ends with as much of it as it had of the first version at the
+    start.
     """
 
     bytes: int
@@ -53,12 +62,15 @@ class Version:
     gaps: tuple[Stay, ...]
     must_leave: bool
     names: tuple[tuple[Gap, ...], ...]
+    carried: int | None = None
+    is_saved: bool = False
 
     @property
     def stays_once(self) -> bool:
         """Whether it is offloaded and prefetched around at most one gap."""
         copied = self.ready is not None and self.offload_ns is not None and self.prefetch_ns is not None
-        return copied and not self.must_leave and len(self.gaps) == 1 and not self.gaps[0].must_load
+        is_kept = self.must_leave or self.carried is not None
+        return copied and not is_kept and len(self.gaps) == 1 and not self.gaps[0].must_load
 
 
 def fixed_blocks(instance: Instance) -> set[int]:
@@ -68,6 +80,16 @@ def fixed_blocks(instance: Instance) -> set[int]:
     }
 
 
+def can_be_away(instance: Instance, d: int) -> bool:
+    """Return whether a carried block can be absent at both ends of a round, and so at any time.
+
+    Else it is in memory throughout. It has to come back for its first use, and what a round has written has
+    to go out.
+    """
+    block = instance.blocks[d]
+    return block.prefetch_ns is not None and (block.offload_ns is not None or not instance.writers[d])
+
+
 def versions_of(instance: Instance, positions: NDArray[np.int64], blocks: Sequence[int]) -> list[Version]:
     """Return the versions that can or must leave the device, with the gaps that have an instant inside."""
     versions = []
@@ -75,21 +97,35 @@ def versions_of(instance: Instance, positions: NDArray[np.int64], blocks: Sequen
         block, writers = instance.blocks[d], instance.writers[d]
         gaps: dict[int, list[Stay]] = defaultdict(list)
         names: dict[int, list[tuple[Gap, ...]]] = defaultdict(list)
-        for after, first, last in _stays(instance, d, positions):
-            must_load = after == -1 and block.initially == "host"
-            gaps[bisect_right(writers, after)].append(Stay(first, last, must_load))
-            names[bisect_right(writers, after)].append(((d, after),))
-        final = len(writers) if block.finally_ == "host" else 0
+        is_carried = block.initially == "carried"
+        if is_carried and not can_be_away(instance, d):
+            continue
+        for after, until in stays(instance, d):
+            first, last = _instants(after, until, positions)
+            if is_carried and after == -1:
+                first = -1
+            if first <= last:
+                must_load = after == -1 and block.initially == "host"
+                is_last = is_carried and until == len(instance.tasks)
+                gaps[bisect_right(writers, after)].append(Stay(first, last, must_load, is_last))
+                names[bisect_right(writers, after)].append(((d, after),))
+        final = len(writers) if is_carried or block.finally_ == "host" else 0
         for written in sorted({*gaps, *([final] if final else [])}):
+            at_an_end = is_carried and written in (0, len(writers))
+            ready = _ready(writers[written - 1], positions) if written else None
+            if is_carried and not written and (writers or instance.has_host_budget):
+                ready = -1
             versions.append(
                 Version(
                     block.bytes,
                     None if block.offload_ns is None else Fraction(block.offload_ns),
                     None if block.prefetch_ns is None else Fraction(block.prefetch_ns),
-                    _ready(writers[written - 1], positions) if written else None,
+                    ready,
                     tuple(gaps[written]),
-                    must_leave=final > 0 and written == final,
+                    must_leave=not is_carried and final > 0 and written == final,
                     names=tuple(names[written]),
+                    carried=d if at_an_end else None,
+                    is_saved=is_carried and final > 0 and written == final,
                 )
             )
     return versions
@@ -98,15 +134,22 @@ def versions_of(instance: Instance, positions: NDArray[np.int64], blocks: Sequen
 def merged(versions: list[Version]) -> list[Version]:
     """Merge versions that are the same to the checkpoints, at the fastest rates among them.
 
-    Versions whose bytes take far less or more time than those of others are not merged with them.
+    Versions whose bytes take far less or more time than those of others are not merged with them. The first
+    versions of two carried blocks are merged only together with the last ones.
     """
-    groups: dict[tuple[object, ...], list[Version]] = defaultdict(list)
+    groups: dict[Hashable, list[Version]] = defaultdict(list)
     largest = max(versions, key=lambda v: v.bytes, default=None)
+    keys: list[Hashable] = []
+    ends: dict[int | None, list[Hashable]] = defaultdict(list)
     for v in versions:
         assert largest is not None
         out = _pace(v.offload_ns, v.bytes, largest.offload_ns, largest.bytes)
         back = _pace(v.prefetch_ns, v.bytes, largest.prefetch_ns, largest.bytes)
-        groups[v.ready, v.gaps, v.must_leave, out, back].append(v)
+        keys.append((v.ready, v.gaps, v.must_leave, v.is_saved, out, back))
+        if v.carried is not None:
+            ends[v.carried].append(keys[-1])
+    for v, key in zip(versions, keys, strict=True):
+        groups[key, tuple(ends.get(v.carried, ()))].append(v)
     return [
         Version(
             total,
@@ -116,6 +159,8 @@ def merged(versions: list[Version]) -> list[Version]:
             group[0].gaps,
             group[0].must_leave,
             tuple(tuple(chain.from_iterable(same)) for same in zip(*(v.names for v in group), strict=True)),
+            group[0].carried,
+            group[0].is_saved,
         )
         for group in groups.values()
         for total in [sum(v.bytes for v in group)]
@@ -143,15 +188,24 @@ def _ready(writer: int, positions: NDArray[np.int64]) -> int:
     return 2 * i + 2 if i < len(positions) and positions[i] == writer else 2 * i
 
 
-def _stays(instance: Instance, d: int, positions: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Yield the stays of a block between uses: the task before, and the first and last instant inside."""
-    marks = [*([-1] if instance.blocks[d].initially != "absent" else []), *instance.uses[d]]
-    marks += [len(instance.tasks)] if instance.blocks[d].finally_ == "device" else []
-    for after, until in pairwise(marks):
-        first = int(np.searchsorted(positions, after, "right"))
-        last = int(np.searchsorted(positions, until, "left")) - 1
-        if first <= last:
-            yield after, 2 * first, 2 * last + 1
+def stays(instance: Instance, d: int) -> Iterator[tuple[int, int]]:
+    """Yield the stays of a block between uses: the task before and the task after.
+
+    The start is -1, and the end is the number of tasks. A carried block has both, if anything uses it.
+    """
+    block, uses = instance.blocks[d], instance.uses[d]
+    is_carried = block.initially == "carried"
+    if is_carried and not uses:
+        return
+    marks = [*([-1] if block.initially != "absent" else []), *uses]
+    marks += [len(instance.tasks)] if is_carried or block.finally_ == "device" else []
+    yield from pairwise(marks)
+
+
+def _instants(after: int, until: int, positions: NDArray[np.int64]) -> tuple[int, int]:
+    """Return the first and the last instant of a stay between two tasks; if there is none, it ends before."""
+    first = int(np.searchsorted(positions, after, "right"))
+    return 2 * first, 2 * int(np.searchsorted(positions, until, "left")) - 1
 
 
 def first_loads_ns(instance: Instance, positions: NDArray[np.int64]) -> int:
@@ -174,6 +228,7 @@ def staying_bytes(
     """Return, per instant, the bytes of the blocks between uses, which use memory unless they are absent."""
     bytes_at = np.zeros(2 * len(positions))
     for d in blocks:
-        for _, first, last in _stays(instance, d, positions):
-            bytes_at[first : last + 1] += instance.blocks[d].bytes
+        for stay in stays(instance, d):
+            first, last = _instants(*stay, positions)
+            bytes_at[first : max(last + 1, first)] += instance.blocks[d].bytes
     return bytes_at

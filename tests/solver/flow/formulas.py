@@ -32,6 +32,7 @@ class Gap(NamedTuple):
     first: int
     last: int
     loads: bool
+    is_last: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Version:
     ready: int | None
     gaps: tuple[Gap, ...]
     leaves: bool
+    carried: int | None = None
+    saved: bool = False
 
 
 @dataclass
@@ -120,20 +123,31 @@ class Rows:
         return 2 * self.before(writer) + 2 * (writer in self.checkpoints)
 
     def stays(self, b: int) -> list[tuple[int, Gap]]:
-        """Stays with an instant inside, with the mark before each."""
+        """Stays with an instant inside, with the mark before each; the start is one of carried blocks."""
         block, n = self.instance.blocks[b], len(self.instance.tasks)
+        carried = block.initially == "carried"
         marks = [k for k, task in enumerate(self.instance.tasks) if b in task.blocks]
+        if carried and not marks:
+            return []
         marks = [
             *([-1] if block.initially != "absent" else []),
             *marks,
-            *([n] if block.finally_ == "device" else []),
+            *([n] if carried or block.finally_ == "device" else []),
         ]
         gaps = []
         for u, until in pairwise(marks):
             first, last = 2 * self.before(u, with_it=True), 2 * self.before(until) - 1
+            if carried and u == -1:
+                first = -1
             if first <= last:
-                gaps.append((u, Gap(first, last, u == -1 and block.initially == "host")))
+                loads = u == -1 and block.initially == "host"
+                gaps.append((u, Gap(first, last, loads, carried and until == n)))
         return gaps
+
+    def is_away(self, b: int) -> bool:
+        """Whether a carried block can be absent at all."""
+        block = self.instance.blocks[b]
+        return block.prefetch_ns is not None and (block.offload_ns is not None or not self.writers(b))
 
     def writers(self, b: int) -> list[int]:
         return [k for k, task in enumerate(self.instance.tasks) if b in (*task.outputs, *task.updates)]
@@ -178,7 +192,7 @@ def flow(
     stretch: tuple[int, int] | None = None,
     idle: bool = False,
 ) -> Rows:
-    """FLOW, of (1) to (26) and (37)."""
+    """FLOW, of (1) to (26) and (37) to (40)."""
     model = Rows(instance, checkpoints, ns, size)
     n, m, whole = len(instance.tasks), len(checkpoints), integrality == "all"
     first, until = stretch or (0, n)
@@ -207,23 +221,33 @@ def flow(
     out: Terms = defaultdict(list)
     back: Terms = defaultdict(list)
     copies: list[tuple[str, Name, list[int], float]] = []
+    ends: dict[int, tuple[int, float]] = {}
     for v, version in enumerate(versions):
+        if version.carried is not None:
+            ends.setdefault(version.carried, (v, version.size))
         copied = None not in (version.ready, version.offload, version.prefetch)
-        if not whole and copied and len(version.gaps) == 1 and not version.leaves:
+        inner = version.carried is None
+        if not whole and copied and len(version.gaps) == 1 and not version.leaves and inner:
             _single(model, v, version, in_memory, out, back)
             continue
-        end = 2 * m if version.leaves else max((gap.last for gap in version.gaps), default=-1)
+        end = (
+            2 * m if version.leaves or version.saved else max((gap.last for gap in version.gaps), default=-1)
+        )
         outs = range(0)
-        if version.ready is not None and version.offload is not None:
+        if version.ready is not None and (version.offload is not None or version.ready < 0):
             outs = range(version.ready, end + 1)
-        for j in outs:
-            model.column(("q", v, j), float(version.leaves and j == end))
+        stuck = version.offload is None and bool(outs)
+        for j in outs[:1] if stuck else outs:
+            model.column(("q", v, j), float(version.leaves and j == end), whole=whole and j < 0)
             rate = (version.offload or 0) / ns
             out[j] += [(("q", v, j), rate), (("q", v, j - 1), -rate)]
-        for j in outs[1:]:
+        for j in outs[1:] if not stuck else ():
             model.row("rising", [(("q", v, j), 1.0), (("q", v, j - 1), -1.0)], 0.0)  # (7)
-        if outs:
+        if outs and not stuck:
             copies.append(("out", v, list(outs), version.offload or 0.0))
+        at_first = ends[version.carried][0] if version.carried is not None else None
+        if version.saved:
+            model.row("saved", [(("q", v, end), 1.0), (("q", at_first, -1), -1.0)], 0.0)  # (38)
         for g, gap in enumerate(version.gaps if version.prefetch is not None else ()):
             instants = range(gap.first, gap.last + 1)
             rate = (version.prefetch or 0) / ns
@@ -231,9 +255,11 @@ def flow(
                 model.column(("rho", v, g, t))
                 model.column(("x", v, g, t), high=float(version.ready is None or t in outs), whole=whole)
                 in_memory[t].append((("x", v, g, t), -version.size / size))
-                model.row("still", [(("rho", v, g, t), 1.0), (("x", v, g, t), -1.0)], 0.0)  # (9)
+                away = [(("x", at_first, 0, -1), 1.0)] if gap.is_last else []
+                model.row("still", [(("rho", v, g, t), 1.0), (("x", v, g, t), -1.0), *away], 0.0)  # (9)
                 if version.ready is not None and t in outs:
-                    model.row("gone", [(("q", v, t), 1.0), (("x", v, g, t), -1.0)], 0.0)  # (10)
+                    is_out = (("q", v, outs[0] if stuck else t), 1.0)
+                    model.row("gone", [is_out, (("x", v, g, t), -1.0)], 0.0)  # (10)
             for t in instants[1:]:
                 model.row("falling", [(("rho", v, g, t - 1), 1.0), (("rho", v, g, t), -1.0)], 0.0)  # (8)
             for j in range(gap.first + 1, gap.last + 2):
@@ -247,7 +273,7 @@ def flow(
     staying = [0] * (2 * m)
     for b in blocks:
         for _, gap in model.stays(b):
-            for t in range(gap.first, gap.last + 1):
+            for t in range(max(gap.first, 0), gap.last + 1):
                 staying[t] += instance.blocks[b].bytes
     for t in range(2 * m):  # (4)
         room = (instance.pool_bytes - model.footprint(checkpoints[t // 2]) - staying[t]) / size
@@ -257,6 +283,7 @@ def flow(
         for t in range(2 * m):  # (37)
             model.row("host", [(name, -entry) for name, entry in in_memory[t]], high=host / size)
 
+    _both_ends(model, blocks, ends)
     if first == 0:
         soonest = checkpoints[0] if m else n
         load = sum(
@@ -288,19 +315,49 @@ def flow(
     return model
 
 
+def _both_ends(model: Rows, blocks: Iterable[int], ends: dict[int, tuple[int, float]]) -> None:
+    """(39) and (40)."""
+    instance = model.instance
+    if not ends:
+        return
+    used = {b for task in instance.tasks for b in task.blocks}
+    kept = begun = ended = 0
+    for b in blocks:
+        block = instance.blocks[b]
+        if (block.initially == "carried" and b in used) or block.finally_ == "device":
+            kept += block.bytes
+        if block.initially == "host" and (b in used or block.finally_ != "anywhere"):
+            begun += block.bytes
+        if block.finally_ == "host":
+            ended += block.bytes
+    away = [(("x", v, 0, -1), -size / model.size) for v, size in ends.values()]
+    model.row("both ends", away, high=(instance.pool_bytes - kept) / model.size)
+    if instance.host_budget_bytes is not UNSET:
+        held = [(("q", v, -1), size / model.size) for v, size in ends.values()]
+        room = instance.host_budget_bytes - max(begun, ended)
+        model.row("host at both ends", held, high=room / model.size)
+
+
 def _versions(model: Rows, blocks: Iterable[int]) -> list[Version]:
     versions = []
     for b in sorted(blocks):
         block, writers = model.instance.blocks[b], model.writers(b)
+        carried = block.initially == "carried"
+        if carried and not model.is_away(b):
+            continue
         gaps: dict[int, list[Gap]] = defaultdict(list)
         for u, gap in model.stays(b):
             gaps[sum(writer <= u for writer in writers)].append(gap)
-        final = len(writers) if block.finally_ == "host" else 0
+        final = len(writers) if carried or block.finally_ == "host" else 0
         for number in sorted({*gaps, *([final] if final else [])}):
             ready = model.ready(writers[number - 1]) if number else None
-            leaves = final > 0 and number == final
+            if carried and number == 0 and (writers or model.instance.host_budget_bytes is not UNSET):
+                ready = -1
+            last = final > 0 and number == final
             times = block.offload_ns, block.prefetch_ns
-            versions.append(Version(block.bytes, *times, ready, tuple(gaps[number]), leaves))
+            at_an_end = b if carried and number in (0, len(writers)) else None
+            same = last and not carried, at_an_end, last and carried
+            versions.append(Version(block.bytes, *times, ready, tuple(gaps[number]), *same))
     return versions
 
 
@@ -316,16 +373,20 @@ def _added_up(versions: list[Version]) -> list[Version]:
             return -40
         return max(round(math.log(time * largest.size / (other * size)) / math.log(1.1)), -40)
 
+    def kind(v: Version) -> Hashable:
+        paces = pace(v.offload, v.size, largest.offload), pace(v.prefetch, v.size, largest.prefetch)
+        return v.ready, v.gaps, v.leaves, v.saved, paces
+
     groups: dict[Hashable, list[Version]] = defaultdict(list)
     for v in versions:
-        paces = pace(v.offload, v.size, largest.offload), pace(v.prefetch, v.size, largest.prefetch)
-        groups[v.ready, v.gaps, v.leaves, paces].append(v)
+        both = [kind(w) for w in versions if w.carried == v.carried] if v.carried is not None else []
+        groups[kind(v), tuple(both)].append(v)
     added = []
     for group in groups.values():
         one, size = group[0], sum(v.size for v in group)
         out = None if one.offload is None else size * min((v.offload or 0) / v.size for v in group)
         back = None if one.prefetch is None else size * min((v.prefetch or 0) / v.size for v in group)
-        added.append(Version(size, out, back, one.ready, one.gaps, one.leaves))
+        added.append(Version(size, out, back, one.ready, one.gaps, one.leaves, one.carried, one.saved))
     return added
 
 
@@ -378,7 +439,7 @@ def _unbroken(
                 throughout[t].append((("z", kind, name, t), 1.0))
                 begun, done = ("b", kind, name, t - 1), ("f", kind, name, t)
                 model.row("alone", [(("z", kind, name, t), 1.0), (begun, -1.0), (done, 1.0)], 0.0)  # (18)
-            for j in instants if kind == "out" else [t + 1 for t in instants]:  # (14)
+            for j in [t for t in instants if t >= 0] if kind == "out" else [t + 1 for t in instants]:  # (14)
                 moves = [((*symbol, j), sign), ((*symbol, j - 1), -sign)]
                 model.row(
                     "moved", [*moves, (("Z", kinds[0], j), 1.0), (("z", kind, name, j), -1.0)], high=1.0
@@ -386,12 +447,15 @@ def _unbroken(
         for j in range(last + 1):
             model.row("under way", under_way[j], high=1.0)  # (12)
             model.row("throughout", [*throughout[j], (("Z", kinds[0], j), -1.0)], 0.0, 0.0)  # (13)
+    at_first: dict[int | None, int] = {}
     for v, version in enumerate(versions):
+        at_first.setdefault(version.carried, v)
         for g, gap in enumerate(version.gaps if version.prefetch is not None else ()):
+            away = [(("x", at_first[version.carried], 0, -1), -1.0)] if gap.is_last else []
             for t in range(gap.first, gap.last + 1):
                 absent = (("x", v, g, t), 1.0)
                 if ("b", "back", (v, g), t) in model.columns:
-                    model.row("returns", [absent, (("b", "back", (v, g), t), 1.0)], high=1.0)  # (19)
+                    model.row("returns", [absent, (("b", "back", (v, g), t), 1.0), *away], high=1.0)  # (19)
                 if ("f", "out", v, t) in model.columns:
                     model.row("left", [absent, (("f", "out", v, t), -1.0)], high=0.0)  # (20)
 
@@ -498,7 +562,7 @@ def _version_with_second_runs(
     following = writers[number] if number < len(writers) else n
     is_last = number == len(writers)
     held = number == 0
-    fresh = not held or block.initially == "device"
+    fresh = not held or block.initially in ("device", "carried")
     first = 0 if held else model.ready(writer)
     uses = [k for k in range(n) if writer < k <= following and b in instance.tasks[k].blocks]
     needs = {2 * model.before(k) + (k in model.checkpoints) for k in uses}
