@@ -7,6 +7,7 @@ there, in the reader's words. It is slow, so that the classes look at their usua
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Annotated
 
 import msgspec
@@ -80,6 +81,12 @@ def are_all(values: object, kind: type) -> bool:
     return True
 
 
+@cache
+def fields_of(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return the fields of a class of documents; msgspec reads their types from text at every call."""
+    return msgspec.structs.fields(kind)
+
+
 def require_types(document: msgspec.Struct) -> None:
     """Refuse an object with a value that no file may hold; a list in place of a tuple becomes one.
 
@@ -89,7 +96,7 @@ def require_types(document: msgspec.Struct) -> None:
         With the key and what it should hold.
     """
     where = _where(document)
-    for field in msgspec.structs.fields(document):
+    for field in fields_of(type(document)):
         value = getattr(document, field.name)
         if value is msgspec.UNSET and field.default is msgspec.UNSET:
             continue

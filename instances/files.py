@@ -18,7 +18,7 @@ import msgspec
 
 from .arguments import require_instance, require_path
 from .errors import FormatError, PebblerError
-from .figures import sentence_of, shown
+from .figures import fields_of, sentence_of, shown
 from .instance import Instance
 
 _Document = TypeVar("_Document", bound=msgspec.Struct)
@@ -199,7 +199,7 @@ def reread(document: _Document) -> _Document:
         again = msgspec.json.decode(msgspec.json.encode(document), type=kind)
     except (msgspec.MsgspecError, FormatError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise FormatError(f"{what} breaks a rule of its format: {_sentence(error)}") from None
-    for field in msgspec.structs.fields(kind):
+    for field in fields_of(kind):
         if field.name != "meta" and getattr(again, field.name) != getattr(document, field.name):
             raise FormatError(
                 f"{what} breaks a rule of its format: a file cannot hold its '{field.encode_name}'"

@@ -213,8 +213,12 @@ def takes_whole_columns(solver: str) -> bool:
 
 
 def _spread(value: ArrayLike, count: int) -> NDArray[np.float64]:
-    return np.array(np.broadcast_to(np.asarray(value, dtype=np.float64), (count,)))
+    spread = np.empty(count)
+    spread[:] = value  # np.broadcast_to takes ten times as long for few values
+    return spread
 
 
 def _spread_int(value: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    return np.array(np.broadcast_to(value, (count,)))
+    spread = np.empty(count, dtype=np.int64)
+    spread[:] = value
+    return spread
