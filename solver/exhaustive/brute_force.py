@@ -80,14 +80,13 @@ def brute_force(
         raise Refusal(f"brute force: {len(instance.tasks)} tasks are too many for an exhaustive search")
     machine = _Machine(instance, memory)
     queue: list[tuple[int, int, int, _State]] = []  # estimate, minus the time so far, tie-break, state
-    parents: dict[_State, tuple[_State, _Step] | None] = {}
+    reached: dict[_State, tuple[int, _State | None, _Step | None]] = {}  # when, from which, by which step
     order = itertools.count()
     for state in machine.initial_states():
         if time.monotonic() > deadline:
             raise TimeoutError("brute force: the time limit has passed")
-        parents[state] = None
+        reached[state] = 0, None, None
         heapq.heappush(queue, (machine.time_left(state), 0, next(order), state))
-    reached = dict.fromkeys(parents, 0)
     closed: set[_State] = set()
     while queue:
         _, negative, _, state = heapq.heappop(queue)
@@ -96,17 +95,16 @@ def brute_force(
             continue
         closed.add(state)
         if machine.is_done(state):
-            return machine.program(_path(parents, state))
+            return machine.program(_path(reached, state))
         if len(closed) > most_states:
             raise TimeoutError(f"brute force: {most_states} states are not enough")
         for step, following, elapsed in machine.steps(state):
             if time.monotonic() > deadline:
                 raise TimeoutError("brute force: the time limit has passed")
-            if following not in closed and now + elapsed < reached.get(following, math.inf):
-                reached[following] = now + elapsed
-                parents[following] = state, step
-                estimate = now + elapsed + machine.time_left(following)
-                heapq.heappush(queue, (estimate, -now - elapsed, next(order), following))
+            then, before = now + elapsed, reached.get(following)
+            if before is None or (then < before[0] and following not in closed):
+                reached[following] = then, state, step
+                heapq.heappush(queue, (then + machine.time_left(following), -then, next(order), following))
     return None
 
 
@@ -161,11 +159,19 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """Aligned sizes and versions, which the machine looks up often."""
+    """What the machine looks up often: aligned sizes, versions, blocks of tasks, and the last uses of blocks.
+
+    `blocks` holds those that each task touches, `last` the last task that uses each block or -1. `prefetches`
+    has, for each number of tasks that have begun, the next uses of blocks that are not made in between, in
+    order, each with the block and the time of its prefetch.
+    """
 
     sizes: tuple[int, ...]
     workspaces: tuple[tuple[int, ...], ...]
     versions: tuple[tuple[int, ...], ...]
+    blocks: tuple[tuple[int, ...], ...]
+    last: tuple[int, ...]
+    prefetches: tuple[tuple[tuple[int, int, int], ...], ...]
 
 
 class _Machine:
@@ -176,6 +182,8 @@ class _Machine:
         self.memory: MemoryModel = memory
         unit = unit_bytes(instance, memory)
         self.pool = instance.pool_bytes // unit * unit if memory == "paged" else instance.pool_bytes
+        made = {d: k for k, task in enumerate(instance.tasks) for d in task.outputs}
+        self.remade = {d for d, k in made.items() if instance.tasks[k].recomputable}
         self.needs = _Needs(
             tuple(ceil_to(block.bytes, unit) for block in instance.blocks),
             tuple(
@@ -185,38 +193,42 @@ class _Machine:
                 tuple(sum(w < k for w in writers) for writers in instance.writers)
                 for k in range(len(instance.tasks) + 1)
             ),
+            tuple(task.blocks for task in instance.tasks),
+            tuple(uses[-1] if uses else -1 for uses in instance.uses),
+            tuple(
+                tuple(
+                    sorted(
+                        (next(use for use in uses if use >= k), d, instance.blocks[d].prefetch_ns or 0)
+                        for d, uses in enumerate(instance.uses)
+                        if uses and uses[-1] >= k and made.get(d, -1) < k and d not in self.remade
+                    )
+                )
+                for k in range(len(instance.tasks) + 1)
+            ),
         )
         self.exact = tuple(block.bytes for block in instance.blocks)
         self.single = instance.engines == "single"
         self.recomputes = any(task.recomputable for task in instance.tasks)
-        self.places = self._possible_places()
+        self.step = self._step_of_places()
         self.host = HostPool(instance, memory) if instance.has_host_budget else None
         self.carried = {d: i for i, d in enumerate(instance.carried)}
         least = [min((a.duration_ns for a in task.algorithms), default=0) for task in instance.tasks]
-        made = {d: k for k, task in enumerate(instance.tasks) for d in task.outputs}
-        self.remade = {d for d, k in made.items() if instance.tasks[k].recomputable}
-        self.next_use = [
-            [
-                next((u for u in uses if u >= k), None) if made.get(d, -1) < k else None
-                for d, uses in enumerate(instance.uses)
-            ]
-            for k in range(len(instance.tasks) + 1)
-        ]
         self.tail = [sum(least[k:]) for k in range(len(least) + 1)]
 
-    def _possible_places(self) -> tuple[int, ...]:
+    def _step_of_places(self) -> int:
+        """Return the distance of possible places in contiguous memory."""
         if self.memory != "contiguous":
-            return (0,)
+            return 1
         begins = [block.begin for block in self.instance.blocks if block.begin]
         scratch = [size for sizes in self.needs.workspaces for size in sizes if size]
         step = math.gcd(*self.needs.sizes, *begins, *scratch)
         if not step:  # nothing takes a place
-            return (0,)
+            return 1
         if self.pool // step > MOST_PLACES:
             raise Refusal(
                 f"brute force: {self.pool // step} possible places; at most {MOST_PLACES} are tried"
             )
-        return tuple(range(0, max(self.pool, 0), step))
+        return step
 
     # --- states -----------------------------------------------------------------------------------
 
@@ -231,7 +243,7 @@ class _Machine:
                 starts += [
                     state._replace(places=_put(state.places, d, place))
                     for state in starts
-                    for place in self._rooms(state, self.needs.sizes[d], self.exact[d])
+                    for place in self._rooms(state, state.places, self.needs.sizes[d], self.exact[d])
                 ]
         if self.carried:
             starts = self._with_homes(starts)
@@ -251,7 +263,9 @@ class _Machine:
                 for start in starts
                 for on_device, on_host in choices(self.instance, d)
                 for place in (
-                    self._rooms(start, self.needs.sizes[d], self.exact[d]) if on_device else (_ABSENT,)
+                    self._rooms(start, start.places, self.needs.sizes[d], self.exact[d])
+                    if on_device
+                    else (_ABSENT,)
                 )
             ]
         return starts
@@ -310,23 +324,22 @@ class _Machine:
         """
         compute, *copies = [busy.left if busy else 0 for busy in state.streams]
         left = max(compute + self.tail[state.following], *copies)
-        absent = [
-            (use, d)
-            for d, use in enumerate(self.next_use[state.following])
-            if use is not None and state.places[d] == _ABSENT and d not in self.remade
-        ]
-        absent += [
-            (len(self.instance.tasks), d)
-            for d in self.carried
-            if self.next_use[state.following][d] is None
-            and state.places[d] == _ABSENT
-            and self._ends_on_device(state, d)
-        ]
-        engine = copies[-1]
-        for use, d in sorted(absent):
-            engine += self.instance.blocks[d].prefetch_ns or 0
-            left = max(left, engine + self.tail[use])
-        return max(left, self._time_to_save(state, compute, copies[0])) if self.carried else left
+        engine, places, tail = copies[-1], state.places, self.tail
+        for use, d, takes in self.needs.prefetches[state.following]:
+            if places[d] == _ABSENT:
+                engine += takes
+                if engine + tail[use] > left:
+                    left = engine + tail[use]
+        if not self.carried:
+            return left
+        for d in self.carried:
+            if (
+                places[d] == _ABSENT
+                and self.needs.last[d] < state.following
+                and self._ends_on_device(state, d)
+            ):
+                engine += self.instance.blocks[d].prefetch_ns or 0
+        return max(left, engine, self._time_to_save(state, compute, copies[0]))
 
     def _time_to_save(self, state: _State, compute: int, engine: int) -> int:
         """Return a lower bound on the time until the host has all carried blocks that must end there.
@@ -371,10 +384,11 @@ class _Machine:
             yield self._passing(state)
 
     def _evictions(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
-        for d in range(len(self.instance.blocks)):
+        in_use = self._in_use(state)
+        for d, place in enumerate(state.places):
             if state.unused >> d & 1:
                 continue
-            if state.places[d] != _ABSENT and not self._in_use(state, d) and self._may_go(state, d):
+            if place != _ABSENT and d not in in_use and self._may_go(state, d):
                 places = _put(state.places, d, _ABSENT)
                 yield _Step("evict", d), state._replace(places=places, owing=True), 0
 
@@ -411,28 +425,33 @@ class _Machine:
             unused = state.unused & ~sum(1 << d for d in task.blocks)
             for a, algorithm in enumerate(task.algorithms):
                 for placed, scratch in self._placements(
-                    state, absent, self.needs.workspaces[k][a], algorithm.workspace_bytes
+                    state, state.places, absent, self.needs.workspaces[k][a], algorithm.workspace_bytes
                 ):
-                    if not self._one_base(task.blocks, placed.places):
+                    if not self._one_base(self.needs.blocks[k], placed):
                         continue
                     busy = _Busy("run", k, a, algorithm.duration_ns, scratch, _ABSENT)
-                    where = tuple((d, placed.places[d]) for d in absent)
-                    following = max(state.following, k + 1)
-                    later = placed._replace(
-                        following=following,
+                    where = tuple([(d, placed[d]) for d in absent])
+                    later = _State(
+                        following=max(state.following, k + 1),
                         streams=(busy, *state.streams[1:]),
+                        places=placed,
                         host=host,
                         turn=2,
                         owing=state.owing and not absent and scratch == _ABSENT,
+                        copies=state.copies,
+                        host_owing=state.host_owing,
+                        homes=state.homes,
                         unused=unused,
+                        unread=state.unread,
                     )
                     yield _Step("run", k, a, where, scratch), self._without_useless(later), 0
 
     def _moves(self, state: _State) -> Iterator[tuple[_Step, _State, int]]:
+        in_use = self._in_use(state)
         for d, block in enumerate(self.instance.blocks):
-            if block.move_ns is None or state.places[d] == _ABSENT or self._in_use(state, d):
+            if block.move_ns is None or state.places[d] == _ABSENT or d in in_use:
                 continue
-            for place in self._rooms(state, self.needs.sizes[d], self.exact[d]):
+            for place in self._rooms(state, state.places, self.needs.sizes[d], self.exact[d]):
                 busy = _Busy("move", d, 0, block.move_ns, _ABSENT, state.places[d])
                 places = _put(state.places, d, place)
                 yield (
@@ -472,7 +491,7 @@ class _Machine:
                 continue
             if not self._is_wanted(state, d):
                 continue
-            for place in self._rooms(state, self.needs.sizes[d], self.exact[d]):
+            for place in self._rooms(state, state.places, self.needs.sizes[d], self.exact[d]):
                 busy = _Busy("prefetch", d, 0, block.prefetch_ns, _ABSENT, _ABSENT)
                 streams = (*state.streams[:stream], busy, *state.streams[stream + 1 :])
                 places = _put(state.places, d, place)
@@ -507,8 +526,9 @@ class _Machine:
         """Release blocks that are not needed any more; with recomputation, this is a decision instead."""
         if self.recomputes:
             return state
+        in_use = self._in_use(state)
         places = tuple(
-            _ABSENT if place != _ABSENT and self._is_dead(state, d) and not self._in_use(state, d) else place
+            _ABSENT if place != _ABSENT and self._is_dead(state, d) and d not in in_use else place
             for d, place in enumerate(state.places)
         )
         return state._replace(places=places)
@@ -527,11 +547,13 @@ class _Machine:
 
     # --- conditions -------------------------------------------------------------------------------
 
-    def _touched(self, busy: _Busy) -> tuple[int, ...]:
-        return self.instance.tasks[busy.item].blocks if busy.kind == "run" else (busy.item,)
-
-    def _in_use(self, state: _State, d: int) -> bool:
-        return any(busy is not None and d in self._touched(busy) for busy in state.streams)
+    def _in_use(self, state: _State) -> set[int]:
+        """Return the blocks that a stream works on."""
+        in_use: set[int] = set()
+        for busy in state.streams:
+            if busy is not None:
+                in_use.update(self.needs.blocks[busy.item] if busy.kind == "run" else (busy.item,))
+        return in_use
 
     def _arriving(self, state: _State, d: int) -> bool:
         """Return whether a copy is bringing the block at this instant."""
@@ -558,18 +580,17 @@ class _Machine:
         return self.needs.versions[state.following][d] <= 1 and d in self.remade
 
     def _is_dead(self, state: _State, d: int) -> bool:
-        if any(k >= state.following for k in self.instance.uses[d]) or self._ends_on_device(state, d):
+        if self.needs.last[d] >= state.following or self._ends_on_device(state, d):
             return False
         return not self._ends_on_host(state, d) or self._is_saved(state, d)
 
     def _is_wanted(self, state: _State, d: int) -> bool:
         """Return whether a block will be used: by a task, perhaps one that runs again, or at the end."""
-        uses = self.instance.uses[d]
-        if (uses and uses[-1] >= state.following) or self._ends_on_device(state, d):
+        if self.needs.last[d] >= state.following or self._ends_on_device(state, d):
             return True
         if d in self.carried and self._ends_on_host(state, d) and not self._is_saved(state, d):
             return True  # its copy lies elsewhere than at first
-        return any(self.instance.tasks[k].recomputable for k in uses)
+        return self.recomputes and any(self.instance.tasks[k].recomputable for k in self.instance.uses[d])
 
     def _is_wanted_on_host(self, state: _State, d: int) -> bool:
         """Return whether a block's copy may be read, or must stay there at the end."""
@@ -619,8 +640,8 @@ class _Machine:
 
     # --- places -----------------------------------------------------------------------------------
 
-    def _taken(self, state: _State) -> list[tuple[int, int]]:
-        taken = [(place, self.needs.sizes[d]) for d, place in enumerate(state.places) if place != _ABSENT]
+    def _taken(self, state: _State, places: tuple[int, ...]) -> list[tuple[int, int]]:
+        taken = [(place, self.needs.sizes[d]) for d, place in enumerate(places) if place != _ABSENT]
         busy = state.streams[0]
         if busy is not None and busy.workspace != _ABSENT:
             taken.append((busy.workspace, self.needs.workspaces[busy.item][busy.algorithm]))
@@ -628,31 +649,34 @@ class _Machine:
             taken.append((busy.source, self.needs.sizes[busy.item]))
         return taken
 
-    def _rooms(self, state: _State, size: int, exact: int) -> list[int]:
-        """Yield places for a size beside the present blocks: offsets, or just 0 if only capacity counts."""
-        taken = self._taken(state)
+    def _rooms(self, state: _State, places: tuple[int, ...], size: int, exact: int) -> list[int]:
+        """Return places for a size beside blocks at theirs: offsets, or just 0 if only capacity counts.
+
+        All that takes a place begins at a multiple of the step, and takes a multiple of it.
+        """
+        taken = self._taken(state, places)
         if self.memory != "contiguous":
             return [0] if sum(amount for _, amount in taken) + size <= self.pool else []
-        return [
-            place
-            for place in self.places
-            if place + exact <= self.pool
-            and all(place + size <= start or start + amount <= place for start, amount in taken)
-        ]
+        rooms: list[int] = []
+        end = 0  # of what is taken so far
+        for start, amount in sorted(taken):
+            rooms += range(end, start - size + 1, self.step)
+            end = max(end, start + amount)
+        return [*rooms, *range(end, self.pool - exact + 1, self.step)]
 
     def _placements(
-        self, state: _State, blocks: list[int], scratch: int, exact: int
-    ) -> Iterator[tuple[_State, int]]:
-        """Yield every way to place a run's outputs and its workspace."""
+        self, state: _State, places: tuple[int, ...], blocks: list[int], scratch: int, exact: int
+    ) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Yield every way to place a run's outputs and its workspace: all places, and the workspace's."""
         if blocks:
-            for place in self._rooms(state, self.needs.sizes[blocks[0]], self.exact[blocks[0]]):
-                placed = state._replace(places=_put(state.places, blocks[0], place))
-                yield from self._placements(placed, blocks[1:], scratch, exact)
+            for place in self._rooms(state, places, self.needs.sizes[blocks[0]], self.exact[blocks[0]]):
+                placed = _put(places, blocks[0], place)
+                yield from self._placements(state, placed, blocks[1:], scratch, exact)
         elif scratch:
-            for place in self._rooms(state, scratch, exact):
-                yield state, place
+            for place in self._rooms(state, places, scratch, exact):
+                yield places, place
         else:
-            yield state, _ABSENT
+            yield places, _ABSENT
 
     # --- the program ------------------------------------------------------------------------------
 
@@ -698,13 +722,13 @@ def _put(places: tuple[int, ...], d: int, place: int) -> tuple[int, ...]:
 
 
 def _path(
-    parents: dict[_State, tuple[_State, _Step] | None], state: _State
+    reached: dict[_State, tuple[int, _State | None, _Step | None]], state: _State
 ) -> list[tuple[_State, _Step | None]]:
     """Return the states from the start to `state`, each with the step that led to it."""
     path: list[tuple[_State, _Step | None]] = []
     here: _State | None = state
     while here is not None:
-        before = parents[here]
-        path.append((here, before[1] if before else None))
-        here = before[0] if before else None
+        _, before, step = reached[here]
+        path.append((here, step))
+        here = before
     return path[::-1]
