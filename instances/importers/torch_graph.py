@@ -7,8 +7,7 @@ backward pass run, every operator below autograd is noted with the storages that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import compress
 from typing import Any, Literal
 
@@ -23,7 +22,8 @@ from ..devices.roofline import Convolution, Pass
 from ..errors import PebblerError
 from .operators import Operator, OperatorGraph, Place, Storage
 from .torch_gpu import OnGpu, gpu_kernels
-from .torch_refusals import StepError, explained, place_of
+from .torch_labels import ModuleLabels
+from .torch_refusals import StepError, explained, is_loss, loss_of
 
 MakeStep = Callable[[int], tuple[Any, Callable[..., Any], tuple[Any, ...]]]
 """From a batch size to a module, a function of the inputs that computes the loss with it, and the inputs."""
@@ -72,11 +72,11 @@ def record(make_step: MakeStep, batch: int) -> OperatorGraph:
         recorder.hold(tensor, f"X({index})", "input")
     trained = {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
     iteration = _Iteration(recorder, list(trained.values()))
-    with recorder.labels(module), gpu_kernels(), fakes, recorder, iteration:
+    with recorder.labels.watching(module), gpu_kernels(), fakes, recorder, iteration:
         with explained("the step"):
             result = step(*inputs)
         if iteration.gradients is None:
-            loss = _loss_of(result, step)
+            loss = loss_of(result, step)
             with explained("the backward pass"):
                 iteration.backward(loss)
     for name, gradient in zip(trained, iteration.gradients or (), strict=True):
@@ -114,7 +114,7 @@ class _Iteration(OnGpu):
         """Compute the gradients of a loss; once in an iteration."""
         if self.gradients is not None:
             raise StepError("a step has one backward pass, and this is another; add the losses up first")
-        if not _is_loss(loss):
+        if not is_loss(loss):
             raise StepError(
                 "backward() starts from one number that depends on a parameter; make the loss one"
             )
@@ -123,11 +123,7 @@ class _Iteration(OnGpu):
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes every operator that writes memory.
-
-    An operator of the forward pass runs right after its autograd node was made; the node's number tells
-    later which module its backward pass belongs to.
-    """
+    """Notes every operator that writes memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,8 +135,7 @@ class _Recorder(TorchDispatchMode):
         self._written: set[int] = set()
         self._operators: list[Operator] = []
         self._names: Counter[str] = Counter()
-        self._modules: list[tuple[str, str]] = [("step", "function")]
-        self._origins: dict[int, tuple[str, str]] = {}
+        self.labels = ModuleLabels()
 
     def graph(self) -> OperatorGraph:
         """Return what was recorded."""
@@ -152,33 +147,12 @@ class _Recorder(TorchDispatchMode):
         if index is not None and self._storages[index].place in (place, "data"):
             self._storages[index] = Storage(name, self._storages[index].bytes, place)
 
-    @contextmanager
-    def labels(self, module: Any) -> Iterator[None]:
-        """Keep track of the module whose forward pass is running."""
-        hooks = []
-        for name, part in module.named_modules():
-            label = name or type(part).__name__, type(part).__name__
-
-            def enter(*_: Any, label: tuple[str, str] = label) -> None:
-                self._modules.append(label)
-
-            def leave(*_: Any) -> None:
-                self._modules.pop()
-
-            hooks.append(part.register_forward_pre_hook(enter))
-            hooks.append(part.register_forward_hook(leave, always_call=True))
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operator, and note it unless it launches no kernel."""
         kwargs = kwargs or {}
-        label = self._label()
+        label = self.labels.current()
         out = func(*args, **kwargs)
         if func._schema.name in _ALLOCATE:
             self._keep(out)
@@ -188,14 +162,6 @@ class _Recorder(TorchDispatchMode):
         else:
             self._note(func, args, kwargs, out, label)
         return out
-
-    def _label(self) -> tuple[str, str]:
-        """Return the module, and its class, that what runs now belongs to."""
-        node = torch._C._current_autograd_node()
-        if node is not None and len(self._modules) == 1:
-            return self._origins.get(node._sequence_nr(), self._modules[0])
-        self._origins.setdefault(torch._C._autograd._get_sequence_nr() - 1, self._modules[-1])
-        return self._modules[-1]
 
     def _note(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, label: tuple[str, str]
@@ -276,33 +242,6 @@ def _require_step(made: Any) -> tuple[Any, Callable[..., Any], tuple[Any, ...]]:
         "make_step returned something else than (module, step, inputs): return a torch.nn.Module, a function "
         "that computes the loss with it, and a tuple of tensors to call that with"
     )
-
-
-def _loss_of(result: Any, step: Callable[..., Any]) -> Any:
-    """Return the loss that a step returned: a number, or what is called or comes first in a collection."""
-    loss = result
-    if isinstance(result, Mapping):
-        loss = result.get("loss")
-    elif isinstance(result, tuple | list):
-        loss = getattr(result, "loss", result[0] if result else None)
-    elif not isinstance(result, torch.Tensor):
-        loss = getattr(result, "loss", None)
-    if not _is_loss(loss):
-        found = type(loss).__name__
-        if isinstance(loss, torch.Tensor):
-            found = f"{loss.numel()} values" if loss.numel() != 1 else "a number that depends on no parameter"
-        elif loss is None:
-            found = "None" if result is None else f"{type(result).__name__} without one"
-        raise PebblerError(
-            f"the step{place_of(step)} returned no loss to train with but {found}: return one number that "
-            "depends on a parameter, alone, as 'loss' of a dataclass or dictionary, or first in a tuple, or "
-            "call its backward() in the step"
-        )
-    return loss
-
-
-def _is_loss(loss: Any) -> bool:
-    return isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad
 
 
 def _fake(module: Any, inputs: tuple[Any, ...], fakes: FakeTensorMode) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ import logging
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,13 +59,15 @@ class StepError(Exception):
 
 
 @contextmanager
-def explained(what: str) -> Iterator[None]:
+def explained(what: str, known: tuple[tuple[str, str], ...] = _KNOWN) -> Iterator[None]:
     """Turn whatever a user's code raises into one sentence; its traceback stays attached.
 
     Parameters
     ----------
     what
         What runs: ``the step``.
+    known
+        Parts of torch's messages, and what they mean here.
 
     Raises
     ------
@@ -82,9 +84,47 @@ def explained(what: str) -> Iterator[None]:
     except PebblerError:
         raise
     except Exception as error:
-        raise PebblerError(f"{what} failed{_place(error)}: {_reason(error)}") from error
+        raise PebblerError(f"{what} failed{_place(error)}: {_reason(error, known)}") from error
     finally:
         quiet.setLevel(level)
+
+
+def loss_of(result: Any, step: Callable[..., Any]) -> Any:
+    """Return the loss that a step returned: a number, or what is called or comes first in a collection.
+
+    Raises
+    ------
+    PebblerError
+        When it is none to train with.
+    """
+    loss = loss_in(result)
+    if not is_loss(loss):
+        found = type(loss).__name__
+        if isinstance(loss, torch.Tensor):
+            found = f"{loss.numel()} values" if loss.numel() != 1 else "a number that depends on no parameter"
+        elif loss is None:
+            found = "None" if result is None else f"{type(result).__name__} without one"
+        raise PebblerError(
+            f"the step{place_of(step)} returned no loss to train with but {found}: return one number that "
+            "depends on a parameter, alone, as 'loss' of a dataclass or dictionary, or first in a tuple, or "
+            "call its backward() in the step"
+        )
+    return loss
+
+
+def loss_in(result: Any) -> Any:
+    """Return what a step returned as its loss, whatever that is; None where there is none."""
+    if isinstance(result, torch.Tensor):
+        return result
+    if isinstance(result, Mapping):
+        return result.get("loss")
+    first = result[0] if isinstance(result, tuple | list) and result else None
+    return getattr(result, "loss", first)
+
+
+def is_loss(loss: Any) -> bool:
+    """Whether it is one number that depends on a parameter."""
+    return isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad
 
 
 def place_of(function: Any) -> str:
@@ -109,7 +149,7 @@ def _place(error: Exception) -> str:
     return f" at {_short(file)}:{line}, '{linecache.getline(file, line).strip()}'"
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, known: tuple[tuple[str, str], ...]) -> str:
     text = str(error).partition("\n")[0]
     if isinstance(error, StepError):
         return text
@@ -117,7 +157,7 @@ def _reason(error: Exception) -> str:
         return _VALUE
     if isinstance(error, DynamicOutputShapeException):
         return _PACKED if "pack_padded_sequence" in text else _SHAPE
-    meaning = next((meaning for part, meaning in _KNOWN if part in text), None)
+    meaning = next((meaning for part, meaning in known if part in text), None)
     return meaning or f"{type(error).__name__}: {text}; see docs/importers.md for what works"
 
 

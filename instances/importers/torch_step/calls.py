@@ -1,0 +1,87 @@
+"""How an operator writes its results to given memory, and an operator's call on given tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .record import OutForm, Reference, StepOperator
+from .scalars import Formula, ScalarInput, evaluate
+
+TensorOf = Callable[[Reference], Any]
+"""From a reference to the tensor that stands there."""
+
+
+def filled(tree: Any, tensor_of: TensorOf, values: Mapping[ScalarInput, float]) -> Any:
+    """Return arguments of a record with tensors and numbers in the place of references and expressions."""
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, Reference):
+            return tensor_of(value)
+        return evaluate(value, values) if isinstance(value, ScalarInput | Formula) else value
+
+    return tree_map(leaf, tree)
+
+
+def perform(operator: StepOperator, tensor_of: TensorOf, values: Mapping[ScalarInput, float]) -> None:
+    """Run an operator on the tensors of its references, in its own manner; views and allocations do nothing.
+
+    Parameters
+    ----------
+    operator
+        Of a record.
+    tensor_of
+        Gives operands and results. Where the operator's manner is ``copied``, results are copied there.
+    values
+        Of the record's scalars.
+
+    Notes
+    -----
+    No tensor may require gradients. Where the operator draws, the generator must be in the state of
+    ``operator.draw.before``.
+    """
+    if operator.kind in ("view", "allocation"):
+        return
+    args = filled(operator.args, tensor_of, values)
+    kwargs = filled(operator.kwargs, tensor_of, values)
+    with torch.set_grad_enabled(operator.grad_mode):
+        if operator.out is not None:
+            targets = zip(operator.out.names, new_results(operator), strict=True)
+            operator.out.overload(*args, **kwargs, **{name: tensor_of(target) for name, target in targets})
+            return
+        returned = operator.overload(*args, **kwargs)
+        if operator.manner == "copied":
+            made = set(operator.outputs)
+            for given, target in zip(tree_leaves(returned), tree_leaves(operator.results), strict=True):
+                if isinstance(target, Reference) and target.storage in made:
+                    tensor_of(target).copy_(given)
+
+
+def new_results(operator: StepOperator) -> list[Reference]:
+    """Return the results that an operator makes, in the order in which it returns them."""
+    return [leaf for leaf in tree_leaves(operator.results) if isinstance(leaf, Reference)]
+
+
+@cache
+def out_form(overload: Any) -> OutForm | None:
+    """Return the overload that writes an operator's results, where the CPU has a kernel of its own for it.
+
+    Many such overloads are generated: they call the operator and copy. Those are not returned, nor those that
+    take other arguments.
+    """
+    wanted = [(argument.name, str(argument.type)) for argument in overload._schema.arguments]
+    if any(argument.alias_info is not None for argument in overload._schema.arguments):
+        return None
+    for name in overload.overloadpacket.overloads():
+        candidate = getattr(overload.overloadpacket, name)
+        arguments = candidate._schema.arguments
+        names = tuple(argument.name for argument in arguments if argument.is_out)
+        plain = [(argument.name, str(argument.type)) for argument in arguments if not argument.is_out]
+        fits = names and plain == wanted and len(names) == len(overload._schema.returns)
+        if fits and torch._C._dispatch_has_kernel_for_dispatch_key(candidate.name(), "CPU"):
+            return OutForm(candidate, names)
+    return None

@@ -1,0 +1,150 @@
+"""What outlives a step: parameters, buffers and states of the optimizer, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+import torch
+
+from ...errors import PebblerError
+from .memory import bytes_of, key_of
+from .record import TensorName
+from .scalars import ScalarInput
+
+
+def find_tensors(module: Any, optimizer: Any) -> dict[TensorName, Any]:
+    """Return the tensors of a module and its optimizer (None: no optimizer) by name.
+
+    Raises
+    ------
+    PebblerError
+        When the optimizer has a parameter that the module has not.
+    """
+    found = {TensorName("parameter", name): tensor for name, tensor in module.named_parameters()}
+    found |= {TensorName("buffer", name): tensor for name, tensor in module.named_buffers()}
+    for name, parameter in trained_parameters(module, optimizer).items():
+        for key, value in (optimizer.state.get(parameter) or {}).items():
+            if isinstance(value, torch.Tensor):
+                found[TensorName("state", name, key)] = value
+    return found
+
+
+def trained_parameters(module: Any, optimizer: Any) -> dict[str, Any]:
+    """Return the parameters of an optimizer by the names that the module has for them.
+
+    Raises
+    ------
+    PebblerError
+        When the optimizer has a parameter that the module has not.
+    """
+    if optimizer is None:
+        return {}
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    trained = {}
+    for group, entry in enumerate(optimizer.param_groups):
+        for position, parameter in enumerate(entry["params"]):
+            if id(parameter) not in names:
+                raise PebblerError(
+                    f"parameter {position} in group {group} of the optimizer is none of the module's; "
+                    "make_step returns the module that has all parameters which are trained"
+                )
+            trained[names[id(parameter)]] = parameter
+    return trained
+
+
+def read_scalars(module: Any, optimizer: Any, scalars: tuple[ScalarInput, ...]) -> dict[ScalarInput, float]:
+    """Return the values that the inputs of a record have now, when a step begins."""
+    parameters = trained_parameters(module, optimizer)
+
+    def value(scalar: ScalarInput) -> float:
+        if isinstance(scalar.owner, int):
+            entry = optimizer.param_groups[scalar.owner][scalar.key]
+            return float(entry if scalar.index is None else entry[scalar.index])
+        return float(optimizer.state[parameters[scalar.owner]][scalar.key])
+
+    return {scalar: value(scalar) for scalar in scalars}
+
+
+def create_states(module: Any, optimizer: Any) -> tuple[TensorName, ...]:
+    """Make the states that an optimizer would make in its first step, and return their names.
+
+    Adam and AdamW make them by their own function, with the same values. SGD's momentum is 0, from which its
+    first step makes the gradient, as it does from none; a zero may have the other sign.
+
+    Raises
+    ------
+    PebblerError
+        When another optimizer has none yet, or SGD has dampening, with which a first step is another one.
+    """
+    before = set(find_tensors(module, optimizer))
+    for group in optimizer.param_groups if optimizer is not None else ():
+        missing = [p for p in group["params"] if p.requires_grad and not optimizer.state.get(p)]
+        if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
+            _create_moments(optimizer, group, missing)
+        elif type(optimizer) is torch.optim.SGD:
+            _create_momentum(optimizer, group)
+        elif missing:
+            raise PebblerError(
+                f"{type(optimizer).__name__} makes its states in its first step, which is another than those "
+                "behind it; take one step before you return the optimizer"
+            )
+    return tuple(name for name in find_tensors(module, optimizer) if name not in before)
+
+
+def _create_moments(optimizer: Any, group: dict[str, Any], parameters: list[Any]) -> None:
+    """Call what Adam makes its states with, for parameters that have no states, on gradients of 0."""
+    lists = len(signature(optimizer._init_group).parameters) - 1
+    kept = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = torch.zeros((), dtype=parameter.dtype).expand_as(parameter)
+    try:
+        optimizer._init_group({**group, "params": parameters}, *([] for _ in range(lists)))
+    finally:
+        for parameter, gradient in zip(parameters, kept, strict=True):
+            parameter.grad = gradient
+
+
+def _create_momentum(optimizer: Any, group: dict[str, Any]) -> None:
+    for parameter in group["params"]:
+        state = optimizer.state.get(parameter) or {}
+        if group["momentum"] and parameter.requires_grad and state.get("momentum_buffer") is None:
+            if group["dampening"]:
+                raise PebblerError(
+                    "SGD with dampening takes its first step without it; take one step before you return the "
+                    "optimizer"
+                )
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
+
+def drop_states(module: Any, optimizer: Any, names: tuple[TensorName, ...]) -> None:
+    """Take states away that were made for a record."""
+    parameters = trained_parameters(module, optimizer)
+    for name in names:
+        state = optimizer.state[parameters[name.name]]
+        del state[name.key]
+        if not state:
+            del optimizer.state[parameters[name.name]]
+
+
+@contextmanager
+def kept_as_they_are(module: Any, optimizer: Any) -> Iterator[None]:
+    """Give tensors, gradients, the optimizer's groups and the generator back the values that they had."""
+    tensors = find_tensors(module, optimizer)
+    storages = {key_of(tensor): tensor.untyped_storage() for tensor in tensors.values()}
+    copies = {key: bytes_of(storage).clone() for key, storage in storages.items()}
+    gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
+    groups = [dict(group) for group in optimizer.param_groups] if optimizer is not None else []
+    generator = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        for key, storage in storages.items():
+            bytes_of(storage).copy_(copies[key])
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        for number, group in enumerate(groups):
+            optimizer.param_groups[number].update(group)
+        torch.set_rng_state(generator)

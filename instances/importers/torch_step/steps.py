@@ -1,0 +1,319 @@
+"""Record a training step of a user's module and optimizer, and compare it with those that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import isnan
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_leaves
+
+from ...errors import PebblerError
+from ..torch_refusals import explained, loss_in, loss_of
+from .memory import key_of
+from .persistent import create_states, drop_states, find_tensors, kept_as_they_are
+from .provenance import fixed_settings, traced_groups
+from .record import Reference, StepOperator, StepRecord, StepStorage, TensorName
+from .recorder import Recorder
+from .refusals import require_recordable
+from .scalars import Formula, Guard, ScalarInput, inputs_of
+
+MakeTrainingStep = Callable[[int], tuple[Any, ...]]
+"""From a batch size to a module, a function of the inputs that computes the loss with it, the inputs, and the
+optimizer; the last may be left out."""
+
+_SCALES = (1.0, 0.9, 0.8)
+"""Learning rates and other numbers of the optimizer in the recorded steps, of the user's."""
+
+_NO_CUDA = "it asks for CUDA, and a step is recorded on the CPU; leave everything there"
+_KNOWN = (
+    ("CUDA", _NO_CUDA),
+    ("NVIDIA", _NO_CUDA),
+    ("backward through the graph a second time", "it runs a second backward pass through one loss"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A step that has run."""
+
+    operators: list[StepOperator]
+    storages: list[StepStorage]
+    guards: dict[Guard, None]
+    tensors: dict[TensorName, Reference]
+    loss: Reference
+    gradients: dict[str, Reference]
+    draws: int
+    last_draw: int
+    peak_bytes: int
+
+
+def record_made(make_step: MakeTrainingStep, batch: int, *, clip: float | None = None) -> StepRecord:
+    """Record the training step that a function makes for a batch size.
+
+    Parameters
+    ----------
+    make_step
+        Called with the batch size; returns ``(module, step, inputs, optimizer)`` or ``(module, step,
+        inputs)`` for `record_step`.
+    batch
+        Images, or whatever the model counts.
+    clip
+        As in `record_step`.
+
+    Raises
+    ------
+    PebblerError
+        When `make_step` fails or returns something else, and as in `record_step`.
+    """
+    with explained(f"make_step({batch})", _KNOWN):
+        made = make_step(batch)
+    fits = (
+        isinstance(made, tuple)
+        and len(made) in (3, 4)
+        and isinstance(made[0], torch.nn.Module)
+        and callable(made[1])
+        and isinstance(made[2], tuple)
+        and all(isinstance(tensor, torch.Tensor) for tensor in made[2])
+        and (len(made) == 3 or isinstance(made[3], torch.optim.Optimizer))
+    )
+    if not fits:
+        raise PebblerError(
+            "make_step returned something else than (module, step, inputs, optimizer): return a "
+            "torch.nn.Module, a function that computes the loss with it, a tuple of tensors to call that "
+            "with, and an optimizer of torch.optim, which may be left out"
+        )
+    return record_step(*made, clip=clip)
+
+
+def record_step(
+    module: Any,
+    step: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    optimizer: Any = None,
+    *,
+    clip: float | None = None,
+) -> StepRecord:
+    """Run a training step for real, on the CPU, and return what its operators did.
+
+    The step runs three times, with the optimizer's states made before, and with smaller learning rates and
+    other numbers the second and the third time. What then differs between the steps follows from numbers that
+    the optimizer has when a step begins, or the step is refused. Module, optimizer, gradients and the
+    generator of random numbers are afterwards as they were.
+
+    Parameters
+    ----------
+    module
+        With all parameters that are trained.
+    step
+        ``step(*inputs)`` returns the scalar loss; or it runs the backward pass itself, once or in several
+        micro-batches, and may go on with clipping and the optimizer's step. What it leaves out is done behind
+        it.
+    inputs
+        Tensors. Copies of them are given to the step.
+    optimizer
+        Of ``torch.optim``; None: the step ends with the gradients.
+    clip
+        The norm that `torch.nn.utils.clip_grad_norm_` clips gradients to before the optimizer's step; None:
+        it is not called.
+
+    Raises
+    ------
+    PebblerError
+        When the step fails, when it cannot be recorded (hooks, values that Python asks for, sparse gradients,
+        subclasses of tensors, compiled or distributed modules, loss scaling, tensors elsewhere than on the
+        CPU), or when steps differ in what the optimizer's numbers do not explain.
+    """
+    require_recordable(module, optimizer, inputs)
+    with kept_as_they_are(module, optimizer):
+        created = create_states(module, optimizer)
+        try:
+            runs: list[_Run] = []
+            for scale in _SCALES:
+                known = _joined(runs) if len(runs) == len(_SCALES) - 1 else []
+                runs.append(_run(module, step, inputs, optimizer, clip, scale, known))
+                _require_same(runs[0], runs[-1])
+        finally:
+            drop_states(module, optimizer, created)
+        settings = fixed_settings(optimizer)
+    guards = {guard: None for run in runs for guard in run.guards}
+    _require_one_way(guards)
+    last, operators = runs[-1], _joined(runs)
+    used = {name for operator in operators for name in _scalars_in(operator)}
+    used |= {scalar for guard in guards for scalar in inputs_of(guard.condition)}
+    touched = {d for operator in operators for d in (*operator.reads, *operator.outputs, *operator.updates)}
+    return StepRecord(
+        storages=tuple(last.storages),
+        operators=tuple(operators),
+        tensors=last.tensors,
+        loss=last.loss,
+        gradients=last.gradients,
+        scalars=tuple(sorted(used, key=str)),
+        guards=tuple(guards),
+        settings=settings,
+        draws=last.draws,
+        last_draw=last.last_draw,
+        created_states=tuple(name for name in created if last.tensors[name].storage in touched),
+        environment={
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "capability": torch.backends.cpu.get_cpu_capability(),
+            "onednn": torch._C._get_mkldnn_enabled(),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+        },
+        eager_peak_bytes=max(run.peak_bytes for run in runs),
+    )
+
+
+def _run(
+    module: Any,
+    step: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    optimizer: Any,
+    clip: float | None,
+    scale: float,
+    known: list[StepOperator],
+) -> _Run:
+    """Run the step once, and note what it does."""
+    given = tuple(tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs)
+    for parameter in module.parameters():
+        parameter.grad = None
+    found = find_tensors(module, optimizer)
+    named = {TensorName("input", str(number)): tensor for number, tensor in enumerate(given)}
+    recorder = Recorder(module, optimizer, {**found, **named}, known)
+    with traced_groups(optimizer, recorder.guards, scale), recorder.recording():
+        with explained("the step", _KNOWN):
+            result = step(*given)
+        if recorder.last_loss is None:
+            loss = loss_of(result, step)
+            with explained("the backward pass", _KNOWN):
+                loss.backward()
+        else:
+            loss = loss_in(result)
+        reference = recorder.last_loss
+        if isinstance(loss, torch.Tensor):
+            reference = recorder.storages.reference(loss)
+        assert reference is not None
+        del result
+        if clip is not None and not recorder.updated:
+            with explained("clipping", _KNOWN):
+                torch.nn.utils.clip_grad_norm_(module.parameters(), clip)
+        recorder.storages.name_gradients(module)
+        if optimizer is not None and not recorder.updated:
+            with explained("the optimizer's step", _KNOWN):
+                optimizer.step()
+    with explained("the step", _KNOWN):
+        last_draw = recorder.generator.number(torch.get_rng_state())
+    _require_in_place(found, find_tensors(module, optimizer))
+    tensors = {name: recorder.storages.reference(tensor) for name, tensor in {**found, **named}.items()}
+    for parameter in module.parameters():
+        parameter.grad = None
+    return _Run(
+        operators=recorder.operators,
+        storages=recorder.storages.entries,
+        guards=recorder.guards,
+        tensors=tensors,
+        loss=reference,
+        gradients=recorder.storages.gradients,
+        draws=recorder.generator.count,
+        last_draw=last_draw,
+        peak_bytes=recorder.storages.peak_bytes,
+    )
+
+
+def _require_in_place(before: dict[TensorName, Any], after: dict[TensorName, Any]) -> None:
+    """Refuse a step that puts another tensor in the place of one that outlives it."""
+    for name in sorted({*before, *after}, key=str):
+        if name not in before or name not in after or key_of(before[name]) != key_of(after[name]):
+            raise PebblerError(
+                f"the step makes {name.role} '{' '.join(filter(None, (name.name, name.key)))}' anew; make it "
+                "before the first step, and write into it"
+            )
+
+
+def _joined(runs: list[_Run]) -> list[StepOperator]:
+    """Return the operators of the last run, with the least times of all and every write that one showed."""
+    joined = []
+    for same in zip(*(run.operators for run in runs), strict=True):
+        last: StepOperator = same[-1]
+        hidden = tuple(dict.fromkeys(d for operator in same for d in operator.hidden))
+        updates = tuple(dict.fromkeys((*last.updates, *hidden)))
+        joined.append(
+            replace(
+                last,
+                kind="task" if hidden else last.kind,
+                hidden=hidden,
+                updates=updates,
+                reads=tuple(d for d in last.reads if d not in updates),
+                duration_ns=min(operator.duration_ns for operator in same),
+            )
+        )
+    return joined
+
+
+def _require_same(first: _Run, other: _Run) -> None:
+    """Refuse steps that differ in more than numbers that follow from the optimizer's.
+
+    Raises
+    ------
+    PebblerError
+        With the first operator that differs.
+    """
+    for left, right in zip(first.operators, other.operators, strict=False):
+        if left.overload is not right.overload:
+            raise PebblerError(
+                f"the step takes other ways from time to time: '{left.name}' is '{right.name}' in a later "
+                "step; leave out what depends on the count of steps or on Python's random numbers"
+            )
+        for before, after in zip(_leaves(left), _leaves(right), strict=False):
+            if not _is_same(before, after):
+                raise PebblerError(
+                    f"'{left.name}' has {_shown(before)} in one step and {_shown(after)} in a later one, "
+                    "which follows from no number in the optimizer's groups or states; keep it as it is, or "
+                    "make it a tensor that is an input"
+                )
+    if len(first.operators) != len(other.operators):
+        longer = max(first.operators, other.operators, key=len)
+        extra = longer[min(len(first.operators), len(other.operators))]
+        raise PebblerError(f"the step takes other ways from time to time: not every step has '{extra.name}'")
+    for one, same in zip(first.storages, other.storages, strict=True):
+        if one.values is not None and not torch.equal(one.values, same.values):
+            user = next(o.name for o in first.operators if first.storages.index(one) in o.reads)
+            raise PebblerError(
+                f"'{user}' reads values that are made without torch's operators, and others in a later step; "
+                "make them an input"
+            )
+
+
+def _leaves(operator: StepOperator) -> Iterator[Any]:
+    leaves, form = tree_flatten((operator.args, operator.kwargs, operator.results))
+    yield form
+    yield from leaves
+
+
+def _is_same(left: Any, right: Any) -> bool:
+    if type(left) is not type(right):
+        return False
+    return bool(left == right) or (isinstance(left, float) and isnan(left) and isnan(right))
+
+
+def _shown(value: Any) -> str:
+    return f"a tensor of size {list(value.size)}" if isinstance(value, Reference) else f"{value}"
+
+
+def _scalars_in(operator: StepOperator) -> Iterator[ScalarInput]:
+    for leaf in tree_leaves((operator.args, operator.kwargs)):
+        if isinstance(leaf, ScalarInput | Formula):
+            yield from inputs_of(leaf)
+
+
+def _require_one_way(guards: dict[Guard, None]) -> None:
+    """Refuse an optimizer that chose otherwise in a later step."""
+    for guard in guards:
+        if Guard(guard.condition, not guard.outcome) in guards:
+            names = ", ".join(sorted(str(scalar) for scalar in inputs_of(guard.condition)))
+            raise PebblerError(
+                f"the optimizer takes other ways from step to step, by {names}; use another one"
+            )

@@ -1,0 +1,132 @@
+"""The storages that a step touches, while it is recorded: what they are, and which are alive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ..torch_refusals import StepError
+from .memory import bytes_of, key_of, reference_to
+from .record import Reference, Role, StepStorage, TensorName
+from .refusals import require_dense
+
+
+class Storages:
+    """Numbers storages as they turn up, and measures what is alive; it keeps none alive itself.
+
+    Parameters
+    ----------
+    tensors
+        What the step finds, by name; their storages come first.
+
+    Attributes
+    ----------
+    entries
+        As a `StepRecord` has them.
+    owners
+        Parameters by name, of the storages of parameters, their gradients and states.
+    gradients
+        Of the parameters by name, as `name_gradients` found them last.
+    peak_bytes
+        Most that was alive whenever `measure` was called.
+    """
+
+    def __init__(self, tensors: Mapping[TensorName, Any]) -> None:
+        self.entries: list[StepStorage] = []
+        self.owners: dict[int, str] = {}
+        self.gradients: dict[str, Reference] = {}
+        self.peak_bytes = 0
+        self._numbers: dict[int, int] = {}
+        self._weak: list[StorageWeakRef] = []
+        self._alive: dict[int, StorageWeakRef] = {}
+        self._counts: dict[int, tuple[TensorName, float]] = {}
+        for name, tensor in tensors.items():
+            self._take_up(name, tensor)
+
+    def find(self, tensor: Any, role: Role) -> int:
+        """Return the number of a tensor's storage, and make it one of that role if it is not known.
+
+        Raises
+        ------
+        StepError
+            When the tensor is not dense or not on the CPU, or its storage has changed its size.
+        """
+        require_dense(tensor)
+        key, storage = key_of(tensor), tensor.untyped_storage()
+        if key not in self._numbers:
+            d = self._numbers[key] = len(self.entries)
+            # A weak reference keeps the storage's key from being given to another one, not its memory.
+            self._weak.append(StorageWeakRef(storage))
+            self._alive[d] = self._weak[-1]
+            values = bytes_of(storage).clone() if role == "constant" else None
+            self.entries.append(StepStorage(f"{role} {d}", storage.nbytes(), role, values=values))
+        d = self._numbers[key]
+        if storage.nbytes() != self.entries[d].bytes:
+            raise StepError("it changes the size of a tensor's memory; make a new tensor")
+        return d
+
+    def reference(self, tensor: Any, role: Role = "constant") -> Reference:
+        """Return the reference to a tensor, whose storage is of that role if it is not known."""
+        return reference_to(tensor, self.find(tensor, role))
+
+    def call(self, d: int, name: str, role: Role) -> None:
+        """Give a storage a name and a role."""
+        self.entries[d] = replace(self.entries[d], name=name, role=role)
+
+    def name_gradients(self, module: Any) -> None:
+        """Name the storages of the gradients that a module's parameters have now."""
+        for name, parameter in module.named_parameters():
+            if parameter.grad is not None:
+                d = self.find(parameter.grad, "gradient")
+                self.gradients[name] = reference_to(parameter.grad, d)
+                if d not in self.owners:
+                    self.call(d, f"dW({name})", "gradient")
+                    self.owners[d] = name
+
+    def count_in(self, tensor: Any) -> tuple[TensorName, float] | None:
+        """Return the name and the value at the step's begin of a number in the optimizer's state."""
+        d = self._numbers.get(key_of(tensor))
+        return None if d is None else self._counts.get(d)
+
+    def are_on_host(self, numbers: set[int]) -> bool:
+        """Whether all these storages are numbers on the host, or constants as small."""
+        entries = [self.entries[d] for d in numbers]
+        return any(entry.on_host for entry in entries) and all(
+            entry.on_host or (entry.role == "constant" and entry.bytes <= 8) for entry in entries
+        )
+
+    def require_writable(self, numbers: set[int]) -> None:
+        """Refuse to write into what would not have its values again in the next step.
+
+        Raises
+        ------
+        StepError
+            When one of these storages is a constant.
+        """
+        if any(self.entries[d].role == "constant" for d in numbers):
+            raise StepError(
+                "it writes into a tensor that is neither the module's nor made by an operator of torch in "
+                "the step; make it a buffer, or a clone"
+            )
+
+    def measure(self) -> None:
+        """Add up what is alive."""
+        for d in [d for d, storage in self._alive.items() if storage.expired()]:
+            del self._alive[d]
+        self.peak_bytes = max(self.peak_bytes, sum(self.entries[d].bytes for d in self._alive))
+
+    def _take_up(self, name: TensorName, tensor: Any) -> None:
+        known = key_of(tensor) in self._numbers
+        d = self.find(tensor, name.role)
+        if known:
+            return
+        on_host = name.role == "state" and isinstance(tensor, torch.Tensor) and tensor.dim() == 0
+        self.entries[d] = replace(self.entries[d], name=str(name), on_host=on_host)
+        if on_host:
+            self._counts[d] = name, float(tensor)
+        if name.role in ("parameter", "state"):
+            self.owners[d] = name.name

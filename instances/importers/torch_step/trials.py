@@ -1,0 +1,69 @@
+"""Whether an operator's overload that writes where it is told gives the bits of the operator itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from .calls import new_results, out_form
+from .memory import bytes_of, fresh, key_of, reference_to, tensor_at
+from .record import Reference, StepOperator
+
+
+def try_out(
+    known: StepOperator, args: tuple[Any, ...], kwargs: dict[str, Any], operands: dict[int, Any]
+) -> list[Any] | None:
+    """Run the overload of an operator into memory filled with NaN, and return what it wrote.
+
+    The generator is afterwards as before, and what the operator rewrites is copied first, so nothing is
+    changed.
+
+    Parameters
+    ----------
+    known
+        The operator as it was recorded in an earlier step.
+    args, kwargs
+        What it is about to be called with.
+    operands
+        The tensors among them by storage.
+
+    Returns
+    -------
+    list of tensors, or None
+        None where it has no such overload, or one that does not write there, or refuses the places of the
+        operator's own results.
+    """
+    form, targets = out_form(known.overload), new_results(known)
+    if form is None or known.kind != "task" or {target.storage for target in targets} & operands.keys():
+        return None
+    spare = {key_of(operands[d]): bytes_of(operands[d].untyped_storage()).clone() for d in known.hidden}
+
+    def spared(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and key_of(leaf) in spare:
+            return tensor_at(reference_to(leaf, 0), spare[key_of(leaf)].untyped_storage())
+        return leaf
+
+    written = [tensor_at(target, fresh(_end_of(target))) for target in targets]
+    places = [tensor.data_ptr() for tensor in written]
+    generator = torch.get_rng_state()
+    try:
+        form.overload(
+            *tree_map(spared, args),
+            **tree_map(spared, kwargs),
+            **dict(zip(form.names, written, strict=True)),
+        )
+    except RuntimeError:
+        return None
+    finally:
+        torch.set_rng_state(generator)
+    return written if [tensor.data_ptr() for tensor in written] == places else None
+
+
+def _end_of(target: Reference) -> int:
+    """Return the bytes from a storage's begin to the end of a tensor in it."""
+    if 0 in target.size:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(target.size, target.stride, strict=True))
+    return int((target.offset + last + 1) * target.dtype.itemsize)
