@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from .record import Draw, Kind, Manner, Phase, Reference, StepOperator, TensorNa
 from .refusals import require_replayable
 from .scalars import Expression, Formula, Guard, ScalarInput, Traced
 from .storages import Storages
-from .trials import try_out
+from .trials import RESIZED, try_out
 
 _ALLOCATE = {
     "aten::empty",
@@ -129,7 +130,8 @@ class Recorder(TorchDispatchMode):
                 self._optimizer.register_step_post_hook(lambda *_: self._update(begins=False)),
             ]
         try:
-            with self._labels.watching(self._module), self._calls, self:
+            with warnings.catch_warnings(), self._labels.watching(self._module), self._calls, self:
+                warnings.filterwarnings("ignore", RESIZED)
                 yield
         finally:
             for hook in hooks:

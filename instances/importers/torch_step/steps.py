@@ -157,7 +157,7 @@ def record_step(
         last_draw=last.last_draw,
         created_states=tuple(name for name in created if last.tensors[name].storage in touched),
         environment={
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "threads": torch.get_num_threads(),
             "capability": torch.backends.cpu.get_cpu_capability(),
             "onednn": torch._C._get_mkldnn_enabled(),

@@ -11,6 +11,9 @@ from .calls import new_results, out_form
 from .memory import bytes_of, fresh, key_of, reference_to, tensor_at
 from .record import Reference, StepOperator
 
+RESIZED = "An output with one or more elements was resized"
+"""Torch's warning where an overload that is tried takes more memory on the way; it tells a user nothing."""
+
 
 def try_out(
     known: StepOperator, args: tuple[Any, ...], kwargs: dict[str, Any], operands: dict[int, Any]
@@ -32,8 +35,8 @@ def try_out(
     Returns
     -------
     list of tensors, or None
-        None where it has no such overload, or one that does not write there, or refuses the places of the
-        operator's own results.
+        None where it has no such overload, or one that refuses the operator's own results, writes elsewhere
+        or takes more memory on the way, as losses do that are reduced.
     """
     form, targets = out_form(known.overload), new_results(known)
     if form is None or known.kind != "task" or {target.storage for target in targets} & operands.keys():
@@ -46,7 +49,7 @@ def try_out(
         return leaf
 
     written = [tensor_at(target, fresh(_end_of(target))) for target in targets]
-    places = [tensor.data_ptr() for tensor in written]
+    places = list(map(_place_of, written))
     generator = torch.get_rng_state()
     try:
         form.overload(
@@ -58,7 +61,12 @@ def try_out(
         return None
     finally:
         torch.set_rng_state(generator)
-    return written if [tensor.data_ptr() for tensor in written] == places else None
+    return written if list(map(_place_of, written)) == places else None
+
+
+def _place_of(tensor: Any) -> tuple[int, int]:
+    """Return where a tensor begins, and how large its storage is."""
+    return tensor.data_ptr(), tensor.untyped_storage().nbytes()
 
 
 def _end_of(target: Reference) -> int:

@@ -11,9 +11,10 @@ torch = needs_torch()
 
 from pebbler.instances.importers.torch_step.persistent import create_states  # noqa: E402
 from pebbler.instances.importers.torch_step.record import StepOperator, StepRecord  # noqa: E402
+from pebbler.instances.importers.torch_step.scalars import ScalarInput, evaluate  # noqa: E402
 from pebbler.instances.importers.torch_step.steps import record_step  # noqa: E402
 
-from .models import cnn, gpt, half_gpt, lstm  # noqa: E402
+from .models import adamw, cnn, gpt, half_gpt, lstm, perceptron  # noqa: E402
 from .replay import Replay, seeded, training  # noqa: E402
 
 
@@ -75,3 +76,167 @@ def test_a_replayed_step_has_the_bits_of_eager_torch(make: Callable[[int], Any])
     record = assert_same_training(make, clip=0.5, twice=lambda operator: operator.may_run_again)
     assert {operator.phase for operator in record.operators} == {"forward", "backward", "clip", "optimizer"}
     assert len({operator.name for operator in record.operators}) == len(record.operators)
+
+
+def sgd(batch: int) -> Any:
+    module, step, inputs, _ = perceptron(batch)
+    return module, step, inputs, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+
+
+def plain_sgd(batch: int) -> Any:
+    module, step, inputs, _ = perceptron(batch)
+    return module, step, inputs, torch.optim.SGD(module.parameters(), lr=0.1, weight_decay=0.01)
+
+
+def adam(batch: int) -> Any:
+    module, step, inputs, _ = perceptron(batch)
+    return module, step, inputs, torch.optim.Adam(module.parameters(), weight_decay=0.1, amsgrad=True)
+
+
+def foreach(batch: int) -> Any:
+    module, step, inputs, _ = perceptron(batch)
+    return module, step, inputs, adamw(module, foreach=True)
+
+
+def fused(batch: int) -> Any:
+    module, step, inputs, _ = perceptron(batch)
+    return module, step, inputs, adamw(module, fused=True)
+
+
+def fused_sgd(batch: int) -> Any:
+    module, step, inputs, _ = perceptron(batch)
+    return module, step, inputs, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, fused=True)
+
+
+@pytest.mark.parametrize("make", [sgd, plain_sgd, adam, foreach, fused, fused_sgd])
+def test_optimizers_are_recorded_in_all_their_forms(make: Callable[[int], Any]) -> None:
+    record = assert_same_training(make)
+    updates = [operator for operator in record.operators if operator.phase == "optimizer"]
+    lists = [leaf for operator in updates for leaf in operator.args if isinstance(leaf, list)]
+    assert updates
+    assert all(len(leaf) <= 1 for leaf in lists), "a task updates one tensor"
+
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(6, 32)
+        self.last = torch.nn.Linear(32, 3)
+
+    def hidden(self, x: Any) -> Any:
+        return torch.nn.functional.dropout(self.first(x).relu(), 0.5)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(torch.utils.checkpoint.checkpoint(self.hidden, x, use_reentrant=False))
+
+
+def checkpointed(batch: int) -> Any:
+    module = Checkpointed()
+    _, _, inputs, _ = perceptron(batch)
+    return module, lambda x, y: (module(x) - y).square().mean(), inputs, adamw(module)
+
+
+def test_a_checkpoint_draws_the_same_numbers_again() -> None:
+    record = assert_same_training(checkpointed)
+    draws = [operator.draw for operator in record.operators if operator.draw is not None]
+    assert [(draw.before, draw.after) for draw in draws] == [(0, 1), (0, 1)]
+    assert record.draws == 2
+    assert record.last_draw == 1
+
+
+def in_micro_batches(batch: int) -> Any:
+    module, step, inputs, optimizer = perceptron(batch)
+
+    def whole(x: Any, y: Any) -> Any:
+        """Everything that a training loop has."""
+        losses = []
+        for piece, wanted in zip(x.chunk(2), y.chunk(2), strict=True):
+            loss = step(piece, wanted) / 2
+            loss.backward()
+            losses.append(loss.detach())
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+        return sum(losses)
+
+    return module, whole, inputs, optimizer
+
+
+def test_a_step_may_accumulate_gradients_and_update_by_itself() -> None:
+    eager, replayed = made_by(in_micro_batches), made_by(in_micro_batches)
+    record = record_step(*replayed)
+    names = [operator.name for operator in record.operators if operator.phase == "forward"]
+    assert [name for name in names if "addmm" in name and "(0 " in name] == ["FP(0 addmm)", "FP(0 addmm #2)"]
+    assert {operator.phase for operator in record.operators} == {"forward", "backward", "clip", "optimizer"}
+    create_states(replayed[0], replayed[3])
+    replay = Replay(record, replayed[0], replayed[3])
+    for batch in batches_like(eager[2]):
+        assert torch.equal(replay.step(*batch), eager[1](*batch))
+    for one, other in zip(state_of(eager), state_of(replayed), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_recording_changes_nothing() -> None:
+    made = made_by(gpt)
+    module, _, _, optimizer = made
+    before = [tensor.clone() for tensor in state_of(made)]
+    groups = [dict(group) for group in optimizer.param_groups]
+    generator = torch.get_rng_state()
+    record_step(*made, clip=1.0)
+    assert all(map(torch.equal, before, state_of(made)))
+    assert not optimizer.state, "it had no states before"
+    assert [dict(group) for group in optimizer.param_groups] == groups
+    assert all(type(value) is type(groups[0][key]) for key, value in optimizer.param_groups[0].items())
+    assert all(parameter.grad is None for parameter in module.parameters())
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+
+
+def test_numbers_of_the_optimizer_are_formulas_over_named_inputs() -> None:
+    record = record_step(*made_by(perceptron))
+    names = {str(scalar) for scalar in record.scalars}
+    assert {"'lr' of group 0", "'betas'[1] of group 0", "'step' of 0.weight", "'step' of 2.bias"} <= names
+    update = next(operator for operator in record.operators if operator.name == "UP(0.weight addcdiv_)")
+    values = dict.fromkeys(record.scalars, 0.0) | {
+        ScalarInput(0, "lr"): 0.5,
+        ScalarInput(0, "betas", 0): 0.9,
+        ScalarInput("0.weight", "step"): 6.0,
+    }
+    assert evaluate(update.kwargs["value"], values) == -(0.5 / (1 - 0.9**7.0))
+    (guard,) = record.guards
+    assert guard.holds(values | {ScalarInput(0, "weight_decay"): 0.1})
+    assert not guard.holds(values | {ScalarInput(0, "weight_decay"): 0.0})
+
+
+def test_gradients_are_data_between_backward_pass_and_update() -> None:
+    record = record_step(*made_by(perceptron))
+    gradient = record.gradients["0.weight"].storage
+    assert record.storages[gradient].role == "gradient"
+    assert record.storages[gradient].name == "dW(0.weight)"
+    makers = [operator for operator in record.operators if gradient in operator.outputs]
+    users = [o for o in record.operators if gradient in o.reads and o.kind == "task"]
+    assert [operator.phase for operator in makers] == ["backward"]
+    assert {operator.phase for operator in users} == {"optimizer"}
+
+
+def test_running_statistics_are_found_to_be_rewritten() -> None:
+    record = record_step(*made_by(cnn))
+    norm = next(operator for operator in record.operators if operator.name == "FP(1 native_batch_norm)")
+    names = {record.storages[d].name for d in norm.hidden}
+    assert names == {"B(1.running_mean)", "B(1.running_var)"}
+    assert set(norm.hidden) <= set(norm.updates)
+    assert not norm.may_run_again
+
+
+def test_the_peak_in_eager_torch_is_what_weak_references_see() -> None:
+    record = record_step(*made_by(lambda _: spread_out()))
+    weights, inputs = 4 * (1000 * 1000), 4 * 1000
+    assert weights + inputs < record.eager_peak_bytes
+    # The gradient of the weights and a product of their size are the most that is alive beside them.
+    assert record.eager_peak_bytes < 2 * weights + 10 * inputs
+
+
+def spread_out() -> Any:
+    module = torch.nn.Linear(1000, 1000, bias=False)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    return module, lambda x: module(x).sum(), (torch.ones(1, 1000),), optimizer

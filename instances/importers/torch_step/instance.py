@@ -1,0 +1,191 @@
+"""The instance of a recorded step: operators become tasks, and storages become blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...devices.device import whole_ns
+from ...errors import PebblerError
+from ...figures import text_of
+from ...instance import Algorithm, Block, Instance, Task
+from ...origin import LayerTasks, Origin
+from ...transforms import parse_link
+from .memory import ALIGNMENT
+from .record import StepOperator, StepRecord, StepStorage
+
+Lasting = Literal["resident", "device"]
+"""Where parameters, buffers and states are: in device memory throughout, or there at both ends of a step."""
+
+_LASTING = ("parameter", "buffer", "state")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepInstance:
+    """An instance, and what its tasks and blocks are in the record.
+
+    Attributes
+    ----------
+    instance
+        Under a budget of 0; give it another by `with_budget`.
+    operators
+        For every task, the index of its operator.
+    storages
+        For every block, the index of its storage.
+    resident
+        Storages that are no blocks, but on the device throughout: those of constants, and of parameters and
+        buffers that no operator rewrites.
+    """
+
+    instance: Instance
+    operators: tuple[int, ...]
+    storages: tuple[int, ...]
+    resident: tuple[int, ...]
+
+
+def step_instance(
+    record: StepRecord,
+    *,
+    name: str,
+    link: str,
+    lasting: Lasting = "device",
+    engines: Literal["duplex", "single"] = "duplex",
+    batch: int | None = None,
+) -> StepInstance:
+    """Return the instance of a recorded step.
+
+    Every operator that computes on the device is a task, whose only algorithm takes the time that was
+    measured and the scratch that its manner of writing needs. An operator may run again if it only makes new
+    data; where it draws random numbers, from the same state of the generator.
+
+    Parameters
+    ----------
+    record
+        Of `record_step`.
+    name
+        Of the instance, and of the network that it was made from.
+    link
+        Between device and host, as `parse_link` takes it.
+    lasting
+        ``device``: whatever of parameters, buffers and states an operator touches is a block, on the device
+        when the step begins and when it ends; it may leave between. ``resident``: it never leaves. What is
+        rewritten is a block all the same, so that no task that reads it runs again on other values.
+    engines
+        ``duplex``: one copy stream per direction; ``single``: one for both.
+    batch
+        Images, or whatever the model counts; None: unknown.
+
+    Raises
+    ------
+    PebblerError
+        When the link is none, or the record has no task.
+    """
+    operators = [k for k, operator in enumerate(record.operators) if operator.kind == "task"]
+    if not operators:
+        raise PebblerError(f"{name}: the step has no operator that computes; record one that trains")
+    chosen = [record.operators[k] for k in operators]
+    touched = {d for operator in chosen for d in (*operator.reads, *operator.outputs, *operator.updates)}
+    rewritten = {d for operator in chosen for d in operator.updates}
+    storages, resident = [], []
+    for d, storage in enumerate(record.storages):
+        if storage.bytes and not storage.on_host and d in touched:
+            moves = storage.role in _LASTING and (lasting == "device" or d in rewritten)
+            is_block = storage.role in ("data", "gradient", "input") or moves
+            (storages if is_block else resident).append(d)
+    number = {d: index for index, d in enumerate(storages)}
+    ends = {record.loss.storage} | _untaken_gradients(record, chosen)
+    rates = parse_link(link)
+
+    def blocks(touched: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(number[d] for d in touched if d in number)
+
+    instance = Instance(
+        name=name,
+        engines=engines,
+        budget_bytes=0,
+        resident_bytes=sum(-(-record.storages[d].bytes // ALIGNMENT) * ALIGNMENT for d in resident),
+        alignment_bytes=ALIGNMENT,
+        blocks=tuple(_block(record.storages[d], rates, lasting, d in ends) for d in storages),
+        tasks=tuple(
+            Task(
+                name=text_of(operator.name),
+                inputs=blocks(operator.reads),
+                outputs=blocks(operator.outputs),
+                updates=blocks(operator.updates),
+                algorithms=(
+                    Algorithm(
+                        name=operator.manner,
+                        duration_ns=operator.duration_ns,
+                        workspace_bytes=operator.scratch_bytes,
+                    ),
+                ),
+                recomputable=operator.may_run_again,
+            )
+            for operator in chosen
+        ),
+        meta=_meta(record),
+        origin=Origin(
+            network=name,
+            batch=batch,
+            sub_batch=batch,
+            device="cpu",
+            graph="executable",
+            cost_model="profile",
+            weights_as_blocks=lasting == "device",
+        ),
+        layers=_layers(chosen),
+    )
+    return StepInstance(instance, tuple(operators), tuple(storages), tuple(resident))
+
+
+def _block(storage: StepStorage, rates: tuple[float, float], lasting: Lasting, at_end: bool) -> Block:
+    """Return the block of a storage.
+
+    Here alone is decided where blocks that outlive a step are when it begins and ends.
+    """
+    lasts = storage.role in _LASTING
+    moves = not lasts or lasting == "device"
+    return Block(
+        name=text_of(storage.name),
+        bytes=storage.bytes,
+        offload_ns=whole_ns(storage.bytes / rates[0]) if moves else None,
+        prefetch_ns=whole_ns(storage.bytes / rates[1]) if moves else None,
+        initially="device" if lasts or storage.role == "input" else "absent",
+        finally_="device" if lasts or at_end else "anywhere",
+    )
+
+
+def _untaken_gradients(record: StepRecord, operators: list[StepOperator]) -> set[int]:
+    """Return the storages of gradients that are what the step is run for: without an optimizer, all."""
+    if any(operator.phase == "optimizer" for operator in operators):
+        return set()
+    return {gradient.storage for gradient in record.gradients.values()}
+
+
+def _layers(operators: list[StepOperator]) -> tuple[LayerTasks, ...]:
+    """List the modules with the tasks of forward and backward pass, in the order of their first ones."""
+    tasks: dict[str, tuple[list[int], list[int]]] = {}
+    kinds: dict[str, str] = {}
+    for k, operator in enumerate(operators):
+        if operator.phase in ("forward", "backward"):
+            tasks.setdefault(operator.module, ([], []))[operator.phase == "backward"].append(k)
+            kinds.setdefault(operator.module, operator.module_kind)
+            if operator.overload._schema.name in ("aten::convolution", "aten::convolution_backward"):
+                kinds[operator.module] = "conv"
+    return tuple(
+        LayerTasks(
+            name=text_of(module),
+            kind=text_of(kinds[module]),
+            forward=tuple(forward),
+            backward=tuple(backward),
+        )
+        for module, (forward, backward) in tasks.items()
+    )
+
+
+def _meta(record: StepRecord) -> dict[str, Any]:
+    return {
+        "source": "recorded from torch, with the optimizer's step",
+        "eager_peak_bytes": record.eager_peak_bytes,
+        **{key: value for key, value in record.environment.items() if key in ("torch", "threads")},
+    }
