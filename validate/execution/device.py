@@ -20,6 +20,29 @@ Launch = Any
 """A kernel that a backend has prepared."""
 
 
+class Computation(Protocol):
+    """What a task computes; only backends know more of it.
+
+    Attributes
+    ----------
+    task
+        Name of the task.
+    kind
+        Name of the kind of layer, for a refusal by a backend that has no kernels for it.
+    operands
+        The name of each block's tensor, or array beside the blocks, that it touches, by a word.
+    """
+
+    @property
+    def task(self) -> str: ...  # noqa: D102
+
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+
+    @property
+    def operands(self) -> Mapping[str, str]: ...  # noqa: D102
+
+
 class DeviceError(PebblerError):
     """A failure of a device, such as of memory, a kernel or a copy; the message is one sentence."""
 
@@ -224,7 +247,7 @@ class Backend(Protocol):
         """Stop the streams, whatever work remains, and release all memory; a second call does nothing."""
 
 
-def require_kernels(backend: Backend, kernels: Iterable[Kernel]) -> None:
+def require_kernels(backend: Backend, kernels: Iterable[Computation]) -> None:
     """Refuse tasks of a kind of layers that a backend has no kernels for.
 
     Raises
@@ -233,8 +256,8 @@ def require_kernels(backend: Backend, kernels: Iterable[Kernel]) -> None:
         At the first such task.
     """
     for kernel in kernels:
-        if kernel.layer.kind.name not in backend.kinds:
+        if kernel.kind not in backend.kinds:
             raise PebblerError(
                 f"task '{kernel.task}': the backend {backend.name} has no kernels for layers of kind "
-                f"'{kernel.layer.kind}'; run a network without them"
+                f"'{kernel.kind}'; run a network without them"
             )

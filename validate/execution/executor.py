@@ -113,17 +113,17 @@ class Program:
     addresses: list[dict[str, int]]
 
 
-class Executor:
-    """A plan bound to a device, which can be executed any number of times; a context manager.
+class Issuer:
+    """A plan bound to a device, whose operations one host thread issues; a context manager.
+
+    Nothing here knows what the plan computes.
 
     Parameters
     ----------
     backend
-        The device; the executor closes it.
+        The device; the issuer closes it.
     plan
         The plan to execute.
-    rounds
-        Number of rounds of an iteration.
     poison
         Whether memory is filled with NaN at the start, and whenever it is released, so that stale reads
         become visible.
@@ -140,21 +140,13 @@ class Executor:
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        plan: Plan,
-        rounds: int,
-        *,
-        poison: bool = False,
-        omit: Collection[tuple[int, int]] = (),
+        self, backend: Backend, plan: Plan, *, poison: bool = False, omit: Collection[tuple[int, int]] = ()
     ) -> None:
         self.backend = backend
         self.plan = plan
-        self.rounds = rounds
         self.poison = poison
         self.omit = frozenset(omit)
         self._bases: dict[str, int] = {}
-        self._graphs: dict[tuple[Program, int, bool], Graph] = {}
         try:
             self._prepare()
         except BaseException:
@@ -169,29 +161,9 @@ class Executor:
     ) -> None:
         self.backend.close()
 
-    def load(self, data: Data) -> None:
-        """Copy weights and labels to the device, and keep the images for the rounds.
-
-        A steady state starts anew.
-
-        Raises
-        ------
-        PebblerError
-            When an array is missing or too small.
-        """
-        self._left: dict[str, NDArray[np.uint8]] = {}
-        self._data = {
-            name: np.ascontiguousarray(values).view(np.uint8).reshape(-1) for name, values in data.items()
-        }
-        for name, (place, size) in self.plan.outside.items():
-            if name.startswith(("W(", "labels(")):
-                self._require(name, size)
-                self.backend.write(self._address(place), self._data[name])
-        for load in self.plan.loads:
-            size = load.begin + load.bytes
-            if load.tensor.startswith("X("):
-                size = size * self.plan.batch // self.plan.images
-            self._require(load.tensor, size)
+    def address(self, place: Place) -> int:
+        """Return the address of a place on the device or on the host."""
+        return self._bases[place.area] + place.offset
 
     def bind(self, plan: Plan) -> Program:
         """Prepare another plan for this executor's memory; its areas must not be larger than the own plan's.
@@ -204,7 +176,7 @@ class Executor:
         return Program(
             plan,
             [None if step.kernel is None else self.backend.prepare(step.kernel) for step in plan.steps],
-            [{word: self._address(place) for word, place in step.operands.items()} for step in plan.steps],
+            [{word: self.address(place) for word, place in step.operands.items()} for step in plan.steps],
         )
 
     def attempt(self, position: int, kernel: Kernel) -> DeviceError | None:
@@ -227,6 +199,181 @@ class Executor:
                 return error
             raise DeviceError(f"{error}; the device does nothing more after it") from None
         return None
+
+    def clear(self, program: Program) -> None:
+        """Make memory ready for a round: fill it with NaN where that is wanted, and map the first pages."""
+        if self.poison:
+            self._poison_pool()
+        for mapped in program.plan.maps:
+            self.backend.map(self.address(mapped.place), mapped.pages)
+
+    def issue(self, program: Program, first: int, *, ahead: bool = True) -> tuple[Timed, ...]:
+        """Execute a round's operations; what they read is in memory.
+
+        Parameters
+        ----------
+        program
+            The operations.
+        first
+            Index in the batch of the round's first image.
+        ahead
+            Whether streams are held while the host issues the first operations.
+
+        Raises
+        ------
+        DeviceError
+            When an operation fails; the message names the first one that failed, if it is known.
+        """
+        plan = program.plan
+        events: list[tuple[Event, Event]] = []
+        hosts = []
+        origin = hold(list(self._streams.values()), _before_mapping(plan) if ahead else 0)
+        try:
+            for i in range(len(plan.steps)):
+                begin = time.perf_counter_ns()
+                mapping, waiting = self._map(plan.steps[i], events)
+                events.append(self._issue(program, i, events, first))
+                hosts.append((time.perf_counter_ns() - begin - mapping - waiting, mapping, waiting))
+        except DeviceError:
+            self._finish(events)
+            raise
+        self._finish(events)
+        origin.synchronize()
+        return tuple(
+            Timed(start.since_ns(origin), end.since_ns(origin), *host)
+            for (start, end), host in zip(events, hosts, strict=True)
+        )
+
+    # --- preparation ------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        plan, backend = self.plan, self.backend
+        require_kernels(backend, (step.kernel for step in plan.steps if step.kernel is not None))
+        if plan.pages:
+            backend.allocate_pages(plan.pages, plan.page_bytes)
+        for area, size in plan.areas.items():
+            if area == "host":
+                self._bases[area] = backend.allocate_host(size)
+            elif area in ("pool", "resident"):
+                self._bases[area] = backend.allocate(size)
+            else:
+                self._bases[area] = backend.reserve(size)
+        streams = dict.fromkeys(step.operation.stream for step in plan.steps)
+        self._streams: dict[str, Stream] = {name: backend.stream(name) for name in streams}
+        self._program = self.bind(plan)
+
+    # --- a round ----------------------------------------------------------------------------------
+
+    def _finish(self, events: list[tuple[Event, Event]]) -> None:
+        """Wait for all issued work; a failure is that of the first operation of the list that has failed."""
+        for step, (_, end) in zip(self.plan.steps, events, strict=False):
+            try:
+                end.synchronize()
+            except DeviceError as error:
+                raise DeviceError(f"{step.name} (operation {step.operation.id}): {error}") from None
+
+    def _issue(
+        self, program: Program, i: int, events: list[tuple[Event, Event]], first: int
+    ) -> tuple[Event, Event]:
+        step = program.plan.steps[i]
+        stream = self._streams[step.operation.stream]
+        for p in step.waits:
+            if (step.operation.id, self.plan.steps[p].operation.id) not in self.omit:
+                stream.wait(events[p][1])
+        start = stream.record()
+        if step.kernel is not None:
+            stream.launch(program.launches[i], program.addresses[i], first)
+        else:
+            assert step.source is not None
+            assert step.target is not None
+            stream.copy(self.address(step.target), self.address(step.source), step.bytes)
+        if self.poison:
+            for item in step.poisoned:
+                for p in item.after:
+                    stream.wait(events[p][1])
+                stream.fill(self.address(item.place), item.bytes)
+        return start, stream.record()
+
+    def _map(self, step: Step, events: list[tuple[Event, Event]]) -> tuple[int, int]:
+        """Map the pages of a step; return the time for mapping, and the time of waiting before."""
+        mapping = waiting = 0
+        for mapped in step.maps:
+            begin = time.perf_counter_ns()
+            for p in mapped.after:
+                events[p][1].synchronize()
+            between = time.perf_counter_ns()
+            self.backend.map(self.address(mapped.place), mapped.pages)
+            waiting += between - begin
+            mapping += time.perf_counter_ns() - between
+        return mapping, waiting
+
+    def _poison_pool(self) -> None:
+        plan = self.plan
+        area, size = "pool", plan.areas.get("pool", 0)
+        if plan.pages:
+            area, size = _ALL, plan.pages * plan.page_bytes
+            if area not in self._bases:
+                self._bases[area] = self.backend.reserve(size)
+            self.backend.map(self._bases[area], range(plan.pages))
+        stream = next(iter(self._streams.values()))
+        stream.fill(self._bases[area], size)
+        stream.record().synchronize()
+
+
+class Executor(Issuer):
+    """A network's plan bound to a device, which can be executed any number of times; a context manager.
+
+    Parameters
+    ----------
+    backend, plan, poison, omit
+        See `Issuer`.
+    rounds
+        Number of rounds of an iteration.
+
+    Raises
+    ------
+    DeviceError
+        When the device has too little memory.
+    PebblerError
+        When the device has no code for a kernel.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        plan: Plan,
+        rounds: int,
+        *,
+        poison: bool = False,
+        omit: Collection[tuple[int, int]] = (),
+    ) -> None:
+        self.rounds = rounds
+        self._graphs: dict[tuple[Program, int, bool], Graph] = {}
+        super().__init__(backend, plan, poison=poison, omit=omit)
+
+    def load(self, data: Data) -> None:
+        """Copy weights and labels to the device, and keep the images for the rounds.
+
+        A steady state starts anew.
+
+        Raises
+        ------
+        PebblerError
+            When an array is missing or too small.
+        """
+        self._left: dict[str, NDArray[np.uint8]] = {}
+        self._data = {
+            name: np.ascontiguousarray(values).view(np.uint8).reshape(-1) for name, values in data.items()
+        }
+        for name, (place, size) in self.plan.outside.items():
+            if name.startswith(("W(", "labels(")):
+                self._require(name, size)
+                self.backend.write(self.address(place), self._data[name])
+        for load in self.plan.loads:
+            size = load.begin + load.bytes
+            if load.tensor.startswith("X("):
+                size = size * self.plan.batch // self.plan.images
+            self._require(load.tensor, size)
 
     def run(self, program: Program | None = None, *, graph: bool = False) -> Execution:
         """Execute an iteration; of a steady state, the one after that which was executed before.
@@ -252,7 +399,7 @@ class Executor:
             require_no_pages(program.plan)
         for name, (place, size) in self.plan.outside.items():
             if name.startswith("dW("):
-                self.backend.write(self._address(place), np.zeros(size, dtype=np.uint8))
+                self.backend.write(self.address(place), np.zeros(size, dtype=np.uint8))
         sizes: dict[str, int] = {}
         for load in self.plan.final:
             sizes[load.tensor] = max(sizes.get(load.tensor, 0), load.begin + load.bytes)
@@ -261,33 +408,12 @@ class Executor:
         for index in range(self.rounds):
             rounds.append(self._round(program, index, graph))
             for load in self.plan.final:
-                part = self.backend.read(self._address(load.place), load.bytes).view(_NUMBERS)
+                part = self.backend.read(self.address(load.place), load.bytes).view(_NUMBERS)
                 gradients[load.tensor][load.begin // 4 :][: part.size] += part
             self._leave(program.plan)
         nodes = self._graphs[program, 0, self.poison].nodes if graph else None
         left = {name: values.view(_NUMBERS).copy() for name, values in self._left.items()}
         return Execution(tuple(rounds), self._losses(), self._gradients(gradients), left, nodes)
-
-    # --- preparation ------------------------------------------------------------------------------
-
-    def _prepare(self) -> None:
-        plan, backend = self.plan, self.backend
-        require_kernels(backend, (step.kernel for step in plan.steps if step.kernel is not None))
-        if plan.pages:
-            backend.allocate_pages(plan.pages, plan.page_bytes)
-        for area, size in plan.areas.items():
-            if area == "host":
-                self._bases[area] = backend.allocate_host(size)
-            elif area in ("pool", "resident"):
-                self._bases[area] = backend.allocate(size)
-            else:
-                self._bases[area] = backend.reserve(size)
-        streams = dict.fromkeys(step.operation.stream for step in plan.steps)
-        self._streams: dict[str, Stream] = {name: backend.stream(name) for name in streams}
-        self._program = self.bind(plan)
-
-    def _address(self, place: Place) -> int:
-        return self._bases[place.area] + place.offset
 
     def _require(self, name: str, size: int) -> None:
         if name not in self._data or self._data[name].size < size:
@@ -296,43 +422,20 @@ class Executor:
     # --- a round ----------------------------------------------------------------------------------
 
     def _round(self, program: Program, index: int, graph: bool) -> tuple[Timed, ...]:
-        plan = program.plan
-        first = index * plan.images
-        if self.poison:
-            self._poison_pool()
-        for mapped in plan.maps:
-            self.backend.map(self._address(mapped.place), mapped.pages)
-        for load in plan.loads:
-            self.backend.write(self._address(load.place), self._loaded(load, first))
-        if graph:
-            return (self._launch(program, index),)
-        events: list[tuple[Event, Event]] = []
-        hosts = []
-        origin = hold(list(self._streams.values()), _before_mapping(plan))
-        try:
-            for i in range(len(plan.steps)):
-                begin = time.perf_counter_ns()
-                mapping, waiting = self._map(plan.steps[i], events)
-                events.append(self._issue(program, i, events, first))
-                hosts.append((time.perf_counter_ns() - begin - mapping - waiting, mapping, waiting))
-        except DeviceError:
-            self._finish(events)
-            raise
-        self._finish(events)
-        origin.synchronize()
-        return tuple(
-            Timed(start.since_ns(origin), end.since_ns(origin), *host)
-            for (start, end), host in zip(events, hosts, strict=True)
-        )
+        first = index * program.plan.images
+        self.clear(program)
+        for load in program.plan.loads:
+            self.backend.write(self.address(load.place), self._loaded(load, first))
+        return (self._launch(program, index),) if graph else self.issue(program, first)
 
     def _leave(self, plan: Plan) -> None:
         """Keep what a round has left of carried data."""
         for mapped in plan.last_maps:
-            self.backend.map(self._address(mapped.place), mapped.pages)
+            self.backend.map(self.address(mapped.place), mapped.pages)
         for load in plan.ends:
             if load.tensor not in self._left:
                 self._left[load.tensor] = self._data[load.tensor].copy()
-            part = self.backend.read(self._address(load.place), load.bytes)
+            part = self.backend.read(self.address(load.place), load.bytes)
             self._left[load.tensor][load.begin : load.begin + load.bytes] = part
 
     def _launch(self, program: Program, index: int) -> Timed:
@@ -365,49 +468,6 @@ class Executor:
             ],
         )
 
-    def _finish(self, events: list[tuple[Event, Event]]) -> None:
-        """Wait for all issued work; a failure is that of the first operation of the list that has failed."""
-        for step, (_, end) in zip(self.plan.steps, events, strict=False):
-            try:
-                end.synchronize()
-            except DeviceError as error:
-                raise DeviceError(f"{step.name} (operation {step.operation.id}): {error}") from None
-
-    def _issue(
-        self, program: Program, i: int, events: list[tuple[Event, Event]], first: int
-    ) -> tuple[Event, Event]:
-        step = program.plan.steps[i]
-        stream = self._streams[step.operation.stream]
-        for p in step.waits:
-            if (step.operation.id, self.plan.steps[p].operation.id) not in self.omit:
-                stream.wait(events[p][1])
-        start = stream.record()
-        if step.kernel is not None:
-            stream.launch(program.launches[i], program.addresses[i], first)
-        else:
-            assert step.source is not None
-            assert step.target is not None
-            stream.copy(self._address(step.target), self._address(step.source), step.bytes)
-        if self.poison:
-            for item in step.poisoned:
-                for p in item.after:
-                    stream.wait(events[p][1])
-                stream.fill(self._address(item.place), item.bytes)
-        return start, stream.record()
-
-    def _map(self, step: Step, events: list[tuple[Event, Event]]) -> tuple[int, int]:
-        """Map the pages of a step; return the time for mapping, and the time of waiting before."""
-        mapping = waiting = 0
-        for mapped in step.maps:
-            begin = time.perf_counter_ns()
-            for p in mapped.after:
-                events[p][1].synchronize()
-            between = time.perf_counter_ns()
-            self.backend.map(self._address(mapped.place), mapped.pages)
-            waiting += between - begin
-            mapping += time.perf_counter_ns() - between
-        return mapping, waiting
-
     def _loaded(self, load: Load, first: int) -> NDArray[np.uint8]:
         """Return the bytes of a tensor; if it is data, only those of the round's images.
 
@@ -419,23 +479,11 @@ class Executor:
             begin += first * (values.size // self.plan.batch)
         return values[begin : begin + load.bytes]
 
-    def _poison_pool(self) -> None:
-        plan = self.plan
-        area, size = "pool", plan.areas.get("pool", 0)
-        if plan.pages:
-            area, size = _ALL, plan.pages * plan.page_bytes
-            if area not in self._bases:
-                self._bases[area] = self.backend.reserve(size)
-            self.backend.map(self._bases[area], range(plan.pages))
-        stream = next(iter(self._streams.values()))
-        stream.fill(self._bases[area], size)
-        stream.record().synchronize()
-
     # --- results ----------------------------------------------------------------------------------
 
     def _losses(self) -> NDArray[np.float32]:
         found = [
-            self.backend.read(self._address(place), size).view(_NUMBERS)
+            self.backend.read(self.address(place), size).view(_NUMBERS)
             for name, (place, size) in self.plan.outside.items()
             if name.startswith("losses(")
         ]
@@ -444,7 +492,7 @@ class Executor:
 
     def _gradients(self, moved: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
         found = {
-            name[3:-1]: self.backend.read(self._address(place), size).view(_NUMBERS)
+            name[3:-1]: self.backend.read(self.address(place), size).view(_NUMBERS)
             for name, (place, size) in self.plan.outside.items()
             if name.startswith("dW(")
         }

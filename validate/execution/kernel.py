@@ -124,6 +124,11 @@ class Kernel:
         """Whether it multiplies by weights, or sums up their gradient by a product."""
         return self.layer.kind.multiplies and self.role in ("FP", "BP1", "BP2")
 
+    @property
+    def kind(self) -> str:
+        """Name of the layer's kind."""
+        return self.layer.kind.name
+
 
 def kernels_of(graph: TaskGraph, batch: int, signs: frozenset[str] = frozenset()) -> list[Kernel]:
     """Return the computation of each task of an executable graph, without algorithms.

@@ -10,9 +10,9 @@ one for moves. Executors bind areas to addresses; a stand-alone script can be wr
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import UNSET
 
@@ -20,11 +20,36 @@ from ...instances.errors import PebblerError
 from ...instances.instance import Instance
 from ...instances.units import ceil_to
 from ..schedule import Operation, Residence, Schedule
-from .kernel import Kernel, resident
-from .rebuild import Rebuilt
 
 ALIGNMENT = 512
 """Bytes that buffers outside the pool are aligned to."""
+
+
+class Computed(Protocol):
+    """What the blocks and tasks of an instance stand for.
+
+    Attributes
+    ----------
+    parts
+        Per block of the instance, its tensor, and the offset of its first byte in the tensor.
+    images, batch
+        Number of images of a round, and of all rounds together.
+    """
+
+    @property
+    def parts(self) -> tuple[tuple[str, int], ...]: ...  # noqa: D102
+
+    @property
+    def images(self) -> int: ...  # noqa: D102
+
+    @property
+    def batch(self) -> int: ...  # noqa: D102
+
+    def resident(self) -> Iterator[tuple[str, int]]:
+        """Return names and bytes of the arrays beside blocks, which are always resident."""
+
+    def kernel(self, instance: Instance, task: int, algorithm: int) -> Any:
+        """Return the computation of a task with one of the instance's algorithms: a `Computation`."""
 
 
 class Place(NamedTuple):
@@ -85,7 +110,8 @@ class Step:
     maps
         Pages to map before.
     kernel, operands
-        For a run, its computation, and the place of each operand by its word.
+        For a run, its computation (a `Computation` of the backend's own), and the place of each operand by
+        its word.
     source, target, bytes
         For a copy, its places and its size in bytes.
     poisoned
@@ -96,7 +122,7 @@ class Step:
     name: str
     waits: tuple[int, ...]
     maps: tuple[Mapped, ...] = ()
-    kernel: Kernel | None = None
+    kernel: Any = None
     operands: Mapping[str, Place] = field(default_factory=dict)
     source: Place | None = None
     target: Place | None = None
@@ -145,7 +171,7 @@ class Plan:
     steps: tuple[Step, ...]
 
 
-def plan(instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> Plan:
+def plan(instance: Instance, schedule: Schedule, rebuilt: Computed) -> Plan:
     """Fix every address and every wait of a valid schedule.
 
     Raises
@@ -161,7 +187,7 @@ def plan(instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> Plan:
 class _Planner:
     """A pass over the operations, which knows the place of every block and the users of every mapping."""
 
-    def __init__(self, instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> None:
+    def __init__(self, instance: Instance, schedule: Schedule, rebuilt: Computed) -> None:
         self.instance = instance
         self.schedule = schedule
         self.rebuilt = rebuilt
@@ -215,7 +241,7 @@ class _Planner:
             self.areas["pool"] = max(self.instance.pool_bytes, 0)
         pages = max(self.instance.pool_bytes, 0) // self.page if self.page else 0
         return Plan(
-            images=self.rebuilt.graph.batch,
+            images=self.rebuilt.images,
             batch=self.rebuilt.batch,
             areas=self.areas,
             pages=pages,
@@ -233,10 +259,9 @@ class _Planner:
         """Return the places of arrays that are no blocks, which are always resident."""
         found = {}
         end = 0
-        for name, size in resident(self.rebuilt.graph.network, self.rebuilt.batch):
-            if name not in self.rebuilt.tensors:
-                found[name] = (Place("resident", end), size)
-                end = ceil_to(end + size, ALIGNMENT)
+        for name, size in self.rebuilt.resident():
+            found[name] = (Place("resident", end), size)
+            end = ceil_to(end + size, ALIGNMENT)
         self.areas["resident"] = end
         return found
 

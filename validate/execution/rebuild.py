@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ from ...instances.errors import PebblerError
 from ...instances.instance import Instance
 from ...instances.networks.taskgraph import TaskGraph, task_graph
 from ...instances.networks.zoo import find_network
-from .kernel import Kernel, kernels_of
+from .kernel import Kernel, kernels_of, resident
 
 _Value = TypeVar("_Value")
 """Value of a key of the origin."""
@@ -39,6 +39,17 @@ class Rebuilt:
     tensors: dict[str, int]
     parts: tuple[tuple[str, int], ...]
     kernels: tuple[Kernel, ...]
+
+    @property
+    def images(self) -> int:
+        """Number of images of a round."""
+        return self.graph.batch
+
+    def resident(self) -> Iterator[tuple[str, int]]:
+        """Return names and bytes of the arrays beside blocks, which are always resident."""
+        for name, size in resident(self.graph.network, self.batch):
+            if name not in self.tensors:
+                yield name, size
 
     def kernel(self, instance: Instance, task: int, algorithm: int) -> Kernel:
         """Return the computation of a task with one of the instance's algorithms."""
