@@ -21,9 +21,7 @@ from .convolution import Convolution
 from .convolution_kernels import CONVOLUTION, TRANSPOSED
 from .operands import Compute, Operands
 from .scratch import Scratch
-
-CpuKernel = Callable[[Mapping[str, int], int], None]
-"""A function of the operands' addresses and of the index of the first image."""
+from .threads import CpuKernel
 
 Passes = Mapping[Role, Compute]
 """What computes each pass of a kind."""

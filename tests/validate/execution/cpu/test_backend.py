@@ -21,8 +21,9 @@ from pebbler.instances.files import write_instance
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import with_budget
 from pebbler.instances.workload import Workload
-from pebbler.validate.execution.cpu.backend import CpuBackend, CpuStream
+from pebbler.validate.execution.cpu.backend import CpuBackend
 from pebbler.validate.execution.cpu.memory import available_bytes
+from pebbler.validate.execution.cpu.threads import CpuStream
 from pebbler.validate.execution.data import initial
 from pebbler.validate.execution.device import DeviceError
 from pebbler.validate.execution.executor import Execution, Executor

@@ -22,7 +22,8 @@ from pebbler.instances.instance import Instance
 from pebbler.instances.origin import LaunchTimes
 from pebbler.instances.profile import Profile, read_profile, write_profile
 from pebbler.instances.workload import Workload
-from pebbler.validate.execution.cpu.backend import CpuBackend, CpuStream
+from pebbler.validate.execution.cpu.backend import CpuBackend
+from pebbler.validate.execution.cpu.threads import CpuStream
 from pebbler.validate.execution.cuda.backend import CudaBackend
 from pebbler.validate.execution.data import initial
 from pebbler.validate.execution.device import Backend, DeviceError
