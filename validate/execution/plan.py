@@ -153,6 +153,8 @@ class Plan:
         Places on the host of the weights' gradients at the end of a round, if the gradients are blocks.
     last_maps, ends
         Pages to map when a round has ended, and where carried data is then, which the next round begins with.
+    left
+        Where all data is when a round has ended: on the device if it stays there, else on the host.
     steps
         The operations in order.
     """
@@ -168,6 +170,7 @@ class Plan:
     final: tuple[Load, ...]
     last_maps: tuple[Mapped, ...]
     ends: tuple[Load, ...]
+    left: tuple[Load, ...]
     steps: tuple[Step, ...]
 
 
@@ -252,6 +255,7 @@ class _Planner:
             final=final,
             last_maps=tuple(last_maps),
             ends=ends,
+            left=tuple(self._left()),
             steps=steps,
         )
 
@@ -287,6 +291,17 @@ class _Planner:
                 self.copies[residence.block] = place
             else:
                 self.copied_to[self.position[residence.acquired_by]] = place
+
+    def _left(self) -> Iterator[Load]:
+        """Yield where each block is at the end: in its last residence if that lasts, else on the host."""
+        for d in range(len(self.instance.blocks)):
+            if d in self.place and not self.place[d].released_after:
+                if (
+                    place := self._where(self.place[d])
+                ) is not None:  # else its pages lie where a move put them
+                    yield self._load(d, place)
+            elif d in self.copies:
+                yield self._load(d, self.copies[d])
 
     def _load(self, block: int, place: Place) -> Load:
         tensor, begin = self.rebuilt.parts[block]

@@ -22,6 +22,9 @@ _PROT_NONE, _PROT_READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_FIXED = 0x10
 """Flag of a mapping at a given address."""
 
+_MAP_NO_RESERVE = 0x4000
+"""Flag that no memory is set aside for what is mapped, on Linux."""
+
 _MAP_NOW = getattr(mmap, "MAP_POPULATE", 0)
 """Flag to look up all of the system's smaller pages when mapping, not when a kernel first touches them."""
 
@@ -52,11 +55,10 @@ def available_bytes() -> int:
 
 
 class Memory:
-    """All memory of a backend, until `close`."""
+    """All memory of a backend, until `close`; what `buffer` returned keeps its piece alive beyond that."""
 
     def __init__(self) -> None:
-        self._pieces: list[mmap.mmap] = []
-        self._reserved: list[tuple[int, int]] = []
+        self._pieces: dict[int, mmap.mmap] = {}
         self._pages: int | None = None
         self._page_bytes = 0
         self._page_count = 0
@@ -65,17 +67,11 @@ class Memory:
         self._libc.mmap.argtypes = (
             ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
         )  # fmt: skip
-        self._libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def allocate(self, size: int) -> int:
         """Allocate zeroed memory; its address is a multiple of the machine's page."""
         require_memory(size)
-        try:
-            piece = mmap.mmap(-1, max(size, 1))
-        except (OSError, OverflowError) as error:
-            raise DeviceError(f"{size} bytes of memory cannot be had: {error}") from None
-        self._pieces.append(piece)
-        return ctypes.addressof(ctypes.c_char.from_buffer(piece))
+        return self._piece(size, mmap.MAP_SHARED)
 
     def allocate_pages(self, count: int, page_bytes: int) -> None:
         """Allocate pages without addresses, as a file in memory."""
@@ -91,9 +87,14 @@ class Memory:
     def reserve(self, size: int) -> int:
         """Reserve addresses at which no byte may be read or written."""
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        address = self._mmap(None, size, _PROT_NONE, private, -1, 0)
-        self._reserved.append((address, size))
+        address = self._piece(size, private | _MAP_NO_RESERVE)
+        self._mmap(address, size, _PROT_NONE, private | _MAP_FIXED, -1, 0)
         return address
+
+    def buffer(self, address: int, size: int) -> ctypes.Array[ctypes.c_char]:
+        """Return the bytes at an address, as a buffer that keeps their piece of memory alive."""
+        begin = max(first for first in self._pieces if first <= address)
+        return (ctypes.c_char * size).from_buffer(self._pieces[begin], address - begin)
 
     def map(self, address: int, pages: Sequence[int]) -> None:
         """Map pages in order; neighbours in the file take one call."""
@@ -108,22 +109,25 @@ class Memory:
             self._mmap(address + begin * size, length, _PROT_READ_WRITE, flags, self._pages, offset)
 
     def close(self) -> None:
-        """Release all memory."""
-        for address, size in self._reserved:
-            self._libc.munmap(address, size)
-        self._reserved.clear()
+        """Release all memory that no buffer uses."""
         self._pieces.clear()
         if self._pages is not None:
             os.close(self._pages)
             self._pages = None
 
-    def _mmap(
-        self, address: int | None, size: int, protection: int, flags: int, file: int, offset: int
-    ) -> int:
-        found = self._libc.mmap(address, size, protection, flags, file, offset)
-        if found == _FAILED or found is None:
+    def _piece(self, size: int, flags: int) -> int:
+        """Map zeroed memory anywhere."""
+        try:
+            piece = mmap.mmap(-1, max(size, 1), flags)
+        except (OSError, OverflowError) as error:
+            raise DeviceError(f"{size} bytes of memory cannot be had: {error}") from None
+        address = ctypes.addressof(ctypes.c_char.from_buffer(piece))
+        self._pieces[address] = piece
+        return address
+
+    def _mmap(self, address: int, size: int, protection: int, flags: int, file: int, offset: int) -> None:
+        if self._libc.mmap(address, size, protection, flags, file, offset) == _FAILED:
             raise DeviceError(f"{size} bytes cannot be mapped: {os.strerror(ctypes.get_errno())}")
-        return int(found)
 
 
 def require_memory(size: int) -> None:

@@ -188,6 +188,10 @@ class ThreadedDevice:
         """See `Backend`."""
         self._memory.map(address, pages)
 
+    def buffer(self, address: int, bytes: int) -> ctypes.Array[ctypes.c_char]:  # noqa: A002
+        """Return the bytes at an address, as a buffer that keeps their memory alive even after `close`."""
+        return self._memory.buffer(address, bytes)
+
     def stream(self, name: str) -> CpuStream:
         """See `Backend`."""
         delays = None

@@ -1,0 +1,268 @@
+"""Operators of a recorded step as kernels: each runs on tensors that lie at the planned addresses.
+
+An operator runs in the manner that the record says: by the overload that writes into given memory, in place,
+or computed in memory that torch allocates (the planned scratch) and copied. Its operands and results have the
+shapes, strides and types of the record, for other strides give other bits. The first launch checks that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ....instances.errors import PebblerError
+from ....instances.importers.torch_step.calls import filled, new_results
+from ....instances.importers.torch_step.memory import tensor_at
+from ....instances.importers.torch_step.record import Reference, StepOperator, StepRecord
+from ....instances.importers.torch_step.scalars import Formula, ScalarInput
+from ....instances.instance import Instance
+from ..device import DeviceError
+
+KIND = "operator"
+"""Kind of all kernels here."""
+
+
+@dataclass(slots=True, eq=False)
+class Moment:
+    """What the operators of a running step have in common.
+
+    Attributes
+    ----------
+    values
+        The numbers that the optimizer was asked for.
+    on_host
+        Storages that are the host's, by index.
+    generator
+        States of the generator by the numbers that the record has for them, as far as they are known.
+    threads
+        Threads of each operator: as many as eager torch has.
+    """
+
+    values: Mapping[ScalarInput, float] = field(default_factory=dict)
+    on_host: dict[int, Any] = field(default_factory=dict)
+    generator: dict[int, Any] = field(default_factory=dict)
+    threads: int = 1
+
+    def begin(self, values: Mapping[ScalarInput, float], on_host: dict[int, Any]) -> None:
+        """Begin a step."""
+        self.values, self.on_host, self.threads = values, on_host, torch.get_num_threads()
+        self.generator = {0: torch.get_rng_state()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorKernel:
+    """An operator of a recorded step.
+
+    Attributes
+    ----------
+    operator
+        The operator.
+    names
+        Names of all storages of the record, by index.
+    sizes
+        Their bytes.
+    operands
+        Names of the storages that it touches, by themselves.
+    moment
+        What it has in common with the other operators of the step.
+    """
+
+    operator: StepOperator
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    operands: Mapping[str, str]
+    moment: Moment
+
+    @property
+    def task(self) -> str:
+        """Name of the task."""
+        return self.operator.name
+
+    @property
+    def kind(self) -> str:
+        """Kind of all operators."""
+        return KIND
+
+
+class RecordedStep:
+    """A recorded step as what the blocks and tasks of an instance stand for.
+
+    Parameters
+    ----------
+    record, instance
+        The step, and the instance made of it: tasks have the names of operators, and blocks, or the tensors
+        that they are parts of, those of storages.
+
+    Attributes
+    ----------
+    moment
+        What the operators of the running step have in common.
+
+    Raises
+    ------
+    PebblerError
+        When the instance is not one of this record.
+    """
+
+    images = batch = 1
+
+    def __init__(self, record: StepRecord, instance: Instance) -> None:
+        self.record = record
+        self.moment = Moment()
+        self.parts = tuple((block.tensor or block.name, block.begin or 0) for block in instance.blocks)
+        self._names = tuple(storage.name for storage in record.storages)
+        self._sizes = tuple(storage.bytes for storage in record.storages)
+        tasks = [operator for operator in record.operators if operator.kind == "task"]
+        if [operator.name for operator in tasks] != [task.name for task in instance.tasks]:
+            raise PebblerError(f"{instance.name}: its tasks are not those of the recorded step; plan it anew")
+        if unknown := sorted({name for name, _ in self.parts} - {*self._names}):
+            raise PebblerError(
+                f"{instance.name}: the recorded step has nothing that is called '{unknown[0]}'; plan it anew"
+            )
+        self._kernels = [self._kernel(operator) for operator in tasks]
+
+    def resident(self) -> Iterator[tuple[str, int]]:
+        """Return names and bytes of the storages that tasks touch and that are no blocks."""
+        blocks = {name for name, _ in self.parts}
+        touched = {name for kernel in self._kernels for name in kernel.operands}
+        for storage in self.record.storages:
+            if storage.name in touched - blocks:
+                yield storage.name, storage.bytes
+
+    def kernel(self, instance: Instance, task: int, algorithm: int) -> OperatorKernel:  # noqa: ARG002
+        """Return the operator of a task, which has one algorithm."""
+        return self._kernels[task]
+
+    def _kernel(self, operator: StepOperator) -> OperatorKernel:
+        touched = dict.fromkeys(
+            reference.storage
+            for reference in tree_leaves((operator.args, operator.kwargs, operator.results))
+            if isinstance(reference, Reference)
+        )
+        operands = {
+            self._names[s]: self._names[s]
+            for s in touched
+            if self._sizes[s] and not self.record.storages[s].on_host
+        }
+        return OperatorKernel(operator, self._names, self._sizes, operands, self.moment)
+
+
+class OperatorLaunch:
+    """A kernel that runs an operator on the tensors at the addresses that it is given.
+
+    Tensors are made at the first launch, and again where an address has changed.
+    """
+
+    def __init__(self, kernel: OperatorKernel) -> None:
+        self._kernel = kernel
+        operator = kernel.operator
+        self._results = [
+            result
+            for result in new_results(operator)
+            if operator.out is not None
+            or (operator.manner == "copied" and result.storage in operator.outputs)
+        ]
+        self._varies = any(_varies(leaf, kernel) for leaf in tree_leaves((operator.args, operator.kwargs)))
+        self._addresses: Mapping[str, int] = {}
+        self._call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._targets: list[Any] = []
+
+    def __call__(self, addresses: Mapping[str, int], first: int) -> None:  # noqa: ARG002
+        """Run the operator."""
+        with torch.no_grad():
+            if torch.get_num_threads() != self._kernel.moment.threads:
+                torch.set_num_threads(self._kernel.moment.threads)
+            draw, generator = self._kernel.operator.draw, self._kernel.moment.generator
+            if draw is not None:
+                torch.set_rng_state(generator[draw.before])
+            self._run(addresses)
+            if draw is not None:
+                generator[draw.after] = torch.get_rng_state()
+
+    def _run(self, addresses: Mapping[str, int]) -> None:
+        operator, kernel = self._kernel.operator, self._kernel
+        check = self._call is None or addresses != self._addresses
+        if check or self._varies:
+            at = _Memory(kernel, addresses)
+            args = filled(operator.args, at.tensor, kernel.moment.values)
+            kwargs = filled(operator.kwargs, at.tensor, kernel.moment.values)
+            self._targets = [at.tensor(result) for result in self._results]
+            if operator.out is not None:
+                kwargs = {**kwargs, **dict(zip(operator.out.names, self._targets, strict=True))}
+            self._addresses, self._call = addresses, (args, kwargs)
+        assert self._call is not None
+        args, kwargs = self._call
+        overload = operator.overload if operator.out is None else operator.out.overload
+        returned = overload(*args, **kwargs)
+        if check:
+            _require_recorded(kernel, returned, addresses)
+        if operator.manner == "copied":
+            made = [
+                given for given, result in _pairs(operator, returned) if result.storage in operator.outputs
+            ]
+            for given, target in zip(made, self._targets, strict=True):
+                target.copy_(given)
+
+
+class _Memory:
+    """Tensors at the addresses of a launch; those that share a storage in the record share one."""
+
+    def __init__(self, kernel: OperatorKernel, addresses: Mapping[str, int]) -> None:
+        self._kernel = kernel
+        self._addresses = addresses
+        self._storages: dict[int, Any] = dict(kernel.moment.on_host)
+
+    def tensor(self, reference: Reference) -> Any:
+        """Return the tensor of a reference."""
+        s = reference.storage
+        if s not in self._storages:
+            size = self._kernel.sizes[s]
+            self._storages[s] = storage_at(self._addresses[self._kernel.names[s]] if size else 0, size)
+        return tensor_at(reference, self._storages[s])
+
+
+def _varies(leaf: Any, kernel: OperatorKernel) -> bool:
+    """Whether an argument may be another one at the next step though addresses are the same."""
+    if isinstance(leaf, Reference):
+        return kernel.sizes[leaf.storage] > 0 and kernel.names[leaf.storage] not in kernel.operands
+    return isinstance(leaf, ScalarInput | Formula)
+
+
+def storage_at(address: int, size: int) -> Any:
+    """Return the storage of torch that is the memory at an address; it does not keep that memory alive."""
+    if not size:
+        return torch.empty(0, dtype=torch.uint8).untyped_storage()
+    return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8).untyped_storage()
+
+
+def _pairs(operator: StepOperator, returned: Any) -> Iterator[tuple[Any, Reference]]:
+    """Yield each tensor that an operator returned with what the record has for it."""
+    for given, result in zip(tree_leaves(returned), tree_leaves(operator.results), strict=True):
+        if isinstance(result, Reference):
+            yield given, result
+
+
+def _require_recorded(kernel: OperatorKernel, returned: Any, addresses: Mapping[str, int]) -> None:
+    """Refuse results of another type, shape or order, or in another place, than those of the record."""
+    operator = kernel.operator
+    for given, result in _pairs(operator, returned):
+        found = given.dtype, tuple(given.size()), tuple(given.stride())
+        if found != (result.dtype, result.size, result.stride):
+            raise DeviceError(
+                f"the operator returned {_shown(*found)} and was recorded with "
+                f"{_shown(result.dtype, result.size, result.stride)}; record and plan the step anew"
+            )
+        copied = operator.manner == "copied" and result.storage in operator.outputs
+        name = kernel.names[result.storage]
+        lies = given.untyped_storage().data_ptr()
+        if given.numel() and not copied and addresses.get(name, lies) != lies:
+            raise DeviceError(f"the operator did not write '{name}' where it lies; record the step anew")
+
+
+def _shown(dtype: Any, size: tuple[int, ...], stride: tuple[int, ...]) -> str:
+    return f"{str(dtype).removeprefix('torch.')} of shape {size} and strides {stride}"

@@ -1,0 +1,316 @@
+"""A planned training step bound to a user's module and optimizer, and executed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any, Self
+from weakref import finalize
+
+import torch
+
+from ....instances.errors import PebblerError
+from ....instances.importers.torch_step.calls import perform
+from ....instances.importers.torch_step.memory import bytes_of, tensor_at
+from ....instances.importers.torch_step.persistent import (
+    create_states,
+    drop_states,
+    find_tensors,
+    read_scalars,
+)
+from ....instances.importers.torch_step.provenance import fixed_settings
+from ....instances.importers.torch_step.record import Reference, StepRecord, TensorName
+from ....instances.importers.torch_step.refusals import require_recordable
+from ....instances.importers.torch_step.scalars import inputs_of
+from ....instances.instance import Instance
+from ....instances.processes.signals import held
+from ...schedule import Schedule
+from ..executor import Issuer, Timed
+from ..plan import Load, Place, plan
+from .backend import TorchBackend
+from .kernels import RecordedStep
+
+
+class StepExecutor(Issuer):
+    """A planned training step of a user's module and optimizer, which can be executed any number of times.
+
+    Between steps, every parameter, buffer and state is in the user's own tensor, and that lies in the
+    executor's memory, where the plan leaves it. `close`, or the end of a ``with`` block, gives each of them
+    memory of its own. In a step, the host keeps copies of them, to which they are set back where it fails.
+
+    Parameters
+    ----------
+    record, instance, schedule
+        A recorded step, the instance made of it, and a valid schedule.
+    module, optimizer
+        Of the same structure as the recorded ones; the optimizer is None if there was none.
+    delays, poison, omit
+        See `ThreadedDevice` and `Issuer`.
+
+    Attributes
+    ----------
+    timed
+        Times of each operation of the schedule in the step before.
+
+    Raises
+    ------
+    PebblerError
+        When module or optimizer are not like those that were recorded; the message names what differs.
+    DeviceError
+        When there is too little memory.
+    """
+
+    def __init__(
+        self,
+        record: StepRecord,
+        instance: Instance,
+        schedule: Schedule,
+        module: Any,
+        optimizer: Any,
+        *,
+        delays: tuple[float, int] | None = None,
+        poison: bool = False,
+        omit: Collection[tuple[int, int]] = (),
+    ) -> None:
+        self.record = record
+        self.timed: tuple[Timed, ...] = ()
+        self._recorded = RecordedStep(record, instance)
+        self._module = module
+        self._optimizer = optimizer
+        self._kept = {name: at for name, at in record.tensors.items() if name.role != "input"}
+        self._inputs = [at for name, at in record.tensors.items() if name.role == "input"]
+        self._closed = False
+        require_recordable(module, optimizer, ())
+        created = create_states(module, optimizer)
+        try:
+            self._require_own(find_tensors(module, optimizer))
+        except PebblerError:
+            drop_states(module, optimizer, created)
+            raise
+        settled = plan(instance, schedule, self._recorded)
+        super().__init__(TorchBackend(delays), settled, poison=poison, omit=omit)
+        self._stop = finalize(self, self.backend.close)
+        names = {storage.name: s for s, storage in enumerate(record.storages)}
+        self._loads: dict[int, list[Load]] = defaultdict(list)
+        self._homes: dict[int, Place] = {}
+        for name, (place, size) in settled.outside.items():
+            self._loads[names[name]].append(Load(place, name, 0, size))
+            self._homes[names[name]] = place
+        for load in settled.loads:
+            self._loads[names[load.tensor]].append(load)
+        for load in settled.left:
+            if load.begin == 0:
+                self._homes[names[load.tensor]] = load.place
+        self._values = {
+            s: storage.values for s, storage in enumerate(record.storages) if storage.values is not None
+        }
+        for at in (*self._kept.values(), *self._inputs):
+            self._values[at.storage] = torch.empty(record.storages[at.storage].bytes, dtype=torch.uint8)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Take a step: forward and backward pass and update; return the loss, a tensor of its own.
+
+        Ctrl-C waits for the end of the step.
+
+        Parameters
+        ----------
+        inputs
+            Tensors of the shapes and types of the recorded ones.
+
+        Raises
+        ------
+        PebblerError
+            When inputs, module or optimizer are not like those that were recorded; nothing was done then.
+        DeviceError
+            When an operation fails. Module and optimizer are then as before the step, in memory of their own.
+        """
+        with held():
+            return self._step(inputs)
+
+    def close(self) -> None:
+        """Give every tensor memory of its own, and release the executor's; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        tensors = find_tensors(self._module, self._optimizer)
+        with torch.no_grad():
+            own = {
+                at.storage: bytes_of(tensors[name].untyped_storage()).clone().untyped_storage()
+                for name, at in self._kept.items()
+                if name in tensors
+            }
+            self._point(tensors, own)
+        self._stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- a step -----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _step(self, inputs: tuple[Any, ...]) -> Any:
+        if self._closed:
+            raise PebblerError("the step is closed; bind the plan again")
+        record, moment = self.record, self._recorded.moment
+        tensors = find_tensors(self._module, self._optimizer)
+        self._require_own(tensors)
+        self._require_inputs(inputs)
+        values = read_scalars(self._module, self._optimizer, record.scalars)
+        self._require_same_way(values)
+        self._save(tensors, inputs)
+        on_host = {
+            at.storage: tensors[name].untyped_storage()
+            for name, at in self._kept.items()
+            if record.storages[at.storage].on_host
+        }
+        moment.begin(values, on_host)
+        try:
+            self._load(tensors)
+            for operator in record.operators:
+                if operator.kind == "host":
+                    perform(operator, lambda at: tensor_at(at, self._host_storage(at)), values)
+            self.timed = self.issue(self._program, 0, ahead=False)
+            loss = tensor_at(record.loss, self._storage(record.loss.storage)).clone()
+        except BaseException:
+            self._set_back(tensors)
+            raise
+        torch.set_rng_state(moment.generator[record.last_draw])
+        if self._optimizer is not None:
+            self._optimizer._opt_called = True  # else a scheduler warns that there was no step before its own
+        self._point(
+            tensors,
+            {
+                at.storage: self._storage(at.storage)
+                for at in self._kept.values()
+                if at.storage in self._homes
+            },
+        )
+        return loss
+
+    def _save(self, tensors: Mapping[TensorName, Any], inputs: tuple[Any, ...]) -> None:
+        """Copy what the step finds to the host."""
+        for name, at in self._kept.items():
+            self._values[at.storage].copy_(bytes_of(tensors[name].untyped_storage()))
+        for at, tensor in zip(self._inputs, inputs, strict=True):
+            tensor_at(at, self._values[at.storage].untyped_storage()).copy_(tensor)
+
+    def _load(self, tensors: Mapping[TensorName, Any]) -> None:
+        """Write what the step finds to the places where its operations expect it, if it is not there."""
+        self.clear(self._program)
+        there = {tensor.untyped_storage().data_ptr() for tensor in tensors.values()}
+        for s, loads in self._loads.items():
+            for load in loads if s in self._values else ():
+                address = self.address(load.place)
+                if load.place.area != "resident" or address not in there:
+                    self.backend.write(address, self._values[s][load.begin :][: load.bytes].numpy())
+
+    def _set_back(self, tensors: Mapping[TensorName, Any]) -> None:
+        """Give every tensor memory of its own with the values from before the step, and close."""
+        moment = self._recorded.moment
+        for s, storage in moment.on_host.items():
+            bytes_of(storage).copy_(self._values[s])
+        torch.set_rng_state(moment.generator[0])
+        self._point(
+            tensors, {at.storage: self._values[at.storage].untyped_storage() for at in self._kept.values()}
+        )
+        self._closed = True
+        self._stop()
+
+    def _point(self, tensors: Mapping[TensorName, Any], storages: Mapping[int, Any]) -> None:
+        """Let tensors lie in these storages."""
+        for name, at in self._kept.items():
+            if name in tensors and at.storage in storages and not self.record.storages[at.storage].on_host:
+                storage = storages[at.storage]
+                if tensors[name].untyped_storage().data_ptr() != storage.data_ptr():
+                    tensors[name].data = tensor_at(at, storage)
+
+    def _storage(self, s: int) -> Any:
+        """Return what lies where a step leaves a storage of the record; it keeps that memory alive."""
+        size = self.record.storages[s].bytes
+        assert isinstance(self.backend, TorchBackend)
+        buffer = self.backend.buffer(self.address(self._homes[s]), size)
+        return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+
+    def _host_storage(self, at: Reference) -> Any:
+        moment = self._recorded.moment
+        if at.storage in moment.on_host:
+            return moment.on_host[at.storage]
+        return self._values[at.storage].untyped_storage()
+
+    # --- refusals ---------------------------------------------------------------------------------
+
+    def _require_own(self, tensors: Mapping[TensorName, Any]) -> None:
+        """Refuse a module or an optimizer whose tensors are not like the recorded ones."""
+        for name in sorted({*tensors} ^ {*self._kept}, key=str):
+            what = f"{name.role} '{' '.join(filter(None, (name.name, name.key)))}'"
+            if name in tensors:
+                raise PebblerError(f"{what} is none of those that were planned for; plan the step anew")
+            raise PebblerError(f"there is no {what}, which was planned for; plan the step anew")
+        places: dict[int, int] = {}
+        for name, at in self._kept.items():
+            tensor = tensors[name]
+            what = f"{name.role} '{' '.join(filter(None, (name.name, name.key)))}'"
+            _require_like(what, at, tensor)
+            size = self.record.storages[at.storage].bytes
+            begin = tensor.untyped_storage().data_ptr()
+            if (
+                tensor.untyped_storage().nbytes() != size
+                or tensor.storage_offset() != at.offset
+                or places.setdefault(at.storage, begin) != begin
+            ):
+                raise PebblerError(
+                    f"{what} shares its memory with other tensors than when planned; plan anew"
+                )
+        for name, parameter in self._module.named_parameters():
+            if parameter.grad is not None:
+                raise PebblerError(
+                    f"parameter '{name}' has a gradient; call optimizer.zero_grad() before the step"
+                )
+            if name in self.record.gradients and not parameter.requires_grad:
+                raise PebblerError(
+                    f"parameter '{name}' is not trained, and was when planned; plan the step anew"
+                )
+
+    def _require_inputs(self, inputs: tuple[Any, ...]) -> None:
+        if len(inputs) != len(self._inputs):
+            raise PebblerError(f"the step takes {len(self._inputs)} inputs, and got {len(inputs)}")
+        for number, (at, tensor) in enumerate(zip(self._inputs, inputs, strict=True)):
+            if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu":
+                raise PebblerError(f"input {number} is no tensor on the CPU; give one")
+            _require_like(f"input {number}", at, tensor, strides=False)
+
+    def _require_same_way(self, values: Mapping[Any, float]) -> None:
+        """Refuse an optimizer with settings for which the step is another one."""
+        now = fixed_settings(self._optimizer)
+        for (group, key), value in self.record.settings.items():
+            if now.get((group, key)) != value:
+                raise PebblerError(
+                    f"'{key}' of group {group} of the optimizer is {now.get((group, key))}, and was {value} "
+                    "when planned; plan the step anew"
+                )
+        for guard in self.record.guards:
+            if not guard.holds(values):
+                names = " and ".join(sorted(map(str, inputs_of(guard.condition))))
+                raise PebblerError(
+                    f"with {names} as now, the optimizer takes another way than when planned; plan anew"
+                )
+
+
+def _require_like(what: str, at: Reference, tensor: Any, *, strides: bool = True) -> None:
+    """Refuse a tensor of another shape, type or order."""
+    if (tuple(tensor.size()), tensor.dtype) != (at.size, at.dtype):
+        raise PebblerError(
+            f"{what} is {_shown(tensor.dtype, tuple(tensor.size()))}, and was {_shown(at.dtype, at.size)} "
+            "when planned; plan the step anew for it"
+        )
+    if strides and tuple(tensor.stride()) != at.stride:
+        raise PebblerError(
+            f"{what} has strides {tuple(tensor.stride())}, and had {at.stride} when planned; plan anew"
+        )
+
+
+def _shown(dtype: Any, size: tuple[int, ...]) -> str:
+    return f"{str(dtype).removeprefix('torch.')} of shape {size}"
