@@ -174,7 +174,7 @@ class OperatorLaunch:
 
     def __call__(self, addresses: Mapping[str, int], first: int) -> None:  # noqa: ARG002
         """Run the operator."""
-        with torch.no_grad():
+        with torch.set_grad_enabled(self._kernel.operator.grad_mode):
             if torch.get_num_threads() != self._kernel.moment.threads:
                 torch.set_num_threads(self._kernel.moment.threads)
             draw, generator = self._kernel.operator.draw, self._kernel.moment.generator
