@@ -12,9 +12,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ..kernel import Kernel
-from .kernels import CpuKernel, algorithms, kinds, prepare
+from .kernels import algorithms, kinds, prepare
 from .scratch import Scratch
-from .threads import ThreadedDevice
+from .threads import CpuKernel, ThreadedDevice
 
 
 class CpuBackend(ThreadedDevice):
