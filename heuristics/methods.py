@@ -120,6 +120,13 @@ Method = Callable[[Instance, Limits], Answer]
 """A function from an instance and limits to an answer."""
 Shown = Literal["always", "auto", "named"]
 """Comparisons that include a method which is not named: all, those that choose sub-batches, or none."""
+Carries = Literal["settled", "read", "chosen"]
+"""How a method takes blocks that rounds carry.
+
+``settled``: such a block is an ordinary one, which lives on the host or never leaves the device. ``read``: it
+lives on the host, or is read as `heuristics.carried` says. ``chosen``: the method itself chooses where such
+blocks are at both ends.
+"""
 SubBatchRule = Callable[[Workload, int], int]
 """A function from a workload and a budget in bytes to the number of images of a round."""
 Transform = Callable[[Instance], Instance]
@@ -156,7 +163,7 @@ class MethodInfo:
     guest
         Whether the method belongs to another package, which names it as an entry point.
     carries
-        Whether the method lets carried blocks leave the device during a round (`heuristics.carried`).
+        How the method takes blocks that rounds carry.
     """
 
     name: str
@@ -168,7 +175,7 @@ class MethodInfo:
     transform: Transform | None = None
     rules: tuple[str, ...] = ()
     guest: bool = False
-    carries: bool = False
+    carries: Carries = "settled"
 
     def require_rules(self, names: Collection[str]) -> None:
         """Refuse names of rules that the method does not have.
@@ -205,7 +212,7 @@ def register(
     sub_batch: SubBatchRule | None = None,
     transform: Transform | None = None,
     rules: tuple[str, ...] = (),
-    carries: bool = False,
+    carries: Carries = "settled",
 ) -> Callable[[Method], Method]:
     """Register a method under a name (a decorator).
 
@@ -238,6 +245,7 @@ def register(
         if not is_text(text):
             raise PebblerError(f"the {word} of a method is {quoted(text)}; give one line of text")
     require_one_of("shown", shown, get_args(Shown))
+    require_one_of("carries", carries, get_args(Carries))
 
     def enter(method: Method) -> Method:
         known = _methods.get(name)

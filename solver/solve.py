@@ -164,7 +164,7 @@ def attempt(
             if excluded is not None:
                 answers.deny()
                 answer = Answer(None, excluded, infeasible=True)
-            elif instance.carried:
+            elif instance.carried and info.carries != "chosen":
                 answer = settle(instance, info, host.solve, limits)
             elif instance.cluster is UNSET:
                 answer = host.solve(instance, limits)

@@ -3,7 +3,7 @@
 A carried block is on the device at both ends, or on the host. A few choices are tried: the blocks that are
 used first stay on the device, as many as have room there, or fewer; the others live on the host. What lives
 on the host begins and ends there, as blocks of ordinary instances do. What stays on the device may leave it
-during the round in paged memory, if the method knows carried blocks; else it never moves. So a method plans
+during the round in paged memory, if the method reads carried blocks; else it never moves. So a method plans
 on an instance that it knows, and its schedule is completed with the states.
 
 A rule plans for every choice, and its shortest schedule is taken. Other methods take longer. They plan for
@@ -22,7 +22,8 @@ import msgspec
 
 from ..heuristics.carried import states_of, unmoved
 from ..heuristics.clock import LEAST, OutOfTime, is_rule, until
-from ..heuristics.methods import Answer, Limits, Method, MethodInfo, OnBetter, Refusal, find_method
+from ..heuristics.methods import Answer, Limits, Method, MethodInfo, OnBetter, Refusal
+from ..heuristics.papers.modnn import modnn
 from ..heuristics.parts import tensors_of
 from ..instances.instance import Block, Instance
 from ..instances.units import ceil_to
@@ -39,11 +40,8 @@ Hosted = frozenset[int]
 _SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 """Shares of the carried bytes that have room on the device which choices keep there."""
 
-_PROBE = "modnn"
-"""The rule that chooses for methods that take longer."""
-
 _PROBING = 0.2
-"""Share of the time limit that this rule may take."""
+"""Share of the time limit that the rule may take which chooses for methods that take longer."""
 
 
 def settle(instance: Instance, info: MethodInfo, solve: Method, limits: Limits) -> Answer:
@@ -69,15 +67,15 @@ def settle(instance: Instance, info: MethodInfo, solve: Method, limits: Limits) 
     return _Settling(instance, info, solve, limits).answer()
 
 
-def settled(instance: Instance, hosted: Hosted, memory: MemoryModel, *, carries: bool) -> Instance:
+def settled(instance: Instance, hosted: Hosted, memory: MemoryModel, *, reads: bool) -> Instance:
     """Return the instance that a method plans on when some carried blocks live on the host.
 
     Parameters
     ----------
     instance, hosted, memory
         The original, the blocks that live on the host, and the memory model of the schedule.
-    carries
-        Whether the method knows carried blocks. If not, those on the device become ordinary ones.
+    reads
+        Whether the method reads carried blocks. If not, those on the device become ordinary ones.
     """
 
     def changed(d: int, block: Block) -> Block:
@@ -85,7 +83,7 @@ def settled(instance: Instance, hosted: Hosted, memory: MemoryModel, *, carries:
             return block
         if d in hosted:
             return msgspec.structs.replace(block, initially="host", finally_="host")
-        if not carries:
+        if not reads:
             return msgspec.structs.replace(unmoved(block), initially="device", finally_="device")
         return unmoved(block) if memory == "contiguous" else block
 
@@ -151,14 +149,14 @@ class _Settling:
 
     def choices(self) -> list[Hosted]:
         """Return the choices, each once: that of the warm start, then from most on the device to least."""
-        ladder = list(_ladder(self.instance, self.limits.memory, carries=self.info.carries))
+        ladder = list(_ladder(self.instance, self.limits.memory, reads=self.info.carries == "read"))
         return list(dict.fromkeys([*([] if self.first is None else [self.first]), *ladder]))
 
     def ranked(self) -> list[Hosted]:
         """Return the choices, first those with which a rule, or the warm start, has a shorter schedule."""
         choices = self.choices()
         found = dict.fromkeys(choices, math.inf)
-        start, call = self.limits.warm_start, find_method(_PROBE).call
+        start = self.limits.warm_start
         if start is not None and self.first is not None:
             found[self.first] = start.makespan_ns
         if len(choices) > 1:
@@ -167,7 +165,7 @@ class _Settling:
             with suppress(OutOfTime), until(until_ns, LEAST):
                 for hosted in choices:
                     try:
-                        schedule = call(self.settled(hosted), limits).schedule
+                        schedule = modnn(self.settled(hosted), limits).schedule
                     except OutOfTime:
                         raise
                     except Refusal:
@@ -195,7 +193,7 @@ class _Settling:
 
     def settled(self, hosted: Hosted) -> Instance:
         """Return the instance of a choice."""
-        return settled(self.instance, hosted, self.limits.memory, carries=self.info.carries)
+        return settled(self.instance, hosted, self.limits.memory, reads=self.info.carries == "read")
 
     def start(self, instance: Instance, hosted: Hosted) -> Schedule | None:
         """Return the warm start as a schedule of the settled instance, if it is one."""
@@ -219,7 +217,7 @@ class _Settling:
         return told
 
 
-def _ladder(instance: Instance, memory: MemoryModel, *, carries: bool) -> Iterator[Hosted]:
+def _ladder(instance: Instance, memory: MemoryModel, *, reads: bool) -> Iterator[Hosted]:
     """Yield choices that may have room, from most on the device to least; at least one."""
     groups = _groups(instance)
     carried = {d for group in groups for d in group}
@@ -228,7 +226,7 @@ def _ladder(instance: Instance, memory: MemoryModel, *, carries: bool) -> Iterat
         return frozenset(carried.difference(*groups[:count]))
 
     def has_room(count: int) -> bool:
-        return why_impossible(settled(instance, left(count), memory, carries=carries), memory) is None and (
+        return why_impossible(settled(instance, left(count), memory, reads=reads), memory) is None and (
             _bytes_at_ends(instance, carried - left(count), memory) <= instance.pool_bytes
         )
 

@@ -31,7 +31,7 @@ from .layrub import caffe_algorithms
     "no offload: all data and gradients have places of their own for the whole iteration",
     "Layrub (TACO 2018), Table 2: a whole network (d+g)",
     shown="named",
-    carries=True,
+    carries="read",
 )
 @limited
 def caffe(instance: Instance, limits: Limits) -> Answer:
@@ -52,7 +52,7 @@ def caffe(instance: Instance, limits: Limits) -> Answer:
     "no offload: memory by liveness, best fit with coalescing, the fastest algorithms that have room",
     "Layrub (TACO 2018), Table 2: best fit with coalescing",
     shown="named",
-    carries=True,
+    carries="read",
 )
 @limited
 def tensorflow(instance: Instance, limits: Limits) -> Answer:
@@ -71,7 +71,7 @@ def tensorflow(instance: Instance, limits: Limits) -> Answer:
     "no offload: static regions, shared by blocks that never live together (graph colouring)",
     "MXNet's memory plan; Chen et al., arXiv 1604.06174, section 3",
     shown="named",
-    carries=True,
+    carries="read",
 )
 @limited
 def mxnet(instance: Instance, limits: Limits) -> Answer:
@@ -98,7 +98,7 @@ def mxnet(instance: Instance, limits: Limits) -> Answer:
     "two buffers of the largest layer: one computes, the other is emptied and filled",
     "GeePS (EuroSys 2016), as Layrub (TACO 2018), section 5.3.1, describes it",
     shown="named",
-    carries=True,
+    carries="read",
 )
 @limited
 def geeps(instance: Instance, limits: Limits) -> Answer:
@@ -150,7 +150,7 @@ def geeps_pool_bytes(instance: Instance) -> int:
     "all that is saved for the backward pass goes to the host at once; no copy overlaps anything",
     "torch.autograd.graph.save_on_cpu",
     shown="named",
-    carries=True,
+    carries="read",
 )
 @limited
 def save_on_cpu(instance: Instance, limits: Limits) -> Answer:

@@ -60,7 +60,7 @@ def has_mask(instance: Instance) -> bool:
     f"{_SOURCE}, section 3.2",
     shown="named",
     transform=planned,
-    carries=True,
+    carries="read",
 )
 @limited
 def layrub_intra(instance: Instance, limits: Limits) -> Answer:
@@ -101,7 +101,7 @@ def layrub_intra(instance: Instance, limits: Limits) -> Answer:
     f"{_SOURCE}, section 3.3",
     shown="named",
     transform=planned,
-    carries=True,
+    carries="read",
 )
 @limited
 def layrub_inter(instance: Instance, limits: Limits) -> Answer:
@@ -115,7 +115,7 @@ def layrub_inter(instance: Instance, limits: Limits) -> Answer:
     f"{_SOURCE}, section 3.4",
     shown="named",
     transform=planned,
-    carries=True,
+    carries="read",
 )
 @limited
 def layrub_hybrid(instance: Instance, limits: Limits) -> Answer:

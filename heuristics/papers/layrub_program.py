@@ -50,7 +50,7 @@ _FORK, _FORKS = "fork", 2
     "Layrub (TACO 2018), github.com/CGCL-codes/Layrub",
     shown="named",
     transform=planned,
-    carries=True,
+    carries="read",
 )
 @limited
 def layrub_program(instance: Instance, limits: Limits) -> Answer:

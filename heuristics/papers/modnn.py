@@ -42,7 +42,7 @@ class Techniques:
     "Algorithm 1: evict on demand, prefetch in time, algorithms by gain",
     "moDNN (TPDS 2019)",
     sub_batch=sub_batch.tpds,
-    carries=True,
+    carries="read",
 )
 @limited
 def modnn(instance: Instance, limits: Limits) -> Answer:
@@ -56,7 +56,7 @@ def modnn(instance: Instance, limits: Limits) -> Answer:
     "moDNN (DATE 2018)",
     shown="auto",
     sub_batch=sub_batch.date,
-    carries=True,
+    carries="read",
 )
 @limited
 def modnn_date(instance: Instance, limits: Limits) -> Answer:
@@ -72,7 +72,7 @@ def modnn_date(instance: Instance, limits: Limits) -> Answer:
     "moDNN with offloading and prefetching alone",
     "moDNN (TPDS 2019), section 7.3",
     shown="named",
-    carries=True,
+    carries="read",
 )
 @limited
 def modnn_transfers(instance: Instance, limits: Limits) -> Answer:
@@ -85,7 +85,7 @@ def modnn_transfers(instance: Instance, limits: Limits) -> Answer:
     "moDNN with the selection of algorithms alone",
     "moDNN (TPDS 2019), section 7.3",
     shown="named",
-    carries=True,
+    carries="read",
 )
 @limited
 def modnn_algorithms(instance: Instance, limits: Limits) -> Answer:
@@ -99,7 +99,7 @@ def modnn_algorithms(instance: Instance, limits: Limits) -> Answer:
     "moDNN (TPDS 2019), section 7.3",
     shown="named",
     sub_batch=sub_batch.tpds,
-    carries=True,
+    carries="read",
 )
 @limited
 def modnn_sub_batch(instance: Instance, limits: Limits) -> Answer:
@@ -113,7 +113,7 @@ def modnn_sub_batch(instance: Instance, limits: Limits) -> Answer:
     "moDNN (TPDS 2019), on parts: this project",
     shown="named",
     transform=with_parts,
-    carries=True,
+    carries="read",
 )
 @limited
 def modnn_parts(instance: Instance, limits: Limits) -> Answer:

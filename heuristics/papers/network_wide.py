@@ -14,7 +14,7 @@ from .layers import layer_steps
     "network-wide",
     "no offload: feature maps stay, gradients are reused, the fastest algorithms whose workspace fits",
     "vDNN (MICRO 2016), sections II-C and IV-A",
-    carries=True,
+    carries="read",
 )
 @limited
 def network_wide(instance: Instance, limits: Limits) -> Answer:

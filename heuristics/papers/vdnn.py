@@ -18,21 +18,23 @@ _SOURCE = "vDNN (MICRO 2016), section III"
 """Name of the paper and its section."""
 
 
-@register("vdnn-all-m", "offload every layer's input; memory-optimal algorithms", _SOURCE, carries=True)
+@register("vdnn-all-m", "offload every layer's input; memory-optimal algorithms", _SOURCE, carries="read")
 @limited
 def vdnn_all_m(instance: Instance, limits: Limits) -> Answer:
     """Run vDNN_all with workspace-free algorithms (static policy, section III-C)."""
     return _static(instance, limits, "vdnn-all-m", managed, leanest)
 
 
-@register("vdnn-all-p", "offload every layer's input; performance-optimal algorithms", _SOURCE, carries=True)
+@register(
+    "vdnn-all-p", "offload every layer's input; performance-optimal algorithms", _SOURCE, carries="read"
+)
 @limited
 def vdnn_all_p(instance: Instance, limits: Limits) -> Answer:
     """Run vDNN_all with the fastest algorithms (static policy, section III-C)."""
     return _static(instance, limits, "vdnn-all-p", managed, _fastest)
 
 
-@register("vdnn-conv-m", "offload convolutions' inputs; memory-optimal algorithms", _SOURCE, carries=True)
+@register("vdnn-conv-m", "offload convolutions' inputs; memory-optimal algorithms", _SOURCE, carries="read")
 @limited
 def vdnn_conv_m(instance: Instance, limits: Limits) -> Answer:
     """Run vDNN_conv with workspace-free algorithms (static policy, section III-C)."""
@@ -40,7 +42,7 @@ def vdnn_conv_m(instance: Instance, limits: Limits) -> Answer:
 
 
 @register(
-    "vdnn-conv-p", "offload convolutions' inputs; performance-optimal algorithms", _SOURCE, carries=True
+    "vdnn-conv-p", "offload convolutions' inputs; performance-optimal algorithms", _SOURCE, carries="read"
 )
 @limited
 def vdnn_conv_p(instance: Instance, limits: Limits) -> Answer:

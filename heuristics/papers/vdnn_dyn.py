@@ -27,7 +27,7 @@ from .vdnn import convolution, inputs_of, managed, program, vdnn_all_p, vdnn_con
     "vdnn-dyn",
     "no offload, else convolutions' inputs, else every layer's; the fastest algorithms that have room",
     "vDNN (MICRO 2016), section III-C",
-    carries=True,
+    carries="read",
 )
 @limited
 def vdnn_dyn(instance: Instance, limits: Limits) -> Answer:
@@ -79,7 +79,7 @@ def vdnn_dyn(instance: Instance, limits: Limits) -> Answer:
     "moDNN (TPDS 2019), section 7.2",
     shown="auto",
     sub_batch=sub_batch.tpds,
-    carries=True,
+    carries="read",
 )
 @limited
 def vdnn_plus(instance: Instance, limits: Limits) -> Answer:

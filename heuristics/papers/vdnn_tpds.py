@@ -28,7 +28,7 @@ _SOURCE = "moDNN (TPDS 2019), sections 4.4 and 7.2"
     "what does not fit: offload every layer's output; the fastest algorithms that have room",
     _SOURCE,
     shown="named",
-    carries=True,
+    carries="read",
 )
 @limited
 def vdnn_all_tpds(instance: Instance, limits: Limits) -> Answer:
@@ -47,7 +47,7 @@ def vdnn_all_tpds(instance: Instance, limits: Limits) -> Answer:
     "what does not fit: offload convolutions' outputs; the fastest algorithms that have room",
     _SOURCE,
     shown="named",
-    carries=True,
+    carries="read",
 )
 @limited
 def vdnn_conv_tpds(instance: Instance, limits: Limits) -> Answer:

@@ -36,7 +36,7 @@ RELAXED_SHARE = 0.15
     "this project",
     shown="named",
     rules=RULES,
-    carries=True,
+    carries="read",
 )
 @loads(kernels)
 def local_search(instance: Instance, limits: Limits) -> Answer:
@@ -105,7 +105,7 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
     "Belady (IBM Systems Journal, 1966), on parts: this project",
     shown="named",
     transform=with_parts,
-    carries=True,
+    carries="read",
 )
 @loads(kernels)
 @limited

@@ -37,7 +37,13 @@ _MOST_TASKS = 200
 """Greatest number of tasks for which the search is tried."""
 
 
-@register("brute-force", "exhaustive search, for tiny instances", "this project", shown="named")
+@register(
+    "brute-force",
+    "exhaustive search, for tiny instances",
+    "this project",
+    shown="named",
+    carries="chosen",
+)
 def _method(instance: Instance, limits: Limits) -> Answer:
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
     try:

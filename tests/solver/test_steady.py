@@ -1,0 +1,449 @@
+"""Carried blocks: where they are at both ends is chosen, and every method has schedules of the original."""
+
+from __future__ import annotations
+
+from dataclasses import replace as altered
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from pebbler.heuristics import methods
+from pebbler.heuristics.clock import is_rule, limited
+from pebbler.heuristics.methods import Answer, Limits, Method, MethodInfo, Refusal, list_methods
+from pebbler.heuristics.papers.modnn import modnn
+from pebbler.heuristics.program.builder import ProgramBuilder
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.memory import unlimited_peak, with_budget
+from pebbler.instances.suites.tiny import tiny_instance
+from pebbler.instances.units import PAGE_BYTES
+from pebbler.instances.workload import Workload
+from pebbler.solver.answers import Memory
+from pebbler.solver.solve import solve
+from pebbler.solver.steady import completed, settled
+from pebbler.validate.check import check
+from pebbler.validate.schedule import Carried, Schedule
+
+KIB = 1024
+"""Size of each block of the small round."""
+
+
+def carried(seed: int, memory: Memory, *, host: bool) -> Instance:
+    """A tiny instance with carried blocks, a fifth of them with much memory; its unit may be a page."""
+    made = tiny_instance(seed, carried=True, host_budget=host)
+    if seed % 5 == 0:
+        made = with_budget(made, 2 * unlimited_peak(made))
+    scale = PAGE_BYTES // 4 if memory == "paged" else 128
+    return replace(
+        made,
+        budget_bytes=made.budget_bytes * scale,
+        resident_bytes=made.resident_bytes * scale,
+        alignment_bytes=made.alignment_bytes * scale,
+        host_budget_bytes=UNSET if made.host_budget_bytes is UNSET else made.host_budget_bytes * scale // 64,
+        blocks=tuple(
+            replace(b, bytes=b.bytes * scale, begin=None if b.begin is None else b.begin * scale)
+            for b in made.blocks
+        ),
+        tasks=tuple(
+            replace(
+                task,
+                algorithms=tuple(
+                    replace(a, workspace_bytes=a.workspace_bytes * scale) for a in task.algorithms
+                ),
+            )
+            for task in made.tasks
+        ),
+    )
+
+
+RULES = [info.name for info in list_methods() if is_rule(info.call) and not info.guest]
+OTHERS = [
+    info.name
+    for info in list_methods()
+    if not is_rule(info.call) and not info.guest and info.name != "flow-parts"  # which is flow
+]
+
+
+def solved(name: str, instance: Instance, memory: Memory, time_limit: float | None) -> bool:
+    """Solve with a method; what it finds is a schedule of the original, or it says in a sentence why not."""
+    result = solve(instance, name, memory=memory, time_limit=time_limit)
+    if result.schedule is None:
+        assert result.stopped_by
+        assert "\n" not in result.stopped_by
+        return False
+    assert check(instance, result.schedule).reasons == ()
+    assert tuple(state.block for state in result.schedule.states) == instance.carried
+    assert result.makespan_ns is not None
+    assert result.lower_bound_ns <= result.makespan_ns
+    return True
+
+
+@pytest.mark.parametrize("host", [False, True])
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+@pytest.mark.parametrize("name", RULES)
+def test_rules(name: str, memory: Memory, host: bool) -> None:
+    found = [solved(name, carried(seed, memory, host=host), memory, None) for seed in range(25)]
+    assert any(found)
+
+
+@pytest.mark.parametrize("host", [False, True])
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_methods(name: str, memory: Memory, host: bool) -> None:
+    for seed in range(3):
+        solved(name, carried(seed, memory, host=host), memory, 0.2)
+
+
+# --- the small round ------------------------------------------------------------------------------------
+
+
+def block(name: str, **keys: object) -> Block:
+    return Block(**{"name": name, "bytes": KIB, "offload_ns": 10, "prefetch_ns": 10, **keys})  # type: ignore[arg-type]
+
+
+def task(name: str, **keys: object) -> Task:
+    run = Algorithm(name="a", duration_ns=100, workspace_bytes=0)
+    return Task(**{"name": name, "inputs": (), "outputs": (), "algorithms": (run,), **keys})  # type: ignore[arg-type]
+
+
+U, W, X, Y = range(4)
+"""A weight that is read alone, one that is updated, and two blocks that live between."""
+
+
+def small(blocks: int, **keys: object) -> Instance:
+    """A pool for some blocks of four; `U` is used first."""
+    return Instance(
+        **{  # type: ignore[arg-type]
+            "name": "small",
+            "engines": "duplex",
+            "budget_bytes": blocks * KIB,
+            "resident_bytes": 0,
+            "blocks": (
+                block("U", initially="carried"),
+                block("W", initially="carried"),
+                block("X"),
+                block("Y"),
+            ),
+            "tasks": (
+                task("read", inputs=(U,), outputs=(X,)),
+                task("read W", inputs=(W, X)),
+                task("make Y", inputs=(X,), outputs=(Y,)),
+                task("update", inputs=(Y,), updates=(W,)),
+            ),
+            **keys,
+        }
+    )
+
+
+def put(monkeypatch: pytest.MonkeyPatch, method: Method, **keys: object) -> None:
+    """Register a method alone."""
+    info = MethodInfo("toy", "a toy", "tests", method, **keys)  # type: ignore[arg-type]
+    monkeypatch.setattr(methods, "_methods", {"toy": info})
+
+
+def watching(seen: list[Instance], method: Method) -> Method:
+    """A rule that notes the instances that it is given."""
+
+    def watched(instance: Instance, limits: Limits) -> Answer:
+        seen.append(instance)
+        return method(instance, limits)
+
+    return limited(watched)
+
+
+def refuse(_instance: Instance, _limits: Limits) -> Answer:
+    raise Refusal("not today")
+
+
+def places(instance: Instance) -> list[tuple[str, str, bool]]:
+    """Where U and W begin and end, and whether they may be copied."""
+    return [(b.initially, b.finally_, b.prefetch_ns is not None) for b in instance.blocks[:2]]
+
+
+HOST = ("host", "host", True)
+
+
+def test_a_method_gets_ordinary_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From most on the device to least: what is used first stays longest."""
+    seen: list[Instance] = []
+    put(monkeypatch, watching(seen, refuse))
+    result = solve(small(4), "toy")
+    assert (result.schedule, result.stopped_by) == (None, "not today")
+    stays = ("device", "device", False)
+    assert [places(one) for one in seen] == [[stays, stays], [stays, HOST], [HOST, HOST]]
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_a_method_that_reads_carried_blocks_gets_them(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In contiguous memory, they cannot leave."""
+    seen: list[Instance] = []
+    put(monkeypatch, watching(seen, refuse), carries="read")
+    instance = replace(small(4), budget_bytes=4 * PAGE_BYTES)
+    solve(instance, "toy", memory=memory)
+    stays = ("carried", "anywhere", memory == "paged")
+    assert [places(one) for one in seen] == [[stays, stays], [stays, HOST], [HOST, HOST]]
+
+
+def test_a_method_that_chooses_itself_gets_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Instance] = []
+    put(monkeypatch, watching(seen, refuse), carries="chosen")
+    solve(small(4), "toy")
+    assert seen == [small(4)]
+
+
+def test_what_has_no_room_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three blocks: `W`, `X` and `Y` are there together, beside `U`."""
+    seen: list[Instance] = []
+    put(monkeypatch, watching(seen, refuse))
+    solve(small(2), "toy")
+    assert [places(one) for one in seen] == [[HOST, HOST]]
+
+
+def test_what_cannot_come_back_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Instance] = []
+    put(monkeypatch, watching(seen, refuse))
+    blocks = list(small(4).blocks)
+    blocks[W] = replace(blocks[W], offload_ns=None)
+    solve(replace(small(4), blocks=tuple(blocks)), "toy")
+    stays = ("device", "device", False)
+    assert [places(one) for one in seen] == [[stays, stays], [HOST, stays]]
+
+
+def test_parts_of_a_tensor_live_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Instance] = []
+    put(monkeypatch, watching(seen, refuse))
+    blocks = list(small(4).blocks)
+    blocks[U] = replace(blocks[U], tensor="T", begin=0)
+    blocks[W] = replace(blocks[W], tensor="T", begin=KIB)
+    solve(replace(small(4), blocks=tuple(blocks)), "toy")
+    assert [places(one) for one in seen] == [[("device", "device", False)] * 2, [HOST] * 2]
+
+
+def test_host_memory_limits_what_lives_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Instance] = []
+    put(monkeypatch, watching(seen, refuse))
+    solve(small(4, host_budget_bytes=KIB), "toy")
+    assert [HOST, HOST] not in map(places, seen)
+    assert len(seen) == 2
+
+
+def test_of_a_rule_the_best_choice_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+
+    def noting(instance: Instance, limits: Limits) -> Answer:
+        answer = modnn(instance, limits)
+        assert answer.schedule is not None
+        found.append(answer.schedule.makespan_ns)
+        return answer
+
+    put(monkeypatch, limited(noting))
+    instance = small(4)
+    result = solve(instance, "toy")
+    assert len(set(found)) == 3
+    assert result.makespan_ns == min(found) == 400
+    assert result.schedule is not None
+    assert result.schedule.carried == (
+        Carried(block=U, device=True, host=True),
+        Carried(block=W, device=True, host=False),
+    )
+
+
+def test_other_methods_start_with_the_choice_that_a_rule_likes_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go on with the next one only where they find nothing."""
+    seen: list[Instance] = []
+
+    def once(instance: Instance, limits: Limits) -> Answer:
+        seen.append(instance)
+        return modnn(instance, limits) if len(seen) == 2 else refuse(instance, limits)
+
+    put(monkeypatch, once)
+    result = solve(small(3), "toy")
+    assert len(seen) == 2
+    makespans = [modnn(one, Limits()).schedule.makespan_ns for one in seen]  # type: ignore[union-attr]
+    assert makespans == sorted(makespans)
+    assert result.makespan_ns == makespans[1]
+
+
+def test_bounds_of_one_choice_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bold(instance: Instance, limits: Limits) -> Answer:
+        return altered(modnn(instance, limits), lower_bound_ns=10**6, bound_by="bold")
+
+    def hopeless(_instance: Instance, _limits: Limits) -> Answer:
+        return Answer(None, "no", infeasible=True)
+
+    put(monkeypatch, bold)
+    assert solve(small(4), "toy").bound_by != "bold"
+    put(monkeypatch, hopeless)
+    assert str(solve(small(4), "toy").status) == "unknown"
+
+
+def test_ctrl_c_gives_the_best_schedule_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Instance] = []
+
+    def pressed(instance: Instance, limits: Limits) -> Answer:
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return modnn(instance, limits)
+
+    put(monkeypatch, watching(seen, pressed))
+    result = solve(small(4), "toy")
+    assert (result.stopped_by, len(seen)) == ("interrupted", 2)
+    assert result.schedule is not None
+    seen[:] = [small(4)]
+    with pytest.raises(KeyboardInterrupt):
+        solve(small(4), "toy")
+
+
+def test_after_the_time_limit_no_further_choice_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Instance] = []
+    put(monkeypatch, watching(seen, modnn))
+    result = solve(small(4), "toy", time_limit=0)
+    assert (result.stopped_by, len(seen)) == ("time limit", 1)
+    assert result.schedule is not None
+
+
+def test_better_schedules_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def telling(instance: Instance, limits: Limits) -> Answer:
+        answer = modnn(instance, limits)
+        assert answer.schedule is not None
+        assert limits.on_better is not None
+        limits.on_better(answer.schedule.makespan_ns, 5)
+        return answer
+
+    told: list[tuple[int | None, int | None]] = []
+    put(monkeypatch, limited(telling))
+    result = solve(small(4), "toy", on_better=lambda makespan, bound: told.append((makespan, bound)))
+    assert told == [(result.makespan_ns, None)]  # the first choice is the best one
+
+
+# --- warm starts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_a_warm_start_names_the_first_choice(memory: Memory) -> None:
+    instance = small(3, budget_bytes=3 * (PAGE_BYTES if memory == "paged" else KIB))
+    for hosted in (frozenset({U, W}), frozenset({W}), frozenset({U})):
+        one = settled(instance, hosted, memory, reads=True)
+        answer = modnn(one, Limits(memory=memory))
+        assert answer.schedule is not None
+        start = completed(instance, answer.schedule)
+        assert check(instance, start).reasons == ()
+        result = solve(instance, "local-search", memory=memory, time_limit=0, warm_start=start)
+        assert result.makespan_ns is not None
+        assert result.makespan_ns <= start.makespan_ns
+
+
+def test_a_warm_start_in_which_a_block_leaves_and_comes_back_to_its_place() -> None:
+    """No choice has such a schedule in contiguous memory; its states are of use nevertheless."""
+    instance = small(3)
+    kept = settled(instance, frozenset({W}), "paged", reads=True)
+    builder = ProgramBuilder(
+        replace(
+            kept, blocks=(replace(kept.blocks[U], initially="device", finally_="device"), *kept.blocks[1:])
+        )
+    )
+    builder.run(0, 0)
+    builder.release(U)
+    for k in (1, 2, 3):
+        builder.fetch([W])
+        builder.run(k, 0)
+        builder.release_dead(k)
+    start = completed(instance, builder.finish("by hand"))
+    assert check(instance, start).reasons == ()
+    result = solve(instance, "local-search", time_limit=0, warm_start=start)
+    assert result.makespan_ns is not None
+    assert result.makespan_ns <= start.makespan_ns
+
+
+# --- completion -----------------------------------------------------------------------------------------
+
+
+def host_round(copies: int) -> tuple[Instance, Schedule]:
+    """`W` lives on the host, where `X` takes the room that its stale copy leaves."""
+    instance = replace(
+        small(3, host_budget_bytes=copies * KIB),
+        tasks=(
+            task("make X", outputs=(X,)),
+            task("update", updates=(W,)),
+            task("make Y", outputs=(Y,)),
+            task("read", inputs=(X, Y)),
+        ),
+        blocks=(block("U"), block("W", initially="carried"), block("X"), block("Y")),
+    )
+    builder = ProgramBuilder(settled(instance, frozenset({W}), "contiguous", reads=True))
+    builder.run(0, 0)
+    builder.prefetch(W)
+    builder.run(1, 0)
+    builder.offload(X)
+    builder.release(X)
+    builder.offload(W)
+    builder.release(W)
+    builder.run(2, 0)
+    builder.prefetch(X)
+    builder.run(3, 0)
+    builder.release_dead(3)
+    return instance, builder.finish("by hand")
+
+
+def test_the_last_copy_lies_where_the_first_one_does() -> None:
+    instance, schedule = host_round(copies=2)
+    first, *_, last = (copy for copy in schedule.host_copies if copy.block == W)
+    assert first.offset != last.offset
+    whole = completed(instance, schedule)
+    assert check(instance, whole).reasons == ()
+    first, *_, last = (copy for copy in whole.host_copies if copy.block == W)
+    assert first.offset == last.offset
+
+
+def test_without_room_for_that_there_is_no_schedule() -> None:
+    instance, schedule = host_round(copies=2)
+    small_host = replace(instance, host_budget_bytes=KIB)
+    with pytest.raises(Refusal, match="host memory has no place for a copy of 'X' beside those of carried"):
+        completed(small_host, schedule)
+
+
+def test_what_lives_on_the_host_leaves_after_its_last_use() -> None:
+    """A method may keep it, as the end of an ordinary instance allows."""
+    instance = small(4)
+    one = settled(instance, frozenset({U, W}), "contiguous", reads=False)
+    builder = ProgramBuilder(one)
+    builder.fetch([U, W])
+    for k in range(4):
+        builder.run(k, 0)
+    builder.offload(W)
+    schedule = builder.finish("by hand")
+    assert any(not r.released_after for r in schedule.residences if r.block in (U, W))
+    whole = completed(instance, schedule)
+    assert check(instance, whole).reasons == ()
+    assert [state.device for state in whole.states] == [False, False]
+
+
+# --- a network ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def network() -> Instance:
+    """VGG-16 with weights that its rounds carry and update, under half of the memory that it would like."""
+    whole = Workload("vgg16", 64, "p100", weights_as_blocks=True).instance(2**45)
+    weights = [d for d, b in enumerate(whole.blocks) if b.initially == "host"]
+    tasks = list(whole.tasks)
+    for d in weights:
+        last = tasks[whole.uses[d][-1]]
+        inputs = tuple(i for i in last.inputs if i != d)
+        tasks[whole.uses[d][-1]] = replace(last, inputs=inputs, updates=(*last.updates, d))
+    blocks = tuple(replace(b, initially="carried") if d in weights else b for d, b in enumerate(whole.blocks))
+    made = replace(whole, blocks=blocks, tasks=tuple(tasks))
+    return with_budget(made, unlimited_peak(made) // 2)
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_vgg16(network: Instance, memory: Memory) -> None:
+    by_rule = solve(network, "modnn", memory=memory)
+    searched = solve(network, "local-search", memory=memory, time_limit=1)
+    assert len(network.carried) == 16
+    assert by_rule.makespan_ns is not None
+    assert searched.makespan_ns is not None
+    assert searched.makespan_ns < by_rule.makespan_ns
+    assert solve(network, "modnn", memory=memory).schedule == by_rule.schedule
