@@ -18,6 +18,7 @@ from pebbler.heuristics.program.builder import OutOfMemoryError, ProgramBuilder
 from pebbler.instances.files import write_instance
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import with_budget
+from pebbler.process import SELDOM
 
 MIB = 2**20
 
@@ -31,8 +32,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays until the end: each look for garbage among it takes a sixth of a second."""
+    """What was collected stays until the end: each look for garbage among it takes a sixth of a second.
+
+    Garbage is looked for as seldom as in the program.
+    """
     gc.freeze()
+    gc.set_threshold(SELDOM)
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from .statuses import INTERRUPTED
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
-_SELDOM = 10_000
+SELDOM = 10_000
 """New objects after which garbage is looked for. What a command makes lives for nearly as long as it does;
 Python's 700 cost a tenth of a second on the modules that are loaded alone."""
 
@@ -31,7 +31,7 @@ def program() -> NoReturn:
     Ctrl-C and SIGTERM end the command, which keeps the best that it has; a second one ends that, too. Clean
     up goes on whatever comes. What native code writes to standard output goes to standard error.
     """
-    gc.set_threshold(_SELDOM)
+    gc.set_threshold(SELDOM)
     signals = _Signals()
     status = None
     try:

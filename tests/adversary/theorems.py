@@ -582,7 +582,7 @@ def ticks_of_cp_sat(case: Case) -> Iterator[Claim]:
     both rounded down, is at most the makespan of every schedule. Where neither was rounded and host memory
     has no budget, its optimum is that of divisible memory, and what it calls infeasible has no schedule."""
     possible = case.optimum
-    found = solve_divisible(case.instance, Limits(time_limit=10.0))  # what it has until then is a bound, too
+    found = solve_divisible(case.instance, Limits(time_limit=2.0))  # what it has until then is a bound, too
     if found.status == "INFEASIBLE":
         yield Claim("infeasible by CP-SAT", math.inf, possible)
         return

@@ -38,7 +38,7 @@ def test_bound(file: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_bound_is_proven_anew_from_its_certificate(capsys: pytest.CaptureFixture[str]) -> None:
     write_instance(Workload("vgg16", 64, "v100").instance("1.05xMmin"), "vgg.instance.json")
-    assert main(["bound", "vgg.instance.json", "--time-limit", "4s", "-o", "c.json"]) == 0
+    assert main(["bound", "vgg.instance.json", "--time-limit", "2s", "-o", "c.json"]) == 0
     told = capsys.readouterr().out
     assert re.search(r"flow-\S+-highs\S*, the solver's word; in exact arithmetic", told)
     assert told.endswith("flow-lp-highs\n")

@@ -27,7 +27,7 @@ def of(folder: Path, name: str) -> Command:
     return next(command for command in commands(folder) if command.name == name)
 
 
-@pytest.mark.parametrize("moment", [0.1, 3.0])
+@pytest.mark.parametrize("moment", [0.1, 2.0])
 @pytest.mark.parametrize("name", ["bound", "compare", "pack"])
 def test_ctrl_c_ends_a_command_and_keeps_its_best(folder: Path, name: str, moment: float) -> None:
     found = interrupt(of(folder, name), moment, [signal.SIGINT], allowed=SLACK)
@@ -35,14 +35,14 @@ def test_ctrl_c_ends_a_command_and_keeps_its_best(folder: Path, name: str, momen
 
 
 def test_sigterm_is_handled_alike(folder: Path) -> None:
-    found = interrupt(of(folder, "solve --method flow"), 4.0, [signal.SIGTERM], allowed=SLACK)
+    found = interrupt(of(folder, "solve --method flow"), 2.5, [signal.SIGTERM], allowed=SLACK)
     assert (found.signal, found.status, found.faults) == ("SIGTERM", 143, ())
 
 
 @pytest.mark.parametrize("apart", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 def test_a_second_ctrl_c_gives_no_traceback(folder: Path, apart: float) -> None:
     signals = [signal.SIGINT, signal.SIGINT]
-    found = interrupt(of(folder, "solve --method flow"), 4.0, signals, apart, allowed=SLACK)
+    found = interrupt(of(folder, "solve --method flow"), 2.5, signals, apart, allowed=SLACK)
     assert (found.status, found.faults) == (130, ())
 
 

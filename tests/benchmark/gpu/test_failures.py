@@ -46,7 +46,7 @@ FAULTS = {
     "library": (unit_faults.lack_a_library, "ImportError: libcudart.so.13: cannot open"),
     "defect": (unit_faults.break_down, "KeyError: 'surprise'"),
     "crash": (unit_faults.crash, "it ended with signal 6"),
-    "hang": (unit_faults.hang, "it was killed after 2 s"),
+    "hang": (unit_faults.hang, "it was killed after 1 s"),
 }
 
 
@@ -78,7 +78,7 @@ def test_failures_are_written_down_and_the_next_unit_goes_on(
     found = measure(Study(tmp_path), ["toy"])
     assert (found.measured, files(tmp_path)) == (1, {"last"})
     toy(["hang"], {"hang": unit_faults.hang})
-    found.failed |= measure(Study(tmp_path), ["toy"], unit_limit=2.0).failed
+    found.failed |= measure(Study(tmp_path), ["toy"], unit_limit=1.0).failed
     written = read(tmp_path / "failures.json")
     assert list(found.failed) == list(written) == [f"toy {name}" for name in FAULTS]
     for name, (_, said) in FAULTS.items():
@@ -105,7 +105,7 @@ def test_what_there_is_no_time_for_is_left_and_has_not_failed(
 ) -> None:
     (tmp_path / "there").touch()
     toy(["there", "hang", "next"], {"hang": unit_faults.hang})
-    for seconds in (1.0, 6.0):
+    for seconds in (1.0, 4.0):
         found = measure(Study(tmp_path), ["toy"], time_limit=seconds)
         assert (found.there, found.measured, found.failed) == (1, 0, {})
         assert found.left == ["toy hang", "toy next"]

@@ -135,10 +135,11 @@ def test_what_is_in_use_later_decides_whether_versions_may_be_made_again() -> No
 
 
 def test_a_network_with_copies_gets_a_schedule_and_no_bound_of_its_own() -> None:
-    instance = with_recomputation(Workload("alexnet", 64, "k40").instance("95%"))
+    instance = with_recomputation(Workload("alexnet", 64, "k40").instance("97%"))
     result = solve(instance, "checkmate", time_limit=20)
     assert result.schedule is not None
     assert {operation.kind for operation in result.schedule.operations} == {"run"}
+    assert len(result.schedule.operations) > len(instance.tasks)
     assert result.bound_by == "compute"
 
 
@@ -192,6 +193,6 @@ def test_the_integer_program_alone_meets_the_search_over_states() -> None:
 
 def test_a_comparison_lets_forward_tasks_run_again() -> None:
     instance = Workload("alexnet", 64, "v100").instance("80%")
-    (row,) = compare(instance, ["checkmate"], time_limit=5).rows
+    (row,) = compare(instance, ["checkmate"], time_limit=1).rows
     assert row.variant == "recompute"
     assert row.figures is None or row.figures.offloaded_bytes == 0

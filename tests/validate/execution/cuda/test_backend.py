@@ -301,9 +301,9 @@ def test_a_failing_operation_is_named_and_nothing_hangs(fake_cuda: FakeCuda, fau
 
 
 def test_an_interrupt_gives_everything_back(fake_cuda: FakeCuda) -> None:  # noqa: F811
-    fake_cuda.configure(delay_us=60_000, seed=1)
+    fake_cuda.configure(delay_us=20_000, seed=1)
     instance, schedule = case(*MOVING)
-    stopper = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    stopper = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
     stopper.start()
     with pytest.raises(KeyboardInterrupt):
         execute(instance, schedule, CudaBackend())
