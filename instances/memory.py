@@ -95,20 +95,16 @@ def stuck_bytes(instance: Instance) -> list[int]:
     They are of blocks that can neither leave and come back, because a copy is impossible, nor be computed
     again, because no task that may run again has written the version that is read next.
     """
-    blocks = instance.blocks
-    return _bytes_during(
-        instance,
-        (
-            stay
-            for stay in _stays(instance, ("device",))
-            if blocks[stay.block].prefetch_ns is None
-            or (
-                blocks[stay.block].offload_ns is None
-                and (stay.is_written or _is_renewed(instance, stay.block))
-            )
-        ),
-        [block.bytes for block in blocks],
-    )
+    return _bytes_during(instance, _stuck(instance), [block.bytes for block in instance.blocks])
+
+
+def _stuck(instance: Instance) -> Iterator[_Stay]:
+    """Yield the stays between uses of blocks that can neither leave and come back nor be computed again."""
+    for stay in _stays(instance, ("device",)):
+        block = instance.blocks[stay.block]
+        is_new = stay.is_written or _is_renewed(instance, stay.block)
+        if block.prefetch_ns is None or (block.offload_ns is None and is_new):
+            yield stay
 
 
 def _is_renewed(instance: Instance, block: int) -> bool:
@@ -166,6 +162,8 @@ class Need:
         Those that it touches, and its least workspace.
     stuck, resident
         Other blocks that can neither leave nor be computed again, and what is always there.
+    carried
+        Those of `stuck` that rounds leave to the next.
     """
 
     task: str
@@ -173,6 +171,7 @@ class Need:
     workspace: int
     stuck: int
     resident: int
+    carried: int = 0
 
     @property
     def bytes(self) -> int:
@@ -180,16 +179,20 @@ class Need:
         return self.blocks + self.workspace + self.stuck + self.resident
 
     def __str__(self) -> str:
+        carried = f" ({format_size(self.carried)} of them carried)" if self.carried else ""
         return (
             f"task '{self.task}' needs {format_size(self.blocks)} of blocks and "
-            f"{format_size(self.workspace)} of workspace, while {format_size(self.stuck)} of other blocks "
-            "can neither be copied to the host and back nor be computed again and "
+            f"{format_size(self.workspace)} of workspace, while {format_size(self.stuck)} of other blocks"
+            f"{carried} can neither be copied to the host and back nor be computed again and "
             f"{format_size(self.resident)} are resident"
         )
 
 
 def greatest_need(instance: Instance) -> Need:
     """Return the need of the task that needs most: under a smaller budget, no memory model has a schedule."""
+    carried = set(instance.carried)
+    sizes = [block.bytes for block in instance.blocks]
+    of_these = _bytes_during(instance, (stay for stay in _stuck(instance) if stay.block in carried), sizes)
     needed = [
         Need(
             task.name,
@@ -197,6 +200,7 @@ def greatest_need(instance: Instance) -> Need:
             min(algorithm.workspace_bytes for algorithm in task.algorithms),
             stuck,
             instance.resident_bytes,
+            of_these[k],
         )
         for k, (task, stuck) in enumerate(zip(instance.tasks, stuck_bytes(instance), strict=True))
     ]

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from ..instances.units import as_html, as_lines, format_size, format_time
 from ..validate.bounds.certificate import Certificate
+from ..validate.measures import carried_bytes
 from ..validate.schedule import Schedule
 from .bounds import Bound
 
@@ -80,9 +81,15 @@ class Result:
         return Bound(self.lower_bound_ns, self.bound_by, self.certified, self.certificate)
 
     def as_dict(self) -> dict[str, object]:
-        """Return the figures by name, without the schedule, the certificate and the failure."""
+        """Return the figures by name, without the schedule, the certificate and the failure.
+
+        Where blocks are carried, ``carried_bytes`` has those on the device at both ends.
+        """
         left_out = ("schedule", "certificate", "failure")
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
+        figures = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
+        if self.schedule is not None and self.schedule.states:
+            figures["carried_bytes"] = carried_bytes(self.schedule)
+        return figures
 
     def is_feasible(self) -> bool:
         """Whether there is a schedule; it has passed the checker."""
@@ -113,6 +120,8 @@ class Result:
                 rows.append(("certified bound", format_time(self.certified_lower_bound_ns)))
             rows.append(("gap", f"{self.optimality_gap:.2%}"))
             rows.append(("peak memory", format_size(self.peak_bytes or 0)))
+            if self.schedule is not None and self.schedule.states:
+                rows.append(("carried", f"{format_size(carried_bytes(self.schedule))} on the device"))
             rows.append(("offloaded", format_size(self.offloaded_bytes or 0)))
             rows.append(("prefetched", format_size(self.prefetched_bytes or 0)))
         else:

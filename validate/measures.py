@@ -98,6 +98,16 @@ def moved_bytes(instance: Instance, schedule: Schedule, kind: str) -> int:
     )
 
 
+def carried_bytes(schedule: Schedule) -> int:
+    """Return the bytes of carried blocks that are on the device at both ends of a round."""
+    kept = {state.block for state in schedule.states if state.device}
+    return sum(
+        residence.bytes
+        for residence in schedule.residences
+        if residence.acquired_by is None and residence.block in kept
+    )
+
+
 def pinned_bytes(instance: Instance, schedule: Schedule) -> int:
     """Return the host memory that the schedule needs.
 

@@ -452,7 +452,8 @@ class BatchSearch:
         parts = (
             (need.blocks, "of its blocks"),
             (need.workspace, "of workspace"),
-            (need.stuck, "of other blocks that have to stay"),
+            (need.stuck - need.carried, "of other blocks that have to stay"),
+            (need.carried, "of others that are carried and have to stay"),
             (need.resident, "that are resident"),
         )
         told = ", ".join(f"{format_size(amount)} {what}" for amount, what in parts if amount)

@@ -14,6 +14,7 @@ from ...instances.transforms import in_parts
 from ...instances.units import PAGE_BYTES, format_size, format_time
 from ...solver.bounds import Bound
 from ...solver.result import Status
+from ...validate.measures import carried_bytes
 from ...validate.schedule import Schedule
 from ..output.captions import model_limits
 from ..output.table import format_html, format_table, line_width, wrapped
@@ -99,6 +100,11 @@ class Row:
     def rounds(self) -> int:
         """Number of rounds of the iteration."""
         return sum(instance.rounds for instance in self.instances)
+
+    @property
+    def carried_bytes(self) -> int | None:
+        """Most bytes of carried blocks on the device at both ends of a round; None without a schedule."""
+        return max(map(carried_bytes, self.schedules)) if self.figures is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +195,7 @@ class Comparison:
                     **(asdict(row.figures) if row.figures else missing),
                     **row.bound.as_dict(),
                     **shared,
+                    **({"carried_bytes": row.carried_bytes} if row.instances[0].carried else {}),
                     "variant": row.variant,
                     "sub_batch": row.sub_batch,
                     "rounds": row.rounds,
@@ -261,6 +268,7 @@ class Comparison:
                 f"{format_size(instance.resident_bytes)} are resident; "
                 f"the least possible is {format_size(self.least_budget)}",
             ),
+            *([("carried", _told_carried(instance))] if instance.carried else []),
             *(
                 []
                 if instance.host_budget_bytes is UNSET
@@ -303,6 +311,14 @@ class Comparison:
         return [f"{', '.join(names)} on {which}" for which, names in methods.items()]
 
 
+def _told_carried(instance: Instance) -> str:
+    size = format_size(sum(instance.blocks[d].bytes for d in instance.carried))
+    return (
+        f"{size} of {len(instance.carried)} blocks, which a round finds where the one before has left them; "
+        "the column says how much of it is on the device at both ends, the rest is on the host"
+    )
+
+
 _LEGEND = (
     "overhead: over the ideal. gap: over the lower bound; optimal: there is none. stalls: share of the time "
     "without compute. moved: copied out and back. solve time: of the method alone."
@@ -325,12 +341,13 @@ _COPIES = {"duplex": "copies out and back at once (duplex)", "single": "one copy
 def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
     """Return the columns of the table of methods with a schedule, by their titles.
 
-    There is a column with the gap to the certified bound if this is less than the bound, and one with rounds
-    if there are several.
+    There is a column with the gap to the certified bound if this is less than the bound, one with what is
+    carried on the device where blocks are carried, and one with rounds if there are several.
     """
     columns: dict[str, list[str]] = {}
     exactly = any(not row.bound.certified for row in rows)
     in_rounds = any(row.rounds > 1 for row in rows)
+    carries = any(row.instances[0].carried for row in rows)
     for row in rows:
         figures = row.figures
         assert figures is not None
@@ -344,6 +361,7 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[str]]:
             "certified gap": f"{(figures.iteration_ns - proven) / max(proven, 1):.2%}" if exactly else None,
             "stalls": f"{figures.stall_ns / max(figures.iteration_ns, 1):.1%}",
             "peak memory": format_size(figures.peak_bytes),
+            "carried": format_size(row.carried_bytes or 0) if carries else None,
             "moved": f"{(figures.offloaded_bytes + figures.prefetched_bytes) / 1e9:.2f} GB",
             "rounds": _rounds(row.instances) if in_rounds else None,
             "solve time": f"{row.solve_seconds:.2f} s",

@@ -19,28 +19,35 @@ class MemoryUse:
         Times in nanoseconds, increasing; the last is the end of the schedule.
     blocks, workspaces
         Bytes from each instant on.
+    carried
+        Those of blocks that are carried, which are in `blocks`, too.
     """
 
     instants: tuple[int, ...]
     blocks: tuple[int, ...]
     workspaces: tuple[int, ...]
+    carried: tuple[int, ...]
 
 
 def memory_use(schedule: Schedule) -> MemoryUse:
-    """Return the bytes of blocks and of workspaces over time.
+    """Return the bytes of blocks, of workspaces and of carried blocks over time.
 
     At one instant, residences that end leave before others start.
     """
     times = operation_times(schedule)
-    changes: dict[int, list[int]] = {0: [0, 0], schedule.makespan_ns: [0, 0]}
+    carried = {state.block for state in schedule.states}
+    changes: dict[int, list[int]] = {0: [0, 0, 0], schedule.makespan_ns: [0, 0, 0]}
     for residence in schedule.residences:
-        column = 0 if residence.workspace_of is None else 1
+        columns = [0] if residence.workspace_of is None else [1]
+        if residence.block in carried:
+            columns.append(2)
         start, end = lifetime_ns(schedule, residence, times)
-        changes.setdefault(start, [0, 0])[column] += residence.bytes
-        changes.setdefault(end, [0, 0])[column] -= residence.bytes
+        for column in columns:
+            changes.setdefault(start, [0, 0, 0])[column] += residence.bytes
+            changes.setdefault(end, [0, 0, 0])[column] -= residence.bytes
     instants = sorted(changes)
-    blocks, workspaces = (tuple(accumulate(changes[t][column] for t in instants)) for column in (0, 1))
-    return MemoryUse(tuple(instants), blocks, workspaces)
+    levels = (tuple(accumulate(changes[t][column] for t in instants)) for column in (0, 1, 2))
+    return MemoryUse(tuple(instants), *levels)
 
 
 def stall_ns(schedule: Schedule) -> int:

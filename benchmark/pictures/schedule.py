@@ -36,6 +36,7 @@ COLOURS = {
     "forward": "#56B4E9",
     "backward": "#0072B2",
     "compute": "#0072B2",
+    "update": "#661100",
     "stall": "#D55E00",
     "offload": "#E69F00",
     "prefetch": "#009E73",
@@ -46,12 +47,13 @@ COLOURS = {
     "return": "#117733",
     "reduce": "#882255",
     "resident": "#999999",
+    "carried": "#3E8FB0",
     "blocks": "#A6D3EE",
     "workspaces": "#CC79A7",
 }
 """Colours of tasks, copies and kinds of memory."""
 
-_DARK = ("backward", "accumulate", "exchange", "return", "reduce")
+_DARK = ("backward", "update", "accumulate", "exchange", "return", "reduce")
 """Kinds whose colours are dark, so that names on them are white."""
 
 _ROWS: dict[Stream, str] = {
@@ -87,7 +89,8 @@ class _Span(NamedTuple):
 def timeline(instance: Instance, schedule: Schedule, made: str | None = None) -> bytes:
     """Draw one round of a schedule as PNG: the streams as bars, above the memory in use.
 
-    Where host memory has a budget, copies there are drawn below. For several GPUs, the streams of the first
+    Where host memory has a budget, copies there are drawn below. Blocks that are carried are a layer of the
+    memory of their own, whose height is the same at both ends. For several GPUs, the streams of the first
     GPU and the host's cores are drawn.
 
     Parameters
@@ -254,6 +257,8 @@ def _kind_and_name(instance: Instance, operation: Operation) -> tuple[str, str]:
     name = instance.tasks[operation.task].name
     if name.startswith("FP("):
         return "forward", name
+    if name.startswith("OPT("):
+        return "update", name
     return ("backward" if name.startswith("BP") else "compute"), name
 
 
@@ -300,11 +305,13 @@ def _draw_memory(axes: Axes, instance: Instance, schedule: Schedule, scale: int)
     use = memory_use(schedule)
     unit, size = size_unit(max(schedule.peak_bytes, 1))
     times = [instant / scale for instant in use.instants]
-    layers = (
+    others = [both - carried for both, carried in zip(use.blocks, use.carried, strict=True)]
+    layers = [
         ("resident", [instance.resident_bytes] * len(times)),
-        ("blocks", use.blocks),
-        ("workspaces", use.workspaces),
-    )
+        *([("carried", [*use.carried])] if schedule.states else []),
+        ("blocks", others),
+        ("workspaces", [*use.workspaces]),
+    ]
     base = [0.0] * len(times)
     for name, amounts in layers:
         top = [below + amount / size for below, amount in zip(base, amounts, strict=True)]

@@ -7,6 +7,7 @@ from typing import Any
 from ...instances.arguments import require_instance
 from ...instances.instance import Instance
 from ...validate.gpus.program import gradient_of, part_of
+from ...validate.measures import carried_bytes
 from ...validate.schedule import Operation, Schedule, require_schedule
 from ..output.usage import memory_use
 
@@ -25,8 +26,9 @@ _STREAMS = {
 def trace(instance: Instance, schedule: Schedule, *others: tuple[str, Schedule]) -> dict[str, Any]:
     """Return a schedule in the Trace Event Format: streams as threads, bytes in use as a counter.
 
-    Times are in microseconds, as the format requires. Each of several GPUs is a process in the trace. Other
-    schedules of the instance, each with a word for it, follow as further processes.
+    Times are in microseconds, as the format requires. Carried blocks are counted apart from others. Each of
+    several GPUs is a process in the trace. Other schedules of the instance, each with a word for it, follow
+    as further processes.
 
     Raises
     ------
@@ -49,6 +51,7 @@ def trace(instance: Instance, schedule: Schedule, *others: tuple[str, Schedule])
             "budget_bytes": instance.budget_bytes,
             "peak_bytes": schedule.peak_bytes,
             "makespan_ns": schedule.makespan_ns,
+            **({"carried_bytes": carried_bytes(schedule)} if schedule.states else {}),
         },
         "traceEvents": [
             event
@@ -105,13 +108,20 @@ def _event(instance: Instance, operation: Operation, process: int, thread: int) 
 
 def _counters(instance: Instance, schedule: Schedule, process: int) -> list[dict[str, Any]]:
     use = memory_use(schedule)
+
+    def levels(i: int) -> dict[str, int]:
+        if not schedule.states:
+            return {"blocks": use.blocks[i], "workspaces": use.workspaces[i]}
+        others = use.blocks[i] - use.carried[i]
+        return {"carried": use.carried[i], "blocks": others, "workspaces": use.workspaces[i]}
+
     return [
         {
             "ph": "C",
             "name": "memory (bytes)",
             "pid": process,
             "ts": instant / 1000,
-            "args": {"resident": instance.resident_bytes, "blocks": blocks, "workspaces": workspaces},
+            "args": {"resident": instance.resident_bytes, **levels(i)},
         }
-        for instant, blocks, workspaces in zip(use.instants, use.blocks, use.workspaces, strict=True)
+        for i, instant in enumerate(use.instants)
     ]

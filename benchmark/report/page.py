@@ -162,7 +162,12 @@ def _timeline(instance: Instance, schedule: Schedule) -> dict[str, Any]:
             )
             for operation in schedule.operations
         ],
-        "memory": (use.instants, use.blocks, use.workspaces),
+        "memory": (
+            use.instants,
+            use.blocks,
+            use.workspaces,
+            *([use.carried] if schedule.states else []),
+        ),
     }
 
 

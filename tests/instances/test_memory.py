@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from random import Random
 
@@ -14,6 +15,7 @@ from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import (
     fastest,
     footprint,
+    greatest_need,
     ideal_ns,
     least_budget,
     least_host_bytes,
@@ -28,6 +30,7 @@ from pebbler.instances.memory import (
     why_infeasible,
     with_budget,
 )
+from pebbler.instances.workload import Workload
 from pebbler.solver.exhaustive.brute_force import brute_force
 
 
@@ -209,6 +212,19 @@ def test_an_update_cannot_be_made_again() -> None:
     updated = msgspec.structs.replace(use, updates=(0,))
     tasks = (make, updated, msgspec.structs.replace(use, name="again", outputs=()), read)
     assert stuck_bytes(msgspec.structs.replace(instance, tasks=tasks)) == [0, 0, 6, 0]
+
+
+def test_what_is_carried_is_named_where_it_is_stuck() -> None:
+    instance = Workload("lenet", 4, "K40", steady=True).instance("1MiB", check_budget=False)
+    still = tuple(
+        msgspec.structs.replace(block, offload_ns=None, prefetch_ns=None) for block in instance.blocks
+    )
+    reason = str(why_infeasible(msgspec.structs.replace(instance, blocks=still)))
+    assert re.search(r"of other blocks \(\S+ \S+ of them carried\) can neither be copied to the host", reason)
+    only = {d: block.bytes for d, block in enumerate(instance.blocks) if d in instance.carried}
+    need = greatest_need(msgspec.structs.replace(instance, blocks=still))
+    (task,) = (task for task in instance.tasks if task.name == need.task)
+    assert need.carried == sum(size for d, size in only.items() if d not in task.blocks) > 0
 
 
 def test_what_must_stay_or_was_there_is_stuck_without_a_way_back() -> None:

@@ -151,12 +151,12 @@ class Plan:
         ``losses(l)``.
     final
         Places on the host of the weights' gradients at the end of a round, if the gradients are blocks.
+    steps
+        The operations in order.
     last_maps, ends
         Pages to map when a round has ended, and where carried data is then, which the next round begins with.
     left
         Where all data is when a round has ended: on the device if it stays there, else on the host.
-    steps
-        The operations in order.
     """
 
     images: int
@@ -168,10 +168,10 @@ class Plan:
     loads: tuple[Load, ...]
     outside: dict[str, tuple[Place, int]]
     final: tuple[Load, ...]
-    last_maps: tuple[Mapped, ...]
-    ends: tuple[Load, ...]
-    left: tuple[Load, ...]
     steps: tuple[Step, ...]
+    last_maps: tuple[Mapped, ...] = ()
+    ends: tuple[Load, ...] = ()
+    left: tuple[Load, ...] = ()
 
 
 def plan(instance: Instance, schedule: Schedule, rebuilt: Computed) -> Plan:
@@ -253,10 +253,10 @@ class _Planner:
             loads=tuple(loads),
             outside=outside,
             final=final,
+            steps=steps,
             last_maps=tuple(last_maps),
             ends=ends,
             left=tuple(self._left()),
-            steps=steps,
         )
 
     def _outside(self) -> dict[str, tuple[Place, int]]:

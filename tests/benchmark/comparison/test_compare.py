@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
@@ -19,8 +20,10 @@ from pebbler.heuristics.methods import Answer, Limits, Method
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.files import read_instance, sha256_of, write_instance
 from pebbler.instances.instance import Instance
+from pebbler.instances.units import format_size
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, best_bound, certified_bound, compute_bound
+from pebbler.solver.solve import solve
 from pebbler.validate.bounds.certificate import certify, read_certificate, sealed
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel, read_schedule
@@ -264,6 +267,23 @@ def test_the_table_says_what_was_asked_and_what_is_left_out(
         "predicted by simulation, not measured",
     ):
         assert words in text
+
+
+def test_the_table_says_what_is_carried_on_the_device(chain: Instance, toys: Toys, keep: Method) -> None:
+    instance = Workload("lenet", 4, "K40", steady=True).instance("64MiB")
+    comparison = compare(instance, ["modnn"])
+    (row,) = comparison.rows
+    (schedule,) = row.schedules
+    kept = sum(instance.blocks[state.block].bytes for state in schedule.states if state.device)
+    assert comparison.as_dict()["results"][0]["carried_bytes"] == row.carried_bytes == kept > 0
+    assert solve(instance, "modnn").as_dict()["carried_bytes"] == kept
+    told = comparison.summary()
+    assert re.search(rf"^modnn .* {re.escape(format_size(kept))} ", told, re.MULTILINE)
+    assert "of 4 blocks, which a round finds where the one before has left them" in " ".join(told.split())
+    toys(keep=keep)
+    other = compare(chain, ["keep"])
+    assert "carried" not in other.summary()
+    assert "carried_bytes" not in other.as_dict()["results"][0]
 
 
 def test_the_table_says_how_many_rounds_there_are(toys: Toys, keep: Method) -> None:

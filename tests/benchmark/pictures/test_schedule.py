@@ -10,6 +10,7 @@ from matplotlib import rc_context
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
+from pebbler import Workload, solve
 from pebbler.benchmark.comparison.compare import compare
 from pebbler.benchmark.comparison.frontier import Frontier, Point
 from pebbler.benchmark.output.series import COLOURS, GREY
@@ -25,6 +26,7 @@ Toys = Callable[..., None]
 FORWARD, BACKWARD, STALL = "#56B4E9", "#0072B2", "#D55E00"
 OFFLOAD, PREFETCH, RESIDENT, WORKSPACE = "#E69F00", "#009E73", "#999999", "#CC79A7"
 BLOCKS = "#A6D3EE"
+CARRIED, UPDATE = "#3E8FB0", "#661100"
 MADE = "2026-01-02: a machine"
 LEGEND = 1200
 """More pixels of a colour than its entry in a legend has."""
@@ -64,6 +66,19 @@ def test_where_host_memory_ends_its_copies_are_drawn_below(
     below = timeline(limited, schedule_by(swap, limited), MADE)
     assert imread(BytesIO(below)).shape[0] > imread(BytesIO(free)).shape[0]
     assert pixels(below, BLOCKS) > pixels(free, BLOCKS) + LEGEND
+
+
+def test_a_steady_state_shows_what_is_carried_and_updated(chain: Instance, keep: Method) -> None:
+    instance = Workload("lenet", 4, "K40", steady=True, optimizer="adam").instance("64MiB")
+    schedule = solve(instance, "modnn").schedule
+    assert schedule is not None
+    assert all(state.device for state in schedule.states)
+    picture, ordinary = timeline(instance, schedule), timeline(chain, schedule_by(keep, chain))
+    for colour in (CARRIED, UPDATE):
+        assert pixels(picture, colour) > LEGEND, colour
+        assert pixels(ordinary, colour) == 0, colour
+    plain = msgspec.structs.replace(schedule, carried=msgspec.UNSET)
+    assert pixels(timeline(instance, plain), CARRIED) == 0
 
 
 def test_a_timeline_without_copies_shows_none(chain: Instance, keep: Method) -> None:

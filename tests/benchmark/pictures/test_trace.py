@@ -6,7 +6,9 @@ import pytest
 from pebbler.benchmark.pictures.trace import trace
 from pebbler.heuristics.methods import Limits, Method
 from pebbler.instances.instance import Instance
-from pebbler.validate.measures import memory_curve
+from pebbler.instances.workload import Workload
+from pebbler.solver.solve import solve
+from pebbler.validate.measures import carried_bytes, memory_curve
 from pebbler.validate.schedule import Schedule
 
 
@@ -48,6 +50,26 @@ def test_the_counter_is_the_memory_curve(tight: Instance, schedule: Schedule) ->
     instants, levels = memory_curve(tight, schedule)
     assert [counter["ts"] * 1000 for counter in counters] == instants
     assert [sum(counter["args"].values()) for counter in counters] == levels
+
+
+def test_what_is_carried_is_counted_apart_and_the_same_at_both_ends() -> None:
+    instance = Workload("lenet", 4, "K40", steady=True, optimizer="adam").instance("32MiB")
+    schedule = solve(instance, "modnn", memory="paged").schedule
+    assert schedule is not None
+    document = trace(instance, schedule)
+    counters = [event["args"] for event in document["traceEvents"] if event["ph"] == "C"]
+    assert [sum(counter.values()) for counter in counters] == memory_curve(instance, schedule)[1]
+    kept = sum(instance.blocks[state.block].bytes for state in schedule.states if state.device)
+    assert counters[0]["carried"] == counters[-2]["carried"] == kept > 0
+    assert document["otherData"]["carried_bytes"] == carried_bytes(schedule) == kept
+    assert any(counter["blocks"] for counter in counters)
+
+
+def test_without_carried_blocks_none_are_counted(tight: Instance, schedule: Schedule) -> None:
+    document = trace(tight, schedule)
+    assert "carried_bytes" not in document["otherData"]
+    assert all("carried" not in event["args"] for event in document["traceEvents"])
+    assert carried_bytes(schedule) == 0
 
 
 def test_workspaces_are_counted_apart(chain: Instance) -> None:

@@ -27,7 +27,7 @@ def step(number: int, stream: str, waits: tuple[int, ...] = (), maps: tuple[Mapp
 
 
 def of_steps(*steps: Step) -> Plan:
-    return Plan(1, 1, {}, 4, 1, (), (), {}, (), (), (), (), steps)
+    return Plan(1, 1, {}, 4, 1, (), (), {}, (), steps)
 
 
 def solved(network: str, batch: int, memory: str) -> tuple[Instance, Schedule, Plan]:
