@@ -185,9 +185,12 @@ def _numbers(trial: Trial) -> str:
     other = "in poisoned memory; not compared with a run without a budget"
     if trial.reference_ns is not None:
         other = "without a budget"
+    carries = bool(trial.instance.carried)
     if trial.identical:
-        return f"losses and gradients have the same bits as {other}"
-    error = f"a gradient differs by {trial.max_abs_error:.3g} from that {other}"
+        told = "losses, gradients and what is carried" if carries else "losses and gradients"
+        return f"{told} have the same bits as {other}"
+    what = "a gradient or what is carried" if carries else "a gradient"
+    error = f"{what} differs by {trial.max_abs_error:.3g} from that {other}"
     if trial.right:
         return f"{error}, within tolerance: the device's kernels are not deterministic"
     return f"WRONG: {error}"

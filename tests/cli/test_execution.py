@@ -66,6 +66,28 @@ def test_run_prints_predicted_and_measured(capsys: Output) -> None:
         assert word in out
 
 
+@pytest.mark.usefixtures("elsewhere")
+def test_a_steady_state_is_made_solved_checked_and_run(capsys: Output) -> None:
+    network = ["lenet", "--batch", "2", "--steady", "--optimizer", "momentum", "--budget", "1.2xMmin"]
+    assert main(["instance", *network, "-o", "i.json"]) == 0
+    assert main(["solve", "i.json", "--method", "modnn", "-o", "s.json"]) == 0
+    assert main(["check", "i.json", "s.json"]) == 0
+    capsys.readouterr()
+    assert main([*RUN]) == 0
+    told = "losses, gradients and what is carried have the same bits as without a budget"
+    assert told in capsys.readouterr().out
+    schedule = json.loads(Path("s.json").read_text())
+    del schedule["instance_sha256"]
+    Path("s.json").write_text(json.dumps(schedule))
+    document = json.loads(Path("i.json").read_text())
+    edit("i.json", origin=document["origin"] | {"optimizer": "adam"})
+    assert main([*RUN]) == 2
+    assert "is not what its origin says" in capsys.readouterr().err
+    edit("i.json", origin={key: v for key, v in document["origin"].items() if key != "optimizer"})
+    assert main([*RUN]) == 2
+    assert "'steady' and 'optimizer' come together" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("files")
 def test_run_as_json(capsys: Output) -> None:
     assert main([*RUN, "--json", "--operations"]) == 0

@@ -11,6 +11,7 @@ import pytest
 from pebbler.benchmark.comparison.fits import WAYS
 from pebbler.cli.main import main
 from pebbler.heuristics.methods import Method
+from pebbler.instances.networks.zoo import find_network
 
 Toys = Callable[..., None]
 METHODS = dict.fromkeys(name for way in WAYS for name in way.methods)
@@ -33,6 +34,18 @@ def test_the_answer_is_printed_drawn_and_can_be_checked(
         for batch in (64, row["batches"]["largest_batch"]):
             name = f"pebbler-out/lenet-b{batch}-{row['way'].replace(' ', '-')}"
             assert main(["check", f"{name}.instance.json", f"{name}.schedule.json"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "optimizer", "numbers"), [([], "adam", 3), (["--optimizer", "sgd"], "sgd", 1)]
+)
+def test_a_steady_state_carries_weights_and_states(
+    more: list[str], optimizer: str, numbers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fits", "lenet", "--steady", "--json", "--time-limit", "0s", *more]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["optimizer"], found["resident_bytes"]) == (optimizer, 0)
+    assert found["carried_bytes"] == numbers * 4 * find_network("lenet").parameters
 
 
 def test_no_is_status_one(toys: Toys, keep: Method, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,18 @@ def test_over_budgets_of_a_network(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.endswith("files: out\n")
 
 
+@pytest.mark.parametrize("more", [["--points", "2"], ["--over", "batch", "--budget", "8MiB"]])
+def test_over_steady_states(more: list[str]) -> None:
+    arguments = ["frontier", "lenet", "--steady", "--optimizer", "adam", "--method", "modnn", "-o", "out"]
+    assert main([*arguments, *more]) == 0
+    instances = sorted(Path("out").glob("*.instance.json"))
+    assert instances
+    for path in instances:
+        assert read_instance(path).made_from.optimizer == "adam"
+        schedule = str(path).replace(".instance.", ".modnn.schedule.")
+        assert main(["check", str(path), schedule]) == 0
+
+
 def test_over_budgets_of_a_file(tight: Instance, capsys: pytest.CaptureFixture[str]) -> None:
     write_instance(tight, "tight.instance.json")
     assert (
@@ -95,6 +107,7 @@ def test_over_batches(capsys: pytest.CaptureFixture[str]) -> None:
         ("bad.json --over batch -o out", "bad.json is a file, and --over batch asks for other batches"),
         ("mine.onnx -o out", "give it as --onnx mine.onnx"),
         ("lenet --method modnn --batch 7 --sub-batch 2 -o out", "divides 7"),
+        ("lenet --method modnn --steady --batch 8 --sub-batch 2 -o out", "leave out the sub-batch"),
         ("lenet --method modnn -o bad.json", "cannot be a folder"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -116,6 +117,19 @@ def test_what_nobody_knows_is_unknown(toys: Toys) -> None:
 
 
 @pytest.mark.usefixtures("simple")
+def test_a_steady_state_carries_what_would_be_resident() -> None:
+    steady = replace(ALEXNET, steady=True, optimizer="momentum")
+    found, resident = fits(steady, ROOM, time_limit=0), fits(ALEXNET, ROOM, time_limit=0)
+    assert (found.optimizer, found.resident_bytes, resident.carried_bytes) == ("momentum", 0, 0)
+    assert found.optimizer_bytes == STATE // 2 == found.carried_bytes // 2
+    assert found.ideal_ns > resident.ideal_ns
+    told = " ".join(str(found).split())
+    assert "for momentum" in told
+    assert "are carried from one iteration to the next" in told
+    with pytest.raises(PebblerError, match="which 'momentum' updates; leave 'optimizer' out"):
+        fits(steady, ROOM, optimizer="adam")
+
+
 def test_the_optimizer_is_resident() -> None:
     without, adam = (fits(ALEXNET, ROOM, optimizer=name, time_limit=0) for name in ("sgd", "adam"))
     assert adam.optimizer_bytes == adam.resident_bytes - without.resident_bytes == STATE
