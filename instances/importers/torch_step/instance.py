@@ -86,7 +86,8 @@ def step_instance(
     chosen = [record.operators[k] for k in operators]
     touched = {d for operator in chosen for d in (*operator.reads, *operator.outputs, *operator.updates)}
     rewritten = {d for operator in chosen for d in operator.updates}
-    storages, resident = [], []
+    storages: list[int] = []
+    resident: list[int] = []
     for d, storage in enumerate(record.storages):
         if storage.bytes and not storage.on_host and d in touched:
             moves = storage.role in _LASTING and (lasting == "device" or d in rewritten)

@@ -215,6 +215,8 @@ class Recorder(TorchDispatchMode):
         """Add a call to the operators, and name the storages that it is the first to write."""
         kind, rewritten = self._kind(call), {*call.declared, *call.hidden}
         touched = dict.fromkeys((*call.operands, *call.made))
+        if kind == "task":
+            self._require_written(call.operands.keys() - rewritten)
         writes = [d for d in touched if d in rewritten or d not in call.operands]
         outputs = [d for d in writes if d not in self._written and kind != "allocation"]
         self._written.update(outputs)
@@ -268,6 +270,11 @@ class Recorder(TorchDispatchMode):
         if call.trial is not None and all(map(have_same_bits, call.trial, _tensors(call.returned))):
             return "out", 0
         return "copied", sum(aligned(self.storages.entries[d].bytes) for d in new)
+
+    def _require_written(self, operands: set[int]) -> None:
+        unwritten = [d for d in operands - self._written if self.storages.entries[d].bytes]
+        if unwritten:
+            raise StepError("it reads memory that nothing has written; make it with torch.zeros")
 
     def _label_of_update(self, touched: dict[int, None]) -> tuple[str, str]:
         """Return the module of the parameter that the optimizer is busy with."""
