@@ -25,8 +25,9 @@ from .torch_gpu import OnGpu, gpu_kernels
 from .torch_labels import ModuleLabels
 from .torch_refusals import StepError, explained, is_loss, loss_of
 
-MakeStep = Callable[[int], tuple[Any, Callable[..., Any], tuple[Any, ...]]]
-"""From a batch size to a module, a function of the inputs that computes the loss with it, and the inputs."""
+MakeStep = Callable[[int], tuple[Any, ...]]
+"""From a batch size to a module, a function of the inputs that computes the loss with it, and the inputs; an
+optimizer may come fourth."""
 
 _ALLOCATE = {
     "aten::empty",
@@ -49,7 +50,8 @@ def record(make_step: MakeStep, batch: int) -> OperatorGraph:
     ----------
     make_step
         Called with the batch size; returns ``(module, step, inputs)``, where ``step(*inputs)`` computes the
-        scalar loss with the module, and returns it or runs its backward pass.
+        scalar loss with the module, and returns it or runs its backward pass. An optimizer behind them is
+        left out.
     batch
         Images, or whatever the model counts.
 
@@ -231,13 +233,13 @@ class _Recorder(TorchDispatchMode):
 def _require_step(made: Any) -> tuple[Any, Callable[..., Any], tuple[Any, ...]]:
     if (
         isinstance(made, tuple)
-        and len(made) == 3
+        and (len(made) == 3 or (len(made) == 4 and isinstance(made[3], torch.optim.Optimizer)))
         and isinstance(made[0], torch.nn.Module)
         and callable(made[1])
         and isinstance(made[2], tuple)
         and all(isinstance(tensor, torch.Tensor) for tensor in made[2])
     ):
-        return made
+        return made[:3]
     raise PebblerError(
         "make_step returned something else than (module, step, inputs): return a torch.nn.Module, a function "
         "that computes the loss with it, and a tuple of tensors to call that with"

@@ -144,10 +144,11 @@ def record_step(
     used = {name for operator in operators for name in _scalars_in(operator)}
     used |= {scalar for guard in guards for scalar in inputs_of(guard.condition)}
     touched = {d for operator in operators for d in (*operator.reads, *operator.outputs, *operator.updates)}
+    unneeded = {name for name in created if last.tensors[name].storage not in touched}
     return StepRecord(
         storages=tuple(last.storages),
         operators=tuple(operators),
-        tensors=last.tensors,
+        tensors={name: tensor for name, tensor in last.tensors.items() if name not in unneeded},
         loss=last.loss,
         gradients=last.gradients,
         scalars=tuple(sorted(used, key=str)),
@@ -155,7 +156,7 @@ def record_step(
         settings=settings,
         draws=last.draws,
         last_draw=last.last_draw,
-        created_states=tuple(name for name in created if last.tensors[name].storage in touched),
+        created_states=tuple(name for name in created if name not in unneeded),
         environment={
             "torch": str(torch.__version__),
             "threads": torch.get_num_threads(),

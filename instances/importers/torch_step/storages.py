@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..torch_refusals import StepError
@@ -124,7 +123,7 @@ class Storages:
         d = self.find(tensor, name.role)
         if known:
             return
-        on_host = name.role == "state" and isinstance(tensor, torch.Tensor) and tensor.dim() == 0
+        on_host = name.role == "state" and tensor.dim() == 0
         self.entries[d] = replace(self.entries[d], name=str(name), on_host=on_host)
         if on_host:
             self._counts[d] = name, float(tensor)

@@ -297,6 +297,17 @@ def test_parameters_that_are_frozen_or_not_used_have_no_gradient() -> None:
     assert sorted(gradients) == ["dW(1.bias)", "dW(1.weight)"]
 
 
+def test_an_optimizer_behind_the_inputs_is_left_out() -> None:
+    def make(batch: int) -> Any:
+        made = small_gpt(batch)
+        return *made, torch.optim.AdamW(made[0].parameters())
+
+    plain, trained = record(small_gpt, 2), record(make, 2)
+    assert [operator.name for operator in plain.operators] == [
+        operator.name for operator in trained.operators
+    ]
+
+
 def test_recording_twice_gives_the_same_graph() -> None:
     first, second = record(small_resnet, 3), record(small_resnet, 3)
     assert (first.storages, first.operators) == (second.storages, second.operators)

@@ -192,6 +192,31 @@ def test_recording_changes_nothing() -> None:
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
 
+def test_states_are_made_for_parameters_that_have_gradients_only() -> None:
+    module, step, inputs, _ = made_by(perceptron)
+    module[0].unused = torch.nn.Linear(2, 2)
+    record = record_step(module, step, inputs, adamw(module))
+    states = {str(name) for name in record.tensors if name.role == "state"}
+    keys = ("step", "exp_avg", "exp_avg_sq")
+    parameters = ("0.weight", "0.bias", "2.weight", "2.bias")
+    assert states == {f"S({name} {key})" for name in parameters for key in keys}
+    assert {str(name) for name in record.created_states} == states
+    assert {str(name) for name in record.tensors} >= {"W(0.unused.weight)", "X(0)", "X(1)"}
+
+
+def test_states_that_are_there_are_kept() -> None:
+    made = made_by(perceptron)
+    module, step, inputs, optimizer = made
+    step(*inputs).backward()
+    optimizer.step()
+    before = [tensor.clone() for tensor in state_of(made)]
+    gradients = [parameter.grad for parameter in module.parameters()]
+    record = record_step(*made)
+    assert record.created_states == ()
+    assert all(map(torch.equal, before, state_of(made)))
+    assert all(p.grad is gradient for p, gradient in zip(module.parameters(), gradients, strict=True))
+
+
 def test_numbers_of_the_optimizer_are_formulas_over_named_inputs() -> None:
     record = record_step(*made_by(perceptron))
     names = {str(scalar) for scalar in record.scalars}
