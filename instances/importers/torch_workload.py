@@ -1,4 +1,4 @@
-"""The workload of a user's torch model: a function that builds it, a batch and a device."""
+"""The workloads of a user's torch model: a function that builds it, a batch and a device."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from .operators import OperatorGraph, operator_instance
 
 if TYPE_CHECKING:
     from .torch_graph import MakeStep
+    from .torch_step.instance import StepInstance
+    from .torch_step.record import StepRecord
+    from .torch_step.steps import MakeTrainingStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +95,96 @@ class TorchWorkload(Workload):
         return operator_instance(
             graph,
             device,
-            name="-".join([*re.findall(r"\w+", self.name), f"b{sub_batch}"]),
+            name=_slug(self.name, sub_batch),
             engines=self.engines,
             rounds=rounds,
             origin=origin,
             meta={"source": "recorded from torch"},
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchStepWorkload(Workload):
+    """One whole training step of a torch model, with clipping and the optimizer, as it runs on the CPU.
+
+    `network` is what the model is called; `graph` is ``executable``; times are measured while the step is
+    recorded.
+
+    Attributes
+    ----------
+    device
+        ``cpu``.
+    link
+        Of copies to and from the host; it must be given.
+    weights_as_blocks
+        Whether parameters, buffers and the optimizer's states may leave the device within a step.
+    make_step
+        From the batch to ``(module, step, inputs, optimizer)``, as `record_made` takes it.
+    clip
+        Norm to which gradients are clipped before the optimizer's step; None: they are not.
+
+    Raises
+    ------
+    PebblerError
+        When torch or the link is missing, the batch is not positive, or another choice is made than there is.
+    """
+
+    device: str = field(default="cpu", kw_only=False)
+    weights_as_blocks: bool = True
+    make_step: MakeTrainingStep
+    clip: float | None = None
+    _recorded: list[StepRecord] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require_extra("torch")
+        Workload.__post_init__(self)
+        if self.device != "cpu" or self.graph != "executable" or self.profile is not None or self.cudnn:
+            raise PebblerError(
+                f"{self.name}: a training step is recorded on the CPU, with times of its own; leave device, "
+                "graph, profile and cudnn out"
+            )
+        if self.link is None:
+            raise PebblerError(f"{self.name}: give the link between device and host, such as '12GB/s'")
+
+    def record(self) -> StepRecord:
+        """Return the record of the step, which runs when it is asked for first."""
+        from .torch_step.steps import record_made
+
+        if not self._recorded:
+            self._recorded.append(record_made(self.make_step, self.batch, clip=self.clip))
+        return self._recorded[0]
+
+    def recorded(self) -> StepInstance:
+        """Return the instance under a budget of 0, with what its tasks and blocks are in the record."""
+        from .torch_step.instance import step_instance
+
+        assert self.link is not None
+        return step_instance(
+            self.record(),
+            name=_slug(self.name, self.batch),
+            link=self.link,
+            lasting="device" if self.weights_as_blocks else "resident",
+            engines=self.engines,
+            network=self.name,
+            batch=self.batch,
+        )
+
+    def parameter_bytes(self) -> int:
+        """Bytes of the model's parameters, without gradients or what an optimizer keeps."""
+        return sum(storage.bytes for storage in self.record().storages if storage.role == "parameter")
+
+    def round(self, sub_batch: int, rounds: int) -> Instance:
+        """Return the instance of the step, which is a round of its own."""
+        if sub_batch != self.batch or rounds != 1:
+            raise PebblerError(
+                f"{self.name}: a training step updates the parameters once, in one round of the batch; "
+                "accumulate gradients of micro-batches in the step itself"
+            )
+        return self.recorded().instance
+
+
+def _slug(name: str, batch: int) -> str:
+    return "-".join([*re.findall(r"\w+", name), f"b{batch}"])
 
 
 def find_step(spec: str) -> MakeStep:

@@ -50,6 +50,7 @@ def step_instance(
     link: str,
     lasting: Lasting = "device",
     engines: Literal["duplex", "single"] = "duplex",
+    network: str | None = None,
     batch: int | None = None,
 ) -> StepInstance:
     """Return the instance of a recorded step.
@@ -63,7 +64,7 @@ def step_instance(
     record
         Of `record_step`.
     name
-        Of the instance, and of the network that it was made from.
+        Of the instance.
     link
         Between device and host, as `parse_link` takes it.
     lasting
@@ -72,6 +73,8 @@ def step_instance(
         rewritten is a block all the same, so that no task that reads it runs again on other values.
     engines
         ``duplex``: one copy stream per direction; ``single``: one for both.
+    network
+        What the model is called; None: as the instance.
     batch
         Images, or whatever the model counts; None: unknown.
 
@@ -126,7 +129,7 @@ def step_instance(
         ),
         meta=_meta(record),
         origin=Origin(
-            network=name,
+            network=network or name,
             batch=batch,
             sub_batch=batch,
             device="cpu",

@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from pebbler.instances.errors import PebblerError
+from pebbler.instances.importers.torch_workload import TorchStepWorkload
 from pebbler.instances.instance import Instance
 from pebbler.instances.memory import least_budget, unlimited_peak, with_budget
 from pebbler.solver.solve import solve
@@ -241,3 +243,34 @@ def test_without_an_optimizer_the_step_ends_with_the_gradients() -> None:
     assert {operator.phase for operator in record.operators} == {"forward", "backward"}
     assert blocks["dW(2.bias)"].finally_ == "device"
     assert set(record.gradients) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+
+def test_a_workload_records_the_step_once_and_has_one_round() -> None:
+    calls = []
+
+    def make(batch: int) -> Any:
+        calls.append(batch)
+        return perceptron(batch)
+
+    workload = TorchStepWorkload("my net", 4, make_step=make, link="12GB/s", clip=1.0)
+    instance = workload.instance("90%")
+    assert instance.budget_bytes < unlimited_peak(workload.instance("100%"))
+    assert calls == [4]
+    assert (instance.name, instance.made_from.network, instance.made_from.batch) == ("my-net-b4", "my net", 4)
+    assert workload.parameter_bytes() == 4 * (6 * 8 + 8 + 8 * 3 + 3)
+    assert any(task.name.startswith("CLIP") for task in instance.tasks)
+    with pytest.raises(PebblerError, match="in one round of the batch; accumulate gradients"):
+        workload.instance("90%", 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "give the link between device and host"),
+        ({"link": "12GB/s", "device": "v100"}, "recorded on the CPU, with times of its own"),
+        ({"link": "wide"}, "'wide' is not a link"),
+    ],
+)
+def test_other_choices_of_a_workload_are_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(PebblerError, match=told):
+        TorchStepWorkload("mine", 4, make_step=perceptron, **options)
