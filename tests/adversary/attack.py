@@ -58,9 +58,11 @@ class Tally:
         """All of it by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
-    def attack(self, theorem: Theorem, rng: Random, *, host_budget: bool = False) -> None:
+    def attack(
+        self, theorem: Theorem, rng: Random, *, host_budget: bool = False, carried: bool = False
+    ) -> None:
         """Draw a case and attack; raise `Contradiction` if the theorem fails."""
-        case = theorem.case(rng, host_budget=host_budget)
+        case = theorem.case(rng, host_budget=host_budget, carried=carried)
         try:
             claims = list(theorem.attack(case))
         except TooLargeError:
@@ -80,8 +82,12 @@ class Tally:
         self.features.update(features(case.instance))
 
 
-def attacked(theorem: Theorem, seed: int, count: int, *, host_budget: bool = False) -> Tally:
-    """Attack a theorem with so many instances, the same ones for a seed; their host memory may have a budget.
+def attacked(
+    theorem: Theorem, seed: int, count: int, *, host_budget: bool = False, carried: bool = False
+) -> Tally:
+    """Attack a theorem with so many instances, the same ones for a seed.
+
+    Their host memory may have a budget, and blocks of theirs may be carried.
 
     Raises
     ------
@@ -101,7 +107,7 @@ def attacked(theorem: Theorem, seed: int, count: int, *, host_budget: bool = Fal
     )
     @given(st.randoms(use_true_random=False))
     def one(rng: Random) -> None:
-        tally.attack(theorem, rng, host_budget=host_budget)
+        tally.attack(theorem, rng, host_budget=host_budget, carried=carried)
 
     one()
     return tally

@@ -2,7 +2,8 @@
 
 ``python -m tests.adversary.study --instances 100000``, from the root of the repository, appends a line for
 each theorem and seed to ``docs/data/adversary.jsonl``, and leaves out what is there: it can be stopped at any
-time and goes on where it was. ``--host-budget`` makes lines of instances whose host memory has a budget.
+time and goes on where it was. ``--host-budget`` makes lines of instances whose host memory has a budget,
+``--carried`` of instances with carried blocks, and both together of those with both.
 ``--write docs/reliability.md`` puts the table of all lines into the page, ``--instances 0`` makes none. A
 contradiction, or any other error, is a line with the instance, and the exit status is 1.
 """
@@ -36,14 +37,17 @@ Line = dict[str, Any]
 it."""
 
 
-def conduct(name: str, seed: int, count: int, *, host_budget: bool = False) -> Line:
+def conduct(name: str, seed: int, count: int, *, host_budget: bool = False, carried: bool = False) -> Line:
     """Attack a theorem and say what came of it."""
     began = time.monotonic()
     line: Line = {"theorem": name, "seed": seed, "count": count}
     if host_budget:
         line["host_budget"] = True
+    if carried:
+        line["carried"] = True
     try:
-        line |= attacked(THEOREMS[name], seed, count, host_budget=host_budget).as_dict()
+        tally = attacked(THEOREMS[name], seed, count, host_budget=host_budget, carried=carried)
+        line |= tally.as_dict()
     except Contradiction as found:
         line["contradiction"] = {
             "says": f"{found.claim.what}: {found.claim.bound}, possible {found.claim.possible}",
@@ -84,24 +88,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--instances", type=int, default=100_000, metavar="N", help="so many, or a few more")
     parser.add_argument("--seed", type=int, default=1, help="the first; one follows the other")
     parser.add_argument("--host-budget", action="store_true", help="give host memory a budget")
+    parser.add_argument("--carried", action="store_true", help="let rounds carry blocks")
     parser.add_argument("--data", type=Path, default=DATA, metavar="FILE", help="lines to add to")
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the table into")
     options = parser.parse_args(arguments)
-    budget = options.host_budget
+    budget, carried = options.host_budget, options.carried
     known = {
         (line["theorem"], line["seed"])
         for line in read(options.data)
-        if line.get("host_budget", False) == budget
+        if (line.get("host_budget", False), line.get("carried", False)) == (budget, carried)
     }
     made, seed = 0, options.seed
     while made < options.instances:
         for name, theorem in THEOREMS.items():
-            if budget and not theorem.host_budget:
+            if (budget and not theorem.host_budget) or (carried and not theorem.carried):
                 continue
             count = COUNT_OF_SLOW if theorem.is_slow else COUNT
             made += count
             if (name, seed) not in known:
-                line = conduct(name, seed, count, host_budget=budget)
+                line = conduct(name, seed, count, host_budget=budget, carried=carried)
                 told = line.get("contradiction", {}).get("says", "holds")
                 print(f"{name}, seed {seed}: {told}", flush=True)
                 with options.data.open("a", encoding="utf-8") as file:

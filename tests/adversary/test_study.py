@@ -82,6 +82,30 @@ def test_instances_whose_host_memory_ends_have_lines_of_their_own(
     assert lines[2]["features"]["host memory ends"] == lines[2]["instances"]
 
 
+def test_instances_with_carried_blocks_have_lines_of_their_own(
+    toys: dict[str, Theorem], tmp_path: Path
+) -> None:
+    del toys["unsound"]
+
+    @theorem("docs/flow.md", Shape(tasks=1, blocks=1), carried=False)
+    def ordinary(case: Case) -> Iterator[Claim]:
+        yield Claim("carried", len(case.instance.carried), 0)
+
+    data = tmp_path / "lines.jsonl"
+    arguments = ["--instances", "1", "--data", str(data)]
+    for keys in ([], ["--carried"], ["--carried"], ["--carried", "--host-budget"]):
+        assert main([*arguments, *keys]) == 0
+    lines = read(data)
+    assert [(line["theorem"], "carried" in line, "host_budget" in line) for line in lines] == [
+        ("sound", False, False),
+        ("ordinary", False, False),
+        ("sound", True, False),
+        ("sound", True, True),
+    ]
+    assert "a carried block" not in lines[0]["features"]
+    assert lines[3]["features"]["a carried block"] == lines[3]["instances"]
+
+
 def test_an_error_is_told(toys: dict[str, Theorem], tmp_path: Path) -> None:
     toys.clear()
 

@@ -47,6 +47,27 @@ def test_no_bound_is_above_a_schedule_that_keeps_within_host_memory(name: str) -
     assert tally.features["host memory for some copies"] >= 0.2 * tally.instances, tally
 
 
+CARRIED = [name for name, theorem in THEOREMS.items() if theorem.carried]
+"""Theorems that are about instances with carried blocks, too."""
+
+
+@pytest.mark.parametrize("host_budget", [False, True])
+@pytest.mark.parametrize("name", CARRIED)
+def test_no_bound_is_above_a_schedule_that_can_be_repeated(name: str, host_budget: bool) -> None:
+    theorem = THEOREMS[name]
+    if host_budget and not theorem.host_budget:
+        return
+    count = 200 if name == SEARCH else 10 if theorem.is_slow else 40
+    tally = attacked(theorem, seed=13, count=count, host_budget=host_budget, carried=True)
+    assert tally.instances >= 0.4 * count
+    assert tally.instances - tally.impossible >= 0.2 * count
+    assert tally.active >= 1, tally
+    assert tally.features["a carried block"] == tally.instances, tally
+    assert tally.features["a carried block that is updated"] >= 0.2 * tally.instances, tally
+    assert tally.features["a carried block that is read only"] >= 0.2 * tally.instances, tally
+    assert tally.features["host memory ends"] == tally.instances * host_budget, tally
+
+
 def test_every_theorem_is_stated_and_documented(pytestconfig: pytest.Config) -> None:
     for theorem in THEOREMS.values():
         assert len(theorem.statement) > 50, theorem.name

@@ -10,11 +10,13 @@ nanoseconds from zero on (a block has a byte at least). A schedule of divisible 
 `Enumeration`: no more than the pool is in use at any instant, also in between operations that take no time;
 copies are not interrupted. Every contiguous and every paged schedule that the checker accepts is one. Host
 memory may have a budget, except with several GPUs. That only leaves out schedules: what is at most the
-makespan of every schedule remains so.
+makespan of every schedule remains so. Blocks may be carried, except with several GPUs: every schedule is then
+one of the instance whose carried blocks begin on the device.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +27,7 @@ import msgspec
 
 from pebbler.heuristics.methods import Limits, Refusal, list_methods
 from pebbler.heuristics.parts import with_parts
-from pebbler.instances.instance import Instance
+from pebbler.instances.instance import Algorithm, Instance, Task
 from pebbler.instances.memory import least_budget, with_budget
 from pebbler.instances.transforms import in_pages, in_parts
 from pebbler.solver.bounds import best_bound, compute_bound, single_peak_bound
@@ -50,7 +52,7 @@ from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
 
 from .enumeration import Enumeration, TooManyError
-from .instances import Shape, adversarial, adversarial_cluster, chance, with_host_budget
+from .instances import Shape, adversarial, adversarial_cluster, chance, with_carried, with_host_budget
 
 _STATES = 1500
 """Of a search; an instance that needs more is no case."""
@@ -130,7 +132,8 @@ class Theorem:
     """A statement, where it is documented, the instances that it is about, and the attack.
 
     `shape` is None where the instances are others than `adversarial` ones; `is_slow` says that an attack
-    takes a tenth of a second and more, `host_budget` whether host memory may have a budget.
+    takes a tenth of a second and more, `host_budget` whether host memory may have a budget, `carried` whether
+    blocks may be carried.
     """
 
     name: str
@@ -140,15 +143,18 @@ class Theorem:
     attack: Attack
     is_slow: bool
     host_budget: bool
+    carried: bool
 
     @property
     def statement(self) -> str:
         """In words."""
         return self.attack.__doc__ or ""
 
-    def case(self, rng: Random, *, host_budget: bool = False) -> Case:
-        """Draw a case, with a budget of host memory or without."""
+    def case(self, rng: Random, *, host_budget: bool = False, carried: bool = False) -> Case:
+        """Draw a case, with a budget of host memory or without, with carried blocks or without."""
         instance = self.draw(rng)
+        if carried:
+            instance = with_carried(rng, instance)
         return Case(with_host_budget(rng, instance) if host_budget else instance, rng)
 
 
@@ -159,7 +165,12 @@ SMALL = Shape(tasks=4, blocks=4)
 
 
 def theorem(
-    page: str, shape: Shape | Callable[[Random], Instance], *, slow: bool = False, host_budget: bool = True
+    page: str,
+    shape: Shape | Callable[[Random], Instance],
+    *,
+    slow: bool = False,
+    host_budget: bool = True,
+    carried: bool = True,
 ) -> Callable[[Attack], Attack]:
     """Register an attack."""
 
@@ -169,7 +180,7 @@ def theorem(
     def put(attack: Attack) -> Attack:
         name = attack.__name__.replace("_", " ")
         own = shape if isinstance(shape, Shape) else None
-        THEOREMS[name] = Theorem(name, page, own, draw, attack, slow, host_budget)
+        THEOREMS[name] = Theorem(name, page, own, draw, attack, slow, host_budget, carried)
         return attack
 
     return put
@@ -242,6 +253,64 @@ def exhaustive_search_in_pages(case: Case) -> Iterator[Claim]:
     blocks and workspaces in whole pages: any pages do, so that only their number counts. (Where host memory
     has a budget, offsets of copies count: test_enumeration compares the two with those.)"""
     yield from _same(case, "paged", in_pages(case.instance))
+
+
+def _ordinary(instance: Instance, places: Sequence[tuple[bool, bool]]) -> Instance:
+    """Return the instance with each carried block on the device or not, and on the host or not, at both ends.
+
+    What the host has not is written by a first task. What is on the device is there for that and a last task.
+    """
+    blocks, chosen = list(instance.blocks), dict(zip(instance.carried, places, strict=True))
+    for d, (on_device, on_host) in chosen.items():
+        blocks[d] = msgspec.structs.replace(
+            blocks[d],
+            initially="absent" if not on_host else "device" if on_device else "host",
+            finally_="host" if on_host else "device",
+        )
+    at_once = (Algorithm(name="at once", duration_ns=0, workspace_bytes=0),)
+    kept = tuple(d for d, (on_device, _) in chosen.items() if on_device)
+    made = tuple(d for d in kept if not chosen[d][1])
+    read = tuple(d for d in kept if chosen[d][1])
+    begin = Task(name="begin", inputs=read, outputs=made, algorithms=at_once)
+    end = Task(name="end", inputs=kept, outputs=(), algorithms=at_once)
+    return msgspec.structs.replace(instance, blocks=tuple(blocks), tasks=(begin, *instance.tasks, end))
+
+
+def _carrying(rng: Random) -> Instance:
+    """Draw an instance with carried blocks and few places, for a block has three bytes at most."""
+    shape = Shape(tasks=4, blocks=4, digits=0, parts=False, reruns=chance(rng, 30), moves=chance(rng, 30))
+    instance = with_carried(rng, adversarial(rng, shape))
+    blocks = tuple(msgspec.structs.replace(b, bytes=1 + b.bytes % 3) for b in instance.blocks)
+    tasks = tuple(
+        msgspec.structs.replace(
+            task,
+            algorithms=tuple(
+                msgspec.structs.replace(a, workspace_bytes=a.workspace_bytes % 3) for a in task.algorithms
+            ),
+        )
+        for task in instance.tasks
+    )
+    small = msgspec.structs.replace(
+        instance, blocks=blocks, tasks=tasks, resident_bytes=0, alignment_bytes=1, budget_bytes=2**40
+    )
+    return with_budget(small, least_budget(small) + rng.randint(0, 2))
+
+
+@theorem("docs/formats.md", _carrying, slow=True, carried=False)
+def places_of_carried_blocks(case: Case) -> Iterator[Claim]:
+    """`brute_force` in divisible memory finds the least time over ordinary instances, one for each choice of
+    where carried blocks are at both ends: a first task without time writes or reads what is on the device,
+    and a last one reads it; the host has what must end there. In contiguous memory it finds no less, because
+    there a block also ends at the offset at which it began."""
+    ways = itertools.product(((True, False), (False, True), (True, True)), repeat=len(case.instance.carried))
+    ordinary = [_ordinary(case.instance, places) for places in ways]
+    least = min(optimum(instance, "divisible") for instance in ordinary)
+    yield Claim("carried", case.optimum, least)
+    yield Claim("ordinary", least, case.optimum)
+    if not case.instance.has_host_budget:  # copies of a few bytes would take 512 each
+        yield Claim("divisible", case.optimum, case.least("contiguous"))
+        least = min(optimum(instance, "contiguous") for instance in ordinary)
+        yield Claim("ordinary, contiguous", least, case.least("contiguous"))
 
 
 # --- without a solver -----------------------------------------------------------------------------------
@@ -505,7 +574,7 @@ def _cut(instance: Instance, d: int, count: int) -> Instance:
     return msgspec.structs.replace(instance, blocks=blocks, tasks=tasks)
 
 
-@theorem("docs/recomputation.md", Shape(tasks=4, blocks=4, reruns=True))
+@theorem("docs/recomputation.md", Shape(tasks=4, blocks=4, reruns=True), carried=False)
 def flow_with_second_runs(case: Case) -> Iterator[Claim]:
     """Tasks may run again where the instance says so. FLOW with second runs in the intervals between first
     runs, on any tasks as checkpoints, with anything whole or nothing, has an optimum of at most the makespan
@@ -527,6 +596,7 @@ def flow_with_second_runs(case: Case) -> Iterator[Claim]:
     lambda rng: adversarial_cluster(rng, searchable=True),
     slow=True,
     host_budget=False,
+    carried=False,
 )
 def cluster_rows(case: Case) -> Iterator[Claim]:
     """GPUs of one kind run the same tasks, under the budget each, and none runs again. What gradients take on
@@ -555,6 +625,7 @@ def cluster_rows(case: Case) -> Iterator[Claim]:
     lambda rng: adversarial_cluster(rng, searchable=False),
     slow=True,
     host_budget=False,
+    carried=False,
 )
 def cluster_rows_against_schedules(case: Case) -> Iterator[Claim]:
     """The same for several nodes, for rings of NVLink and for up to eight GPUs, where no search ends: the
@@ -576,7 +647,7 @@ def with_least_budget(instance: Instance) -> Instance:
     return with_budget(instance, max(instance.budget_bytes, least_budget(instance)))
 
 
-@theorem("docs/cp-sat.md", PLAIN)
+@theorem("docs/cp-sat.md", PLAIN, carried=False)
 def ticks_of_cp_sat(case: Case) -> Iterator[Claim]:
     """Let no task run again. CP-SAT's bound on the interval model, with sizes in units and times in ticks,
     both rounded down, is at most the makespan of every schedule. Where neither was rounded and host memory
@@ -596,7 +667,7 @@ TINY = Thresholds(first=2, large=3, huge=5, window=1, ends=(1, 2), finding=(1, 2
 """Thresholds under which tiny instances count as of few tasks, of many and of thousands."""
 
 
-@theorem("docs/flow.md", Shape(tasks=7, blocks=5), slow=True)
+@theorem("docs/flow.md", Shape(tasks=7, blocks=5), slow=True, carried=False)
 def refined(case: Case) -> Iterator[Claim]:
     """The best of all bounds in the order in which `pebbler bound --time-limit` tries them, with every kind
     of model on few tasks, is at most the makespan of every schedule."""
@@ -619,7 +690,7 @@ _BOUNDS = ("compute", "single-peak", "flow", "cp-sat")
 """How the names of bounds begin that hold in divisible memory."""
 
 
-@theorem("docs/chain.md", _end_to_end, slow=True)
+@theorem("docs/chain.md", _end_to_end, slow=True, carried=False)
 def methods(case: Case) -> Iterator[Claim]:
     """Every schedule of every method passes the checker; it takes no less than exhaustive search in divisible
     memory finds, and no less than any method has proven; what a method calls infeasible, no method solves.
