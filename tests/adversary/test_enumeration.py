@@ -14,7 +14,7 @@ from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.validate.check import check
 
 from .enumeration import Enumeration, TooManyError
-from .instances import Shape, adversarial
+from .instances import Shape, adversarial, with_carried
 
 
 @pytest.mark.parametrize(("reads_again", "idle"), [(False, 1), (True, 0)])
@@ -47,9 +47,11 @@ STEP = 512
 """Places of copies in host memory are multiples of it."""
 
 
-def _few_places(rng: Random) -> Instance:
+def _few_places(rng: Random, *, carried: bool) -> Instance:
     """Return an instance whose blocks take a page each, and a few steps of a scarce host memory."""
     instance = adversarial(rng, Shape(tasks=4, blocks=3, digits=0, parts=False))
+    if carried:
+        instance = with_carried(rng, instance)
     blocks = tuple(replace(block, bytes=rng.randint(1, 3 * STEP)) for block in instance.blocks)
     tasks = tuple(
         replace(
@@ -70,11 +72,12 @@ def _few_places(rng: Random) -> Instance:
     )
 
 
-def test_copies_at_multiples_of_the_greatest_common_divisor_suffice() -> None:
+@pytest.mark.parametrize("carried", [False, True])
+def test_copies_at_multiples_of_the_greatest_common_divisor_suffice(carried: bool) -> None:
     """Exhaustive search tries these offsets on the host, and the plain enumeration all multiples of 512."""
     judged = copied = 0
     for seed in range(160):
-        instance = _few_places(Random(seed))
+        instance = _few_places(Random(seed), carried=carried)
         # in whole pages on the device; copies on the host have exact bytes
         paged = replace(in_pages(instance), host_budget_bytes=instance.host_budget_bytes)
         search = Enumeration(paged, 1500, host_step=STEP, copies=[block.bytes for block in instance.blocks])

@@ -32,7 +32,7 @@ def release_copy_early(_: Instance, schedule: Schedule, rng: Random) -> Schedule
         if not earlier:
             return None
         releases.append(rng.choice(earlier[-4:]))
-    return _with_copy(schedule, c, released_after=tuple(releases))
+    return with_copy(schedule, c, released_after=tuple(releases))
 
 
 def release_copy_soon(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -42,7 +42,7 @@ def release_copy_soon(_: Instance, schedule: Schedule, rng: Random) -> Schedule 
         return None
     copy = schedule.host_copies[c]
     first = rng.choice(schedule.operations[:3]).id if copy.acquired_by is None else copy.acquired_by
-    return None if copy.released_after == (first,) else _with_copy(schedule, c, released_after=(first,))
+    return None if copy.released_after == (first,) else with_copy(schedule, c, released_after=(first,))
 
 
 def release_copy_late(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -52,12 +52,12 @@ def release_copy_late(_: Instance, schedule: Schedule, rng: Random) -> Schedule 
     if c is None:
         return None
     later = order[max(order.index(i) for i in schedule.host_copies[c].released_after) + 1 :]
-    return _with_copy(schedule, c, released_after=(rng.choice(later),)) if later else None
+    return with_copy(schedule, c, released_after=(rng.choice(later),)) if later else None
 
 
 def release_copy_never(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     c = pick(rng, [c for c, copy in enumerate(schedule.host_copies) if copy.released_after])
-    return None if c is None else _with_copy(schedule, c, released_after=())
+    return None if c is None else with_copy(schedule, c, released_after=())
 
 
 def release_copy_after_one_more(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -67,14 +67,14 @@ def release_copy_after_one_more(_: Instance, schedule: Schedule, rng: Random) ->
         return None
     releases = schedule.host_copies[c].released_after
     others = [operation.id for operation in schedule.operations if operation.id not in releases]
-    return _with_copy(schedule, c, released_after=(*releases, rng.choice(others))) if others else None
+    return with_copy(schedule, c, released_after=(*releases, rng.choice(others))) if others else None
 
 
 def release_last_copies(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     """Release a copy that lasts to the end after one of the last operations."""
     c = pick(rng, [c for c, copy in enumerate(schedule.host_copies) if not copy.released_after])
     last = rng.choice(schedule.operations[-2:]).id
-    return None if c is None else _with_copy(schedule, c, released_after=(last,))
+    return None if c is None else with_copy(schedule, c, released_after=(last,))
 
 
 def swap_copy_releases(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -83,7 +83,7 @@ def swap_copy_releases(_: Instance, schedule: Schedule, rng: Random) -> Schedule
     if pair is None:
         return None
     a, b = (schedule.host_copies[c].released_after for c in pair)
-    swapped = _with_copy(_with_copy(schedule, pair[0], released_after=b), pair[1], released_after=a)
+    swapped = with_copy(with_copy(schedule, pair[0], released_after=b), pair[1], released_after=a)
     return None if a == b else swapped
 
 
@@ -116,7 +116,7 @@ def copy_of_another(instance: Instance, schedule: Schedule, rng: Random) -> Sche
     if c is None or not others:
         return None
     d = rng.choice(others)
-    return _with_copy(schedule, c, block=d, bytes=instance.blocks[d].bytes)
+    return with_copy(schedule, c, block=d, bytes=instance.blocks[d].bytes)
 
 
 def copy_by_another(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -126,7 +126,7 @@ def copy_by_another(_: Instance, schedule: Schedule, rng: Random) -> Schedule | 
         return None
     choices = [operation.id for operation in schedule.operations] + [None]
     choices.remove(schedule.host_copies[c].acquired_by)
-    return _with_copy(schedule, c, acquired_by=rng.choice(choices))
+    return with_copy(schedule, c, acquired_by=rng.choice(choices))
 
 
 def swap_copy_writers(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -138,7 +138,7 @@ def swap_copy_writers(_: Instance, schedule: Schedule, rng: Random) -> Schedule 
     if pair is None:
         return None
     a, b = (copies[c].acquired_by for c in pair)
-    return _with_copy(_with_copy(schedule, pair[0], acquired_by=b), pair[1], acquired_by=a)
+    return with_copy(with_copy(schedule, pair[0], acquired_by=b), pair[1], acquired_by=a)
 
 
 def copy_from_the_start(instance: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -218,7 +218,7 @@ def shift_copy_far(instance: Instance, schedule: Schedule, rng: Random) -> Sched
     c = _any(schedule, rng)
     if c is None or schedule.memory_model == "divisible":
         return None
-    return _with_copy(schedule, c, offset=_offset(instance, schedule, rng))
+    return with_copy(schedule, c, offset=_offset(instance, schedule, rng))
 
 
 def misalign_copy(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -230,7 +230,7 @@ def copy_on_another(_: Instance, schedule: Schedule, rng: Random) -> Schedule | 
     pair = _two(schedule, rng)
     if pair is None or schedule.memory_model == "divisible":
         return None
-    return _with_copy(schedule, pair[0], offset=schedule.host_copies[pair[1]].offset)
+    return with_copy(schedule, pair[0], offset=schedule.host_copies[pair[1]].offset)
 
 
 def swap_copies(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -239,7 +239,7 @@ def swap_copies(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None
     if pair is None or schedule.memory_model == "divisible":
         return None
     a, b = (schedule.host_copies[c].offset for c in pair)
-    return None if a == b else _with_copy(_with_copy(schedule, pair[0], offset=b), pair[1], offset=a)
+    return None if a == b else with_copy(with_copy(schedule, pair[0], offset=b), pair[1], offset=a)
 
 
 def copy_beyond_the_budget(instance: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -247,14 +247,14 @@ def copy_beyond_the_budget(instance: Instance, schedule: Schedule, rng: Random) 
     if c is None or schedule.memory_model == "divisible":
         return None
     first = (_budget(instance) - schedule.host_copies[c].bytes) // UNIT + 1
-    return _with_copy(schedule, c, offset=max(first, 0) * UNIT)
+    return with_copy(schedule, c, offset=max(first, 0) * UNIT)
 
 
 def shrink_copy(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     c = pick(rng, [c for c, copy in enumerate(schedule.host_copies) if copy.bytes > 1])
     if c is None:
         return None
-    return _with_copy(schedule, c, bytes=rng.randrange(1, schedule.host_copies[c].bytes))
+    return with_copy(schedule, c, bytes=rng.randrange(1, schedule.host_copies[c].bytes))
 
 
 def grow_copy(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -262,7 +262,7 @@ def grow_copy(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     return (
         None
         if c is None
-        else _with_copy(schedule, c, bytes=schedule.host_copies[c].bytes + rng.choice((1, UNIT)))
+        else with_copy(schedule, c, bytes=schedule.host_copies[c].bytes + rng.choice((1, UNIT)))
     )
 
 
@@ -300,7 +300,7 @@ def no_copy_figure(_: Instance, schedule: Schedule, rng: Random) -> Schedule | N
             ("offset", None if schedule.memory_model != "divisible" else 0),
         )
     )
-    return _with_copy(schedule, c, **{key: wrong})
+    return with_copy(schedule, c, **{key: wrong})
 
 
 def smaller_host_budget(instance: Instance, schedule: Schedule, rng: Random) -> Case | None:
@@ -387,7 +387,7 @@ def _offset(instance: Instance, schedule: Schedule, rng: Random) -> int | None:
     return UNIT * rng.randint(0, _budget(instance) // UNIT)
 
 
-def _with_copy(schedule: Schedule, c: int, **changes: object) -> Schedule:
+def with_copy(schedule: Schedule, c: int, **changes: object) -> Schedule:
     copies = list(schedule.host_copies)
     copies[c] = msgspec.structs.replace(copies[c], **changes)
     return rebuilt(schedule, host_residences=tuple(copies))
@@ -398,7 +398,7 @@ def _shifted(schedule: Schedule, rng: Random, by: int) -> Schedule | None:
     if c is None or schedule.memory_model == "divisible":
         return None
     offset = (schedule.host_copies[c].offset or 0) + by
-    return None if offset < 0 else _with_copy(schedule, c, offset=offset)
+    return None if offset < 0 else with_copy(schedule, c, offset=offset)
 
 
 def _without_wait(schedule: Schedule, kind: str, others: set[int], rng: Random) -> Schedule | None:

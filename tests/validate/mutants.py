@@ -85,12 +85,12 @@ def swap_tasks(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
 
 
 def drop_operation(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
-    return _without(schedule, rng.choice(schedule.operations))
+    return without(schedule, rng.choice(schedule.operations))
 
 
 def drop_offload(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     gone = pick(rng, [operation for operation in schedule.operations if operation.kind == "offload"])
-    return None if gone is None else _without(schedule, gone)
+    return None if gone is None else without(schedule, gone)
 
 
 def offload_before_write(instance: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -179,7 +179,7 @@ def release_early(_: Instance, schedule: Schedule, rng: Random) -> Schedule | No
         if not earlier:
             return None
         releases.append(rng.choice(earlier[-3:]))
-    return _with_residence(schedule, r, released_after=tuple(releases))
+    return with_residence(schedule, r, released_after=tuple(releases))
 
 
 def release_late(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -189,12 +189,12 @@ def release_late(_: Instance, schedule: Schedule, rng: Random) -> Schedule | Non
     later = order[
         max((order.index(i) for i in schedule.residences[r].released_after), default=len(order)) + 1 :
     ]
-    return None if not later else _with_residence(schedule, r, released_after=(rng.choice(later),))
+    return None if not later else with_residence(schedule, r, released_after=(rng.choice(later),))
 
 
 def release_never(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     r = pick(rng, [r for r, residence in enumerate(schedule.residences) if residence.released_after])
-    return None if r is None else _with_residence(schedule, r, released_after=())
+    return None if r is None else with_residence(schedule, r, released_after=())
 
 
 def release_at_acquisition(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -209,7 +209,7 @@ def release_at_acquisition(_: Instance, schedule: Schedule, rng: Random) -> Sche
         return None
     acquirer = schedule.residences[r].acquired_by
     assert acquirer is not None
-    return _with_residence(schedule, r, released_after=(acquirer,))
+    return with_residence(schedule, r, released_after=(acquirer,))
 
 
 def drop_residence(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -251,14 +251,14 @@ def retarget_residence(instance: Instance, schedule: Schedule, rng: Random) -> S
     if r is None or not others:
         return None
     d = rng.choice(others)
-    return _resized(_with_residence(schedule, r, block=d), r, instance.blocks[d].bytes)
+    return _resized(with_residence(schedule, r, block=d), r, instance.blocks[d].bytes)
 
 
 def retarget_acquirer(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     r = rng.randrange(len(schedule.residences))
     choices = [operation.id for operation in schedule.operations] + [None]
     choices.remove(schedule.residences[r].acquired_by)
-    return _with_residence(schedule, r, acquired_by=rng.choice(choices))
+    return with_residence(schedule, r, acquired_by=rng.choice(choices))
 
 
 def swap_releases(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -268,9 +268,7 @@ def swap_releases(_: Instance, schedule: Schedule, rng: Random) -> Schedule | No
     r, s = rng.sample(range(len(schedule.residences)), 2)
     a, b = schedule.residences[r].released_after, schedule.residences[s].released_after
     return (
-        None
-        if a == b
-        else _with_residence(_with_residence(schedule, r, released_after=b), s, released_after=a)
+        None if a == b else with_residence(with_residence(schedule, r, released_after=b), s, released_after=a)
     )
 
 
@@ -302,8 +300,8 @@ def place_on_another(_: Instance, schedule: Schedule, rng: Random) -> Schedule |
         own = schedule.residences[r].extents or ()
         pages = _pages(there) + [page for page in _pages(schedule.residences[r]) if page not in _pages(there)]
         count = sum(size for _, size in own) // PAGE_BYTES
-        return _with_residence(schedule, r, extents=tuple((page, PAGE_BYTES) for page in pages[:count]))
-    return _with_residence(schedule, r, offset=there.offset)
+        return with_residence(schedule, r, extents=tuple((page, PAGE_BYTES) for page in pages[:count]))
+    return with_residence(schedule, r, offset=there.offset)
 
 
 def out_of_pool(instance: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -312,11 +310,11 @@ def out_of_pool(instance: Instance, schedule: Schedule, rng: Random) -> Schedule
     if residence.offset is not None:
         unit = instance.alignment_bytes
         first = (instance.pool_bytes - residence.bytes) // unit + 1
-        return _with_residence(schedule, r, offset=max(first, 0) * unit)
+        return with_residence(schedule, r, offset=max(first, 0) * unit)
     if residence.extents is not None:
         (_, size), *others = residence.extents
         beyond = instance.pool_bytes // PAGE_BYTES * PAGE_BYTES
-        return _with_residence(schedule, r, extents=((beyond, size), *others))
+        return with_residence(schedule, r, extents=((beyond, size), *others))
     return None
 
 
@@ -327,8 +325,8 @@ def swap_pages(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     r, s = rng.sample(range(len(schedule.residences)), 2)
     a, b = _pages(schedule.residences[r]), _pages(schedule.residences[s])
     a[0], b[0] = b[0], a[0]
-    swapped = _with_residence(schedule, r, extents=tuple((page, PAGE_BYTES) for page in a))
-    return _with_residence(swapped, s, extents=tuple((page, PAGE_BYTES) for page in b))
+    swapped = with_residence(schedule, r, extents=tuple((page, PAGE_BYTES) for page in a))
+    return with_residence(swapped, s, extents=tuple((page, PAGE_BYTES) for page in b))
 
 
 def swap_offsets(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -336,7 +334,7 @@ def swap_offsets(_: Instance, schedule: Schedule, rng: Random) -> Schedule | Non
         return None
     r, s = rng.sample(range(len(schedule.residences)), 2)
     a, b = schedule.residences[r].offset, schedule.residences[s].offset
-    return None if a == b else _with_residence(_with_residence(schedule, r, offset=b), s, offset=a)
+    return None if a == b else with_residence(with_residence(schedule, r, offset=b), s, offset=a)
 
 
 def drop_page(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -345,7 +343,7 @@ def drop_page(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     r = rng.randrange(len(schedule.residences))
     pages = _pages(schedule.residences[r])
     pages.pop(rng.randrange(len(pages)))
-    return _with_residence(schedule, r, extents=tuple((page, PAGE_BYTES) for page in pages))
+    return with_residence(schedule, r, extents=tuple((page, PAGE_BYTES) for page in pages))
 
 
 def repeat_page(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -357,7 +355,7 @@ def repeat_page(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None
         return None
     pages = _pages(schedule.residences[r])
     pages[0] = pages[1]
-    return _with_residence(schedule, r, extents=tuple((page, PAGE_BYTES) for page in pages))
+    return with_residence(schedule, r, extents=tuple((page, PAGE_BYTES) for page in pages))
 
 
 def misalign_page(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -365,7 +363,7 @@ def misalign_page(_: Instance, schedule: Schedule, rng: Random) -> Schedule | No
         return None
     r = rng.randrange(len(schedule.residences))
     (offset, size), *others = schedule.residences[r].extents or ()
-    return _with_residence(schedule, r, extents=((offset + rng.choice((1, 512)), size), *others))
+    return with_residence(schedule, r, extents=((offset + rng.choice((1, 512)), size), *others))
 
 
 def part_apart(instance: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -379,7 +377,7 @@ def part_apart(instance: Instance, schedule: Schedule, rng: Random) -> Schedule 
     if r is None or schedule.memory_model != "contiguous":
         return None
     offset = (schedule.residences[r].offset or 0) + rng.choice((-1, 1)) * instance.alignment_bytes
-    return None if offset < 0 else _with_residence(schedule, r, offset=offset)
+    return None if offset < 0 else with_residence(schedule, r, offset=offset)
 
 
 def other_memory_model(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -456,7 +454,7 @@ def no_figure(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
     key = rng.choice(("bytes", "gpu", "acquired_by", places[schedule.memory_model]))
     if key == "extents":
         wrong = ((wrong, PAGE_BYTES),)
-    return _with_residence(schedule, r, **{key: wrong})
+    return with_residence(schedule, r, **{key: wrong})
 
 
 def no_word(_: Instance, schedule: Schedule, rng: Random) -> Schedule | None:
@@ -597,7 +595,7 @@ def with_operation(schedule: Schedule, i: int, **changes: object) -> Schedule:
     return rebuilt(schedule, operations=tuple(operations))
 
 
-def _with_residence(schedule: Schedule, r: int, **changes: object) -> Schedule:
+def with_residence(schedule: Schedule, r: int, **changes: object) -> Schedule:
     residences = list(schedule.residences)
     residences[r] = msgspec.structs.replace(residences[r], **changes)
     return rebuilt(schedule, residences=tuple(residences))
@@ -614,7 +612,7 @@ def with_operations(schedule: Schedule, operations: Sequence[Operation]) -> Sche
     return rebuilt(schedule, operations=tuple(kept))
 
 
-def _without(schedule: Schedule, gone: Operation) -> Schedule:
+def without(schedule: Schedule, gone: Operation) -> Schedule:
     """Drop an operation and what it acquired; who waited for it waits for what it waited for."""
     operations = []
     for operation in schedule.operations:
@@ -645,11 +643,11 @@ def _resized(schedule: Schedule, r: int, size: int) -> Schedule:
     """Give a residence another size; extents follow as far as whole pages are gone or missing."""
     residence = schedule.residences[r]
     if residence.extents is None:
-        return _with_residence(schedule, r, bytes=size)
+        return with_residence(schedule, r, bytes=size)
     count = -(-size // PAGE_BYTES)
     pages = _pages(residence)
     pages += [pages[-1] + PAGE_BYTES * (n + 1) for n in range(count - len(pages))]
-    return _with_residence(
+    return with_residence(
         schedule, r, bytes=size, extents=tuple((page, PAGE_BYTES) for page in pages[:count])
     )
 
@@ -659,7 +657,7 @@ def _shifted(schedule: Schedule, rng: Random, by: int) -> Schedule | None:
         return None
     r = rng.randrange(len(schedule.residences))
     offset = (schedule.residences[r].offset or 0) + by
-    return None if offset < 0 else _with_residence(schedule, r, offset=offset)
+    return None if offset < 0 else with_residence(schedule, r, offset=offset)
 
 
 def _pages(residence: Residence) -> list[int]:

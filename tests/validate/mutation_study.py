@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from random import Random
@@ -23,11 +24,12 @@ from pebbler.validate.replay.machine import Machine
 from pebbler.validate.schedule import Schedule, require_indices
 from pebbler.validate.simulate import simulate
 
+from .carried_mutants import CARRIED, CARRIED_FORM, CARRIED_INSTANCE, CARRIED_ON_HOST
 from .host_mutants import HOST, HOST_FIGURES, HOST_FORM, HOST_INSTANCE
 from .mutants import FIGURES, FORM, INSTANCE, PROGRAM, Case, InstanceMutation, Mutation
 from .random_programs import random_case
 
-FORMAL: dict[Mutation | InstanceMutation, str] = {**FORM, **HOST_FORM}
+FORMAL: dict[Mutation | InstanceMutation, str] = {**FORM, **HOST_FORM, **CARRIED_FORM}
 """Mutations against a rule of the form or a permission; each with its rule."""
 
 REPORTED: tuple[Mutation, ...] = (*FIGURES, *HOST_FIGURES)
@@ -38,6 +40,14 @@ ORDINARY: tuple[Mutation | InstanceMutation, ...] = (*PROGRAM, *INSTANCE, *FORM,
 
 ON_HOST: tuple[Mutation | InstanceMutation, ...] = (*HOST, *HOST_INSTANCE, *HOST_FORM, *HOST_FIGURES)
 """Mutations of programs with host memory that ends."""
+
+OF_CARRIED: tuple[Mutation | InstanceMutation, ...] = (
+    *CARRIED,
+    *CARRIED_ON_HOST,
+    *CARRIED_INSTANCE,
+    *CARRIED_FORM,
+)
+"""Mutations of programs with carried blocks."""
 
 DRAWS = 50
 """Duration draws that an accepted schedule must survive, and in which damage by a rejected one is sought."""
@@ -124,35 +134,44 @@ class Study:
         return False
 
 
-def conduct(seed: int, per_kind: int, *, host: bool = False) -> Study:
+def conduct(seed: int, per_kind: int, *, host: bool = False, carried: bool = False) -> Study:
     """Make `per_kind` mutants of each kind, every one from a random valid schedule of its own.
 
-    Ordinary mutations damage programs without a budget of host memory, or with one where `host` is set.
+    Ordinary mutations damage programs without a budget of host memory, or with one where `host` is set, and
+    without carried blocks, or with some where `carried` is set. Every other program with carried blocks for
+    mutations of these has a budget of host memory.
     """
     study = Study()
-    for mutation in (*ORDINARY, *ON_HOST):
+    for mutation in (*ORDINARY, *ON_HOST, *OF_CARRIED):
         rng, draws = Random(f"{seed} {mutation.__name__}"), Random(seed)
-        count = 0
+        is_of_carried = mutation in OF_CARRIED
+        count = tried = 0
         while count < per_kind:
-            for case in _mutate(mutation, random_case(rng, host=host or mutation in ON_HOST), rng):
+            tried += 1
+            ends = mutation in (*ON_HOST, *CARRIED_ON_HOST) or (is_of_carried and tried % 2 == 0)
+            for case in _mutate(
+                mutation, random_case(rng, host=host or ends, carried=carried or is_of_carried), rng
+            ):
                 study.judge(mutation.__name__, case, draws)
                 count += 1
     return study
 
 
-def wander(seed: int, starts: int, steps: int, *, host: bool = False) -> Study:
+def wander(seed: int, starts: int, steps: int, *, host: bool = False, carried: bool = False) -> Study:
     """Mutate on and on: an accepted mutant is what the next mutation damages.
 
     So the study reaches valid programs that no builder would write. With `host`, host memory ends, and most
-    mutations are of what is in it.
+    mutations are of what is in it. With `carried`, rounds carry blocks; half of the mutations are theirs.
     """
     study = Study()
     rng = Random(seed)
     ordinary, on_host = (*PROGRAM, *INSTANCE), (*HOST, *HOST_INSTANCE)
+    of_carried = (*CARRIED, *CARRIED_INSTANCE, *(CARRIED_ON_HOST if host else ()))
     for _ in range(starts):
-        here = random_case(rng, host=host)
+        here = random_case(rng, host=host, carried=carried)
         for _ in range(steps):
-            mutation = rng.choice(on_host if host and rng.random() < 0.7 else ordinary)
+            kinds = on_host if host and rng.random() < 0.7 else ordinary
+            mutation = rng.choice(of_carried if carried and rng.random() < 0.5 else kinds)
             for case in _mutate(mutation, here, rng):
                 if study.judge(mutation.__name__, case, rng) and case is not None:
                     here = case
@@ -251,8 +270,9 @@ def main() -> int:
     parser.add_argument("--per-kind", type=int, default=200)
     parser.add_argument("--starts", type=int, default=300)
     parser.add_argument("--host", action="store_true", help="of programs with host memory that ends alone")
+    parser.add_argument("--carried", action="store_true", help="of programs with carried blocks alone")
     arguments = parser.parse_args()
-    study = conduct(arguments.seed, arguments.per_kind, host=arguments.host)
+    study = conduct(arguments.seed, arguments.per_kind, host=arguments.host, carried=arguments.carried)
     print(markdown(study))
     total = study.total()
     form = study.total(*(mutation.__name__ for mutation in FORMAL))
@@ -262,12 +282,15 @@ def main() -> int:
         f"Contradictions: {len(study.contradictions)}."
     )
     contradictions = list(study.contradictions)
-    for host in (True,) if arguments.host else (False, True):
-        walk = wander(arguments.seed, arguments.starts, 60, host=host)
+    hosts = (True,) if arguments.host else (False, True)
+    carries = (True,) if arguments.carried else (False, True)
+    for host, carried in itertools.product(hosts, carries):
+        walk = wander(arguments.seed, arguments.starts, 60, host=host, carried=carried)
         further = walk.total()
         contradictions += walk.contradictions
         print(
-            f"Wandering on from accepted mutants{', in host memory that ends' if host else ''}: "
+            f"Wandering on from accepted mutants{', in host memory that ends' if host else ''}"
+            f"{', with carried blocks' if carried else ''}: "
             f"{further.mutants} more, {further.accepted} accepted, {further.rejected} rejected. "
             f"Contradictions: {len(walk.contradictions)}."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -10,7 +11,18 @@ from pebbler.validate.check import CheckReport, check
 
 from . import mutation_study
 from .hostile import hostile_instance
-from .mutation_study import FORMAL, ON_HOST, ORDINARY, Study, conduct, survive, wander
+from .mutants import InstanceMutation, Mutation
+from .mutation_study import (
+    FORMAL,
+    OF_CARRIED,
+    ON_HOST,
+    ORDINARY,
+    Study,
+    Tally,
+    conduct,
+    survive,
+    wander,
+)
 from .random_programs import random_case, random_schedule
 
 
@@ -65,11 +77,38 @@ def test_random_programs_use_host_memory_that_ends_in_every_way() -> None:
     )
 
 
+def test_random_rounds_carry_blocks_in_every_way() -> None:
+    rng = Random(5)
+    cases = [random_case(rng, host=n % 2 == 1, carried=True) for n in range(120)]
+    seen = {
+        (schedule.memory_model, state.device, state.host, bool(instance.writers[state.block]))
+        for instance, schedule in cases
+        for state in schedule.states
+    }
+    assert len(seen) == 3 * 3 * 2
+    stays = [
+        [residence for residence in schedule.residences if residence.block == state.block]
+        for _, schedule in cases
+        for state in schedule.states
+        if state.device and schedule.memory_model != "divisible"
+    ]
+    assert sum(len({(stay.offset, stay.extents) for stay in mine}) > 1 for mine in stays) >= 5
+    assert any(mine[0].extents != mine[-1].extents for mine in stays)
+    copies = [
+        [copy for copy in schedule.host_copies if copy.block == state.block]
+        for _, schedule in cases
+        for state in schedule.states
+        if state.host
+    ]
+    assert any(len(mine) > 1 for mine in copies)
+
+
+@pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize("host", [False, True])
-def test_valid_programs_are_accepted_and_survive(host: bool) -> None:
+def test_valid_programs_are_accepted_and_survive(host: bool, carried: bool) -> None:
     rng = Random(2)
     for _ in range(60):
-        instance, schedule = random_case(rng, host=host)
+        instance, schedule = random_case(rng, host=host, carried=carried)
         assert check(instance, schedule).reasons == ()
         assert survive(instance, schedule, rng) == []
 
@@ -93,10 +132,13 @@ def test_valid_programs_of_hostile_instances_with_host_memory_that_ends_survive(
 def test_study_is_large_and_of_every_outcome(study: Study, per_kind: int) -> None:
     """Of 45 mutants of each kind there are more than three thousand, a third of them of host memory."""
     total = study.total()
-    assert len(study.tallies) == len((*ORDINARY, *ON_HOST)) >= 3000 / 45
-    on_host = study.total(*(mutation.__name__ for mutation in ORDINARY))
-    assert on_host.mutants >= total.mutants / 3
+    assert len(study.tallies) == len((*ORDINARY, *ON_HOST, *OF_CARRIED)) >= 3000 / 45
+    on_host = _of(study, ON_HOST)
+    assert on_host.mutants >= total.mutants / 4
     assert min(on_host.malformed, on_host.accepted, on_host.damaged, on_host.misreported) > 0
+    of_carried = _of(study, OF_CARRIED)
+    assert of_carried.mutants >= total.mutants / 5
+    assert min(of_carried.malformed, of_carried.accepted, of_carried.damaged, of_carried.ruled) > 0
     assert total.mutants >= len(study.tallies) * per_kind
     assert min(total.malformed, total.accepted, total.damaged, total.misreported) > 0
 
@@ -106,10 +148,9 @@ def test_checker_and_replay_never_contradict_each_other(study: Study) -> None:
 
 
 def test_rejected_mutants_do_damage(study: Study) -> None:
-    form = tuple(mutation.__name__ for mutation in FORMAL)
-    assert study.total(*form).confirmed >= 0.9
-    ordinary = tuple(mutation.__name__ for mutation in ORDINARY)
-    assert study.total(*form, *ordinary).confirmed >= 0.75
+    assert _of(study, [*ORDINARY, *ON_HOST], *FORMAL).confirmed >= 0.9
+    assert _of(study, ON_HOST, *FORMAL).confirmed >= 0.75
+    assert _of(study, OF_CARRIED, *FORMAL).confirmed >= 0.75
 
 
 def test_a_checker_that_accepts_everything_is_contradicted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,8 +160,19 @@ def test_a_checker_that_accepts_everything_is_contradicted(monkeypatch: pytest.M
     assert len(lax.contradictions) >= 0.95 * strict.total().rejected > 0
 
 
+def _of(
+    study: Study,
+    kinds: Sequence[Mutation | InstanceMutation],
+    *but: Mutation | InstanceMutation,
+) -> Tally:
+    """Sum of the tallies of some kinds, but for others."""
+    names = {mutation.__name__ for mutation in kinds} - {mutation.__name__ for mutation in but}
+    return study.total(*(name for name in study.tallies if name not in names))
+
+
+@pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize("host", [False, True])
-def test_no_contradiction_far_from_what_a_builder_writes(host: bool) -> None:
-    walk = wander(seed=3, starts=10, steps=60, host=host)
+def test_no_contradiction_far_from_what_a_builder_writes(host: bool, carried: bool) -> None:
+    walk = wander(seed=3, starts=10, steps=60, host=host, carried=carried)
     assert walk.total().accepted >= 40
     assert walk.contradictions == []
