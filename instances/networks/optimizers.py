@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ..errors import PebblerError
-from ..origin import Optimizer
 
-STATES: dict[Optimizer, tuple[str, ...]] = {"none": (), "sgd": (), "momentum": ("m",), "adam": ("m", "v")}
+STATES: dict[str, tuple[str, ...]] = {"none": (), "sgd": (), "momentum": ("m",), "adam": ("m", "v")}
 """Letters of the numbers that an optimizer keeps for each parameter, beside it and its gradient.
 
 SGD keeps nothing, with momentum its velocity, Adam (Kingma and Ba, 2015) and AdamW both moments; ``none`` is
