@@ -171,6 +171,14 @@ def test_a_profile_of_something_else_is_refused(profile, workload, message):
         Workload(**asked, profile=profile)
 
 
+def test_a_profile_has_no_times_of_updates(profile):
+    with pytest.raises(PebblerError, match="no times of the weights' updates; give a device, or"):
+        Workload("lenet", 16, "Model", profile=profile, steady=True, optimizer="adam")
+    frozen = Workload("lenet", 16, "Model", profile=profile, steady=True, optimizer="none").instance("1GiB")
+    assert len(frozen.carried) == 4
+    assert frozen.tasks[0].algorithms == profile.task_algorithms(16, "FP(conv1)")
+
+
 def test_the_example_of_the_documentation_is_a_profile(pytestconfig, tmp_path):
     text = (pytestconfig.rootpath / "docs" / "profiles.md").read_text(encoding="utf-8")
     (tmp_path / "example.json").write_text(text.split("```json\n")[1].split("```")[0])

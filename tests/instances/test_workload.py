@@ -15,6 +15,7 @@ from pebbler.instances.origin import Origin
 from pebbler.instances.transforms import with_link
 from pebbler.instances.workload import Workload
 
+STEADY = {"steady": True, "optimizer": "adam"}
 LARGE = ("resnet1001", "resnet1172", "resnet1304", "resnet1517", "lstm_rnn")
 
 
@@ -90,6 +91,21 @@ def test_the_instance_says_what_it_was_made_from():
     assert [names[k] for k in by_name["relu res2_1_add"].backward] == ["BP(relu res2_1_add)"]
     indices = [k for layer in layers for k in (*layer.forward, *layer.backward)]
     assert sorted(indices) == list(range(len(instance.tasks)))
+
+
+@pytest.mark.parametrize("name", [name for name in list_networks() if name not in LARGE])
+def test_every_network_has_a_steady_state(name, tmp_path):
+    plain, instance = (Workload(name, 2, "V100", **keys).instance("1xMmin") for keys in ({}, STEADY))
+    write_instance(instance, tmp_path / "file")
+    assert read_instance(tmp_path / "file") == instance
+    assert all(instance.uses)
+    weights = [block.name[2:-1] for block in instance.blocks if block.name.startswith("W(")]
+    updates = [task for task in instance.tasks if task.name.startswith("OPT(")]
+    assert sorted(task.name[4:-1] for task in updates) == sorted(weights)
+    assert len(instance.carried) == 3 * len(weights)
+    others = [task.name for task in instance.tasks if task not in updates]
+    assert others == [task.name for task in plain.tasks]
+    assert plain.resident_bytes == 2 * sum(instance.blocks[d].bytes for d in instance.carried) // 3
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,17 @@ def case() -> tuple[Instance, Schedule]:
     return instance, schedule
 
 
+def test_a_script_carries_nothing_from_round_to_round() -> None:
+    instance = Workload("lenet", batch=4, device="k40", steady=True).instance("64MiB")
+    schedule = solve(instance, method="modnn").schedule
+    assert schedule is not None
+    text = script_of(instance, schedule)
+    assert 'gradients["W(conv1)"] = np.concatenate([fetch(' in text
+    twice = msgspec.structs.replace(instance, rounds=2)
+    with pytest.raises(PebblerError, match="does not carry blocks over 2 rounds"):
+        emit(twice, schedule, rebuild(instance))
+
+
 def shape(script: str) -> str:
     """What a script does: its syntax tree, where every string counts as the same."""
     tree = ast.parse(script)
