@@ -7,21 +7,22 @@ during the round in paged memory, if the method reads carried blocks; else it ne
 on an instance that it knows, and its schedule is completed with the states.
 
 A rule plans for every choice, and its shortest schedule is taken. Other methods take longer. They plan for
-the choice with which a rule has the shortest schedule.
+the choice that looks best to a rule or, where they read carried blocks, to a little search. That also changes
+the choices, block by block.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
 
 from ..heuristics.carried import states_of, unmoved
-from ..heuristics.clock import LEAST, OutOfTime, is_rule, until
+from ..heuristics.clock import LEAST, OutOfTime, is_rule, left, look, until
 from ..heuristics.methods import Answer, Limits, Method, MethodInfo, OnBetter, Refusal
 from ..heuristics.papers.modnn import modnn
 from ..heuristics.parts import tensors_of
@@ -41,7 +42,13 @@ _SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 """Shares of the carried bytes that have room on the device which choices keep there."""
 
 _PROBING = 0.2
-"""Share of the time limit that the rule may take which chooses for methods that take longer."""
+"""Share of the time limit in which is chosen for methods that take longer."""
+
+_LITTLE = 200_000
+"""Greatest number of tasks that a search simulates to say how a choice looks."""
+
+_TRIES = 64
+"""Number of changes of the choice that looks best, of which the last round may make a few more."""
 
 
 def settle(instance: Instance, info: MethodInfo, solve: Method, limits: Limits) -> Answer:
@@ -153,26 +160,57 @@ class _Settling:
         return list(dict.fromkeys([*([] if self.first is None else [self.first]), *ladder]))
 
     def ranked(self) -> list[Hosted]:
-        """Return the choices, first those with which a rule, or the warm start, has a shorter schedule."""
+        """Return choices, those first that look best; where a search looks at them, more are found."""
         choices = self.choices()
         found = dict.fromkeys(choices, math.inf)
+        deadline = self.began + _PROBING * (self.deadline - self.began)
+        if len(choices) > 1:
+            with suppress(OutOfTime), until(deadline, LEAST):
+                for hosted in choices:
+                    found[hosted] = self.looks(hosted)
+                if self.info.carries == "read":
+                    self.improve(found)
         start = self.limits.warm_start
         if start is not None and self.first is not None:
-            found[self.first] = start.makespan_ns
-        if len(choices) > 1:
-            until_ns = self.began + _PROBING * (self.deadline - self.began)
-            limits = replace(self.limits, warm_start=None, on_better=None, without=frozenset())
-            with suppress(OutOfTime), until(until_ns, LEAST):
-                for hosted in choices:
-                    try:
-                        schedule = modnn(self.settled(hosted), limits).schedule
-                    except OutOfTime:
-                        raise
-                    except Refusal:
-                        continue
-                    if schedule is not None:
-                        found[hosted] = min(found[hosted], schedule.makespan_ns)
-        return sorted(choices, key=lambda hosted: found[hosted])
+            found[self.first] = min(found[self.first], start.makespan_ns)
+        return sorted(found, key=lambda hosted: found[hosted])
+
+    def looks(self, hosted: Hosted) -> float:
+        """Return about how long the schedule of a choice is, by a little search or by a rule.
+
+        The search is without addresses. It reads carried blocks, and so stands for methods that do.
+        """
+        instance, memory = self.settled(hosted), self.limits.memory
+        try:
+            if self.info.carries == "read":
+                from ..heuristics.search.search import LocalSearch  # with it comes Numba
+
+                search = LocalSearch(instance, memory, self.limits.seed, addresses=False)
+                search.run(left(), min(search.round // 4, _LITTLE))
+                look()
+                return search.cost
+            schedule = modnn(instance, Limits(memory=memory)).schedule
+        except OutOfTime:
+            raise
+        except Refusal:
+            return math.inf
+        return math.inf if schedule is None else schedule.makespan_ns
+
+    def improve(self, found: dict[Hosted, float]) -> None:
+        """Change the choice that looks best, where that is better: many blocks at once, then fewer."""
+        groups = [group for group in _groups(self.instance) if _can_live_on_host(self.instance, group)]
+        best, tries, size = min(found, key=lambda hosted: found[hosted]), 0, len(groups)
+        while size > 1 and tries < _TRIES:
+            size = -(-size // 2)
+            for begin in range(0, len(groups), size):
+                changed = {d for group in groups[begin : begin + size] for d in group}
+                hosted = best ^ changed
+                if hosted in found or not _has_room(self.instance, hosted, self.limits.memory):
+                    continue
+                tries += 1
+                found[hosted] = self.looks(hosted)
+                if found[hosted] < found[best]:
+                    best = hosted
 
     def plan(self, hosted: Hosted) -> str:
         """Call the method for a choice, keep its schedule if that is the best, and return why it ended."""
@@ -226,11 +264,11 @@ def _ladder(instance: Instance, memory: MemoryModel, *, reads: bool) -> Iterator
         return frozenset(carried.difference(*groups[:count]))
 
     def has_room(count: int) -> bool:
-        return why_impossible(settled(instance, left(count), memory, reads=reads), memory) is None and (
-            _bytes_at_ends(instance, carried - left(count), memory) <= instance.pool_bytes
+        return _device_has_room(instance, left(count), memory) and (
+            why_impossible(settled(instance, left(count), memory, reads=reads), memory) is None
         )
 
-    forced = sum(not all(_can_live_on_host(instance, d) for d in group) for group in groups)
+    forced = sum(not _can_live_on_host(instance, group) for group in groups)
     least, most = forced, len(groups)
     while least < most:
         middle = (least + most + 1) // 2
@@ -266,26 +304,32 @@ def _groups(instance: Instance) -> list[list[int]]:
 
     def turn(group: Sequence[int]) -> tuple[bool, int, int]:
         first = min((instance.uses[d] or never)[0] for d in group)
-        return all(_can_live_on_host(instance, d) for d in group), first, min(group)
+        return _can_live_on_host(instance, group), first, min(group)
 
     return sorted(groups, key=turn)
 
 
-def _can_live_on_host(instance: Instance, d: int) -> bool:
-    """Return whether a block can come from the host where it is used, and go back where it is written."""
-    block = instance.blocks[d]
-    comes = block.prefetch_ns is not None or not instance.uses[d]
-    return comes and (block.offload_ns is not None or not instance.writers[d])
+def _can_live_on_host(instance: Instance, group: Sequence[int]) -> bool:
+    """Return whether blocks can come from the host if they are used, and go back if they are written."""
+    return all(
+        (instance.blocks[d].prefetch_ns is not None or not instance.uses[d])
+        and (instance.blocks[d].offload_ns is not None or not instance.writers[d])
+        for d in group
+    )
 
 
-def _bytes_at_ends(instance: Instance, blocks: Collection[int], memory: MemoryModel) -> int:
-    """Return the device memory that blocks take together."""
+def _has_room(instance: Instance, hosted: Hosted, memory: MemoryModel) -> bool:
+    """Return whether device and host have room for what is there at both ends."""
+    return _device_has_room(instance, hosted, memory) and _host_has_room(instance, hosted)
+
+
+def _device_has_room(instance: Instance, hosted: Hosted, memory: MemoryModel) -> bool:
     unit = unit_bytes(instance, memory)
-    return sum(ceil_to(instance.blocks[d].bytes, unit) for d in blocks)
+    kept = (instance.blocks[d].bytes for d in instance.carried if d not in hosted)
+    return sum(ceil_to(size, unit) for size in kept) < instance.pool_bytes + unit
 
 
 def _host_has_room(instance: Instance, hosted: Hosted) -> bool:
-    """Return whether host memory has room for a copy of each block that lives there."""
     if instance.host_budget_bytes is msgspec.UNSET:
         return True
     needed = sum(ceil_to(instance.blocks[d].bytes, ALIGNMENT_BYTES) for d in hosted)

@@ -266,6 +266,17 @@ def test_other_methods_start_with_the_choice_that_a_rule_likes_best(monkeypatch:
     assert result.makespan_ns == makespans[1]
 
 
+def test_a_search_finds_choices_that_do_not_follow_the_order_of_use() -> None:
+    """There is room for one of two beside the rest, and the one that is used last takes long to copy."""
+    instance = small(3)
+    blocks = list(instance.blocks)
+    blocks[W] = replace(blocks[W], offload_ns=1000, prefetch_ns=1000)
+    result = solve(replace(instance, blocks=tuple(blocks)), "local-search")
+    assert result.schedule is not None
+    assert [state.device for state in result.schedule.states] == [False, True]
+    assert result.makespan_ns == 410
+
+
 def test_bounds_of_one_choice_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def bold(instance: Instance, limits: Limits) -> Answer:
         return altered(modnn(instance, limits), lower_bound_ns=10**6, bound_by="bold")
