@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import msgspec
 import pytest
@@ -81,6 +82,20 @@ def chain() -> Instance:
 def tight(chain: Instance) -> Instance:
     """The chain under its least budget: something must be offloaded."""
     return with_budget(chain, 4 * MIB)
+
+
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are composed as always, and their files are there, but nothing is laid out or rendered.
+
+    It is for tests of text and files beside them: a picture takes a fifth of a second.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    def sign(_: FigureCanvasAgg, file: IO[bytes], **__: object) -> None:
+        file.write(b"\x89PNG\r\n\x1a\n")
+
+    monkeypatch.setattr(FigureCanvasAgg, "print_png", sign)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from pebbler.instances.files import read_instance
 Toys = Callable[..., None]
 
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
+pytestmark = pytest.mark.usefixtures("elsewhere", "unrendered")
 
 
 @pytest.mark.parametrize("width", [60, 100, 200])

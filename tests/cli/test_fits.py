@@ -82,7 +82,7 @@ def test_wrong_usage_is_one_sentence(arguments: str, words: str, capsys: pytest.
 def test_host_memory_that_ends_is_part_of_the_question(capsys: pytest.CaptureFixture[str]) -> None:
     """Without any, copies are no way to fit, which is proven."""
     asked = ["fits", "vgg16", "--batch", "40", "--device", "k40", "--budget", "3.3GiB", "--optimizer", "none"]
-    limits = ["--time-limit", "2s", "--json"]
+    limits = ["--time-limit", "1s", "--json"]
     assert main([*asked, "--host-memory", "0", *limits]) in (0, 1)
     none = json.loads(capsys.readouterr().out)
     assert main([*asked, "--host-memory", "64GiB", *limits]) == 0

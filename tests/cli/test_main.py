@@ -55,7 +55,7 @@ COMMANDS = [
 ]
 
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
+pytestmark = pytest.mark.usefixtures("elsewhere", "unrendered")
 
 
 @pytest.fixture
