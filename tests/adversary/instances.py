@@ -121,9 +121,8 @@ def with_carried(rng: Random, instance: Instance) -> Instance:
     chosen = [d for d in first if chance(rng, 75)] or first[:1]
     for d in chosen:
         blocks[d] = msgspec.structs.replace(blocks[d], initially="carried", finally_="anywhere")
-    return msgspec.structs.replace(
-        instance, blocks=tuple(blocks), tasks=tuple(tasks), budget_bytes=instance.budget_bytes + more
-    )
+    budget = instance.budget_bytes + ceil_to(more, instance.alignment_bytes)
+    return msgspec.structs.replace(instance, blocks=tuple(blocks), tasks=tuple(tasks), budget_bytes=budget)
 
 
 def features(instance: Instance) -> set[str]:

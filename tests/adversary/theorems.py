@@ -574,7 +574,7 @@ def _cut(instance: Instance, d: int, count: int) -> Instance:
     return msgspec.structs.replace(instance, blocks=blocks, tasks=tasks)
 
 
-@theorem("docs/recomputation.md", Shape(tasks=4, blocks=4, reruns=True), carried=False)
+@theorem("docs/recomputation.md", Shape(tasks=4, blocks=4, reruns=True))
 def flow_with_second_runs(case: Case) -> Iterator[Claim]:
     """Tasks may run again where the instance says so. FLOW with second runs in the intervals between first
     runs, on any tasks as checkpoints, with anything whole or nothing, has an optimum of at most the makespan
@@ -647,11 +647,12 @@ def with_least_budget(instance: Instance) -> Instance:
     return with_budget(instance, max(instance.budget_bytes, least_budget(instance)))
 
 
-@theorem("docs/cp-sat.md", PLAIN, carried=False)
+@theorem("docs/cp-sat.md", PLAIN)
 def ticks_of_cp_sat(case: Case) -> Iterator[Claim]:
     """Let no task run again. CP-SAT's bound on the interval model, with sizes in units and times in ticks,
-    both rounded down, is at most the makespan of every schedule. Where neither was rounded and host memory
-    has no budget, its optimum is that of divisible memory, and what it calls infeasible has no schedule."""
+    both rounded down, is at most the makespan of every schedule. Where neither was rounded, host memory has
+    no budget and no block is carried, its optimum is that of divisible memory, and what it calls infeasible
+    has no schedule. (Carried blocks may begin on the device there, and end anywhere.)"""
     possible = case.optimum
     found = solve_divisible(case.instance, Limits(time_limit=2.0))  # what it has until then is a bound, too
     if found.status == "INFEASIBLE":
@@ -659,7 +660,8 @@ def ticks_of_cp_sat(case: Case) -> Iterator[Claim]:
         return
     assert found.lower_bound_ns is not None
     yield Claim(f"CP-SAT, exact: {found.exact}", found.lower_bound_ns, possible, not found.exact)
-    if found.exact and found.status == "OPTIMAL" and not case.instance.has_host_budget:
+    is_relaxed = case.instance.has_host_budget or bool(case.instance.carried)
+    if found.exact and found.status == "OPTIMAL" and not is_relaxed:
         yield Claim("what CP-SAT cannot beat", possible, found.lower_bound_ns, has_row=False)
 
 
@@ -667,7 +669,7 @@ TINY = Thresholds(first=2, large=3, huge=5, window=1, ends=(1, 2), finding=(1, 2
 """Thresholds under which tiny instances count as of few tasks, of many and of thousands."""
 
 
-@theorem("docs/flow.md", Shape(tasks=7, blocks=5), slow=True, carried=False)
+@theorem("docs/flow.md", Shape(tasks=7, blocks=5), slow=True)
 def refined(case: Case) -> Iterator[Claim]:
     """The best of all bounds in the order in which `pebbler bound --time-limit` tries them, with every kind
     of model on few tasks, is at most the makespan of every schedule."""
@@ -690,7 +692,7 @@ _BOUNDS = ("compute", "single-peak", "flow", "cp-sat")
 """How the names of bounds begin that hold in divisible memory."""
 
 
-@theorem("docs/chain.md", _end_to_end, slow=True, carried=False)
+@theorem("docs/chain.md", _end_to_end, slow=True)
 def methods(case: Case) -> Iterator[Claim]:
     """Every schedule of every method passes the checker; it takes no less than exhaustive search in divisible
     memory finds, and no less than any method has proven; what a method calls infeasible, no method solves.

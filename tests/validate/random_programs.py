@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -12,7 +13,7 @@ from pebbler.heuristics.program.builder import OutOfMemoryError, ProgramBuilder
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import least_budget
 from pebbler.instances.units import PAGE_BYTES, ceil_to
-from pebbler.validate.schedule import HostResidence, MemoryModel, Operation, Residence, Schedule
+from pebbler.validate.schedule import Carried, HostResidence, MemoryModel, Operation, Residence, Schedule
 
 MODELS: tuple[MemoryModel, ...] = ("contiguous", "paged", "divisible")
 
@@ -135,15 +136,21 @@ def random_schedule(instance: Instance, model: MemoryModel, rng: Random) -> Sche
     return _reworded(schedule, rng)
 
 
-def random_case(rng: Random, *, host: bool = False) -> tuple[Instance, Schedule]:
-    """Draw an instance and a valid schedule for it; all memory models; with `host`, host memory ends."""
+def random_case(rng: Random, *, host: bool = False, carried: bool = False) -> tuple[Instance, Schedule]:
+    """Draw an instance and a valid schedule for it; all memory models.
+
+    With `host`, host memory ends; with `carried`, rounds carry blocks.
+    """
+    draw = random_round if carried else random_schedule
     while True:
         model = rng.choice(("contiguous", "contiguous", "paged", "divisible"))
         instance = random_instance(rng, model)
+        if carried:
+            instance = with_carried(instance, rng)
         if host:
             instance = with_host_budget(instance, rng)
         for _ in range(5):
-            schedule = random_schedule(instance, model, rng)
+            schedule = draw(instance, model, rng)
             if schedule is not None and (not host or schedule.host_residences):
                 return instance, schedule
 
@@ -154,6 +161,42 @@ def with_host_budget(instance: Instance, rng: Random) -> Instance:
     several = sum(rng.sample(sizes, rng.randint(1, min(len(sizes), 3))))
     budget = rng.choice((several, several, sum(sizes) // 2, sum(sizes), 2 * sum(sizes)))
     return msgspec.structs.replace(instance, host_budget_bytes=budget - rng.choice((0, 0, 1, 511)))
+
+
+def with_carried(instance: Instance, rng: Random) -> Instance:
+    """Let rounds carry some of the blocks that exist from the start, one at least."""
+    first = [d for d, block in enumerate(instance.blocks) if block.initially != "absent"]
+    chosen = rng.sample(first, rng.randint(1, len(first)))
+    blocks = tuple(
+        msgspec.structs.replace(block, initially="carried", finally_="anywhere") if d in chosen else block
+        for d, block in enumerate(instance.blocks)
+    )
+    return msgspec.structs.replace(instance, blocks=blocks)
+
+
+def random_round(instance: Instance, model: MemoryModel, rng: Random) -> Schedule | None:
+    """Draw a valid schedule of an instance with carried blocks; None at a dead end.
+
+    It is built on the instance in which each begins and ends in the place that is drawn for it.
+    """
+    states = []
+    for d in instance.carried:
+        ways = [(True, False), (False, True)]
+        if not (instance.has_host_budget and instance.writers[d]):
+            ways.append((True, True))  # else what the host has at first is stale before anything reads it
+        on_device, on_host = rng.choice(ways)
+        states.append(Carried(block=d, device=on_device, host=on_host))
+    try:
+        driver = _RoundDriver(instance, model, rng, states)
+        for k in range(len(instance.tasks)):
+            driver.wander(k)
+            driver.run(k)
+            driver.tidy(k)
+        driver.finish()
+        schedule = driver.builder.finish("random")
+    except (_DeadEndError, OutOfMemoryError, Refusal):
+        return None
+    return _reworded(msgspec.structs.replace(schedule, carried=tuple(states)), rng)
 
 
 class _DeadEndError(Exception):
@@ -167,20 +210,24 @@ class _Driver:
         self.instance = instance
         self.rng = rng
         initially = [d for d, block in enumerate(instance.blocks) if block.initially == "device"]
-        begins = [d for d, block in enumerate(instance.blocks) if block.initially != "absent"]
+        self.builder = self._builder(model, initially)
+        self.done = 0
+        self.restless = instance.has_host_budget or rng.random() < 0.7
+
+    def _builder(self, model: MemoryModel, initially: list[int]) -> ProgramBuilder:
+        rng = self.rng
         copies = None
-        if instance.has_host_budget and rng.random() < 0.5:
+        if self.instance.has_host_budget and rng.random() < 0.5:
+            begins = [d for d, block in enumerate(self.instance.blocks) if block.initially != "absent"]
             copies = {d: None for d in begins if d not in initially or rng.random() < 0.5}
-        self.builder = ProgramBuilder(
-            instance,
+        return ProgramBuilder(
+            self.instance,
             memory=model,
             fit=rng.choice(("best", "first", "exact-first")),
             one_copy_queue=rng.random() < 0.2,
             start=None if rng.random() < 0.5 else {d: None for d in initially if rng.random() < 0.7},
             copies=copies,
         )
-        self.done = 0
-        self.restless = instance.has_host_budget or rng.random() < 0.7
 
     def waits(self) -> list[int]:
         """Now and then, waits that nothing asks for."""
@@ -345,6 +392,122 @@ class _Driver:
         last = frozenset(d for d, block in enumerate(self.instance.blocks) if block.finally_ == "device")
         for d in sorted(last):
             self.bring(d, last)
+
+
+class _RoundDriver(_Driver):
+    """Random decisions that end a round where it begins.
+
+    What is there from time 0 goes only after something has used it, since a release names an operation.
+    """
+
+    def __init__(
+        self, instance: Instance, model: MemoryModel, rng: Random, states: Sequence[Carried]
+    ) -> None:
+        self.on_device = {state.block for state in states if state.device}
+        self.on_host = {state.block for state in states if state.host}
+        self.saved: set[int] = set()
+        self.copies: dict[int, int | None] = {}
+        blocks = list(instance.blocks)
+        for state in states:
+            blocks[state.block] = msgspec.structs.replace(
+                blocks[state.block],
+                initially="device" if state.device else "host",
+                finally_="host" if state.host else "device",
+            )
+        super().__init__(msgspec.structs.replace(instance, blocks=tuple(blocks)), model, rng)
+        if not all(self.builder.is_resident(d) for d in self.on_device):
+            raise _DeadEndError
+        self.homes = {d: self.builder.ranges_of(d)[0][0] for d in self.on_device}
+        for d in self.on_device - self.on_host:
+            self.builder.drop_copy(d)
+
+    def _builder(self, model: MemoryModel, initially: list[int]) -> ProgramBuilder:
+        rng, end = self.rng, 0
+        only = {d for d, block in enumerate(self.instance.blocks) if block.initially == "host"}
+        for d in rng.sample(sorted(self.on_host | only), len(self.on_host | only)):
+            self.copies[d] = None if model == "divisible" else end
+            end += ceil_to(self.instance.blocks[d].bytes, 512) + rng.choice((0, 0, 512))
+        return ProgramBuilder(
+            self.instance,
+            memory=model,
+            fit=rng.choice(("best", "first", "exact-first")),
+            one_copy_queue=rng.random() < 0.2,
+            start={d: None for d in initially if d in self.on_device or rng.random() < 0.7},
+            copies=self.copies if self.instance.has_host_budget else None,
+        )
+
+    def is_unread(self, d: int) -> bool:
+        """Whether the host has a block's copy from time 0, and nothing has read it."""
+        copy = self.builder._host._held.get(d) if self.builder._host is not None else None
+        return copy is not None and copy.acquired_by is None and not copy.readers
+
+    def is_home(self, d: int) -> bool:
+        """Whether the host has the latest version of a block in the copy's place from time 0."""
+        if not self.builder.on_host(d) or self.builder._host is None:
+            return self.builder.on_host(d)
+        return self.copies[d] in (None, self.builder._host._held[d].ranges[0][0])
+
+    def evict(self, d: int) -> bool:
+        stay = self.builder._open[d]
+        if d in self.on_device and stay.acquired_by is None and not stay.users:
+            return False
+        return super().evict(d)
+
+    def offload(self, d: int) -> None:
+        if not self.is_unread(d) and d not in self.saved:
+            super().offload(d)
+
+    def drop_copy(self) -> bool:
+        builder = self.builder
+        spare = [
+            d
+            for d in builder.resident_blocks()
+            if builder.on_host(d) and not self.is_unread(d) and d not in self.saved
+        ]
+        if spare:
+            builder.drop_copy(self.rng.choice(spare))
+        return bool(spare)
+
+    def finish(self) -> None:
+        for d in sorted(self.on_host):
+            self.save(d)
+        super().finish()
+        last = frozenset(d for d, block in enumerate(self.instance.blocks) if block.finally_ == "device")
+        last |= self.on_device
+        for d in sorted(self.on_device):
+            self.bring(d, last)
+        for d in sorted(self.on_device) if self.builder.memory == "contiguous" else ():
+            if self.builder.ranges_of(d)[0][0] != self.homes[d]:
+                self.bring_home(d, last)
+        for d in self.on_host - self.on_device:
+            if self.builder.is_resident(d):
+                self.builder.release(d)
+
+    def save(self, d: int) -> None:
+        """Have a copy on the host, in its place from time 0."""
+        while not self.is_home(d):
+            if self.instance.blocks[d].offload_ns is None:
+                raise _DeadEndError
+            self.bring(d, frozenset())
+            try:
+                self.builder.offload(d, after=self.waits(), host_at=self.copies[d])
+            except Refusal:
+                if not self.drop_copy():
+                    raise
+        self.saved.add(d)
+
+    def bring_home(self, d: int, keep: frozenset[int]) -> None:
+        """Have a block at its offset from time 0, by a move or by two copies."""
+        block, at = self.instance.blocks[d], self.homes[d]
+        moves = block.move_ns is not None and self.rng.random() < 0.5
+        if not moves and not self.evict(d):
+            raise _DeadEndError
+        while True:
+            try:
+                self.builder.move(d, at=at) if moves else self.builder.prefetch(d, at=at)
+                return
+            except OutOfMemoryError:
+                self.evict_one(keep)
 
 
 def _reworded(schedule: Schedule, rng: Random) -> Schedule:
