@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,10 +40,34 @@ def tensor_at(reference: Reference, storage: Any, begin: int = 0) -> Any:
     return torch.empty(0, dtype=reference.dtype).set_(storage, offset, reference.size, reference.stride)
 
 
+class Copies:
+    """Copies of bytes, in memory that is used again for the next ones, so that none is allocated anew."""
+
+    def __init__(self) -> None:
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+
+    def of(self, data: dict[int, Any]) -> dict[int, Any]:
+        """Return copies of the bytes of several storages, which hold until the next call."""
+        size = sum(aligned(len(one)) for one in data.values())
+        if size > len(self._buffer):
+            self._buffer = torch.empty(size, dtype=torch.uint8)
+        copies, begin = {}, 0
+        for key, one in data.items():
+            copies[key] = self._buffer[begin : begin + len(one)].copy_(one)
+            begin += aligned(len(one))
+        return copies
+
+
+def are_equal(left: Any, right: Any) -> bool:
+    """Whether two tensors of bytes, of one length, are equal; eight bytes at a time where that goes."""
+    words = torch.int64 if len(left) % 8 == 0 else torch.uint8
+    return bool(torch.equal(left.view(words), right.view(words)))
+
+
 def have_same_bits(left: Any, right: Any) -> bool:
     """Whether two tensors of one type and shape have the same bits, NaN among them."""
-    flat: Callable[[Any], Any] = lambda tensor: tensor.detach().reshape(-1).contiguous().view(torch.uint8)  # noqa: E731
-    return bool(torch.equal(flat(left), flat(right)))
+    flat = [tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (left, right)]
+    return are_equal(*flat)
 
 
 def aligned(size: int) -> int:

@@ -18,7 +18,7 @@ from ..torch_labels import OUTSIDE, ModuleLabels
 from ..torch_refusals import StepError
 from .calls import out_form
 from .generator import GeneratorStates
-from .memory import aligned, bytes_of, have_same_bits
+from .memory import Copies, aligned, are_equal, bytes_of, have_same_bits
 from .provenance import PythonCalls
 from .record import Draw, Kind, Manner, Phase, Reference, StepOperator, TensorName
 from .refusals import require_replayable
@@ -49,8 +49,8 @@ class _Call:
         Those that it rewrites according to its schema, and those that it rewrites in fact beside them.
     trial
         What its other overload wrote, where there is one and it was tried.
-    call_ns, copy_ns
-        Time of the call, and of copies of the results that it made.
+    call_ns
+        Time of the call.
     """
 
     overload: Any
@@ -64,7 +64,6 @@ class _Call:
     draw: Draw | None
     trial: list[Any] | None
     call_ns: int
-    copy_ns: int
 
 
 class Recorder(TorchDispatchMode):
@@ -78,7 +77,7 @@ class Recorder(TorchDispatchMode):
         What the step finds, by name.
     known
         The operators of the same step, recorded before. Given them, overloads that write where they are told
-        are tried, too.
+        are tried, copies are timed, and what is alive is added up.
 
     Attributes
     ----------
@@ -86,8 +85,10 @@ class Recorder(TorchDispatchMode):
         As a `StepRecord` has them.
     storages, generator
         Their storages, and the states of the generator.
+    copies_ns
+        Time of the copies of what operators allocated, by their position.
     guards
-        Choices of the optimizer between traced numbers.
+        Choices of the optimizer by traced numbers.
     last_loss
         The number that the last backward pass began with; None before one.
     updated
@@ -105,12 +106,14 @@ class Recorder(TorchDispatchMode):
         self.operators: list[StepOperator] = []
         self.storages = Storages(tensors)
         self.generator = GeneratorStates()
+        self.copies_ns: dict[int, int] = {}
         self.guards: dict[Guard, None] = {}
         self.last_loss: Reference | None = None
         self.updated = False
         self._module = module
         self._optimizer = optimizer
         self._known = known
+        self._copies = Copies()
         self._written = set(range(len(self.storages.entries)))
         self._names: Counter[str] = Counter()
         self._labels = ModuleLabels()
@@ -172,7 +175,7 @@ class Recorder(TorchDispatchMode):
         operands = {self._find(tensor): tensor for tensor in _tensors((args, kwargs))}
         declared = {self._find(tensor) for tensor in _declared(func, args, kwargs)}
         others = {d: bytes_of(x.untyped_storage()) for d, x in operands.items() if d not in declared}
-        before = {d: data.clone() for d, data in others.items()}
+        before = self._copies.of(others)
         state = torch.get_rng_state()
         trial = None
         if len(self.operators) < len(self._known) and out_form(func) is not None:
@@ -181,11 +184,6 @@ class Recorder(TorchDispatchMode):
         returned = func(*args, **kwargs)
         call_ns = perf_counter_ns() - begin
         made = {self.storages.find(tensor, "data"): tensor for tensor in _tensors(returned)}
-        begin = perf_counter_ns()
-        for d, tensor in made.items():
-            if d not in operands:
-                tensor.clone()
-        copy_ns = perf_counter_ns() - begin
         call = _Call(
             overload=func,
             args=given[0],
@@ -194,15 +192,17 @@ class Recorder(TorchDispatchMode):
             operands=operands,
             made=made,
             declared=declared,
-            hidden=tuple(d for d, data in others.items() if not torch.equal(before[d], data)),
+            hidden=tuple(d for d, data in others.items() if not are_equal(before[d], data)),
             draw=self.generator.draw(state),
             trial=trial,
             call_ns=call_ns,
-            copy_ns=copy_ns,
         )
         self.storages.require_writable({*declared, *call.hidden})
         self._note(call, label, phase)
-        self.storages.measure()
+        if self._known:
+            self.storages.measure()
+            if self.operators[-1].manner == "copied":
+                self.copies_ns[len(self.operators) - 1] = _time_of_copies(made, operands)
         return returned
 
     def _try(
@@ -248,7 +248,7 @@ class Recorder(TorchDispatchMode):
                 manner=manner,
                 out=out_form(call.overload) if manner == "out" else None,
                 scratch_bytes=scratch,
-                duration_ns=call.call_ns + (call.copy_ns if manner == "copied" else 0),
+                duration_ns=call.call_ns,
             )
         )
 
@@ -350,6 +350,15 @@ class Recorder(TorchDispatchMode):
         source = ScalarInput(name.name, name.key)
         expression: Expression = source if value == begin else Formula("+", (source, value - begin))
         return Traced(value, expression, self.guards)
+
+
+def _time_of_copies(made: dict[int, Any], operands: dict[int, Any]) -> int:
+    """Return the time to copy what an operator has allocated."""
+    begin = perf_counter_ns()
+    for d, tensor in made.items():
+        if d not in operands:
+            tensor.clone()
+    return perf_counter_ns() - begin
 
 
 def _tensors(tree: Any) -> list[Any]:

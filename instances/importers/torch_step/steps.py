@@ -47,6 +47,7 @@ class _Run:
     gradients: dict[str, Reference]
     draws: int
     last_draw: int
+    copies_ns: dict[int, int]
     peak_bytes: int
 
 
@@ -164,7 +165,7 @@ def record_step(
             "onednn": torch._C._get_mkldnn_enabled(),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         },
-        eager_peak_bytes=max(run.peak_bytes for run in runs),
+        eager_peak_bytes=last.peak_bytes,
     )
 
 
@@ -220,6 +221,7 @@ def _run(
         gradients=recorder.storages.gradients,
         draws=recorder.generator.count,
         last_draw=last_draw,
+        copies_ns=recorder.copies_ns,
         peak_bytes=recorder.storages.peak_bytes,
     )
 
@@ -237,7 +239,8 @@ def _require_in_place(before: dict[TensorName, Any], after: dict[TensorName, Any
 def _joined(runs: list[_Run]) -> list[StepOperator]:
     """Return the operators of the last run, with the least times of all and every write that one showed."""
     joined = []
-    for same in zip(*(run.operators for run in runs), strict=True):
+    copies_ns = runs[-1].copies_ns
+    for k, same in enumerate(zip(*(run.operators for run in runs), strict=True)):
         last: StepOperator = same[-1]
         hidden = tuple(dict.fromkeys(d for operator in same for d in operator.hidden))
         updates = tuple(dict.fromkeys((*last.updates, *hidden)))
@@ -248,7 +251,7 @@ def _joined(runs: list[_Run]) -> list[StepOperator]:
                 hidden=hidden,
                 updates=updates,
                 reads=tuple(d for d in last.reads if d not in updates),
-                duration_ns=min(operator.duration_ns for operator in same),
+                duration_ns=min(operator.duration_ns for operator in same) + copies_ns.get(k, 0),
             )
         )
     return joined
