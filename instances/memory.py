@@ -101,6 +101,8 @@ def stuck_bytes(instance: Instance) -> list[int]:
 def _stuck(instance: Instance) -> Iterator[_Stay]:
     """Yield the stays between uses of blocks that can neither leave and come back nor be computed again."""
     for stay in _stays(instance, ("device",)):
+        if _is_idle(instance, stay.block):
+            continue
         block = instance.blocks[stay.block]
         is_new = stay.is_written or _is_renewed(instance, stay.block)
         if block.prefetch_ns is None or (block.offload_ns is None and is_new):
@@ -113,6 +115,11 @@ def _is_renewed(instance: Instance, block: int) -> bool:
     If the block cannot be offloaded, the host has no valid copy at the end, and so none at the beginning.
     """
     return instance.blocks[block].initially == "carried" and bool(instance.writers[block])
+
+
+def _is_idle(instance: Instance, block: int) -> bool:
+    """Whether a block is carried and never used: the host has it at both ends, without any copy."""
+    return instance.blocks[block].initially == "carried" and not instance.uses[block]
 
 
 class _Stay(NamedTuple):

@@ -96,6 +96,13 @@ def test_what_nothing_writes_is_on_the_host_for_nothing() -> None:
     assert _found(_instance(blocks[:2], both, 2)) == (33, [BOTH])
 
 
+def test_what_nothing_uses_is_on_the_host_even_if_it_could_not_come_back() -> None:
+    idle = replace(_block("W", initially="carried"), prefetch_ns=None)
+    instance = _instance([idle, _block("all", 2)], [_task("all", outputs=(1,))], 2)
+    assert _found(instance) == (10, [SAVED])
+    assert solve(instance, "modnn").makespan_ns == 10
+
+
 def test_in_contiguous_memory_a_block_ends_where_it_began() -> None:
     """W leaves room for x and y, which cannot be moved, and is in time in another place only."""
     blocks = [_block("W", 2, 1, initially="carried"), _block("x", 2, None), _block("y", 2, None)]
