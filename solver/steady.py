@@ -51,11 +51,19 @@ _TRIES = 64
 """Number of changes of the choice that looks best, of which the last round may make a few more."""
 
 
-def settle(instance: Instance, info: MethodInfo, solve: Method, limits: Limits) -> Answer:
+def settle(
+    instance: Instance,
+    info: MethodInfo,
+    solve: Method,
+    limits: Limits,
+    offered: Sequence[Hosted] = (),
+    *,
+    bounded: bool = False,
+) -> Answer:
     """Choose where carried blocks are at both ends, plan with a method, and return its best schedule.
 
-    The bounds of the method are left out, because they hold for one choice only. After the time limit, and
-    after Ctrl-C, no further choice is tried.
+    The bounds of the method are left out if they hold for one choice only. After the time limit, and after
+    Ctrl-C, no further choice is tried.
 
     Parameters
     ----------
@@ -65,13 +73,17 @@ def settle(instance: Instance, info: MethodInfo, solve: Method, limits: Limits) 
         The method, and the function that calls it.
     limits
         The limits of all calls together. A warm start names the first choice.
+    offered
+        Choices beside those of the rule.
+    bounded
+        Whether the method bounds the original, whatever the choice.
 
     Raises
     ------
     Refusal
         When the method refuses every choice: the reason that it gives for the first one.
     """
-    return _Settling(instance, info, solve, limits).answer()
+    return _Settling(instance, info, solve, limits, offered, bounded=bounded).answer()
 
 
 def settled(instance: Instance, hosted: Hosted, memory: MemoryModel, *, reads: bool) -> Instance:
@@ -125,7 +137,17 @@ def completed(instance: Instance, schedule: Schedule) -> Schedule:
 class _Settling:
     """The choices for one call of a method, and the best of its answers so far."""
 
-    def __init__(self, instance: Instance, info: MethodInfo, solve: Method, limits: Limits) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        info: MethodInfo,
+        solve: Method,
+        limits: Limits,
+        offered: Sequence[Hosted],
+        *,
+        bounded: bool,
+    ) -> None:
+        self.offered, self.bounded, self.bound = offered, bounded, Answer(None)
         self.instance, self.info, self.solve, self.limits = instance, info, solve, limits
         seconds = math.inf if limits.time_limit is None else limits.time_limit
         self.began, self.deadline = time.monotonic(), time.monotonic() + seconds
@@ -152,12 +174,12 @@ class _Settling:
             stopped_by = "interrupted"
         if self.best is None and self.ended:
             raise Refusal(self.ended[0])
-        return Answer(self.best, stopped_by)
+        return replace(self.bound, schedule=self.best, stopped_by=stopped_by)
 
     def choices(self) -> list[Hosted]:
         """Return the choices, each once: that of the warm start, then from most on the device to least."""
         ladder = list(_ladder(self.instance, self.limits.memory, reads=self.info.carries == "read"))
-        return list(dict.fromkeys([*([] if self.first is None else [self.first]), *ladder]))
+        return list(dict.fromkeys([*([] if self.first is None else [self.first]), *self.offered, *ladder]))
 
     def ranked(self) -> list[Hosted]:
         """Return choices, those first that look best; where a search looks at them, more are found."""
@@ -225,6 +247,8 @@ class _Settling:
             self.ended.append(str(refusal))
             return str(refusal) if self.best is None else "done"
         self.ended.append(answer.stopped_by)
+        if self.bounded and (answer.lower_bound_ns or 0) > (self.bound.lower_bound_ns or 0):
+            self.bound = answer
         if schedule is not None and (self.best is None or schedule.makespan_ns < self.best.makespan_ns):
             self.best = schedule
         return answer.stopped_by
@@ -248,9 +272,12 @@ class _Settling:
         if tell is None:
             return None
 
-        def told(makespan_ns: int | None, _: int | None) -> None:
+        def told(makespan_ns: int | None, bound_ns: int | None) -> None:
+            known_ns = bound_ns if self.bounded else None
             if makespan_ns is not None and (best is None or makespan_ns < best.makespan_ns):
-                tell(makespan_ns, None)
+                tell(makespan_ns, known_ns)
+            elif known_ns is not None:
+                tell(None if best is None else best.makespan_ns, known_ns)
 
         return told
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace as replace_fields
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -28,10 +29,12 @@ from ..bounds import best_bound
 from ..linear.model import LinearModel, LinearResult
 from ..linear.worker import LinearWorker, begin_solver, load_solver
 from ..packing.pack import load_packing, places
+from ..steady import settle
 from .checkpoints import Checkpoints
 from .decode import guide_of
 from .model import FlowModel, bound_name, flow_model, proven
 from .stages import DEFAULT, ROUNDS, Stage, Tiling, finest_integrality, stages
+from .states import hosted_of
 from .windows import Windows
 
 if TYPE_CHECKING:
@@ -56,6 +59,9 @@ _BOUND_SHARE = 0.25
 
 _MODEL_SHARE = 0.8
 """Largest share of the time left for one model, as the search needs time to use the model's solution."""
+
+_OFFER_SHARE = 0.1
+"""Largest share of the time limit for the model whose solution says where carried blocks may be."""
 
 _GRACE = 2.0
 """Seconds after the time limit that a solver has to return what it has proven."""
@@ -86,6 +92,7 @@ _log = logging.getLogger(__name__)
     "FLOW (MILP) for the bound, and a local search that it leads for the schedule",
     "this project",
     rules=_ALL_RULES,
+    carries="chosen",
 )
 @loads(begin_solver, kernels, load_solver, load_packing)
 def flow(instance: Instance, limits: Limits) -> Answer:
@@ -102,7 +109,7 @@ def flow(instance: Instance, limits: Limits) -> Answer:
         For recomputable tasks.
     """
     _require_single_runs(instance)
-    return FlowRun(instance, limits).answer()
+    return _answer(FlowRun, instance, limits)
 
 
 @register(
@@ -112,6 +119,7 @@ def flow(instance: Instance, limits: Limits) -> Answer:
     shown="named",
     transform=with_parts,
     rules=_ALL_RULES,
+    carries="chosen",
 )
 @loads(begin_solver, kernels, load_solver, load_packing)
 def flow_parts(instance: Instance, limits: Limits) -> Answer:
@@ -130,7 +138,7 @@ def flow_parts(instance: Instance, limits: Limits) -> Answer:
             "make the file with pebbler instance --parts auto, or take flow"
         )
     _require_single_runs(instance)
-    return _PartsRun(instance, limits).answer()
+    return _answer(_PartsRun, instance, limits)
 
 
 def _require_single_runs(instance: Instance) -> None:
@@ -138,8 +146,56 @@ def _require_single_runs(instance: Instance) -> None:
         raise Refusal("recomputation is not modelled here; take flow-recompute")
 
 
+def _answer(run: type[FlowRun], instance: Instance, limits: Limits) -> Answer:
+    """Run the method; where blocks are carried, on the choice of their places that suits a rule best.
+
+    The models leave the places free, so that the bound is that of the instance. The solution of a first one
+    is offered as a choice.
+    """
+    if not instance.carried:
+        return run(instance, limits).answer()
+    seconds = _SECONDS if limits.time_limit is None else limits.time_limit
+    began = time.monotonic()
+    try:
+        offered = _offered(run, instance, limits, _OFFER_SHARE * seconds)
+    except KeyboardInterrupt:
+        return Answer(None, "interrupted")
+    left = max(seconds - (time.monotonic() - began), 0.0)
+
+    def solve(settled: Instance, given: Limits) -> Answer:
+        return run(settled, given, original=instance).answer()
+
+    read = replace_fields(find_method(run.name), carries="read")
+    given = replace_fields(limits, time_limit=left)
+    return settle(instance, read, solve, given, offered, bounded=True)
+
+
+def _offered(run: type[FlowRun], instance: Instance, limits: Limits, seconds: float) -> list[frozenset[int]]:
+    """Return the places of carried blocks in a solution of FLOW, if it is found in some seconds."""
+    modelled = in_pages(instance) if limits.memory == "paged" else instance
+    checkpoints = Checkpoints(modelled).choose(run.thresholds.finding[0])
+    model = flow_model(modelled, checkpoints, "none")
+    with LinearWorker(limits.solver) as worker:
+        worker.start(
+            model.linear, time_limit=seconds, workers=limits.workers, seed=limits.seed, log=limits.log
+        )
+        try:
+            values = worker.result(seconds + _GRACE).values
+        except TimeoutError:
+            worker.stop()
+            values = None
+    return [] if values is None else [hosted_of(model, values, limits.memory)]
+
+
 class FlowRun:
     """One call of the method.
+
+    Parameters
+    ----------
+    instance, limits
+        The instance to schedule, and the limits of the call.
+    original
+        The instance that the models bound, of which the schedule is one as well; None means the same.
 
     Attributes
     ----------
@@ -161,16 +217,17 @@ class FlowRun:
     thresholds = DEFAULT
     rules: tuple[str, ...] = (_FIRST_METHOD,)
 
-    def __init__(self, instance: Instance, limits: Limits) -> None:
+    def __init__(self, instance: Instance, limits: Limits, *, original: Instance | None = None) -> None:
         kernels(limits)
+        bounded = instance if original is None else original
         began = time.monotonic()
         seconds = _SECONDS if limits.time_limit is None else limits.time_limit
         self.deadline = began + seconds
         self.instance, self.limits = instance, limits
-        self.modelled = in_pages(instance) if limits.memory == "paged" else instance
-        self.whole = finest_integrality(instance, limits.solver, self.thresholds)
+        self.modelled = in_pages(bounded) if limits.memory == "paged" else bounded
+        self.whole = finest_integrality(bounded, limits.solver, self.thresholds)
         with until(began + _BOUND_SHARE * seconds, LEAST):
-            self.bound = best_bound(instance, limits.without, limits.memory)
+            self.bound = best_bound(bounded, limits.without, limits.memory)
         self.best = limits.incumbent
         self.searches = "local-search" not in limits.without
         self.refines = "refinement" not in limits.without

@@ -111,10 +111,10 @@ def lower(instance: Instance, checkpoints: list[int], how: Integrality, **option
 
 
 @pytest.mark.parametrize("host", [False, True])
-@pytest.mark.parametrize("first", chunks(range(0, 400, 25)))
+@pytest.mark.parametrize("first", chunks(range(0, 400, 16)))
 def test_flow_is_never_above_the_optimum(first: int, host: bool) -> None:
     solved = met = 0
-    for seed in range(first, first + 25):
+    for seed in range(first, first + 16):
         instance = carried(seed, host=host)
         try:
             schedule = brute_force(instance, "divisible", most_states=3000)
@@ -136,7 +136,7 @@ def test_flow_is_never_above_the_optimum(first: int, host: bool) -> None:
         ]
         assert max(*bounds, *others) <= schedule.makespan_ns, (seed, bounds, others)
         met += bounds[-1] == schedule.makespan_ns
-    assert solved >= 5
+    assert solved >= 4
     assert met >= 0.8 * solved
 
 
@@ -182,7 +182,7 @@ def test_a_round_pays_for_what_it_finds(touch: str, host: int | None, optimum: i
 @pytest.mark.parametrize("host", [False, True])
 def test_certificates_say_what_the_linear_program_says(host: bool) -> None:
     risen = 0
-    for seed in range(40):
+    for seed in range(24):
         instance = carried(seed, host=host)
         for checkpoints in (range(len(instance.tasks)), range(0, len(instance.tasks), 2)):
             model = flow_model(instance, checkpoints, "none")

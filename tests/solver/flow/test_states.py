@@ -1,0 +1,94 @@
+"""The method `flow` on rounds that carry blocks: it chooses their places, and bounds all choices."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.solver.flow.model import flow_model
+from pebbler.solver.flow.states import hosted_of
+from pebbler.solver.linear.facade import solve_linear
+from pebbler.solver.solve import solve
+from pebbler.validate.check import check
+from pebbler.validate.schedule import MemoryModel
+
+from .test_carried import carried
+
+
+def one_too_many(dear: int) -> Instance:
+    """Return three tasks with a weight each, of which two fit beside what the second leaves to the third.
+
+    Copies of one of the weights take long.
+    """
+    run = Algorithm(name="a", duration_ns=10, workspace_bytes=0)
+    touched = [((0,), ()), ((1,), (3,)), ((2, 3), ())]
+    return Instance(
+        name="one-too-many",
+        engines="duplex",
+        budget_bytes=3 * 512,
+        resident_bytes=0,
+        blocks=(
+            *(
+                Block(
+                    name=f"W{d}",
+                    bytes=512,
+                    offload_ns=4,
+                    prefetch_ns=100 if d == dear else 4,
+                    initially="carried",
+                )
+                for d in range(3)
+            ),
+            Block(name="y", bytes=512, offload_ns=100, prefetch_ns=100),
+        ),
+        tasks=tuple(
+            Task(name=f"T{k}", inputs=inputs, outputs=outputs, algorithms=(run,))
+            for k, (inputs, outputs) in enumerate(touched)
+        ),
+    )
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_what_is_cheap_to_fetch_lives_on_the_host(memory: MemoryModel) -> None:
+    instance = one_too_many(dear=2)
+    model = flow_model(instance, range(3), "none")
+    result = solve_linear(model.linear)
+    assert result.values is not None
+    hosted = hosted_of(model, result.values, memory)
+    assert 2 not in hosted
+    assert hosted or memory == "paged"  # in pages, one that begins on the device may leave
+
+
+@pytest.mark.parametrize("dear", [0, 1])
+def test_flow_finds_the_optimum_over_all_places_and_proves_it(dear: int) -> None:
+    instance = one_too_many(dear)
+    best = brute_force(instance, "contiguous")
+    assert best is not None
+    result = solve(instance, "flow", time_limit=60)  # it ends when the bound meets the schedule
+    assert result.schedule is not None
+    assert check(instance, result.schedule).valid
+    assert result.makespan_ns == result.lower_bound_ns == best.makespan_ns == 34
+    assert result.certified
+
+
+@pytest.mark.parametrize("host", [False, True])
+def test_schedules_and_bounds_of_tiny_rounds_are_sound(host: bool) -> None:
+    judged = 0
+    for seed in range(6):
+        instance = replace(carried(3 * seed, host=host), alignment_bytes=1)
+        try:
+            best = brute_force(instance, "divisible", most_states=2000)
+        except TimeoutError:
+            continue
+        result = solve(instance, "flow", time_limit=1)
+        if best is None:
+            assert result.schedule is None
+            continue
+        assert (result.lower_bound_ns or 0) <= best.makespan_ns
+        if result.schedule is not None:
+            assert result.makespan_ns is not None
+            assert result.makespan_ns >= best.makespan_ns
+            assert check(instance, result.schedule).valid
+            judged += 1
+    assert judged >= 1
