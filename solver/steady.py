@@ -74,7 +74,7 @@ def settle(
     limits
         The limits of all calls together. A warm start names the first choice.
     offered
-        Choices beside those of the rule.
+        Choices that come before those of the rule.
     bounded
         Whether the method bounds the original, whatever the choice.
 
@@ -174,7 +174,7 @@ class _Settling:
             stopped_by = "interrupted"
         if self.best is None and self.ended:
             raise Refusal(self.ended[0])
-        return replace(self.bound, schedule=self.best, stopped_by=stopped_by)
+        return replace(self.bound, schedule=self.best, stopped_by=stopped_by, infeasible=False)
 
     def choices(self) -> list[Hosted]:
         """Return the choices, each once: that of the warm start, then from most on the device to least."""

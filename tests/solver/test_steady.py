@@ -20,7 +20,7 @@ from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.solver.answers import Memory
 from pebbler.solver.solve import solve
-from pebbler.solver.steady import completed, settled
+from pebbler.solver.steady import completed, settle, settled
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Carried, Schedule
 
@@ -288,6 +288,23 @@ def test_bounds_of_one_choice_are_left_out(monkeypatch: pytest.MonkeyPatch) -> N
     assert solve(small(4), "toy").bound_by != "bold"
     put(monkeypatch, hopeless)
     assert str(solve(small(4), "toy").status) == "unknown"
+
+
+def test_a_method_may_offer_choices_and_bound_the_original() -> None:
+    """As one does that settles the instance itself."""
+    seen: list[Instance] = []
+
+    def sure(instance: Instance, limits: Limits) -> Answer:
+        bound = 100 + len(seen)
+        return altered(modnn(instance, limits), lower_bound_ns=bound, bound_by="sure")
+
+    method = watching(seen, sure)
+    info = MethodInfo("toy", "a toy", "tests", method)
+    answer = settle(small(4), info, method, Limits(), [frozenset({U})], bounded=True)
+    assert places(seen[0]) == [HOST, ("device", "device", False)]
+    assert (answer.lower_bound_ns, answer.bound_by) == (100 + len(seen), "sure")
+    assert answer.schedule is not None
+    assert check(small(4), answer.schedule).reasons == ()
 
 
 def test_ctrl_c_gives_the_best_schedule_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
