@@ -66,7 +66,7 @@ def moving() -> Solved:
 def executor_of(instance: Instance, schedule: Schedule, **options: Any) -> Executor:
     rebuilt = rebuild(instance)
     executor = Executor(CudaBackend(), plan(instance, schedule, rebuilt), instance.rounds, **options)
-    executor.load(initial(rebuilt.graph.network, rebuilt.batch))
+    executor.load(initial(rebuilt.graph.network, rebuilt.batch, 0, instance.made_from.optimizer))
     return executor
 
 
@@ -107,6 +107,23 @@ def test_graphs_have_the_bits_of_streams_and_of_a_run_without_budget(
     assert fake_cuda.unpinned_copies() == 0
     assert fake_cuda.bytes_in_use() == 0
     assert fake_cuda.graphs() == 0
+
+
+@pytest.mark.parametrize("budget", ["1.0xMmin", "1.3xMmin"])
+def test_a_graph_goes_on_from_what_the_iteration_before_has_left(
+    fake_cuda: FakeCuda,  # noqa: ARG001, F811
+    budget: str,
+) -> None:
+    workload = Workload("lenet", 4, "k40", steady=True, optimizer="adam")
+    instance, schedule = variant(workload.instance(budget), "modnn")
+    with executor_of(*unlimited(instance, schedule)) as executor:
+        expected = [executor.run() for _ in range(4)]
+    with executor_of(instance, schedule, poison=True) as executor:
+        found = [executor.run(), executor.run(graph=True)]
+        executor.poison = False
+        found += [executor.run(graph=True), executor.run(graph=True)]
+    assert [identical(one, other) for one, other in zip(found, expected, strict=True)] == [True] * 4
+    assert len({one.loss for one in found}) == 4
 
 
 def test_bits_that_vary_do_so_in_graphs(fake_cuda: FakeCuda) -> None:  # noqa: ARG001, F811
