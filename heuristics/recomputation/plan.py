@@ -53,12 +53,14 @@ def restorable(instance: Instance) -> set[int]:
     """Return the blocks of the forward pass that can be computed again in the backward pass.
 
     This needs three things: the producer may run again and overwrites nothing; nothing that it reads is
-    changed after it; and nothing that it makes is changed.
+    changed after it while the backward pass still uses what the forward pass has made, as weights are that an
+    optimizer updates; and nothing that it makes is changed.
     """
-    end, writers = turn(instance), instance.writers
+    end, uses, writers = turn(instance), instance.uses, instance.writers
+    last = max((uses[d][-1] for task in instance.tasks[:end] for d in task.outputs), default=0)
     found: set[int] = set()
     for k, task in enumerate(instance.tasks[:end]):
-        unchanged = all(not writers[d] or writers[d][-1] < k for d in task.inputs)
+        unchanged = all(not any(k <= writer <= last for writer in writers[d]) for d in task.inputs)
         once = all(len(writers[d]) == 1 and instance.blocks[d].finally_ == "anywhere" for d in task.outputs)
         if task.recomputable and not task.updates and unchanged and once:
             found.update(task.outputs)

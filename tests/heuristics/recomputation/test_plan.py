@@ -54,6 +54,22 @@ def chain(depth: int, pool: int = 1000) -> Instance:
     )
 
 
+def with_update(instance: Instance, at: int) -> Instance:
+    """The same, where F1 reads weights that a task at that position updates."""
+    weights = len(instance.blocks)
+    first, *rest = instance.tasks
+    update = Task(name="U", inputs=(), outputs=(), updates=(weights,), algorithms=first.algorithms)
+    return msgspec.structs.replace(
+        instance,
+        blocks=(
+            *instance.blocks,
+            Block(name="W", bytes=1, offload_ns=None, prefetch_ns=None, initially="device"),
+        ),
+        tasks=(msgspec.structs.replace(first, inputs=(weights,)), *rest[: at - 1], update, *rest[at - 1 :]),
+        layers=msgspec.UNSET,
+    )
+
+
 def issued(instance: Instance, policy: Policy) -> Schedule:
     builder = ProgramBuilder(instance)
     Recomputation(builder, policy, LARGEST).all()
@@ -75,6 +91,14 @@ def test_what_is_dropped_is_made_again_from_what_is_there() -> None:
     instance = chain(4)
     found = runs(instance, issued(instance, Policy(frozenset({1, 2}))))
     assert found == ["F1", "F2", "F3", "F4", "B4", "F2", "F3", "B3", "B2", "B1"]
+
+
+def test_what_reads_weights_is_made_again_before_they_are_updated() -> None:
+    at_the_end, too_early = with_update(chain(4), 8), with_update(chain(4), 6)
+    assert restorable(at_the_end) >= {0, 1}
+    assert 0 not in restorable(too_early)
+    found = runs(at_the_end, issued(at_the_end, Policy(frozenset({0}))))
+    assert found == ["F1", "F2", "F3", "F4", "B4", "B3", "B2", "F1", "B1", "U"]
 
 
 def test_what_was_made_again_stays_until_its_last_use() -> None:
