@@ -168,7 +168,8 @@ class StepOperator:
     out
         The overload for ``out``; else None.
     scratch_bytes
-        Memory for results that it allocates before they are copied, each a multiple of 64 bytes.
+        Most that it allocates at once in its manner of writing: within the kernel, and for results that are
+        copied. It is what torch's allocator gave out while the step was recorded, a multiple of 64 bytes.
     duration_ns
         Time of the call, and of the copies: the least of the recorded steps.
     """
@@ -235,7 +236,7 @@ class StepRecord:
         What bits depend on beside the record: version of torch, threads, oneDNN.
     eager_peak_bytes
         Most that was alive at once in torch while the step ran, from the weights to scratch that operators
-        returned; memory within an operator is not seen.
+        returned; memory within an operator (`scratch_bytes`) is not in it.
     """
 
     storages: tuple[StepStorage, ...]

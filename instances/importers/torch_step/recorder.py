@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..torch_labels import OUTSIDE, ModuleLabels
 from ..torch_refusals import StepError
+from .allocations import Allocations, allocations
 from .calls import out_form
 from .generator import GeneratorStates
 from .memory import Copies, aligned, are_equal, bytes_of, have_same_bits
@@ -24,7 +25,7 @@ from .record import Draw, Kind, Manner, Phase, Reference, StepOperator, TensorNa
 from .refusals import require_replayable
 from .scalars import Expression, Formula, Guard, ScalarInput, Traced
 from .storages import Storages
-from .trials import RESIZED, try_out
+from .trials import RESIZED, Trial, try_out
 
 _ALLOCATE = {
     "aten::empty",
@@ -48,7 +49,9 @@ class _Call:
     declared, hidden
         Those that it rewrites according to its schema, and those that it rewrites in fact beside them.
     trial
-        What its other overload wrote, where there is one and it was tried.
+        What its other overload did, where there is one and it was tried.
+    within_bytes
+        Most that it allocated at once, less what it returned; 0 where that was not measured.
     call_ns
         Time of the call.
     """
@@ -62,7 +65,8 @@ class _Call:
     declared: set[int]
     hidden: tuple[int, ...]
     draw: Draw | None
-    trial: list[Any] | None
+    trial: Trial | None
+    within_bytes: int
     call_ns: int
 
 
@@ -77,7 +81,7 @@ class Recorder(TorchDispatchMode):
         What the step finds, by name.
     known
         The operators of the same step, recorded before. Given them, overloads that write where they are told
-        are tried, copies are timed, and what is alive is added up.
+        are tried, copies are timed, scratch is measured, and what is alive is added up.
 
     Attributes
     ----------
@@ -180,9 +184,10 @@ class Recorder(TorchDispatchMode):
         trial = None
         if len(self.operators) < len(self._known) and out_form(func) is not None:
             trial = self._try(func, args, kwargs, operands)
-        begin = perf_counter_ns()
-        returned = func(*args, **kwargs)
-        call_ns = perf_counter_ns() - begin
+        with allocations() if self._known else nullcontext(Allocations()) as memory:
+            begin = perf_counter_ns()
+            returned = func(*args, **kwargs)
+            call_ns = perf_counter_ns() - begin
         made = {self.storages.find(tensor, "data"): tensor for tensor in _tensors(returned)}
         call = _Call(
             overload=func,
@@ -195,6 +200,7 @@ class Recorder(TorchDispatchMode):
             hidden=tuple(d for d, data in others.items() if not are_equal(before[d], data)),
             draw=self.generator.draw(state),
             trial=trial,
+            within_bytes=memory.peak_bytes - memory.kept_bytes,
             call_ns=call_ns,
         )
         self.storages.require_writable({*declared, *call.hidden})
@@ -207,7 +213,7 @@ class Recorder(TorchDispatchMode):
 
     def _try(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: dict[int, Any]
-    ) -> list[Any] | None:
+    ) -> Trial | None:
         known = self._known[len(self.operators)]
         return try_out(known, args, kwargs, operands) if known.overload is func else None
 
@@ -261,15 +267,16 @@ class Recorder(TorchDispatchMode):
         return "host" if self.storages.are_on_host({*call.operands, *call.made}) else "task"
 
     def _manner(self, call: _Call, kind: Kind) -> tuple[Manner, int]:
-        """Return how an operator can write to given memory, and the scratch that it takes for it."""
+        """Return how an operator can write to given memory, and the scratch that it takes on the way."""
         new = [d for d in call.made if d not in call.operands]
         if kind in ("view", "allocation"):
             return "none", 0
         if not new:
-            return "in place", 0
-        if call.trial is not None and all(map(have_same_bits, call.trial, _tensors(call.returned))):
-            return "out", 0
-        return "copied", sum(aligned(self.storages.entries[d].bytes) for d in new)
+            return "in place", aligned(call.within_bytes)
+        if call.trial is not None and all(map(have_same_bits, call.trial.written, _tensors(call.returned))):
+            return "out", aligned(call.trial.scratch_bytes)
+        results = sum(aligned(self.storages.entries[d].bytes) for d in new)
+        return "copied", results + aligned(call.within_bytes)
 
     def _require_written(self, operands: set[int]) -> None:
         unwritten = [d for d in operands - self._written if self.storages.entries[d].bytes]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
 
+from .allocations import allocations
 from .calls import new_results, out_form
 from .memory import bytes_of, fresh, key_of, reference_to, tensor_at
 from .record import Reference, StepOperator
@@ -15,10 +17,26 @@ RESIZED = "An output with one or more elements was resized"
 """Torch's warning where an overload that is tried takes more memory on the way; it tells a user nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What an overload did that writes where it is told.
+
+    Attributes
+    ----------
+    written
+        The results.
+    scratch_bytes
+        Most that it allocated at once on the way.
+    """
+
+    written: list[Any]
+    scratch_bytes: int
+
+
 def try_out(
     known: StepOperator, args: tuple[Any, ...], kwargs: dict[str, Any], operands: dict[int, Any]
-) -> list[Any] | None:
-    """Run the overload of an operator into memory filled with NaN, and return what it wrote.
+) -> Trial | None:
+    """Run the overload of an operator into memory filled with NaN, and return what it did.
 
     The generator is afterwards as before, and what the operator rewrites is copied first, so nothing is
     changed.
@@ -34,7 +52,7 @@ def try_out(
 
     Returns
     -------
-    list of tensors, or None
+    Trial or None
         None where it has no such overload, or one that refuses the operator's own results, writes elsewhere
         or takes more memory on the way, as losses do that are reduced.
     """
@@ -52,16 +70,15 @@ def try_out(
     places = list(map(_place_of, written))
     generator = torch.get_rng_state()
     try:
-        form.overload(
-            *tree_map(spared, args),
-            **tree_map(spared, kwargs),
-            **dict(zip(form.names, written, strict=True)),
-        )
+        given, named = tree_map(spared, args), tree_map(spared, kwargs)
+        with allocations() as scratch:
+            form.overload(*given, **named, **dict(zip(form.names, written, strict=True)))
     except RuntimeError:
         return None
     finally:
         torch.set_rng_state(generator)
-    return written if list(map(_place_of, written)) == places else None
+    unmoved = list(map(_place_of, written)) == places
+    return Trial(written, scratch.peak_bytes) if unmoved else None
 
 
 def _place_of(tensor: Any) -> tuple[int, int]:

@@ -204,12 +204,19 @@ def test_tasks_and_blocks_are_what_the_record_says() -> None:
     assert tasks["BP(0 sum)"].algorithms[0].duration_ns > 0
 
 
-def test_what_is_computed_and_copied_has_its_result_for_scratch() -> None:
-    record = record_step(*made_by(cnn))
-    step = instance_of(record)
-    (copied,) = (task for task in step.instance.tasks if task.name == "FP(0 convolution)")
-    assert copied.algorithms[0].name == "copied"
-    assert copied.algorithms[0].workspace_bytes == 4 * 4 * 4 * 16 * 16
+def test_scratch_is_what_results_take_that_are_copied_and_what_kernels_allocate() -> None:
+    module = torch.nn.Linear(32, 64)
+
+    def step(x: Any) -> Any:
+        return torch.nn.functional.layer_norm(module(x), (64,)).bfloat16().mean()
+
+    record = record_step(module, step, (torch.randn(100, 32),), torch.optim.SGD(module.parameters(), lr=0.1))
+    tasks = {task.name: task.algorithms[0] for task in instance_of(record).instance.tasks}
+    assert (tasks["BP(Linear mm)"].name, tasks["BP(Linear mm)"].workspace_bytes) == ("out", 0)
+    norm = tasks["FP(step native_layer_norm)"]
+    assert norm.name == "copied"
+    assert norm.workspace_bytes == 4 * 100 * 64 + 2 * 448, "output, mean and deviation, each a multiple of 64"
+    assert tasks["FP(step mean)"].workspace_bytes >= 4 * 100 * 64, "it sums in single precision"
 
 
 def test_weights_that_stay_are_blocks_where_they_are_rewritten() -> None:
