@@ -23,10 +23,10 @@ stream is held, and has one time.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 import numpy as np
@@ -130,6 +130,9 @@ class Issuer:
     omit
         Pairs of ids of an operation and an earlier one: the first does not wait for the second. So faults are
         forced that a device must show.
+    late_ns
+        Nanoseconds, less than a second, for which the stream of an operation pauses before it, by its id. So
+        a certain operation of another stream overtakes it, if no wait prevents that.
 
     Raises
     ------
@@ -140,12 +143,19 @@ class Issuer:
     """
 
     def __init__(
-        self, backend: Backend, plan: Plan, *, poison: bool = False, omit: Collection[tuple[int, int]] = ()
+        self,
+        backend: Backend,
+        plan: Plan,
+        *,
+        poison: bool = False,
+        omit: Collection[tuple[int, int]] = (),
+        late_ns: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self.backend = backend
         self.plan = plan
         self.poison = poison
         self.omit = frozenset(omit)
+        self.late_ns = late_ns
         self._bases: dict[str, int] = {}
         try:
             self._prepare()
@@ -280,6 +290,8 @@ class Issuer:
         for p in step.waits:
             if (step.operation.id, self.plan.steps[p].operation.id) not in self.omit:
                 stream.wait(events[p][1])
+        if step.operation.id in self.late_ns:
+            stream.pause(self.late_ns[step.operation.id])
         start = stream.record()
         if step.kernel is not None:
             stream.launch(program.launches[i], program.addresses[i], first)

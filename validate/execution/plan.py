@@ -22,7 +22,7 @@ from ...instances.units import ceil_to
 from ..schedule import Operation, Residence, Schedule
 
 ALIGNMENT = 512
-"""Bytes that buffers outside the pool are aligned to."""
+"""Bytes that buffers on the host are aligned to."""
 
 
 class Computed(Protocol):
@@ -34,6 +34,8 @@ class Computed(Protocol):
         Per block of the instance, its tensor, and the offset of its first byte in the tensor.
     images, batch
         Number of images of a round, and of all rounds together.
+    unit
+        Bytes that arrays beside the blocks are aligned to.
     """
 
     @property
@@ -44,6 +46,9 @@ class Computed(Protocol):
 
     @property
     def batch(self) -> int: ...  # noqa: D102
+
+    @property
+    def unit(self) -> int: ...  # noqa: D102
 
     def resident(self) -> Iterator[tuple[str, int]]:
         """Return names and bytes of the arrays beside blocks, which are always resident."""
@@ -265,7 +270,7 @@ class _Planner:
         end = 0
         for name, size in self.rebuilt.resident():
             found[name] = (Place("resident", end), size)
-            end = ceil_to(end + size, ALIGNMENT)
+            end = ceil_to(end + size, self.rebuilt.unit)
         self.areas["resident"] = end
         return found
 

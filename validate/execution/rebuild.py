@@ -41,6 +41,11 @@ class Rebuilt:
     kernels: tuple[Kernel, ...]
 
     @property
+    def unit(self) -> int:
+        """Bytes that arrays beside the blocks are aligned to, as backends want them."""
+        return 512
+
+    @property
     def images(self) -> int:
         """Number of images of a round."""
         return self.graph.batch

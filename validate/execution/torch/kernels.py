@@ -16,8 +16,9 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ....instances.errors import PebblerError
+from ....instances.figures import text_of
 from ....instances.importers.torch_step.calls import filled, new_results
-from ....instances.importers.torch_step.memory import tensor_at
+from ....instances.importers.torch_step.memory import ALIGNMENT, tensor_at
 from ....instances.importers.torch_step.record import Reference, StepOperator, StepRecord
 from ....instances.importers.torch_step.scalars import Formula, ScalarInput
 from ....instances.instance import Instance
@@ -110,15 +111,17 @@ class RecordedStep:
     """
 
     images = batch = 1
+    unit = ALIGNMENT
 
     def __init__(self, record: StepRecord, instance: Instance) -> None:
         self.record = record
         self.moment = Moment()
         self.parts = tuple((block.tensor or block.name, block.begin or 0) for block in instance.blocks)
-        self._names = tuple(storage.name for storage in record.storages)
+        self._names = tuple(text_of(storage.name) for storage in record.storages)
         self._sizes = tuple(storage.bytes for storage in record.storages)
+        self._indices = {name: s for s, name in enumerate(self._names)}
         tasks = [operator for operator in record.operators if operator.kind == "task"]
-        if [operator.name for operator in tasks] != [task.name for task in instance.tasks]:
+        if [text_of(operator.name) for operator in tasks] != [task.name for task in instance.tasks]:
             raise PebblerError(f"{instance.name}: its tasks are not those of the recorded step; plan it anew")
         if unknown := sorted({name for name, _ in self.parts} - {*self._names}):
             raise PebblerError(
@@ -130,9 +133,13 @@ class RecordedStep:
         """Return names and bytes of the storages that tasks touch and that are no blocks."""
         blocks = {name for name, _ in self.parts}
         touched = {name for kernel in self._kernels for name in kernel.operands}
-        for storage in self.record.storages:
-            if storage.name in touched - blocks:
-                yield storage.name, storage.bytes
+        for name, size in zip(self._names, self._sizes, strict=True):
+            if name in touched - blocks:
+                yield name, size
+
+    def storage(self, name: str) -> int:
+        """Return the index of the storage of a name."""
+        return self._indices[name]
 
     def kernel(self, instance: Instance, task: int, algorithm: int) -> OperatorKernel:  # noqa: ARG002
         """Return the operator of a task, which has one algorithm."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, Self
 from weakref import finalize
 
@@ -44,7 +45,9 @@ class StepExecutor(Issuer):
         A recorded step, the instance made of it, and a valid schedule.
     module, optimizer
         Of the same structure as the recorded ones; the optimizer is None if there was none.
-    delays, poison, omit
+    training
+        Whether each part of the module, by name, was in training mode; without one, that is not asked.
+    delays, poison, omit, late_ns
         See `ThreadedDevice` and `Issuer`.
 
     Attributes
@@ -68,39 +71,45 @@ class StepExecutor(Issuer):
         module: Any,
         optimizer: Any,
         *,
+        training: Mapping[str, bool] = MappingProxyType({}),
         delays: tuple[float, int] | None = None,
         poison: bool = False,
         omit: Collection[tuple[int, int]] = (),
+        late_ns: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self.record = record
         self.timed: tuple[Timed, ...] = ()
         self._recorded = RecordedStep(record, instance)
         self._module = module
         self._optimizer = optimizer
+        self._training = training
         self._kept = {name: at for name, at in record.tensors.items() if name.role != "input"}
         self._inputs = [at for name, at in record.tensors.items() if name.role == "input"]
         self._closed = False
-        require_recordable(module, optimizer, ())
+        self._here: dict[TensorName, Any] = {}
+        self._require_same_module()
         created = create_states(module, optimizer)
+        drop_states(module, optimizer, tuple(name for name in created if name not in self._kept))
+        created = tuple(name for name in created if name in self._kept)
         try:
             self._require_own(find_tensors(module, optimizer))
         except PebblerError:
             drop_states(module, optimizer, created)
             raise
         settled = plan(instance, schedule, self._recorded)
-        super().__init__(TorchBackend(delays), settled, poison=poison, omit=omit)
+        super().__init__(TorchBackend(delays), settled, poison=poison, omit=omit, late_ns=late_ns)
         self._stop = finalize(self, self.backend.close)
-        names = {storage.name: s for s, storage in enumerate(record.storages)}
+        of = self._recorded.storage
         self._loads: dict[int, list[Load]] = defaultdict(list)
         self._homes: dict[int, Place] = {}
         for name, (place, size) in settled.outside.items():
-            self._loads[names[name]].append(Load(place, name, 0, size))
-            self._homes[names[name]] = place
+            self._loads[of(name)].append(Load(place, name, 0, size))
+            self._homes[of(name)] = place
         for load in settled.loads:
-            self._loads[names[load.tensor]].append(load)
+            self._loads[of(load.tensor)].append(load)
         for load in settled.left:
             if load.begin == 0:
-                self._homes[names[load.tensor]] = load.place
+                self._homes[of(load.tensor)] = load.place
         self._values = {
             s: storage.values for s, storage in enumerate(record.storages) if storage.values is not None
         }
@@ -132,14 +141,13 @@ class StepExecutor(Issuer):
         if self._closed:
             return
         self._closed = True
-        tensors = find_tensors(self._module, self._optimizer)
         with torch.no_grad():
             own = {
-                at.storage: bytes_of(tensors[name].untyped_storage()).clone().untyped_storage()
-                for name, at in self._kept.items()
-                if name in tensors
+                self._kept[name].storage: bytes_of(tensor.untyped_storage()).clone().untyped_storage()
+                for name, tensor in self._here.items()
             }
-            self._point(tensors, own)
+            self._point(self._here, own)
+        self._here = {}
         self._stop()
 
     def __enter__(self) -> Self:
@@ -155,6 +163,7 @@ class StepExecutor(Issuer):
         if self._closed:
             raise PebblerError("the step is closed; bind the plan again")
         record, moment = self.record, self._recorded.moment
+        self._require_same_module()
         tensors = find_tensors(self._module, self._optimizer)
         self._require_own(tensors)
         self._require_inputs(inputs)
@@ -178,6 +187,7 @@ class StepExecutor(Issuer):
             self._set_back(tensors)
             raise
         torch.set_rng_state(moment.generator[record.last_draw])
+        self._here = tensors
         if self._optimizer is not None:
             self._optimizer._opt_called = True  # else a scheduler warns that there was no step before its own
         self._point(
@@ -217,6 +227,7 @@ class StepExecutor(Issuer):
             tensors, {at.storage: self._values[at.storage].untyped_storage() for at in self._kept.values()}
         )
         self._closed = True
+        self._here = {}
         self._stop()
 
     def _point(self, tensors: Mapping[TensorName, Any], storages: Mapping[int, Any]) -> None:
@@ -242,9 +253,21 @@ class StepExecutor(Issuer):
 
     # --- refusals ---------------------------------------------------------------------------------
 
+    def _require_same_module(self) -> None:
+        """Refuse a module that cannot be recorded any more, or with parts in another mode."""
+        require_recordable(self._module, self._optimizer, ())
+        for name, part in self._module.named_modules():
+            if part.training is not self._training.get(name, part.training):
+                mode = "evaluation" if part.training else "training"
+                raise PebblerError(
+                    f"module '{name or type(part).__name__}' was in {mode} mode when planned; put it there, "
+                    "or plan the step anew"
+                )
+
     def _require_own(self, tensors: Mapping[TensorName, Any]) -> None:
         """Refuse a module or an optimizer whose tensors are not like the recorded ones."""
-        for name in sorted({*tensors} ^ {*self._kept}, key=str):
+        others = {name for name in tensors if name.role != "state" or name in self._kept}  # other states rest
+        for name in sorted(others ^ {*self._kept}, key=str):
             what = f"{name.role} '{' '.join(filter(None, (name.name, name.key)))}'"
             if name in tensors:
                 raise PebblerError(f"{what} is none of those that were planned for; plan the step anew")

@@ -1,0 +1,167 @@
+"""Train a torch model within a memory budget: plan a whole training step, and take steps by the plan.
+
+Import this module by its name, ``import pebbler.torch``; it needs torch. See docs/torch.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from .instances.errors import PebblerError
+from .instances.importers.torch_workload import TorchStepWorkload
+from .instances.units import as_lines, format_size, format_time, parse_time
+from .solver.result import Result
+from .solver.solve import solve
+
+if TYPE_CHECKING:
+    from .instances.importers.torch_step.record import StepRecord
+    from .instances.importers.torch_step.steps import MakeTrainingStep
+    from .instances.instance import Instance
+    from .validate.execution.torch.step import StepExecutor
+    from .validate.schedule import Schedule
+
+__all__ = ["TrainingPlan", "plan"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingPlan:
+    """A training step that was recorded, and how it runs within a budget.
+
+    Attributes
+    ----------
+    record
+        The operators of the step.
+    instance
+        The scheduling problem that they are.
+    result
+        The schedule with its figures: predicted time, bound, gap, peak.
+    training
+        Whether each part of the recorded module, by name, was in training mode.
+    """
+
+    record: StepRecord
+    instance: Instance
+    result: Result
+    training: Mapping[str, bool]
+
+    def __str__(self) -> str:
+        schedule, result = self.schedule, self.result
+        runs = sum(operation.kind == "run" for operation in schedule.operations)
+        moved = (result.offloaded_bytes or 0) + (result.prefetched_bytes or 0)
+        gap = result.optimality_gap
+        facts = [
+            ("step", f"{len(self.instance.tasks)} operators, {len(self.instance.blocks)} blocks"),
+            ("peak of eager torch", format_size(self.record.eager_peak_bytes)),
+            ("budget", format_size(self.instance.budget_bytes)),
+            ("peak memory", f"{format_size(schedule.peak_bytes)} ({schedule.peak_bytes} bytes)"),
+            ("moved", f"{format_size(moved)} to the host and back"),
+            ("run again", f"{runs - len(self.instance.tasks)} operators"),
+            ("predicted", format_time(schedule.makespan_ns)),
+            ("lower bound", format_time(result.lower_bound_ns)),
+            ("gap", "unknown" if gap is None else f"{gap:.2%}"),
+        ]
+        return as_lines(facts)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The program that every step executes; `plan` returns nothing without one."""
+        assert self.result.schedule is not None
+        return self.result.schedule
+
+    def bind(self, module: Any, optimizer: Any = None) -> StepExecutor:
+        """Return the step of a module and an optimizer: call it with inputs, and it returns the loss.
+
+        Between steps, every parameter, buffer and state of the optimizer is in the user's own tensor. Close
+        the step, or use it in a ``with`` block, to give these tensors memory of their own again.
+
+        Parameters
+        ----------
+        module, optimizer
+            Like those that `make_step` returned, or these.
+
+        Raises
+        ------
+        PebblerError
+            When they are not like those that were planned for, or there is too little memory; the message
+            names what differs.
+        """
+        from .validate.execution.torch.step import StepExecutor
+
+        return StepExecutor(
+            self.record, self.instance, self.schedule, module, optimizer, training=self.training
+        )
+
+
+def plan(
+    make_step: MakeTrainingStep,
+    *,
+    batch: int,
+    budget: int | str,
+    time_limit: float | str | None = 60.0,
+    recompute: bool = False,
+    method: str | None = None,
+    memory: Literal["contiguous", "paged"] = "contiguous",
+    weights_as_blocks: bool = True,
+    link: str = "10GB/s",
+    clip: float | None = None,
+    seed: int = 0,
+) -> TrainingPlan:
+    """Record the training step that a function makes, and find a schedule for it within a budget.
+
+    Parameters
+    ----------
+    make_step
+        From a batch size to ``(module, step, inputs, optimizer)``: ``step(*inputs)`` is the loss, computed
+        with the module. It runs three times on the CPU; module and optimizer are then as before.
+    batch
+        The batch size.
+    budget
+        Memory for everything on the device, from weights to scratch: bytes, ``6GiB``, a share of the peak
+        without a limit, ``50%``, or a multiple of the least possible budget, ``1.05xMmin``.
+    time_limit
+        Seconds, or a text such as ``60s``, that the method may take; None: until it is done.
+    recompute
+        Whether operators may run again.
+    method
+        Name of the method; by default ``flow``, and with `recompute` ``flow-recompute``.
+    memory
+        ``contiguous``, or ``paged``.
+    weights_as_blocks
+        Whether parameters, buffers and states may wait on the host within a step.
+    link
+        Bandwidth of copies between host and device, for the prediction.
+    clip
+        The norm that gradients are clipped to before the optimizer's step; None: they are not.
+    seed
+        Of the method.
+
+    Raises
+    ------
+    PebblerError
+        When torch is missing, the step cannot be recorded, or no schedule was found; the message says why.
+    """
+    made: list[Any] = []
+
+    def noted(size: int) -> tuple[Any, ...]:
+        made.append(make_step(size))
+        found: tuple[Any, ...] = made[-1]
+        return found
+
+    seconds = parse_time(time_limit) if isinstance(time_limit, str) else time_limit
+    workload = TorchStepWorkload(
+        "training step", batch, make_step=noted, clip=clip, link=link, weights_as_blocks=weights_as_blocks
+    )
+    instance = workload.instance(budget)
+    if not recompute:
+        tasks = tuple(msgspec.structs.replace(task, recomputable=False) for task in instance.tasks)
+        instance = msgspec.structs.replace(instance, tasks=tasks)
+    chosen = method or ("flow-recompute" if recompute else "flow")
+    result = solve(instance, chosen, time_limit=seconds, memory=memory, seed=seed)
+    if result.schedule is None:
+        raise PebblerError(f"{chosen} found no schedule within {budget}: {result.stopped_by}")
+    training = {name: part.training for name, part in made[-1][0].named_modules()}
+    return TrainingPlan(workload.record(), instance, result, training)

@@ -1,0 +1,365 @@
+"""Planned training steps against eager torch, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from ....extras import needs_torch
+
+torch = needs_torch()
+
+from msgspec.structs import replace  # noqa: E402
+
+import pebbler  # noqa: E402
+import pebbler.torch  # noqa: E402
+from pebbler.instances.errors import PebblerError  # noqa: E402
+from pebbler.instances.memory import with_budget  # noqa: E402
+from pebbler.torch import TrainingPlan  # noqa: E402
+from pebbler.validate.check import check  # noqa: E402
+from pebbler.validate.execution.device import DeviceError  # noqa: E402
+from pebbler.validate.execution.faults import essential_waits  # noqa: E402
+from pebbler.validate.execution.torch.step import StepExecutor  # noqa: E402
+
+from .models import cnn, gpt, lstm, noisy, wide  # noqa: E402
+
+BATCH = 16
+CLIP = 0.5
+
+Make = Callable[[int], Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Two threads for such small tensors only wait for each other; and a generator that is as before."""
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
+
+
+def made_by(make: Make) -> Any:
+    """A module, a step, inputs and an optimizer, always the same."""
+    torch.manual_seed(3)
+    return make(BATCH)
+
+
+def planned(make: Make, budget: int | str, **options: Any) -> TrainingPlan:
+    torch.manual_seed(3)
+    return pebbler.torch.plan(make, batch=BATCH, budget=budget, clip=CLIP, **{"time_limit": 2.0} | options)
+
+
+@cache
+def recorded(make: Make) -> TrainingPlan:
+    """A step in as much memory as it likes."""
+    return planned(make, "1GiB", method="network-wide")
+
+
+def within(plan: TrainingPlan, budget: int | str, method: str = "flow") -> TrainingPlan:
+    """The same step within a budget."""
+    instance = with_budget(plan.instance, budget)
+    result = pebbler.solve(instance, method, time_limit=2.0)
+    assert result.schedule is not None, result.stopped_by
+    return dataclasses.replace(plan, instance=instance, result=result)
+
+
+def batches_of(made: Any, count: int) -> list[tuple[Any, ...]]:
+    """Other values in every step: inputs in another order."""
+    return [tuple(tensor.roll(number, 0) for tensor in made[2]) for number in range(count)]
+
+
+def state_of(made: Any) -> list[Any]:
+    """Everything that outlives a step, and the generator."""
+    module, _, _, optimizer = made
+    states = [state[key] for state in optimizer.state.values() for key in sorted(state)]
+    return [
+        *(tensor.clone() for tensor in module.state_dict().values()),
+        *(state.clone() for state in states),
+        torch.get_rng_state(),
+    ]
+
+
+def are_equal(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+def train(made: Any, take: Callable[..., Any], steps: int) -> list[Any]:
+    """Take steps with a schedule of learning rates; return losses, and everything that is left."""
+    scheduler = torch.optim.lr_scheduler.StepLR(made[3], 2, 0.5)
+    torch.manual_seed(7)
+    losses = []
+    for batch in batches_of(made, steps):
+        losses.append(take(*batch))
+        scheduler.step()
+    return losses + state_of(made)
+
+
+def eager_step(made: Any) -> Callable[..., Any]:
+    module, step, _, optimizer = made
+
+    def take(*inputs: Any) -> Any:
+        loss = step(*inputs)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return take
+
+
+def executor_of(plan: TrainingPlan, made: Any, **options: Any) -> StepExecutor:
+    return StepExecutor(plan.record, plan.instance, plan.schedule, made[0], made[3], **options)
+
+
+def assert_trains_as_eager(make: Make, plan: TrainingPlan, steps: int = 5) -> None:
+    assert check(plan.instance, plan.schedule).valid
+    assert plan.schedule.peak_bytes <= plan.instance.budget_bytes
+    eager, ours = made_by(make), made_by(make)
+    wanted = train(eager, eager_step(eager), steps)
+    with executor_of(plan, ours, poison=True) as step:
+        if not step.plan.pages:
+            assert step.plan.areas["pool"] + plan.instance.resident_bytes == plan.instance.budget_bytes
+        found = train(ours, step, steps)
+        assert all(parameter.grad is None for parameter in ours[0].parameters())
+    assert are_equal(found, wanted)
+    assert are_equal(state_of(ours)[:-1], wanted[steps:-1]), "in memory of their own, too"
+
+
+@pytest.mark.parametrize("make", [gpt, cnn, lstm])
+def test_steps_in_half_of_eagers_memory_have_its_bits(make: Make) -> None:
+    plan = recorded(make)
+    assert_trains_as_eager(make, within(plan, plan.record.eager_peak_bytes // 2))
+
+
+@pytest.mark.parametrize("make", [gpt, cnn, lstm])
+def test_steps_in_hardly_more_than_the_least_memory_have_eagers_bits(make: Make) -> None:
+    plan = within(recorded(make), "1.05xMmin")
+    assert plan.schedule.peak_bytes < plan.record.eager_peak_bytes / 2
+    assert_trains_as_eager(make, plan)
+
+
+def test_operators_that_run_again_draw_the_same_numbers() -> None:
+    plan = planned(noisy, "80%", recompute=True, method="memonger-rule", weights_as_blocks=False)
+    runs = [operation.task for operation in plan.schedule.operations if operation.task is not None]
+    again = {plan.instance.tasks[k].name for k in runs if runs.count(k) > 1}
+    assert again & {operator.name for operator in plan.record.operators if operator.draw is not None}
+    assert_trains_as_eager(noisy, plan)
+
+
+def test_steps_in_paged_memory_have_eagers_bits() -> None:
+    plan = planned(wide, "30MiB", memory="paged", method="modnn")
+    assert any(operation.kind == "prefetch" for operation in plan.schedule.operations)
+    assert_trains_as_eager(wide, plan, steps=2)
+
+
+# --- waits --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tight() -> TrainingPlan:
+    """A program with many copies; the same each time, for all operators take as long."""
+    plan = recorded(wide)
+    tasks = tuple(
+        replace(task, algorithms=tuple(replace(one, duration_ns=200_000) for one in task.algorithms))
+        for task in plan.instance.tasks
+    )
+    return within(
+        dataclasses.replace(plan, instance=replace(plan.instance, tasks=tasks)), "1.2xMmin", "modnn"
+    )
+
+
+def after_a_step(plan: TrainingPlan, **options: Any) -> list[Any]:
+    made = made_by(wide)
+    with executor_of(plan, made, **options) as step:
+        return [step(*made[2]), *state_of(made)]
+
+
+def test_delays_alone_do_no_damage(tight: TrainingPlan) -> None:
+    wanted = after_a_step(tight)
+    for seed in range(3):
+        assert are_equal(after_a_step(tight, delays=(0.001, seed), poison=True), wanted)
+
+
+def test_a_wait_that_is_left_out_shows_in_the_bits(tight: TrainingPlan) -> None:
+    wanted = after_a_step(tight)
+    waits = essential_waits(tight.instance, tight.schedule)
+    assert len(waits) > 10
+    damaged = sum(
+        not are_equal(after_a_step(tight, omit=[wait], late_ns={wait[1]: 100_000_000}), wanted)
+        for wait in waits
+    )
+    assert damaged >= 0.9 * len(waits), f"{damaged} of {len(waits)}"
+
+
+# --- the user's module --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def easy() -> TrainingPlan:
+    return within(recorded(cnn), "1.5xMmin", "modnn")
+
+
+def test_states_are_saved_and_loaded_between_steps(easy: TrainingPlan) -> None:
+    eager, ours = made_by(cnn), made_by(cnn)
+    batches = batches_of(eager, 4)
+    torch.manual_seed(7)
+    wanted = [*(eager_step(eager)(*batch) for batch in batches), *state_of(eager)]
+    torch.manual_seed(7)
+    with easy.bind(ours[0], ours[3]) as step:
+        found = [step(*batch) for batch in batches[:2]]
+        kept = copy.deepcopy([ours[0].state_dict(), ours[3].state_dict()])
+        generator = torch.get_rng_state()
+        step(*batches[2])
+        ours[0].load_state_dict(kept[0])
+        ours[3].load_state_dict(kept[1])  # puts other tensors there
+        torch.set_rng_state(generator)
+        found += [step(*batch) for batch in batches[2:]]
+        assert are_equal(found + state_of(ours), wanted)
+        alias = ours[0].head.weight.detach()
+    del step
+    gc.collect()
+    assert torch.equal(alias, eager[0].head.weight), "memory lives as long as a tensor that lies there"
+
+
+def test_steps_go_on_where_eager_torch_has_begun_and_end_where_it_goes_on(easy: TrainingPlan) -> None:
+    eager, ours = made_by(cnn), made_by(cnn)
+    batches = batches_of(eager, 3)
+    torch.manual_seed(7)
+    wanted = [*(eager_step(eager)(*batch) for batch in batches), *state_of(eager)]
+    torch.manual_seed(7)
+    found = [eager_step(ours)(*batches[0])]
+    with easy.bind(ours[0], ours[3]) as step:
+        found.append(step(*batches[1]))
+    found.append(eager_step(ours)(*batches[2]))
+    assert are_equal(found + state_of(ours), wanted)
+
+
+def smaller(made: Any) -> None:
+    made[0].stem = torch.nn.Conv2d(3, 8, 1)
+
+
+def frozen(made: Any) -> None:
+    made[0].head.weight.requires_grad_(False)
+
+
+def evaluating(made: Any) -> None:
+    made[0].dropout.eval()
+
+
+def with_gradient(made: Any) -> None:
+    made[0].head.bias.grad = torch.zeros(10)
+
+
+def maximizing(made: Any) -> None:
+    made[3].param_groups[0]["maximize"] = True
+
+
+def extended(made: Any) -> None:
+    made[0].register_buffer("more", torch.zeros(1))
+
+
+def hooked(made: Any) -> None:
+    made[0].head.register_forward_hook(lambda *_: None)
+
+
+CHANGES = [
+    (
+        smaller,
+        "parameter 0 in group 0 of the optimizer is none of the module's",
+    ),
+    (frozen, "parameter 'head.weight' is not trained, and was when planned"),
+    (evaluating, "module 'dropout' was in training mode when planned"),
+    (with_gradient, "parameter 'head.bias' has a gradient; call optimizer.zero_grad()"),
+    (maximizing, "'maximize' of group 0 of the optimizer is True, and was False when planned"),
+    (extended, "buffer 'more' is none of those that were planned for"),
+    (hooked, "module 'head' has hooks"),
+]
+
+
+@pytest.mark.parametrize(("change", "told"), CHANGES)
+def test_another_module_is_refused_by_name(
+    easy: TrainingPlan, change: Callable[[Any], None], told: str
+) -> None:
+    made = made_by(cnn)
+    with easy.bind(made[0], made[3]) as step:
+        change(made)
+        before = state_of(made)
+        with pytest.raises(PebblerError, match=re.escape(told)) as caught:
+            step(*made[2])
+        assert len(str(caught.value).splitlines()) == 1
+        assert are_equal(state_of(made), before)
+
+
+def test_another_module_is_not_bound_and_gets_no_states(easy: TrainingPlan) -> None:
+    made = made_by(cnn)
+    smaller(made)
+    optimizer = torch.optim.AdamW(made[0].parameters())
+    with pytest.raises(PebblerError, match=r"'stem\.weight' is float32 of shape"):
+        easy.bind(made[0], optimizer)
+    assert not optimizer.state
+    with pytest.raises(PebblerError, match=r"there is no state '.* exp_avg', which was planned for"):
+        easy.bind(made_by(cnn)[0], None)
+
+
+def test_other_inputs_are_refused_by_name(easy: TrainingPlan) -> None:
+    made = made_by(cnn)
+    images, classes = made[2]
+    with easy.bind(made[0], made[3]) as step:
+        for inputs, told in [
+            ((images,), "the step takes 2 inputs, and got 1"),
+            (
+                (images[:8], classes[:8]),
+                "input 0 is float32 of shape (8, 3, 16, 16), and was float32 of shape (16",
+            ),
+            ((images, classes.int()), "input 1 is int32 of shape (16,), and was int64"),
+            ((images.numpy(), classes), "input 0 is no tensor on the CPU"),
+        ]:
+            with pytest.raises(PebblerError, match=re.escape(told)):
+                step(*inputs)
+        step(images, classes)
+    with pytest.raises(PebblerError, match="the step is closed; bind the plan again"):
+        step(images, classes)
+
+
+def test_a_step_that_fails_leaves_everything_as_before_it(easy: TrainingPlan) -> None:
+    eager, ours = made_by(cnn), made_by(cnn)
+    images, classes = ours[2]
+    wanted = train(eager, eager_step(eager), 2)
+    step = easy.bind(ours[0], ours[3])
+    found = train(ours, step, 2)
+    with pytest.raises(
+        DeviceError, match=r"nll_loss_forward.*out of bounds"
+    ):  # batch norm has written by then
+        step(images, torch.full_like(classes, 99))
+    assert are_equal(state_of(ours), wanted[2:])
+    assert are_equal(found, wanted)
+    with pytest.raises(PebblerError, match="closed"):
+        step(images, classes)
+    with easy.bind(ours[0], ours[3]) as again:
+        assert are_equal(train(ours, again, 2), train(eager, eager_step(eager), 2))
+
+
+def test_ctrl_c_waits_for_the_end_of_the_step(easy: TrainingPlan) -> None:
+    eager, ours = made_by(cnn), made_by(cnn)
+    torch.manual_seed(7)
+    eager_step(eager)(*eager[2])
+    torch.manual_seed(7)
+    middle = easy.schedule.operations[len(easy.schedule.operations) // 2].id
+    with executor_of(easy, ours, late_ns={middle: 600_000_000}) as step:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            step(*ours[2])
+        assert are_equal(state_of(ours), state_of(eager))
+        assert are_equal(train(ours, step, 2), train(eager, eager_step(eager), 2))
