@@ -9,8 +9,8 @@ from __future__ import annotations
 import difflib
 import logging
 import sys
-from collections.abc import Callable, Collection
-from contextlib import redirect_stdout
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -305,6 +305,28 @@ def find_method(name: str) -> MethodInfo:
     close = difflib.get_close_matches(name, _methods, n=3)
     hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(_methods)}"
     raise PebblerError(f"there is no method '{name}'; {hint}")
+
+
+@contextmanager
+def temporary_methods(entries: Iterable[MethodInfo] | None = None) -> Iterator[None]:
+    """Let what is registered until the end of a ``with`` block be forgotten then.
+
+    Parameters
+    ----------
+    entries
+        The methods that there are in its beginning; by default those that are registered now.
+    """
+    methods, loaded = dict(_methods), set(_loaded)
+    if entries is not None:
+        _methods.clear()
+        _methods.update((info.name, info) for info in entries)
+    try:
+        yield
+    finally:
+        _methods.clear()
+        _methods.update(methods)
+        _loaded.clear()
+        _loaded.update(loaded)
 
 
 def load_entry_points() -> None:

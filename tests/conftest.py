@@ -6,7 +6,8 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
@@ -113,20 +114,26 @@ def file(tight: Instance, elsewhere: Path) -> Path:
 
 
 @pytest.fixture
-def toys(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def toys() -> Iterator[Callable[..., None]]:
     """Replace all registered methods by toys, as keywords ``name=function``."""
     import pebbler.solver  # noqa: F401 - real methods register now, and not among the toys
 
-    def put(**chosen: methods.Method) -> None:
-        entries = {
-            name: MethodInfo(
-                name, f"the toy {name}", "tests", call, shown="named" if name == "brute-force" else "always"
-            )
-            for name, call in chosen.items()
-        }
-        monkeypatch.setattr(methods, "_methods", entries)
+    with ExitStack() as stack:
 
-    return put
+        def put(**chosen: methods.Method) -> None:
+            entries = [
+                MethodInfo(
+                    name,
+                    f"the toy {name}",
+                    "tests",
+                    call,
+                    shown="named" if name == "brute-force" else "always",
+                )
+                for name, call in chosen.items()
+            ]
+            stack.enter_context(methods.temporary_methods(entries))
+
+        yield put
 
 
 @pytest.fixture

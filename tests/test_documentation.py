@@ -46,7 +46,7 @@ import pytest
 import pebbler
 from pebbler.benchmark.sweeps.config import read_config
 from pebbler.cli.main import main
-from pebbler.heuristics import methods
+from pebbler.heuristics.methods import temporary_methods
 from pebbler.instances.networks import kinds, zoo
 from pebbler.validate.execution.cpu import kernels as cpu
 from pebbler.validate.execution.cuda import calls as cuda
@@ -121,14 +121,14 @@ def prose_of(page: str) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Work in an empty folder, from which modules are imported; what a page registers is its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(methods, "_methods", {info.name: info for info in pebbler.list_methods()})
     for module, table in TABLES:
         monkeypatch.setattr(module, table, dict(getattr(module, table)))
-    return tmp_path
+    with temporary_methods():
+        yield tmp_path
 
 
 # --- what is run --------------------------------------------------------------------------------------

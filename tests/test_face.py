@@ -17,8 +17,7 @@ import pytest
 
 import pebbler
 from pebbler import Instance
-from pebbler.heuristics import methods
-from pebbler.heuristics.methods import Method
+from pebbler.heuristics.methods import Method, temporary_methods
 
 Toys = Callable[..., None]
 
@@ -266,9 +265,11 @@ def test_registering_again_replaces_what_the_same_module_has_registered(
     assert [info.summary for info in pebbler.list_methods() if info.name == "mine"] == ["keeps all"]
 
 
-def test_a_name_of_another_module_is_not_taken_away(monkeypatch: pytest.MonkeyPatch, keep: Method) -> None:
-    monkeypatch.setattr(methods, "_methods", {info.name: info for info in pebbler.list_methods()})
-    with pytest.raises(pebbler.PebblerError, match="method 'modnn' is registered already"):
+def test_a_name_of_another_module_is_not_taken_away(keep: Method) -> None:
+    with (
+        temporary_methods(),
+        pytest.raises(pebbler.PebblerError, match="method 'modnn' is registered already"),
+    ):
         pebbler.register("modnn", "mine", "a test")(keep)
 
 

@@ -86,7 +86,7 @@ def brute_force(
         raise Refusal(f"brute force: {len(instance.tasks)} tasks are too many for an exhaustive search")
     machine = _Machine(instance, memory)
     queue: list[tuple[int, int, int, _State]] = []  # estimate, minus the time so far, tie-break, state
-    reached: dict[_State, tuple[int, _State | None, _Step | None]] = {}  # when, from which, by which step
+    reached: _Reached = {}
     order = itertools.count()
     for state in machine.initial_states():
         if time.monotonic() > deadline:
@@ -161,6 +161,10 @@ class _Step(NamedTuple):
     algorithm: int = 0
     places: tuple[tuple[int, int], ...] = ()
     workspace: int = _ABSENT
+
+
+_Reached = dict[_State, tuple[int, _State | None, _Step | None]]
+"""When each state is reached, from which, and by which step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,18 +333,16 @@ class _Machine:
         task that needs it, and after all blocks that are needed earlier.
         """
         compute, *copies = [busy.left if busy else 0 for busy in state.streams]
-        left = max(compute + self.tail[state.following], *copies)
-        engine, places, tail = copies[-1], state.places, self.tail
+        left, engine = max(compute + self.tail[state.following], *copies), copies[-1]
         for use, d, takes in self.needs.prefetches[state.following]:
-            if places[d] == _ABSENT:
+            if state.places[d] == _ABSENT:
                 engine += takes
-                if engine + tail[use] > left:
-                    left = engine + tail[use]
+                left = max(left, engine + self.tail[use])
         if not self.carried:
             return left
         for d in self.carried:
             if (
-                places[d] == _ABSENT
+                state.places[d] == _ABSENT
                 and self.needs.last[d] < state.following
                 and self._ends_on_device(state, d)
             ):
@@ -663,8 +665,7 @@ class _Machine:
         taken = self._taken(state, places)
         if self.memory != "contiguous":
             return [0] if sum(amount for _, amount in taken) + size <= self.pool else []
-        rooms: list[int] = []
-        end = 0  # of what is taken so far
+        rooms, end = list[int](), 0  # the end of what is taken so far
         for start, amount in sorted(taken):
             rooms += range(end, start - size + 1, self.step)
             end = max(end, start + amount)
@@ -727,9 +728,7 @@ def _put(places: tuple[int, ...], d: int, place: int) -> tuple[int, ...]:
     return (*places[:d], place, *places[d + 1 :])
 
 
-def _path(
-    reached: dict[_State, tuple[int, _State | None, _Step | None]], state: _State
-) -> list[tuple[_State, _Step | None]]:
+def _path(reached: _Reached, state: _State) -> list[tuple[_State, _Step | None]]:
     """Return the states from the start to `state`, each with the step that led to it."""
     path: list[tuple[_State, _Step | None]] = []
     here: _State | None = state

@@ -10,6 +10,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
@@ -25,11 +26,16 @@ _AGAIN = 0.02
 """Seconds until a signal is tried again that came where an exception would be lost."""
 
 
-def program() -> NoReturn:
-    """Run the command line as this process, and end it with the exit status.
+def program(command: Callable[[], int] | None = None) -> NoReturn:
+    """Run a command as this process, and end it with the command's exit status.
 
     Ctrl-C and SIGTERM end the command, which keeps the best that it has; a second one ends that, too. Clean
     up goes on whatever comes. What native code writes to standard output goes to standard error.
+
+    Parameters
+    ----------
+    command
+        What to run; by default the command line.
     """
     gc.set_threshold(SELDOM)
     signals = _Signals()
@@ -38,9 +44,11 @@ def program() -> NoReturn:
         try:
             signals.handle()
             _keep_output()
-            from .cli.main import main
+            if command is None:
+                from .cli.main import main
 
-            status = main()
+                command = main
+            status = command()
         finally:
             signals.ignore()
     except KeyboardInterrupt:

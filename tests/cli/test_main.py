@@ -15,8 +15,7 @@ import msgspec
 import pytest
 
 from pebbler.cli.main import main
-from pebbler.heuristics import methods
-from pebbler.heuristics.methods import Answer, Limits, Method, MethodInfo
+from pebbler.heuristics.methods import Answer, Limits, Method, MethodInfo, temporary_methods
 from pebbler.heuristics.parts import with_parts
 from pebbler.instances.files import read_instance, sha256_of
 from pebbler.instances.instance import Instance
@@ -270,9 +269,7 @@ def test_solve_passes_limits_and_a_warm_start(
     assert seen == [Limits(time_limit=300.0, seed=3, workers=2, warm_start=start)]
 
 
-def test_solve_leaves_rules_out(
-    file: Path, swap: Method, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_solve_leaves_rules_out(file: Path, swap: Method, capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[Limits] = []
 
     def spy(instance: Instance, limits: Limits) -> Answer:
@@ -280,14 +277,14 @@ def test_solve_leaves_rules_out(
         return swap(instance, limits)
 
     entry = MethodInfo("spy", "a toy", "tests", spy, rules=("haste", "waste", "taste"))
-    monkeypatch.setattr(methods, "_methods", {"spy": entry})
     command = ["solve", str(file), "--method", "spy", "-o", "o.json", "--without"]
-    assert main([*command, "haste, taste"]) == 0
-    assert seen == [Limits(without=frozenset({"haste", "taste"}))]
-    Path("o.json").unlink()
-    assert refusal(capsys, *command, "haste,hurry").endswith(
-        "method 'spy' has no rule 'hurry'; it has haste, waste, taste"
-    )
+    with temporary_methods([entry]):
+        assert main([*command, "haste, taste"]) == 0
+        assert seen == [Limits(without=frozenset({"haste", "taste"}))]
+        Path("o.json").unlink()
+        assert refusal(capsys, *command, "haste,hurry").endswith(
+            "method 'spy' has no rule 'hurry'; it has haste, waste, taste"
+        )
 
 
 @pytest.mark.parametrize("sub_batch", ["2", "auto"])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import pebbler
-from pebbler.heuristics import methods
+from pebbler.heuristics.methods import temporary_methods
 from pebbler.instances.errors import PebblerError
 from pebbler.instances.instance import Instance
 
@@ -28,11 +28,8 @@ Package = Callable[[str, str], None]
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package]:
     """Install a package with one module of the given code, which its entry point names."""
-    known = {info.name: info for info in pebbler.list_methods()}
-    monkeypatch.setattr(methods, "_methods", known)
-    monkeypatch.setattr(methods, "_loaded", set())
     monkeypatch.syspath_prepend(tmp_path)
 
     def install(module: str, code: str) -> None:
@@ -45,7 +42,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
         (info / "entry_points.txt").write_text(f"[pebbler.methods]\nmine = {module}\n", encoding="utf-8")
         importlib.invalidate_caches()
 
-    return install
+    with temporary_methods():
+        yield install
 
 
 def test_a_method_of_another_package_is_like_ours(package: Package, chain: Instance) -> None:

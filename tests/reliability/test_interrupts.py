@@ -49,17 +49,14 @@ def test_a_second_ctrl_c_gives_no_traceback(folder: Path, apart: float) -> None:
 def test_what_native_code_writes_is_not_in_the_output(tmp_path: Path) -> None:
     """HiGHS writes to file descriptor 1 itself; so does this method, by the descriptor and by a process."""
     code = """
-import os, sys
+import os
 from pebbler.process import program
-from pebbler.cli import main as cli
-def noisy(arguments):
+def noisy():
     os.write(1, b"from native code\\n")
     os.system("echo from a program")
     print('{"from": "us"}')
     return 0
-cli._devices = noisy
-sys.argv[1:] = ["devices"]
-program()
+program(noisy)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, '{"from": "us"}\n')
@@ -69,17 +66,14 @@ program()
 def test_the_end_waits_for_what_is_registered_and_for_nothing_else() -> None:
     """Taking all modules apart takes half a second; a thread that still runs could take any time."""
     code = """
-import atexit, sys, threading, time
+import atexit, threading, time
 from pebbler.process import program
-from pebbler.cli import main as cli
-def leave(arguments):
+def leave():
     threading.Thread(target=time.sleep, args=(600,)).start()
     atexit.register(print, "cleaned up")
     print("done")
     return 1
-cli._devices = leave
-sys.argv[1:] = ["devices"]
-program()
+program(leave)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (1, "done\ncleaned up\n", "")
@@ -88,16 +82,13 @@ program()
 def test_ignored_signals_stay_ignored() -> None:
     """As those of a process in the background of a shell."""
     code = """
-import os, signal, sys
+import os, signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 from pebbler.process import program
-from pebbler.cli import main as cli
-def press(arguments):
+def press():
     os.kill(os.getpid(), signal.SIGINT)
     return 0
-cli._devices = press
-sys.argv[1:] = ["devices"]
-program()
+program(press)
 """
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
@@ -111,8 +102,7 @@ def test_a_signal_in_an_import_waits_for_its_end(tmp_path: Path, number: signal.
     code = """
 import sys
 from pebbler.process import program
-from pebbler.cli import main as cli
-def load(arguments):
+def load():
     try:
         import slow_module
         while True:
@@ -120,11 +110,10 @@ def load(arguments):
     except KeyboardInterrupt:
         print("whole" if sys.modules["slow_module"].whole else "half")
     return 0
-cli._devices = load
-sys.argv[1:] = ["devices"]
-program()
+program(load)
 """
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment
     )
@@ -149,15 +138,12 @@ class Reference:
 """)
     code = """
 from pebbler.process import program
-from pebbler.cli import main as cli
-import binding, sys
-def make(arguments):
+import binding
+def make():
     binding.Reference()
     while True:
         pass
-cli._devices = make
-sys.argv[1:] = ["devices"]
-program()
+program(make)
 """
     environment = {
         **os.environ,

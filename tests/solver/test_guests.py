@@ -17,8 +17,7 @@ import pebbler
 from pebbler.benchmark.comparison.compare import compare, compare_auto
 from pebbler.benchmark.comparison.plan import planned
 from pebbler.cli.main import main
-from pebbler.heuristics import methods
-from pebbler.heuristics.methods import Answer, Limits, Method, MethodError, MethodInfo
+from pebbler.heuristics.methods import Answer, Limits, Method, MethodError, MethodInfo, temporary_methods
 from pebbler.instances.files import encode, write_instance
 from pebbler.instances.instance import Instance
 from pebbler.instances.transforms import with_recomputation
@@ -180,8 +179,6 @@ ANSWERS = {
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Install the package of guests beside our own methods."""
-    monkeypatch.setattr(methods, "_methods", {info.name: info for info in pebbler.list_methods()})
-    monkeypatch.setattr(methods, "_loaded", set())
     place = tmp_path / "site"
     info = place / "guest_package-1.0.dist-info"
     info.mkdir(parents=True)
@@ -190,7 +187,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     (info / "entry_points.txt").write_text("[pebbler.methods]\nmine = guest_package\n")
     monkeypatch.syspath_prepend(place)
     importlib.invalidate_caches()
-    yield
+    with temporary_methods():
+        yield
     sys.modules.pop("guest_package", None)
 
 
@@ -469,7 +467,7 @@ def test_transforms_of_our_own_keep_the_iteration() -> None:
 
 
 def test_every_row_on_another_instance_is_listed_and_a_bad_transform_costs_its_row(
-    chain: Instance, toys: Toys, keep: Method, monkeypatch: pytest.MonkeyPatch
+    chain: Instance, toys: Toys, keep: Method
 ) -> None:
     toys(keep=keep)
     entries = {info.name: info for info in pebbler.list_methods()}
@@ -481,8 +479,8 @@ def test_every_row_on_another_instance_is_listed_and_a_bad_transform_costs_its_r
         ("breaks", lambda _: None),
     ):
         entries[name] = info(name, keep, transform)
-    monkeypatch.setattr(methods, "_methods", entries)
-    comparison = compare(chain)
+    with temporary_methods(entries.values()):
+        comparison = compare(chain)
     rows = {row.method: row for row in comparison.rows}
     assert {name: row.planned for name, row in rows.items()} == {
         **dict.fromkeys(("keep", "again", "bends", "leaves", "breaks"), False),
