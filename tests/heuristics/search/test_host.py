@@ -47,9 +47,9 @@ def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel) -> No
         instance = replace(CASES[case], host_budget_bytes=int(least * (1 + share)) + 10_000_000)
         problem = problem_of(instance, memory)
         state, stalls = state_for(problem), np.zeros(problem.length, dtype=np.int64)
+        by_use, keys = np.argsort(problem.gaps[:, UNTIL], kind="stable"), gap_keys(problem)
         for _ in range(8):
-            by_use = np.argsort(problem.gaps[:, UNTIL], kind="stable")
-            evicted = [gap_keys(problem)[g] for g in by_use if rng.random() < 0.85]
+            evicted = [keys[g] for g in by_use if rng.random() < 0.85]
             algorithms = [int(rng.integers(len(task.algorithms))) for task in instance.tasks]
             decisions = decisions_of(instance, problem, Guide(evicted, [], algorithms))
             decisions.side[:] = rng.integers(5, size=len(decisions.side))

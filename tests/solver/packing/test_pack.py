@@ -462,7 +462,7 @@ def test_the_command_writes_its_best_when_it_is_interrupted(file: Path) -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "first fit" in process.stderr.readline()
-        time.sleep(1)
+        time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=30)
     assert process.returncode == 130
