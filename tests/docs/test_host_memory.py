@@ -10,6 +10,7 @@ from msgspec.structs import replace
 import host_memory
 from host_memory import ENOUGH, GAPS, Case, Data, Solved, ask, enough_table, gaps_table, read
 from pebbler.instances.memory import least_budget, least_host_bytes, with_budget
+from pebbler.instances.units import PAGE_BYTES
 
 SMALL = Case("vgg16", 32, "k40", "1.05xMmin")
 
@@ -60,7 +61,7 @@ def test_every_cell_can_be_solved_and_needs_copies() -> None:
 def test_little_host_memory_is_half_way_from_nothing_works_to_all_that_is_copied(file: Path) -> None:
     (one,) = read(file).cells
     instance = SMALL.workload.instance(SMALL.budget)
-    assert one.least_bytes == least_host_bytes(instance)
+    assert one.least_bytes == least_host_bytes(instance, PAGE_BYTES)
     assert one.unlimited.pinned_bytes is not None
     assert one.given_bytes == (one.least_bytes + one.unlimited.pinned_bytes) // 2
     assert one.limited is not None

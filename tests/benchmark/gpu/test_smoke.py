@@ -132,7 +132,9 @@ def test_numbers_that_are_a_little_wrong_are_found_and_told(
     """The GPU starts from other weights."""
     draw = data.initial
     seeds = iter((1, 0))  # of the run on the GPU, and on the CPU
-    monkeypatch.setattr(trial, "initial", lambda network, batch, _: draw(network, batch, next(seeds)))
+    monkeypatch.setattr(
+        trial, "initial", lambda network, batch, _, kept: draw(network, batch, next(seeds), kept)
+    )
     target = source.parent / "smoke-lenet-2-modnn-contiguous.json"
     said = compare_schedule(target, source, 2, "modnn", "contiguous")
     found = read(target)
