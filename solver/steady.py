@@ -31,8 +31,7 @@ from ..instances.units import ceil_to
 from ..validate.check import check
 from ..validate.host_memory import ALIGNMENT_BYTES
 from ..validate.measures import with_host
-from ..validate.order import Order
-from ..validate.schedule import HostResidence, MemoryModel, Residence, Schedule, unit_bytes
+from ..validate.schedule import MemoryModel, Residence, Schedule, unit_bytes
 from .bounds import why_impossible
 
 Hosted = frozenset[int]
@@ -113,13 +112,12 @@ def settled(instance: Instance, hosted: Hosted, memory: MemoryModel, *, reads: b
 def completed(instance: Instance, schedule: Schedule) -> Schedule:
     """Return a schedule of a settled instance as one of the original, with the states of its carried blocks.
 
-    What lives on the host leaves the device after its last use, and its last copy there lies where the first
-    one does.
+    What lives on the host leaves the device after its last use.
 
     Raises
     ------
     Refusal
-        When host memory has a budget, and no places are found there.
+        When host memory has a budget, and the last copy of what lives there lies elsewhere than the first.
     """
     there = {residence.block for residence in schedule.residences if residence.acquired_by is None}
     hosted = frozenset(instance.carried) - there
@@ -130,7 +128,13 @@ def completed(instance: Instance, schedule: Schedule) -> Schedule:
         copies = [
             copy for copy in schedule.host_copies if copy.acquired_by is not None or copy.block not in unread
         ]
-        schedule = with_host(schedule, _brought_home(instance, schedule, copies, hosted))
+        homes = {copy.block: copy.offset for copy in copies if copy.acquired_by is None}
+        last = {copy.block: copy.offset for copy in copies}
+        for d in sorted(hosted):
+            if homes.get(d) != last.get(d):
+                name = instance.blocks[d].name
+                raise Refusal(f"the last copy of '{name}' on the host does not lie where the first one does")
+        schedule = with_host(schedule, copies)
     return msgspec.structs.replace(schedule, carried=states_of(instance, schedule))
 
 
@@ -380,50 +384,3 @@ def _let_go(instance: Instance, schedule: Schedule, hosted: Hosted) -> tuple[Res
         return msgspec.structs.replace(residence, released_after=after)
 
     return tuple(released(residence) for residence in schedule.residences)
-
-
-def _brought_home(
-    instance: Instance, schedule: Schedule, copies: Sequence[HostResidence], hosted: Hosted
-) -> tuple[HostResidence, ...]:
-    """Return copies in host memory, those of each block that lives there all in one place.
-
-    If they are so already, nothing changes. If not, all copies are placed anew: what lives on the host for
-    the whole round, then the other copies, the largest first, each at the lowest offset that is free.
-
-    Raises
-    ------
-    Refusal
-        When there is no room for one of them.
-    """
-    at_home = {(copy.block, copy.offset) for copy in copies if copy.acquired_by is None}
-    last = {copy.block: copy for copy in copies}
-    if all((d, last[d].offset) in at_home for d in hosted if d in last):
-        return tuple(copies)
-    budget = 0 if instance.host_budget_bytes is msgspec.UNSET else instance.host_budget_bytes
-    order = Order(schedule)
-
-    def is_before(one: HostResidence, other: HostResidence) -> bool:
-        return other.acquired_by is not None and order.released_before(one, order.position[other.acquired_by])
-
-    def may_share(one: HostResidence, other: HostResidence) -> bool:
-        """Return whether one copy has been dropped when the other begins, in every execution."""
-        lives = not hosted.isdisjoint((one.block, other.block))
-        return not lives and (is_before(one, other) or is_before(other, one))
-
-    pieces = [[copy for copy in copies if copy.block == d] for d in sorted(hosted.intersection(last))]
-    pieces += [[copy] for copy in sorted(copies, key=lambda copy: -copy.bytes) if copy.block not in hosted]
-    placed: list[HostResidence] = []
-    for piece in pieces:
-        size, at = ceil_to(piece[0].bytes, ALIGNMENT_BYTES), 0
-        for other in sorted(placed, key=lambda copy: copy.offset or 0):
-            begin = other.offset or 0
-            if begin >= at + size:
-                break
-            if not may_share(piece[0], other):
-                at = max(at, begin + ceil_to(other.bytes, ALIGNMENT_BYTES))
-        if at + piece[0].bytes > budget:
-            name = instance.blocks[piece[0].block].name
-            raise Refusal(f"host memory has no place for a copy of '{name}' beside those of carried blocks")
-        placed += [msgspec.structs.replace(copy, offset=at) for copy in piece]
-    turn = {(copy.block, copy.acquired_by): copy for copy in placed}
-    return tuple(turn[copy.block, copy.acquired_by] for copy in copies)

@@ -3,7 +3,8 @@
 A stale copy is dropped at once. A copy that nobody wants any more is dropped when room is wanted. So is one
 that has been read, or was there from the start, while the device has the data, too: that costs nothing by
 itself. If the block leaves the device again, it is copied again. The copy of a carried block that is there
-from the start and has been read stays to the end, where the next round finds it.
+from the start and has been read stays to the end, where the next round finds it. A block that begins and ends
+on the host keeps its place there all the time, so that a new copy lies where the first one was.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class HostMemory:
         self._copies: list[_Copy] = []
         self._previous: dict[int, tuple[int, ...]] = {}
         self._held: dict[int, _Copy] = {}
+        self._homes: dict[int, tuple[tuple[Range, ...], tuple[int, ...]]] = {}
         on_host[:] = False
 
     @property
@@ -111,6 +113,11 @@ class HostMemory:
         """
         self.drop(block)
         size = self._instance.blocks[block].bytes
+        if block in self._homes:
+            home, released_after = self._homes.pop(block)
+            if at is None or not self._contiguous or at == home[0][0]:
+                return home, set(released_after)
+            self._room.give_back(home, released_after)
         ranges = self._room.take(size, at)
         for d in () if ranges is not None else self._spare():
             self.drop(d)
@@ -139,7 +146,10 @@ class HostMemory:
         copy.used = bool(last)  # or it was there from time 0 for nothing
         if copy.used:
             self._previous[block] = copy.released_after
-        self._room.give_back(copy.ranges, copy.released_after)
+        if self._is_at_home(copy):
+            self._homes[block] = copy.ranges, copy.released_after
+        else:
+            self._room.give_back(copy.ranges, copy.released_after)
 
     def tidy(self) -> None:
         """Release all copies but those that must be there at the end of the program."""
@@ -172,6 +182,7 @@ class HostMemory:
                 not self._is_only_copy(d)
                 and (copy.acquired_by is None or copy.readers)
                 and not self._is_carried(copy)
+                and not self._is_at_home(copy)
             )
         ]
         return sorted(spare, key=lambda d: (blocks[d].finally_ == "host", -blocks[d].bytes, d))
@@ -180,6 +191,11 @@ class HostMemory:
         """Return whether a copy must be there at the end because it is from the start, and was read."""
         is_carried = self._instance.blocks[copy.block].initially == "carried"
         return is_carried and copy.acquired_by is None and bool(copy.readers)
+
+    def _is_at_home(self, copy: _Copy) -> bool:
+        """Return whether a block begins and ends on the host, where its place is then kept."""
+        block = self._instance.blocks[copy.block]
+        return block.initially == block.finally_ == "host"
 
     def _open(self, block: int, ranges: tuple[Range, ...], acquired_by: int | None) -> None:
         copy = self._held[block] = _Copy(block, ranges, acquired_by)

@@ -152,7 +152,7 @@ class Problem(NamedTuple):
     length, capacity, single, contiguous
         Number of tasks; bytes of the pool; whether there is only one copy engine; whether addresses count.
     host
-        Bytes of host memory, or -1 where it never ends.
+        Bytes of host memory, less those of `homes`, or -1 where it never ends.
     moves, sides
         Whether blocks may be moved inside the device; whether the search changes which holes they take.
     parts
@@ -160,6 +160,9 @@ class Problem(NamedTuple):
     private
         Per block, the offset of its own small place beyond the pool, or -1. The bytes of a block with such a
         place are 0.
+    homes
+        Per block, the offset of its own place on the host, which it has where it begins and ends there, or
+        -1. The bytes of a copy with such a place are 0; those of other copies lie behind all of them.
     initial
         Blocks that start on the device unless a gap at the start evicts them.
     blocks
@@ -202,6 +205,7 @@ class Problem(NamedTuple):
     sides: bool
     parts: bool
     private: Integers
+    homes: Integers
     initial: Integers
     blocks: Integers
     tasks: Integers
@@ -1104,7 +1108,8 @@ def _keep_copies(problem: Problem, state: State) -> bool:
             at, time = _find(host, _CONTIGUOUS, problem.blocks[d, HOST_BYTES], _EARLY, _NOTHING)
             if time == NEVER:
                 return False
-            _take(host, _CONTIGUOUS, at, problem.blocks[d, HOST_BYTES])
+            if problem.blocks[d, HOST_BYTES]:
+                _take(host, _CONTIGUOUS, at, problem.blocks[d, HOST_BYTES])
             state.copy_at[d] = at
             _record(state, KEEP, d, _NOTHING, at)
     return True
@@ -1121,7 +1126,8 @@ def _read_copy(problem: Problem, state: State, g: int, end: int) -> None:
         state.first_reads[d] -= 1
         left = state.first_reads[d] + problem.blocks[d, LASTS]
     if left == 0:
-        _free(state.host, _CONTIGUOUS, state.copy_at[d], problem.blocks[d, HOST_BYTES], end)
+        if problem.blocks[d, HOST_BYTES]:
+            _free(state.host, _CONTIGUOUS, state.copy_at[d], problem.blocks[d, HOST_BYTES], end)
         _record(state, DROP, d, _NOTHING, _NOTHING)
 
 
@@ -1436,7 +1442,8 @@ def _offload(problem: Problem, decisions: Decisions, state: State, k: int) -> No
                 at, time = _find(state.host, _CONTIGUOUS, problem.blocks[d, HOST_BYTES], _EARLY, begin)
                 if time == NEVER:
                     break
-                _take(state.host, _CONTIGUOUS, at, problem.blocks[d, HOST_BYTES])
+                if problem.blocks[d, HOST_BYTES]:
+                    _take(state.host, _CONTIGUOUS, at, problem.blocks[d, HOST_BYTES])
                 state.copy_at[d] = at
                 begin = max(begin, time)
             done = begin + problem.blocks[d, OFFLOAD_NS]

@@ -161,6 +161,13 @@ def problem_of(
     look()
     ends = np.append(kinds, (-1, -1))  # of no task: the end, and before the start
     exact = _integers([block.bytes for block in blocks])
+    copied = -(-exact // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    host, homes = _host_bytes(instance), np.full(len(blocks), -1, dtype=np.int64)
+    if host >= 0:
+        at_home = (at_first == "host") & (at_last == "host")
+        homes[at_home] = np.cumsum(copied[at_home]) - copied[at_home]
+        host = max(host - int(copied[at_home].sum()), 0)
+        copied[at_home] = 0
     gap_kinds = _kinds(
         zip(exact[gap_block].tolist(), ends[gap_after].tolist(), ends[gap_until].tolist(), strict=True)
     )
@@ -172,17 +179,18 @@ def problem_of(
         capacity=capacity,
         single=instance.engines == "single",
         contiguous=contiguous,
-        host=_host_bytes(instance),
+        host=host,
         moves=moves and contiguous,
         sides=sides and contiguous,
         parts=any(block.tensor is not None for block in blocks),
         private=private,
+        homes=homes,
         initial=initial,
         blocks=_table(
             size,
             *(_integers([-1 if ns is None else ns for ns in copies]) for copies in times),
             *(due, first, begin, following, spanned),
-            -(-exact // ALIGNMENT_BYTES) * ALIGNMENT_BYTES,
+            copied,
             (at_last == "host") & (at_first != "absent") & (first_writer > total),
             carried,
         ),
@@ -203,7 +211,7 @@ def problem_of(
 
 
 def _host_bytes(instance: Instance) -> int:
-    """Return the bytes of host memory that copies can lie in, or -1 where it never ends."""
+    """Return the bytes of host memory that aligned copies can lie in, or -1 where it never ends."""
     if instance.host_budget_bytes is msgspec.UNSET:
         return -1
     return instance.host_budget_bytes // ALIGNMENT_BYTES * ALIGNMENT_BYTES

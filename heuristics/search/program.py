@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances.instance import Instance
+from ...validate.host_memory import ALIGNMENT_BYTES
 from ...validate.schedule import MemoryModel
 from ..program.builder import ProgramBuilder
 from .kernel import (
@@ -41,10 +42,17 @@ def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: I
         )
         for kind, what, how, at in log.tolist()
     ]
+    homes = problem.homes.tolist()
+    behind = sum(
+        -(-block.bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        for block, at in zip(instance.blocks, homes, strict=True)
+        if at >= 0
+    )
     count = 0
     copies: dict[int, int | None] = {}
     while count < len(steps) and steps[count][0] == KEEP:
-        copies[steps[count][1]] = steps[count][3]
+        what, at = steps[count][1], steps[count][3]
+        copies[what] = behind + at if homes[what] < 0 else homes[what]
         count += 1
     start: dict[int, int | None] = {}
     while count < len(steps) and steps[count][0] == PLACE:
@@ -64,7 +72,7 @@ def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: I
             else:
                 builder.run(what, how)
         elif kind == OFFLOAD:
-            builder.offload(what, host_at=None if at < 0 else at)
+            builder.offload(what, host_at=None if at < 0 or homes[what] >= 0 else behind + at)
         elif kind == PREFETCH:
             builder.prefetch(what, at=at if contiguous else None)
         elif kind == MOVE:

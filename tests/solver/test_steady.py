@@ -416,20 +416,25 @@ def host_round(copies: int) -> tuple[Instance, Schedule]:
 
 
 def test_the_last_copy_lies_where_the_first_one_does() -> None:
+    """Its place is kept while the copy in it is stale."""
     instance, schedule = host_round(copies=2)
     first, *_, last = (copy for copy in schedule.host_copies if copy.block == W)
-    assert first.offset != last.offset
-    whole = completed(instance, schedule)
-    assert check(instance, whole).reasons == ()
-    first, *_, last = (copy for copy in whole.host_copies if copy.block == W)
     assert first.offset == last.offset
+    assert check(instance, completed(instance, schedule)).reasons == ()
+    with pytest.raises(Refusal, match="host memory has no place for a copy of block 'X'"):
+        host_round(copies=1)
 
 
-def test_without_room_for_that_there_is_no_schedule() -> None:
+def test_a_method_that_copies_it_elsewhere_is_refused() -> None:
     instance, schedule = host_round(copies=2)
-    small_host = replace(instance, host_budget_bytes=KIB)
-    with pytest.raises(Refusal, match="host memory has no place for a copy of 'X' beside those of carried"):
-        completed(small_host, schedule)
+    *before, last = schedule.host_copies
+    assert last.block == W
+    assert last.offset is not None
+    elsewhere = replace(last, offset=last.offset + 512)
+    with pytest.raises(
+        Refusal, match="the last copy of 'W' on the host does not lie where the first one does"
+    ):
+        completed(instance, replace(schedule, host_residences=(*before, elsewhere)))
 
 
 def test_what_lives_on_the_host_leaves_after_its_last_use() -> None:
