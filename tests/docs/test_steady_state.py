@@ -31,7 +31,7 @@ def test_the_table_goes_into_its_page(tmp_path: Path, monkeypatch: pytest.Monkey
     assert all(row[0].startswith("lenet, 16, ") for row in rows)
     (tight, _, roomy, _) = rows
     assert float(tight[4].removesuffix("%")) >= 0
-    assert (roomy[4], roomy[5]) == ("+0.0%", "+0.0%")
+    assert roomy[4:7] == ["+0.0%", "nothing", "+0.0%"]
 
 
 def test_a_steady_state_is_a_first_iteration() -> None:
