@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -19,7 +20,8 @@ from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.instances.memory import ideal_ns
 from pebbler.instances.units import format_size, format_time
 from pebbler.validate.measures import carried_bytes
-from pebbler.validate.schedule import MemoryModel
+
+Memory = Literal["contiguous", "paged"]
 
 CASES = (
     Workload("vgg16", 64, "v100", steady=True, optimizer="adam"),
@@ -45,13 +47,13 @@ def first_iteration(instance: Instance) -> Instance:
     return replace(instance, name=f"{instance.name}-first", blocks=tuple(blocks))
 
 
-def best(instance: Instance, memory: MemoryModel, seconds: float) -> Schedule | None:
+def best(instance: Instance, memory: Memory, seconds: float) -> Schedule | None:
     """Return the shortest schedule of all methods; None where no method has one."""
     found = [solve(instance, method, memory=memory, time_limit=seconds).schedule for method in METHODS]
     return min(filter(None, found), key=lambda schedule: schedule.makespan_ns, default=None)
 
 
-def row(workload: Workload, budget: str, memory: MemoryModel, seconds: float) -> tuple[str, ...]:
+def row(workload: Workload, budget: str, memory: Memory, seconds: float) -> tuple[str, ...]:
     """Solve both iterations under a budget, and bound the steady state."""
     instance = workload.instance(budget)
     ideal = ideal_ns(instance)
@@ -98,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "over the bound",
         "on the device",
     )
-    models: tuple[MemoryModel, ...] = ("contiguous", "paged")
+    models: tuple[Memory, ...] = ("contiguous", "paged")
     rows = [
         row(workload, budget, memory, options.seconds)
         for workload in CASES
