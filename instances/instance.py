@@ -31,7 +31,7 @@ from .figures import (
 )
 from .gpus.cluster import Cluster
 from .origin import LayerTasks, Origin, of_entries, of_labels
-from .units import as_html, as_lines, format_size
+from .units import LARGEST, as_html, as_lines, format_size
 
 _UNKNOWN = Origin()
 
@@ -212,6 +212,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _require_names("tasks", [task.name for task in self.tasks])
         _require_blocks(self)
         _require_tasks(self)
+        _require_time(self)
         _require_gradients(self)
         _require_one_gpu(self)
         _require_layers(self.named_layers, len(self.tasks), "layers")
@@ -388,6 +389,18 @@ def _require_tasks(instance: Instance) -> None:
     for d, block in enumerate(instance.blocks):
         if block.finally_ != "anywhere" and not exists[d]:
             raise FormatError(f"blocks[{d}] ('{block.name}'): it has a place finally but is never written")
+
+
+def _require_time(instance: Instance) -> None:
+    """The tasks can run one after the other in a time that files hold."""
+    if sum([one.duration_ns for task in instance.tasks for one in task.algorithms]) <= LARGEST:
+        return  # so it is nearly always, without a look at which algorithms are the fastest
+    least = sum(min(one.duration_ns for one in task.algorithms) for task in instance.tasks)
+    if least > LARGEST:
+        raise FormatError(
+            f"tasks: their fastest algorithms take {least} ns in all, more than {LARGEST}, the largest "
+            "figure in files; divide all times by the same number"
+        )
 
 
 def _require_gradients(instance: Instance) -> None:

@@ -183,3 +183,27 @@ def test_a_changed_instance_is_checked_again() -> None:
 
 def test_blocks_of_a_task() -> None:
     assert task("t", inputs=(3,), outputs=(1,), updates=(2,)).blocks == (3, 1, 2)
+
+
+def test_tasks_that_take_longer_than_a_file_can_say_are_refused_where_they_enter() -> None:
+    """Each time is a figure that files hold; so is their sum, or there is no schedule to write."""
+
+    def of(*durations: int) -> Instance:
+        slow = Algorithm(name="slow", duration_ns=2**53, workspace_bytes=0)
+        tasks = tuple(
+            Task(
+                name=f"task {k}",
+                inputs=(),
+                outputs=(),
+                algorithms=(slow, Algorithm(name="fast", duration_ns=duration, workspace_bytes=0)),
+            )
+            for k, duration in enumerate(durations)
+        )
+        return Instance(
+            name="long", engines="duplex", budget_bytes=1, resident_bytes=0, blocks=(), tasks=tasks
+        )
+
+    assert len(of(2**52, 2**52).tasks) == 2
+    told = r"tasks: their fastest algorithms take 9007199254740993 ns in all, more than 9007199254740992, "
+    with pytest.raises(FormatError, match=told):
+        of(2**52, 2**52 + 1)

@@ -230,10 +230,15 @@ def test_figures_beyond_doubles_are_exact() -> None:
     big = 2**53
     instance = problem(
         [block("a", 3, big, big - 1), block("b", 4)],
-        [task("make", big, outputs=(0,)), task("peak", 1, outputs=(1,)), task("read", big, inputs=(0,))],
+        [
+            task("make", big // 2, outputs=(0,)),
+            task("peak", 1, outputs=(1,)),
+            task("read", big // 2 - 1, inputs=(0,)),
+        ],
         6,
     )
-    exact = big + Fraction(big, 3) + 1 + Fraction(big - 1, 3) + big
+    exact = big // 2 + Fraction(big, 3) + 1 + Fraction(big - 1, 3) + big // 2 - 1
+    assert exact != float(exact)
     assert single_peak_bound(instance).lower_bound_ns == ceil(exact)
 
 
