@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -25,7 +24,7 @@ from .record import Draw, Kind, Manner, Phase, Reference, StepOperator, TensorNa
 from .refusals import require_replayable
 from .scalars import Expression, Formula, Guard, ScalarInput, Traced
 from .storages import Storages
-from .trials import RESIZED, Trial, try_out
+from .trials import Trial, try_out
 
 _ALLOCATE = {
     "aten::empty",
@@ -137,8 +136,7 @@ class Recorder(TorchDispatchMode):
                 self._optimizer.register_step_post_hook(lambda *_: self._update(begins=False)),
             ]
         try:
-            with warnings.catch_warnings(), self._labels.watching(self._module), self._calls, self:
-                warnings.filterwarnings("ignore", RESIZED)
+            with self._labels.watching(self._module), self._calls, self:
                 yield
         finally:
             for hook in hooks:

@@ -272,6 +272,13 @@ def _require_same(first: _Run, other: _Run) -> None:
                 "step; leave out what depends on the count of steps or on Python's random numbers"
             )
         for before, after in zip(_leaves(left), _leaves(right), strict=False):
+            if isinstance(before, Formula) and before != after:
+                names = ", ".join(sorted(str(scalar) for scalar in inputs_of(before)))
+                raise PebblerError(
+                    f"'{left.name}' takes a number that follows from {names} in another way in a later step; "
+                    "use an optimizer whose numbers follow from those that it is given and its count of "
+                    "steps"
+                )
             if not _is_same(before, after):
                 raise PebblerError(
                     f"'{left.name}' has {_shown(before)} in one step and {_shown(after)} in a later one, "

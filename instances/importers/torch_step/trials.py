@@ -13,9 +13,6 @@ from .calls import new_results, out_form
 from .memory import bytes_of, fresh, key_of, reference_to, tensor_at
 from .record import Reference, StepOperator
 
-RESIZED = "An output with one or more elements was resized"
-"""Torch's warning where an overload that is tried takes more memory on the way; it tells a user nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -54,10 +51,12 @@ def try_out(
     -------
     Trial or None
         None where it has no such overload, or one that refuses the operator's own results, writes elsewhere
-        or takes more memory on the way, as losses do that are reduced.
+        or gives them another size on the way, as those of losses do that are reduced.
     """
     form, targets = out_form(known.overload), new_results(known)
     if form is None or known.kind != "task" or {target.storage for target in targets} & operands.keys():
+        return None
+    if _reduces(known):
         return None
     spare = {key_of(operands[d]): bytes_of(operands[d].untyped_storage()).clone() for d in known.hidden}
 
@@ -79,6 +78,15 @@ def try_out(
         torch.set_rng_state(generator)
     unmoved = list(map(_place_of, written)) == places
     return Trial(written, scratch.peak_bytes) if unmoved else None
+
+
+def _reduces(operator: StepOperator) -> bool:
+    """Whether an operator is a loss that sums up or takes the mean."""
+    arguments = operator.overload._schema.arguments
+    names = [argument.name for argument in arguments]
+    defaults = {argument.name: argument.default_value for argument in arguments}
+    given = defaults | dict(zip(names, operator.args, strict=False)) | operator.kwargs
+    return given.get("reduction", 0) != 0
 
 
 def _place_of(tensor: Any) -> tuple[int, int]:

@@ -69,6 +69,38 @@ def half_gpt(batch: int) -> Made:
     return module, lowered, inputs, optimizer
 
 
+class Unet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 8)
+        self.down = nn.Conv2d(8, 16, 3, 2, 1)
+        self.up = nn.ConvTranspose2d(16, 8, 2, 2)
+        self.last = nn.Conv2d(16, 1, 1)
+
+    def forward(self, x: Any) -> Any:
+        wide = F.silu(self.norm(self.first(x)))
+        deep = F.relu(self.down(wide))
+        deep = deep + F.interpolate(F.max_pool2d(deep, 2), scale_factor=2, mode="bilinear")
+        return self.last(torch.cat((self.up(deep), wide), 1))
+
+
+def unet(batch: int) -> Made:
+    """Transposed convolution, group norm, resampling and a skip connection."""
+    module = Unet()
+
+    def step(x: Any, y: Any) -> Any:
+        return F.binary_cross_entropy_with_logits(module(x), y)
+
+    return module, step, (torch.randn(batch, 3, 16, 16), torch.rand(batch, 1, 16, 16)), adamw(module)
+
+
+def encoder(batch: int) -> Made:
+    """Torch's own transformer, with dropout inside attention."""
+    module = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    return module, lambda x: module(x).square().mean(), (torch.randn(batch, 5, 16),), adamw(module)
+
+
 def perceptron(batch: int) -> Made:
     """Two layers; for what does not depend on the model."""
     module = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3))

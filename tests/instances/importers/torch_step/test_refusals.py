@@ -213,6 +213,15 @@ def stateless_optimizer() -> Any:
     return module, step, inputs, torch.optim.Adamax(module.parameters())
 
 
+def multiplying() -> Any:
+    """NAdam keeps a product over all steps, by which a step's number does not follow from a count."""
+    module, step, inputs, _ = linear(lambda module, x: module(x).sum())
+    optimizer = torch.optim.NAdam(module.parameters())
+    step(*inputs).backward()
+    optimizer.step()
+    return module, step, inputs, optimizer
+
+
 def dampened() -> Any:
     module, step, inputs, _ = linear(lambda module, x: module(x).sum())
     return module, step, inputs, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, dampening=0.1)
@@ -257,6 +266,7 @@ def unwritten() -> Any:
         (plain_attribute, "writes into a tensor that is neither the module's"),
         (replacing, "the step makes buffer 'mean' anew"),
         (stateless_optimizer, "Adamax makes its states in its first step"),
+        (multiplying, "'mu_product' of weight, 'step' of weight in another way in a later step"),
         (dampened, "SGD with dampening"),
         (stranger, "parameter 0 in group 0 of the optimizer is none of the module's"),
         (no_loss, "returned no loss to train with but 24 values"),

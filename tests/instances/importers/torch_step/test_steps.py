@@ -14,7 +14,7 @@ from pebbler.instances.importers.torch_step.record import StepOperator, StepReco
 from pebbler.instances.importers.torch_step.scalars import ScalarInput, evaluate  # noqa: E402
 from pebbler.instances.importers.torch_step.steps import record_step  # noqa: E402
 
-from .models import adamw, cnn, gpt, half_gpt, lstm, perceptron  # noqa: E402
+from .models import adamw, cnn, encoder, gpt, half_gpt, lstm, perceptron, unet  # noqa: E402
 from .replay import Replay, seeded, training  # noqa: E402
 
 
@@ -71,7 +71,7 @@ def assert_same_training(
     return record
 
 
-@pytest.mark.parametrize("make", [gpt, cnn, lstm, half_gpt])
+@pytest.mark.parametrize("make", [gpt, cnn, lstm, half_gpt, unet, encoder])
 def test_a_replayed_step_has_the_bits_of_eager_torch(make: Callable[[int], Any]) -> None:
     record = assert_same_training(make, clip=0.5, twice=lambda operator: operator.may_run_again)
     assert {operator.phase for operator in record.operators} == {"forward", "backward", "clip", "optimizer"}
