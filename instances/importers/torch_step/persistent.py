@@ -72,25 +72,21 @@ def create_states(module: Any, optimizer: Any) -> tuple[TensorName, ...]:
     """Make the states that an optimizer would make in its first step, and return their names.
 
     Adam and AdamW make them by their own function, with the same values. SGD's momentum is 0, from which its
-    first step makes the gradient, as it does from none; a zero may have the other sign.
+    first step makes the gradient, as it does from none; a zero may have the other sign. Those of other
+    optimizers are not known.
 
     Raises
     ------
     PebblerError
-        When another optimizer has none yet, or SGD has dampening, with which a first step is another one.
+        When SGD has dampening, with which a first step is another one.
     """
     before = set(find_tensors(module, optimizer))
     for group in optimizer.param_groups if optimizer is not None else ():
-        missing = [p for p in group["params"] if p.requires_grad and not optimizer.state.get(p)]
         if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
+            missing = [p for p in group["params"] if p.requires_grad and not optimizer.state.get(p)]
             _create_moments(optimizer, group, missing)
         elif type(optimizer) is torch.optim.SGD:
             _create_momentum(optimizer, group)
-        elif missing:
-            raise PebblerError(
-                f"{type(optimizer).__name__} makes its states in its first step, which is another than those "
-                "behind it; take one step before you return the optimizer"
-            )
     return tuple(name for name in find_tensors(module, optimizer) if name not in before)
 
 
@@ -131,16 +127,23 @@ def drop_states(module: Any, optimizer: Any, names: tuple[TensorName, ...]) -> N
 
 @contextmanager
 def kept_as_they_are(module: Any, optimizer: Any) -> Iterator[None]:
-    """Give tensors, gradients, the optimizer's groups and the generator back the values that they had."""
+    """Put tensors, gradients, the optimizer's states and groups and the generator back as they were."""
     tensors = find_tensors(module, optimizer)
     storages = {key_of(tensor): tensor.untyped_storage() for tensor in tensors.values()}
     copies = {key: bytes_of(storage).clone() for key, storage in storages.items()}
     gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
     groups = [dict(group) for group in optimizer.param_groups] if optimizer is not None else []
+    states = {} if optimizer is None else {p: (state, dict(state)) for p, state in optimizer.state.items()}
     generator = torch.get_rng_state()
     try:
         yield
     finally:
+        if optimizer is not None:
+            optimizer.state.clear()
+        for parameter, (state, entries) in states.items():
+            state.clear()
+            state.update(entries)
+            optimizer.state[parameter] = state
         for key, storage in storages.items():
             bytes_of(storage).copy_(copies[key])
         for parameter, gradient in gradients:

@@ -37,6 +37,16 @@ _PREFIX: dict[Phase, str] = {"forward": "FP", "backward": "BP", "clip": "CLIP", 
 _ON_LISTS = ("aten::_foreach_", "aten::_fused_adam", "aten::_fused_sgd")
 
 
+_FOREIGN = (
+    "it writes into a tensor that is neither the module's nor made by an operator of torch in the step; "
+    "make it a buffer, or a clone"
+)
+_NEW_STATE = (
+    "the optimizer makes its states in its first step, which is another than those behind it; take one step "
+    "before you return the optimizer"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Call:
     """A call that has returned.
@@ -201,7 +211,8 @@ class Recorder(TorchDispatchMode):
             within_bytes=memory.peak_bytes - memory.kept_bytes,
             call_ns=call_ns,
         )
-        self.storages.require_writable({*declared, *call.hidden})
+        if self.storages.include_constant({*declared, *call.hidden}):
+            raise StepError(_NEW_STATE if self._updating else _FOREIGN)
         self._note(call, label, phase)
         if self._known:
             self.storages.measure()

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 from ...errors import PebblerError
 from ..torch_refusals import explained, loss_in, loss_of
 from .memory import key_of
-from .persistent import create_states, drop_states, find_tensors, kept_as_they_are
+from .persistent import create_states, find_tensors, kept_as_they_are
 from .provenance import fixed_settings, traced_groups
 from .record import Reference, StepOperator, StepRecord, StepStorage, TensorName
 from .recorder import Recorder
@@ -130,14 +130,11 @@ def record_step(
     require_recordable(module, optimizer, inputs)
     with kept_as_they_are(module, optimizer):
         created = create_states(module, optimizer)
-        try:
-            runs: list[_Run] = []
-            for scale in _SCALES:
-                known = _joined(runs) if len(runs) == len(_SCALES) - 1 else []
-                runs.append(_run(module, step, inputs, optimizer, clip, scale, known))
-                _require_same(runs[0], runs[-1])
-        finally:
-            drop_states(module, optimizer, created)
+        runs: list[_Run] = []
+        for scale in _SCALES:
+            known = _joined(runs) if len(runs) == len(_SCALES) - 1 else []
+            runs.append(_run(module, step, inputs, optimizer, clip, scale, known))
+            _require_same(runs[0], runs[-1])
         settings = fixed_settings(optimizer)
     guards = {guard: None for run in runs for guard in run.guards}
     _require_one_way(guards)
@@ -230,10 +227,10 @@ def _require_in_place(before: dict[TensorName, Any], after: dict[TensorName, Any
     """Refuse a step that puts another tensor in the place of one that outlives it."""
     for name in sorted({*before, *after}, key=str):
         if name not in before or name not in after or key_of(before[name]) != key_of(after[name]):
-            raise PebblerError(
-                f"the step makes {name.role} '{' '.join(filter(None, (name.name, name.key)))}' anew; make it "
-                "before the first step, and write into it"
-            )
+            what = f"the step makes {name.role} '{' '.join(filter(None, (name.name, name.key)))}' anew"
+            if name.role == "state":
+                raise PebblerError(f"{what}; take one step before you return the optimizer")
+            raise PebblerError(f"{what}; make it before the first step, and write into it")
 
 
 def _joined(runs: list[_Run]) -> list[StepOperator]:

@@ -98,19 +98,9 @@ class Storages:
             entry.on_host or (entry.role == "constant" and entry.bytes <= 8) for entry in entries
         )
 
-    def require_writable(self, numbers: set[int]) -> None:
-        """Refuse to write into what would not have its values again in the next step.
-
-        Raises
-        ------
-        StepError
-            When one of these storages is a constant.
-        """
-        if any(self.entries[d].role == "constant" for d in numbers):
-            raise StepError(
-                "it writes into a tensor that is neither the module's nor made by an operator of torch in "
-                "the step; make it a buffer, or a clone"
-            )
+    def include_constant(self, numbers: set[int]) -> bool:
+        """Whether one of these storages is a constant, whose values every step must find as they are."""
+        return any(self.entries[d].role == "constant" for d in numbers)
 
     def measure(self) -> None:
         """Add up what is alive."""

@@ -222,6 +222,44 @@ def multiplying() -> Any:
     return module, step, inputs, optimizer
 
 
+class Momentum(torch.optim.Optimizer):
+    """Makes its state in its first step, as an operator does."""
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            if "momentum" not in state:
+                state["momentum"] = torch.zeros_like(parameter)
+            state["momentum"].add_(parameter.grad)
+            parameter.sub_(state["momentum"])
+
+
+def first_momentum() -> Any:
+    module, step, inputs, _ = linear(lambda module, x: module(x).sum())
+    return module, step, inputs, Momentum(module.parameters(), {})
+
+
+class Choosing(torch.optim.Optimizer):
+    """An optimizer without states that does something by its learning rate, which shows in no operator."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+        self.large = 0
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad.sign(), alpha=-group["lr"])
+            self.large += group["lr"] > 0.95
+
+
+def choosing() -> Any:
+    module, step, inputs, _ = linear(lambda module, x: module(x).sum())
+    return module, step, inputs, Choosing(module.parameters(), lr=1.0)
+
+
 def dampened() -> Any:
     module, step, inputs, _ = linear(lambda module, x: module(x).sum())
     return module, step, inputs, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, dampening=0.1)
@@ -265,8 +303,10 @@ def unwritten() -> Any:
         (values_from_elsewhere, "reads values that are made without torch's operators"),
         (plain_attribute, "writes into a tensor that is neither the module's"),
         (replacing, "the step makes buffer 'mean' anew"),
-        (stateless_optimizer, "Adamax makes its states in its first step"),
+        (stateless_optimizer, "the optimizer makes its states in its first step"),
         (multiplying, "'mu_product' of weight, 'step' of weight in another way in a later step"),
+        (first_momentum, "the step makes state 'bias momentum' anew; take one step before"),
+        (choosing, "the optimizer takes other ways from step to step, by 'lr' of group 0"),
         (dampened, "SGD with dampening"),
         (stranger, "parameter 0 in group 0 of the optimizer is none of the module's"),
         (no_loss, "returned no loss to train with but 24 values"),
@@ -275,12 +315,14 @@ def unwritten() -> Any:
 )
 def test_what_cannot_be_recorded_is_refused_in_one_sentence(make: Callable[[], Any], told: str) -> None:
     made = make()
+    states = made[3].state_dict() if made[3] is not None else None
     with pytest.raises(PebblerError) as refused:
         record_step(*made)
     message = str(refused.value)
     assert told in message
     assert "\n" not in message
     assert not any(part._forward_pre_hooks for part in made[0].modules()), "labels are taken away again"
+    assert str(made[3].state_dict() if made[3] is not None else None) == str(states)
 
 
 def test_tensors_elsewhere_are_refused() -> None:

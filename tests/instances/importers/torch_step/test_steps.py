@@ -9,7 +9,7 @@ from ....extras import needs_torch
 
 torch = needs_torch()
 
-from pebbler.instances.importers.torch_step.persistent import create_states  # noqa: E402
+from pebbler.instances.importers.torch_step.persistent import create_states, read_scalars  # noqa: E402
 from pebbler.instances.importers.torch_step.record import StepOperator, StepRecord  # noqa: E402
 from pebbler.instances.importers.torch_step.scalars import ScalarInput, evaluate  # noqa: E402
 from pebbler.instances.importers.torch_step.steps import record_step  # noqa: E402
@@ -265,3 +265,32 @@ def spread_out() -> Any:
     module = torch.nn.Linear(1000, 1000, bias=False)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     return module, lambda x: module(x).sum(), (torch.ones(1, 1000),), optimizer
+
+
+def test_a_choice_of_the_optimizer_is_a_condition() -> None:
+    """RAdam corrects by the variance from its sixth step on."""
+    module, step, inputs, _ = made_by(perceptron)
+    optimizer = torch.optim.RAdam(module.parameters())
+    step(*inputs).backward()
+    optimizer.step()
+    record = record_step(module, step, inputs, optimizer)
+    values = read_scalars(module, optimizer, record.scalars)
+    later = {scalar: 10.0 if scalar.key == "step" else value for scalar, value in values.items()}
+    assert all(guard.holds(values) for guard in record.guards)
+    assert not all(guard.holds(later) for guard in record.guards)
+
+
+def test_an_optimizer_of_ones_own_is_recorded() -> None:
+    class SignDescent(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self) -> None:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.add_(parameter.grad.sign(), alpha=-group["lr"] * group["scale"])
+
+    def make(batch: int) -> Any:
+        module, step, inputs, _ = perceptron(batch)
+        return module, step, inputs, SignDescent(module.parameters(), {"lr": 0.1, "scale": 0.5})
+
+    record = assert_same_training(make)
+    assert {str(scalar) for scalar in record.scalars} == {"'lr' of group 0", "'scale' of group 0"}
