@@ -20,7 +20,7 @@ from .operators import OperatorGraph, operator_instance
 
 if TYPE_CHECKING:
     from .torch_graph import MakeStep
-    from .torch_step.instance import StepInstance
+    from .torch_step.instance import Lasting, StepInstance
     from .torch_step.record import StepRecord
     from .torch_step.steps import MakeTrainingStep
 
@@ -118,6 +118,8 @@ class TorchStepWorkload(Workload):
         Of copies to and from the host; it must be given.
     weights_as_blocks
         Whether parameters, buffers and the optimizer's states may leave the device within a step.
+    steady
+        Whether they begin a step where the step before has left them, in place of on the device.
     make_step
         From the batch to ``(module, step, inputs, optimizer)``, as `record_made` takes it.
     clip
@@ -138,6 +140,8 @@ class TorchStepWorkload(Workload):
     def __post_init__(self) -> None:
         require_extra("torch")
         Workload.__post_init__(self)
+        if self.optimizer is not None:
+            raise PebblerError(f"{self.name}: the optimizer is what make_step returns; leave 'optimizer' out")
         if self.device != "cpu" or self.graph != "executable" or self.profile is not None or self.cudnn:
             raise PebblerError(
                 f"{self.name}: a training step is recorded on the CPU, with times of its own; leave device, "
@@ -145,6 +149,11 @@ class TorchStepWorkload(Workload):
             )
         if self.link is None:
             raise PebblerError(f"{self.name}: give the link between device and host, such as '12GB/s'")
+
+    def _lasting(self) -> Lasting:
+        if self.steady:
+            return "carried"
+        return "device" if self.weights_as_blocks else "resident"
 
     def record(self) -> StepRecord:
         """Return the record of the step, which runs when it is asked for first."""
@@ -163,7 +172,7 @@ class TorchStepWorkload(Workload):
             self.record(),
             name=_slug(self.name, self.batch),
             link=self.link,
-            lasting="device" if self.weights_as_blocks else "resident",
+            lasting=self._lasting(),
             engines=self.engines,
             network=self.name,
             batch=self.batch,

@@ -8,14 +8,14 @@ from typing import Any, Literal
 from ...devices.device import whole_ns
 from ...errors import PebblerError
 from ...figures import text_of
-from ...instance import Algorithm, Block, Instance, Task
+from ...instance import Algorithm, Block, Initially, Instance, Task
 from ...origin import LayerTasks, Origin
 from ...transforms import parse_link
 from .memory import ALIGNMENT
 from .record import StepOperator, StepRecord, StepStorage
 
-Lasting = Literal["resident", "device"]
-"""Where parameters, buffers and states are: in device memory throughout, or there at both ends of a step."""
+Lasting = Literal["resident", "device", "carried"]
+"""Where parameters, buffers and states are: on the device throughout; at both ends; where a schedule says."""
 
 _LASTING = ("parameter", "buffer", "state")
 
@@ -69,8 +69,9 @@ def step_instance(
         Between device and host, as `parse_link` takes it.
     lasting
         ``device``: whatever of parameters, buffers and states an operator touches is a block, on the device
-        when the step begins and when it ends; it may leave between. ``resident``: it never leaves. What is
-        rewritten is a block all the same, so that no task that reads it runs again on other values.
+        when the step begins and when it ends; it may leave between. ``carried``: the step finds it where the
+        step before has left it, which a schedule chooses. ``resident``: it never leaves. What is rewritten is
+        a block all the same, so that no task that reads it runs again on other values.
     engines
         ``duplex``: one copy stream per direction; ``single``: one for both.
     network
@@ -93,7 +94,7 @@ def step_instance(
     resident: list[int] = []
     for d, storage in enumerate(record.storages):
         if storage.bytes and not storage.on_host and d in touched:
-            moves = storage.role in _LASTING and (lasting == "device" or d in rewritten)
+            moves = storage.role in _LASTING and (lasting != "resident" or d in rewritten)
             is_block = storage.role in ("data", "gradient", "input") or moves
             (storages if is_block else resident).append(d)
     number = {d: index for index, d in enumerate(storages)}
@@ -135,7 +136,8 @@ def step_instance(
             device="cpu",
             graph="executable",
             cost_model="profile",
-            weights_as_blocks=lasting == "device",
+            weights_as_blocks=lasting != "resident",
+            steady=lasting == "carried",
         ),
         layers=_layers(chosen),
     )
@@ -148,14 +150,16 @@ def _block(storage: StepStorage, rates: tuple[float, float], lasting: Lasting, a
     Here alone is decided where blocks that outlive a step are when it begins and ends.
     """
     lasts = storage.role in _LASTING
-    moves = not lasts or lasting == "device"
+    moves = not lasts or lasting != "resident"
+    carried = lasts and lasting == "carried"
+    here: Initially = "device" if lasts or storage.role == "input" else "absent"
     return Block(
         name=text_of(storage.name),
         bytes=storage.bytes,
         offload_ns=whole_ns(storage.bytes / rates[0]) if moves else None,
         prefetch_ns=whole_ns(storage.bytes / rates[1]) if moves else None,
-        initially="device" if lasts or storage.role == "input" else "absent",
-        finally_="device" if lasts or at_end else "anywhere",
+        initially="carried" if carried else here,
+        finally_="device" if (lasts and not carried) or at_end else "anywhere",
     )
 
 

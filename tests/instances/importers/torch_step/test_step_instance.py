@@ -230,6 +230,18 @@ def test_weights_that_stay_are_blocks_where_they_are_rewritten() -> None:
     assert least_budget(instance) < unlimited_peak(instance)
 
 
+def test_in_a_steady_state_weights_and_states_are_carried() -> None:
+    workload = TorchStepWorkload("mine", 4, make_step=perceptron, link="1GB/s", steady=True)
+    instance = workload.instance("100%")
+    carried = {instance.blocks[b].name for b in instance.carried}
+    assert len(carried) == 3 * 4
+    assert {"W(0.weight)", "S(2.bias exp_avg_sq)"} <= carried
+    assert all(instance.blocks[b].finally_ == "anywhere" for b in instance.carried)
+    assert instance.made_from.steady
+    within = solve(with_budget(instance, "70%"), "modnn")
+    assert within.schedule is not None, "not all of them are on the device at once"
+
+
 def test_what_no_operator_rewrites_is_resident_or_a_block() -> None:
     module, step, inputs, _ = made_by(perceptron)
     module[0].weight.requires_grad_(False)
@@ -275,6 +287,7 @@ def test_a_workload_records_the_step_once_and_has_one_round() -> None:
     [
         ({}, "give the link between device and host"),
         ({"link": "12GB/s", "device": "v100"}, "recorded on the CPU, with times of its own"),
+        ({"link": "1GB/s", "steady": True, "optimizer": "sgd"}, "the optimizer is what make_step returns"),
         ({"link": "wide"}, "'wide' is not a link"),
     ],
 )
