@@ -213,7 +213,7 @@ class StepRecord:
     operators
         In the order in which they ran.
     tensors
-        What the step finds, by name.
+        What the step finds, by name. Its bits are those of tensors with these sizes and strides.
     loss
         The number that the step computes.
     gradients

@@ -102,8 +102,10 @@ class Recorder(TorchDispatchMode):
         Time of the copies of what operators allocated, by their position.
     guards
         Choices of the optimizer by traced numbers.
+    went_back
+        Whether there has been a backward pass.
     last_loss
-        The number that the last backward pass began with; None before one.
+        The number that the last call of ``backward()`` began with; None before one.
     updated
         Whether the optimizer has taken its step.
     """
@@ -121,6 +123,7 @@ class Recorder(TorchDispatchMode):
         self.generator = GeneratorStates()
         self.copies_ns: dict[int, int] = {}
         self.guards: dict[Guard, None] = {}
+        self.went_back = False
         self.last_loss: Reference | None = None
         self.updated = False
         self._module = module
@@ -337,8 +340,9 @@ class Recorder(TorchDispatchMode):
         if self._updating:
             return "optimizer"
         if self._going_back or torch._C._current_autograd_node() is not None:
+            self.went_back = True
             return "backward"
-        if self.last_loss is not None and self._labels.outside and not torch.is_grad_enabled():
+        if self.went_back and self._labels.outside and not torch.is_grad_enabled():
             return "optimizer" if self.updated else "clip"
         return "forward"
 

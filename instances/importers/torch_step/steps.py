@@ -185,7 +185,7 @@ def _run(
     with traced_groups(optimizer, recorder.guards, scale), recorder.recording():
         with explained("the step", _KNOWN):
             result = step(*given)
-        if recorder.last_loss is None:
+        if not recorder.went_back:
             loss = loss_of(result, step)
             with explained("the backward pass", _KNOWN):
                 loss.backward()
@@ -194,7 +194,8 @@ def _run(
         reference = recorder.last_loss
         if isinstance(loss, torch.Tensor):
             reference = recorder.storages.reference(loss)
-        assert reference is not None
+        if reference is None:
+            raise PebblerError("the step runs a backward pass and returns no loss; return the number")
         del result
         if clip is not None and not recorder.updated:
             with explained("clipping", _KNOWN):

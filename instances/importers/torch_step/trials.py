@@ -86,7 +86,7 @@ def _reduces(operator: StepOperator) -> bool:
     names = [argument.name for argument in arguments]
     defaults = {argument.name: argument.default_value for argument in arguments}
     given = defaults | dict(zip(names, operator.args, strict=False)) | operator.kwargs
-    return given.get("reduction", 0) != 0
+    return bool(given.get("reduction", 0) != 0)
 
 
 def _place_of(tensor: Any) -> tuple[int, int]:

@@ -38,6 +38,14 @@ def cnn(batch: int) -> Made:
     return module, step, (torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))), adamw(module)
 
 
+def channels_last(batch: int) -> Made:
+    """Convolutions whose images and filters have their channels last."""
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    module.to(memory_format=torch.channels_last)
+    images = torch.randn(batch, 3, 8, 8).to(memory_format=torch.channels_last)
+    return module, lambda x: module(x).square().mean(), (images,), adamw(module)
+
+
 class Lstm(nn.Module):
     def __init__(self) -> None:
         super().__init__()

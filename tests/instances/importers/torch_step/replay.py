@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pebbler.instances.importers.torch_step.calls import perform
-from pebbler.instances.importers.torch_step.memory import bytes_of, fresh, tensor_at
+from pebbler.instances.importers.torch_step.memory import bytes_of, fresh, reference_to, tensor_at
 from pebbler.instances.importers.torch_step.persistent import find_tensors, read_scalars
 from pebbler.instances.importers.torch_step.record import Reference, StepOperator, StepRecord, TensorName
 
@@ -31,8 +31,9 @@ class Replay:
         )
         named = find_tensors(self.module, self.optimizer)
         named |= {TensorName("input", str(number)): tensor.clone() for number, tensor in enumerate(inputs)}
+        for name, tensor in named.items():
+            assert reference_to(tensor, record.tensors[name].storage) == record.tensors[name]
         kept = {record.tensors[name].storage: tensor.untyped_storage() for name, tensor in named.items()}
-        assert {record.storages[d].bytes for d in kept} == {s.nbytes() for s in kept.values()}
         storages = [
             kept.get(d)
             or (fresh(entry.bytes) if entry.values is None else entry.values.clone().untyped_storage())

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from pebbler.instances.errors import PebblerError
+
 from ....extras import needs_torch
 
 torch = needs_torch()
@@ -14,7 +16,7 @@ from pebbler.instances.importers.torch_step.record import StepOperator, StepReco
 from pebbler.instances.importers.torch_step.scalars import ScalarInput, evaluate  # noqa: E402
 from pebbler.instances.importers.torch_step.steps import record_step  # noqa: E402
 
-from .models import adamw, cnn, encoder, gpt, half_gpt, lstm, perceptron, unet  # noqa: E402
+from .models import adamw, channels_last, cnn, encoder, gpt, half_gpt, lstm, perceptron, unet  # noqa: E402
 from .replay import Replay, seeded, training  # noqa: E402
 
 
@@ -35,7 +37,10 @@ def made_by(make: Callable[[int], Any], batch: int = 4) -> Any:
 
 def batches_like(inputs: tuple[Any, ...], count: int = 3) -> list[tuple[Any, ...]]:
     """Other values in every step: inputs in another order."""
-    return [tuple(tensor.roll(number, 0) for tensor in inputs) for number in range(count)]
+    return [
+        tuple(torch.empty_like(tensor).copy_(tensor.roll(number, 0)) for tensor in inputs)
+        for number in range(count)
+    ]
 
 
 def state_of(made: Any) -> list[Any]:
@@ -71,7 +76,7 @@ def assert_same_training(
     return record
 
 
-@pytest.mark.parametrize("make", [gpt, cnn, lstm, half_gpt, unet, encoder])
+@pytest.mark.parametrize("make", [gpt, cnn, channels_last, lstm, half_gpt, unet, encoder])
 def test_a_replayed_step_has_the_bits_of_eager_torch(make: Callable[[int], Any]) -> None:
     record = assert_same_training(make, clip=0.5, twice=lambda operator: operator.may_run_again)
     assert {operator.phase for operator in record.operators} == {"forward", "backward", "clip", "optimizer"}
@@ -174,6 +179,23 @@ def test_a_step_may_accumulate_gradients_and_update_by_itself() -> None:
         assert torch.equal(replay.step(*batch), eager[1](*batch))
     for one, other in zip(state_of(eager), state_of(replayed), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_backward_pass_by_another_function_is_the_steps_own() -> None:
+    module, step, inputs, optimizer = made_by(perceptron)
+
+    def whole(*given: Any) -> Any:
+        loss = step(*given)
+        torch.autograd.backward(loss)
+        return loss.detach()
+
+    record = record_step(module, whole, inputs, optimizer)
+    plain = record_step(module, step, inputs, optimizer)
+    computed = [operator.name for operator in record.operators if operator.phase == "optimizer"]
+    assert computed == [operator.name for operator in plain.operators if operator.phase == "optimizer"]
+    assert record.gradients.keys() == plain.gradients.keys()
+    with pytest.raises(PebblerError, match="runs a backward pass and returns no loss"):
+        record_step(module, lambda *given: torch.autograd.backward(step(*given)), inputs, optimizer)
 
 
 def test_recording_changes_nothing() -> None:
