@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances.errors import PebblerError
-from .kernel import Kernel
 
 Launch = Any
 """A kernel that a backend has prepared."""
@@ -93,8 +92,8 @@ class Stream(Protocol):
         launch
             The kernel that `Backend.prepare` returned.
         addresses
-            Address of each operand by its word (`Kernel.operands`), and of ``workspace`` if the kernel has
-            one.
+            Address of each operand by its word (`Computation.operands`), and of ``workspace`` if the kernel
+            has one.
         first
             Index in the batch of the round's first image.
         """
@@ -118,6 +117,8 @@ class Graph(Protocol):
 
 class Backend(Protocol):
     """A device. Its addresses are aligned to at least 512 bytes.
+
+    The kernels that it is given are `kernel.Kernel` for networks; other computations have their own type.
 
     Attributes
     ----------
@@ -178,10 +179,10 @@ class Backend(Protocol):
     def stream(self, name: str) -> Stream:
         """Create a stream; `name` is ``compute``, ``d2h``, ``h2d`` or ``copy``."""
 
-    def algorithms(self, kernel: Kernel) -> list[tuple[str, int]]:
+    def algorithms(self, kernel: Any) -> list[tuple[str, int]]:
         """Return the algorithms to try for a kernel, each with the bytes of workspace that it would use."""
 
-    def prepare(self, kernel: Kernel) -> Launch:
+    def prepare(self, kernel: Any) -> Launch:
         """Prepare a kernel for launches: choose its code, and check that its workspace is large enough.
 
         Raises
@@ -193,7 +194,7 @@ class Backend(Protocol):
     def nothing(self) -> Launch:
         """Prepare a launch without operands that does next to nothing, to measure the cost of launches."""
 
-    def is_deterministic(self, kernel: Kernel) -> bool:
+    def is_deterministic(self, kernel: Any) -> bool:
         """Return whether launches of the kernel on the same numbers give the same bits."""
 
     def capture(self, streams: Sequence[Stream], work: Sequence[tuple[str, Callable[[], object]]]) -> Graph:

@@ -133,7 +133,7 @@ class StepExecutor(Issuer):
         DeviceError
             When an operation fails. Module and optimizer are then as before the step, in memory of their own.
         """
-        with held():
+        with held(), torch.no_grad():
             return self._step(inputs)
 
     def close(self) -> None:
@@ -158,7 +158,6 @@ class StepExecutor(Issuer):
 
     # --- a step -----------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def _step(self, inputs: tuple[Any, ...]) -> Any:
         if self._closed:
             raise PebblerError("the step is closed; bind the plan again")

@@ -170,7 +170,7 @@ def test_steps_in_paged_memory_have_eagers_bits() -> None:
 @pytest.fixture(scope="module")
 def tight() -> TrainingPlan:
     """A program with many copies; the same each time, for all operators take as long."""
-    plan = recorded(wide)
+    plan = recorded(noisy)
     tasks = tuple(
         replace(task, algorithms=tuple(replace(one, duration_ns=200_000) for one in task.algorithms))
         for task in plan.instance.tasks
@@ -181,7 +181,8 @@ def tight() -> TrainingPlan:
 
 
 def after_a_step(plan: TrainingPlan, **options: Any) -> list[Any]:
-    made = made_by(wide)
+    made = made_by(noisy)
+    torch.manual_seed(7)
     with executor_of(plan, made, **options) as step:
         return [step(*made[2]), *state_of(made)]
 
@@ -196,11 +197,12 @@ def test_a_wait_that_is_left_out_shows_in_the_bits(tight: TrainingPlan) -> None:
     wanted = after_a_step(tight)
     waits = essential_waits(tight.instance, tight.schedule)
     assert len(waits) > 10
+    chosen = waits[:: len(waits) // 10]
     damaged = sum(
         not are_equal(after_a_step(tight, omit=[wait], late_ns={wait[1]: 100_000_000}), wanted)
-        for wait in waits
+        for wait in chosen
     )
-    assert damaged >= 0.9 * len(waits), f"{damaged} of {len(waits)}"
+    assert damaged >= 0.9 * len(chosen), f"{damaged} of {len(chosen)}"
 
 
 # --- the user's module --------------------------------------------------------------------------------
