@@ -131,7 +131,7 @@ def plan(
     memory
         ``contiguous``, or ``paged``.
     weights_as_blocks
-        Whether parameters, buffers and states may wait on the host within a step.
+        Whether parameters, buffers and states may be on the host, also between steps.
     link
         Bandwidth of copies between host and device, for the prediction.
     clip
@@ -153,7 +153,13 @@ def plan(
 
     seconds = parse_time(time_limit) if isinstance(time_limit, str) else time_limit
     workload = TorchStepWorkload(
-        "training step", batch, make_step=noted, clip=clip, link=link, weights_as_blocks=weights_as_blocks
+        "training step",
+        batch,
+        make_step=noted,
+        clip=clip,
+        link=link,
+        weights_as_blocks=weights_as_blocks,
+        steady=weights_as_blocks,
     )
     instance = workload.instance(budget)
     if not recompute:

@@ -107,7 +107,7 @@ class StepExecutor(Issuer):
             self._homes[of(name)] = place
         for load in settled.loads:
             self._loads[of(load.tensor)].append(load)
-        for load in settled.left:
+        for load in (*settled.left, *settled.ends):
             if load.begin == 0:
                 self._homes[of(load.tensor)] = load.place
         self._values = {
@@ -181,6 +181,8 @@ class StepExecutor(Issuer):
                 if operator.kind == "host":
                     perform(operator, lambda at: tensor_at(at, self._host_storage(at)), values)
             self.timed = self.issue(self._program, 0, ahead=False)
+            for mapped in self.plan.last_maps:
+                self.backend.map(self.address(mapped.place), mapped.pages)
             loss = tensor_at(record.loss, self._storage(record.loss.storage)).clone()
         except BaseException:
             self._set_back(tensors)
@@ -213,7 +215,8 @@ class StepExecutor(Issuer):
         for s, loads in self._loads.items():
             for load in loads if s in self._values else ():
                 address = self.address(load.place)
-                if load.place.area != "resident" or address not in there:
+                lost = load.place.area != "resident" and (self.poison or self.plan.pages)
+                if lost or address not in there:
                     self.backend.write(address, self._values[s][load.begin :][: load.bytes].numpy())
 
     def _set_back(self, tensors: Mapping[TensorName, Any]) -> None:

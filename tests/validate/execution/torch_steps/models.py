@@ -42,7 +42,7 @@ class Cnn(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, channels, 3, padding=1)
-        self.blocks = nn.Sequential(*(Residual(channels) for _ in range(5)))
+        self.blocks = nn.Sequential(*(Residual(channels) for _ in range(10)))
         self.dropout = nn.Dropout(0.2)
         self.head = nn.Linear(channels, 10)
 
