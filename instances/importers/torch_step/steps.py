@@ -155,15 +155,20 @@ def record_step(
         draws=last.draws,
         last_draw=last.last_draw,
         created_states=tuple(name for name in created if name not in unneeded),
-        environment={
-            "torch": str(torch.__version__),
-            "threads": torch.get_num_threads(),
-            "capability": torch.backends.cpu.get_cpu_capability(),
-            "onednn": torch._C._get_mkldnn_enabled(),
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
-        },
+        environment=environment(),
         eager_peak_bytes=last.peak_bytes,
     )
+
+
+def environment() -> dict[str, Any]:
+    """Return what bits depend on beside a record, as it is now."""
+    return {
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "onednn": torch._C._get_mkldnn_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
 
 
 def _run(

@@ -23,9 +23,11 @@ from ....instances.importers.torch_step.provenance import fixed_settings
 from ....instances.importers.torch_step.record import Reference, StepRecord, TensorName
 from ....instances.importers.torch_step.refusals import require_recordable
 from ....instances.importers.torch_step.scalars import inputs_of
+from ....instances.importers.torch_step.steps import environment
 from ....instances.instance import Instance
 from ....instances.processes.signals import held
 from ...schedule import Schedule
+from ..device import DeviceError
 from ..executor import Issuer, Timed
 from ..plan import Load, Place, plan
 from .backend import TorchBackend
@@ -184,8 +186,10 @@ class StepExecutor(Issuer):
             for mapped in self.plan.last_maps:
                 self.backend.map(self.address(mapped.place), mapped.pages)
             loss = tensor_at(record.loss, self._storage(record.loss.storage)).clone()
-        except BaseException:
+        except BaseException as error:
             self._set_back(tensors)
+            if isinstance(error, DeviceError):
+                raise DeviceError(f"{error}; module and optimizer are as before the step") from None
             raise
         torch.set_rng_state(moment.generator[record.last_draw])
         self._here = tensors
@@ -256,8 +260,15 @@ class StepExecutor(Issuer):
     # --- refusals ---------------------------------------------------------------------------------
 
     def _require_same_module(self) -> None:
-        """Refuse a module that cannot be recorded any more, or with parts in another mode."""
+        """Refuse a module that cannot be recorded any more, or with parts in another mode, and other bits."""
         require_recordable(self._module, self._optimizer, ())
+        now = environment()
+        for key, value in self.record.environment.items():
+            if now[key] != value:
+                raise PebblerError(
+                    f"torch has '{key}' {now[key]}, and had {value} when planned, which gives other bits; "
+                    "set it back, or plan the step anew"
+                )
         for name, part in self._module.named_modules():
             if part.training is not self._training.get(name, part.training):
                 mode = "evaluation" if part.training else "training"

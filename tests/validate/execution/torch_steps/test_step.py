@@ -335,6 +335,17 @@ def test_other_inputs_are_refused_by_name(easy: TrainingPlan) -> None:
         step(images, classes)
 
 
+def test_other_threads_are_refused_for_they_give_other_bits(easy: TrainingPlan) -> None:
+    made = made_by(cnn)
+    with easy.bind(made[0], made[3]) as step:
+        torch.set_num_threads(2)
+        try:
+            with pytest.raises(PebblerError, match="torch has 'threads' 2, and had 1 when planned"):
+                step(*made[2])
+        finally:
+            torch.set_num_threads(1)
+
+
 def test_a_step_that_fails_leaves_everything_as_before_it(easy: TrainingPlan) -> None:
     eager, ours = made_by(cnn), made_by(cnn)
     images, classes = ours[2]
@@ -342,7 +353,7 @@ def test_a_step_that_fails_leaves_everything_as_before_it(easy: TrainingPlan) ->
     step = easy.bind(ours[0], ours[3])
     found = train(ours, step, 2)
     with pytest.raises(
-        DeviceError, match=r"nll_loss_forward.*out of bounds"
+        DeviceError, match=r"nll_loss_forward.*out of bounds.*are as before the step"
     ):  # batch norm has written by then
         step(images, torch.full_like(classes, 99))
     assert are_equal(state_of(ours), wanted[2:])
@@ -351,6 +362,20 @@ def test_a_step_that_fails_leaves_everything_as_before_it(easy: TrainingPlan) ->
         step(images, classes)
     with easy.bind(ours[0], ours[3]) as again:
         assert are_equal(train(ours, again, 2), train(eager, eager_step(eager), 2))
+
+
+def test_an_operator_that_returns_something_else_than_recorded_is_refused(easy: TrainingPlan) -> None:
+    made = made_by(cnn)
+    operators = list(easy.record.operators)
+    k = next(k for k, operator in enumerate(operators) if operator.overload is torch.ops.aten.relu_.default)
+    found = operators[k].results
+    operators[k] = dataclasses.replace(operators[k], results=dataclasses.replace(found, dtype=torch.int32))
+    other = dataclasses.replace(easy, record=dataclasses.replace(easy.record, operators=tuple(operators)))
+    step = other.bind(made[0], made[3])
+    before = state_of(made)
+    with pytest.raises(DeviceError, match=r"the operator returned float32 .* and was recorded with int32"):
+        step(*made[2])
+    assert are_equal(state_of(made), before)
 
 
 def test_ctrl_c_waits_for_the_end_of_the_step(easy: TrainingPlan) -> None:
