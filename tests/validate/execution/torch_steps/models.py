@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
 
 from pebbler.benchmark.gpu.torch_models import Gpt
 
@@ -112,3 +113,33 @@ def noisy(batch: int) -> Made:
         return module(x).square().mean()
 
     return module, step, (torch.randn(64 * batch, 32),), adamw(module)
+
+
+def half(batch: int) -> Made:
+    """In bfloat16 by autocast."""
+    module, step, inputs, optimizer = noisy(batch)
+
+    def lowered(*given: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return step(*given)
+
+    return module, lowered, inputs, optimizer
+
+
+def checkpointed(batch: int) -> Made:
+    """Layers that torch computes again itself, with the same dropout; and a fused optimizer."""
+    module = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Dropout(0.1)) for _ in range(4))
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2, fused=True)
+
+    def step(x: Any) -> Any:
+        for layer in module:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return x.square().mean()
+
+    return module, step, (torch.randn(16 * batch, 32),), optimizer
+
+
+def momentum(batch: int) -> Made:
+    """Gradient descent with Nesterov's momentum."""
+    module, step, inputs, _ = noisy(batch)
+    return module, step, inputs, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, nesterov=True)

@@ -31,7 +31,7 @@ from pebbler.validate.execution.device import DeviceError  # noqa: E402
 from pebbler.validate.execution.faults import essential_waits  # noqa: E402
 from pebbler.validate.execution.torch.step import StepExecutor  # noqa: E402
 
-from .models import cnn, gpt, lstm, noisy, wide  # noqa: E402
+from .models import checkpointed, cnn, gpt, half, lstm, momentum, noisy, wide  # noqa: E402
 
 BATCH = 16
 CLIP = 0.5
@@ -148,6 +148,13 @@ def test_steps_in_hardly_more_than_the_least_memory_have_eagers_bits(make: Make)
     plan = within(recorded(make), "1.05xMmin")
     assert plan.schedule.peak_bytes < plan.record.eager_peak_bytes / 2
     assert_trains_as_eager(make, plan)
+
+
+@pytest.mark.parametrize("make", [half, checkpointed, momentum])
+def test_other_steps_have_eagers_bits(make: Make) -> None:
+    plan = planned(make, "1.2xMmin", method="modnn")
+    assert any(operation.kind == "prefetch" for operation in plan.schedule.operations)
+    assert_trains_as_eager(make, plan, steps=3)
 
 
 def test_operators_that_run_again_draw_the_same_numbers() -> None:
