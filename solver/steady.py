@@ -134,7 +134,7 @@ def completed(instance: Instance, schedule: Schedule) -> Schedule:
             if homes.get(d) != last.get(d):
                 name = instance.blocks[d].name
                 raise Refusal(f"the last copy of '{name}' on the host does not lie where the first one does")
-        schedule = with_host(schedule, copies)
+        schedule = with_host(schedule, tuple(copies))
     return msgspec.structs.replace(schedule, carried=states_of(instance, schedule))
 
 
