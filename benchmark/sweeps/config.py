@@ -16,6 +16,7 @@ from ...instances.errors import BudgetError, FormatError, PebblerError
 from ...instances.files import read_bytes, read_toml
 from ...instances.instance import Instance
 from ...instances.networks.taskgraph import Graph
+from ...instances.origin import Optimizer
 from ...instances.suites.suite import find_suite, members
 from ...instances.units import LARGEST, LARGEST_SEED, MOST_THREADS, parse_size, parse_time
 from ...instances.workload import Workload
@@ -42,7 +43,7 @@ class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     Attributes
     ----------
-    network, batch, device, graph, engines
+    network, batch, device, cudnn, graph, engines, weights_as_blocks, steady, optimizer, host_memory
         As in a `Workload`.
     budgets
         Budgets in the usual form: ``12GiB``, ``50%``, ``1.05xMmin``.
@@ -57,6 +58,10 @@ class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     budgets: Annotated[tuple[str, ...], _Filled]
     graph: Graph = "executable"
     engines: Literal["duplex", "single"] = "duplex"
+    weights_as_blocks: bool = False
+    steady: bool = False
+    optimizer: Optimizer | None = None
+    host_memory: str | None = None
     sub_batch: _Count | Literal["auto"] | None = None
 
 
@@ -183,7 +188,18 @@ def problems(sweep: Sweep, folder: Path) -> Iterator[tuple[Problem, tuple[Instan
             name = place.relative_to(folder).as_posix().removesuffix(".instance.json")
             yield _built(FileProblem(name, read_bytes(place)))
     for grid in sweep.workloads:
-        workload = Workload(grid.network, grid.batch, grid.device, grid.graph, grid.engines, cudnn=grid.cudnn)
+        workload = Workload(
+            grid.network,
+            grid.batch,
+            grid.device,
+            grid.graph,
+            grid.engines,
+            weights_as_blocks=grid.weights_as_blocks,
+            steady=grid.steady,
+            optimizer=grid.optimizer,
+            host_memory=grid.host_memory,
+            cudnn=grid.cudnn,
+        )
         for budget in grid.budgets:
             problem = WorkloadProblem(workload, budget, grid.sub_batch)
             try:

@@ -69,6 +69,12 @@ class WorkloadProblem:
         rest = [word for word in words if word not in ("executable", "duplex")]
         if work.cudnn is not None:
             rest.append(f"cuDNN {work.cudnn}")
+        if work.updated_by is not None:
+            rest.append(f"steady, {work.updated_by}")
+        elif work.weights_as_blocks:
+            rest.append("weights as blocks")
+        if work.host_memory is not None:
+            rest.append(f"host memory {work.host_memory}")
         if self.sub_batch is not None:
             rest.append(f"sub-batch {self.sub_batch}")
         return "/".join([work.name, str(work.batch), work.device, self.budget, *rest])

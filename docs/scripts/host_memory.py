@@ -48,22 +48,29 @@ class Case(msgspec.Struct, frozen=True):
     device: str
     budget: str
     weights_as_blocks: bool = False
+    steady: bool = False
 
     @property
     def name(self) -> str:
         """All of it."""
-        weights = "/weights as blocks" if self.weights_as_blocks else ""
+        weights = "/steady" if self.steady else "/weights as blocks" if self.weights_as_blocks else ""
         return f"{self.network}/{self.batch}/{self.device}/{self.budget}{weights}"
 
     @property
     def workload(self) -> Workload:
         """The iteration."""
-        return Workload(self.network, self.batch, self.device, weights_as_blocks=self.weights_as_blocks)
+        return Workload(
+            self.network,
+            self.batch,
+            self.device,
+            weights_as_blocks=self.weights_as_blocks,
+            steady=self.steady,
+        )
 
 
 CELLS = tuple(
-    Case(network, batch, device, budget, weights)
-    for network, batch, weights, devices, budgets in (
+    Case(network, batch, device, budget, steady=steady)
+    for network, batch, steady, devices, budgets in (
         ("vgg16", 256, False, ("k40", "v100"), ("1.05xMmin", "1.25xMmin")),
         ("resnet152", 64, False, ("k40", "v100"), ("1.25xMmin", "50%")),
         ("gpt2", 8, True, ("v100", "rtx4090"), ("1.05xMmin", "50%")),

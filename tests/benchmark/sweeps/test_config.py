@@ -81,6 +81,27 @@ def test_workloads_have_a_problem_for_each_budget_that_is_enough(
     assert "alexnet/16/K40/1% is left out" in caplog.text
 
 
+def test_weights_and_host_memory_are_part_of_the_problem(tmp_path: Path) -> None:
+    text = HEAD + 'methods = ["modnn"]\n'
+    for keys in (
+        "",
+        "weights_as_blocks = true",
+        "steady = true",
+        'steady = true\noptimizer = "adam"',
+        'host_memory = "2GiB"',
+    ):
+        text += ALEXNET + f'budgets = ["12GiB"]\n{keys}\n'
+    found = jobs_of(write_config(tmp_path, text))
+    assert [job.about.problem.removeprefix("alexnet/16/K40/12GiB") for job in found] == [
+        "",
+        "/weights as blocks",
+        "/steady, sgd",
+        "/steady, adam",
+        "/host memory 2GiB",
+    ]
+    assert len({job.about.family_sha256 for job in found}) == 5
+
+
 def test_sub_batch_is_part_of_the_problem(tmp_path: Path) -> None:
     text = HEAD + 'methods = ["modnn"]\n'
     for size in ('"auto"', "5", "16"):
