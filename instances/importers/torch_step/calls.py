@@ -12,6 +12,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from .record import OutForm, Reference, StepOperator
 from .scalars import Formula, ScalarInput, evaluate
 
+_COPIES = (torch.ops.aten.clone.default, torch.ops.aten._to_copy.default)
+
 TensorOf = Callable[[Reference], Any]
 """From a reference to the tensor that stands there."""
 
@@ -66,13 +68,20 @@ def new_results(operator: StepOperator) -> list[Reference]:
     return [leaf for leaf in tree_leaves(operator.results) if isinstance(leaf, Reference)]
 
 
+def _copy_to(source: Any, *_: Any, out: Any, **__: Any) -> Any:
+    """Copy a tensor to its result, whose type and layout are those that were asked for."""
+    return out.copy_(source)
+
+
 @cache
 def out_form(overload: Any) -> OutForm | None:
     """Return the overload that writes an operator's results, where the CPU has a kernel of its own for it.
 
     Many such overloads are generated: they call the operator and copy. Those are not returned, nor those that
-    take other arguments.
+    take other arguments. What only copies, with or without a cast, is a copy to where the result is wanted.
     """
+    if overload in _COPIES:
+        return OutForm(_copy_to, ("out",))
     wanted = [(argument.name, str(argument.type)) for argument in overload._schema.arguments]
     if any(argument.alias_info is not None for argument in overload._schema.arguments):
         return None

@@ -116,7 +116,8 @@ class OutForm:
     Attributes
     ----------
     overload
-        Of torch; a kernel of its own on the device, not one that computes and copies.
+        Of torch, or a function that copies; a kernel of its own on the device, not one that computes and
+        copies.
     names
         Keywords of the results, in order.
     """
