@@ -54,12 +54,21 @@ def everything() -> Network:
 def kernels() -> list[Kernel]:
     found = kernels_of(task_graph(everything(), IMAGES), BATCH)
     signs = kernels_of(task_graph(everything(), IMAGES), BATCH, frozenset({"strided", "hidden"}))
-    return [*found, *(kernel for kernel in signs if "signs" in kernel.operands)]
+    return [*found, *(kernel for kernel in signs if "signs" in kernel.operands), *updates()]
+
+
+def updates() -> list[Kernel]:
+    """Return the update of the weights of one layer by each optimizer."""
+    found = []
+    for optimizer in ("sgd", "momentum", "adam"):
+        steady = kernels_of(task_graph(everything(), IMAGES, optimizer=optimizer), BATCH)  # type: ignore[arg-type]
+        found.append(next(kernel for kernel in steady if kernel.task == "OPT(hidden)"))
+    return found
 
 
 def draw(kernel: Kernel, seed: int) -> dict[str, NDArray[np.uint8]]:
     """Operands of a task by name, as bytes; what is written is filled with NaN unless it is added to."""
-    graph = task_graph(everything(), IMAGES)
+    graph = task_graph(everything(), IMAGES, optimizer="adam")
     sizes = {block.name: block.bytes for block in graph.blocks} | dict(resident(everything(), BATCH))
     rng = np.random.default_rng(seed)
     found = {}
@@ -73,6 +82,9 @@ def draw(kernel: Kernel, seed: int) -> dict[str, NDArray[np.uint8]]:
         else:
             spread = np.float32(0.2 if kernel.layer.kind.name == "loss" else 1)  # pairs that are near enough
             found[name] = (spread * rng.standard_normal(size // 4, dtype=np.float32)).view(np.uint8)
+    if "v" in kernel.operands:  # means of squares
+        squares = found[kernel.operands["v"]].view(np.float32)
+        np.abs(squares, out=squares)
     if kernel.role == "BP1" and kernel.layer.kind.name == "maxpool":  # dy goes where y is one of x
         x = found[kernel.operands["x0"]].view(np.float32).reshape(IMAGES, *kernel.sources[0])
         found[kernel.operands["y"]] = pooled(x, kernel).view(np.uint8).reshape(-1)
