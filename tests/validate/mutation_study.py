@@ -52,6 +52,11 @@ OF_CARRIED: tuple[Mutation | InstanceMutation, ...] = (
 DRAWS = 50
 """Duration draws that an accepted schedule must survive, and in which damage by a rejected one is sought."""
 
+RARE = 5000
+"""Draws in which a fault of a rejected schedule is sought that the first ones do not show: a race that the
+slower of two operations nearly always loses.
+"""
+
 
 @dataclass(slots=True)
 class Tally:
@@ -253,11 +258,11 @@ def _mutate(mutation: Mutation | InstanceMutation, case: Case, rng: Random) -> I
 
 
 def _damage(instance: Instance, schedule: Schedule, rng: Random) -> set[str]:
-    """Kinds of fault found until one is grave, in `DRAWS` draws at most."""
+    """Kinds of fault found until one is grave, in `DRAWS` draws, or in `RARE` until there is one at all."""
     machine = Machine(instance, schedule)
     kinds: set[str] = {fault.kind for fault in machine.replay(None, rng)}
-    for _ in range(DRAWS - 1):
-        if kinds & {"data", "figure"}:
+    for draw in range(1, RARE):
+        if kinds & {"data", "figure"} or (kinds and draw >= DRAWS):
             break
         kinds |= {fault.kind for fault in machine.replay(draw_durations(instance, schedule, rng), rng)}
     return kinds
