@@ -158,6 +158,7 @@ class ProgramBuilder:
                 self._on_host,
                 self._is_wanted,
                 lambda d: copies is not None or d not in self._open,
+                keeps_homes=copies is None,
             )
             self._begin_copies(self._host, copies)
 

@@ -3,8 +3,9 @@
 A stale copy is dropped at once. A copy that nobody wants any more is dropped when room is wanted. So is one
 that has been read, or was there from the start, while the device has the data, too: that costs nothing by
 itself. If the block leaves the device again, it is copied again. The copy of a carried block that is there
-from the start and has been read stays to the end, where the next round finds it. A block that begins and ends
-on the host keeps its place there all the time, so that a new copy lies where the first one was.
+from the start and has been read stays to the end, where the next round finds it. Unless a plan says where
+copies lie, a block that begins and ends on the host keeps its place there all the time, so that a new copy
+lies where the first one was.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class HostMemory:
         Returns whether a block's data is wanted at all from here on.
     is_only_copy
         Returns whether the device does not have a block's data.
+    keeps_homes
+        Whether a block that begins and ends on the host keeps its place there all the time.
     """
 
     def __init__(
@@ -62,11 +65,13 @@ class HostMemory:
         on_host: NDArray[np.bool_],
         is_wanted: Callable[[int], bool],
         is_only_copy: Callable[[int], bool],
+        *,
+        keeps_homes: bool,
     ) -> None:
         assert instance.host_budget_bytes is not msgspec.UNSET
         self._instance, self._on_host = instance, on_host
         self._is_wanted, self._is_only_copy = is_wanted, is_only_copy
-        self._contiguous = memory != "divisible"
+        self._contiguous, self._keeps_homes = memory != "divisible", keeps_homes
         host = msgspec.structs.replace(
             instance,
             budget_bytes=instance.host_budget_bytes,
@@ -195,7 +200,7 @@ class HostMemory:
     def _is_at_home(self, copy: _Copy) -> bool:
         """Return whether a block begins and ends on the host, where its place is then kept."""
         block = self._instance.blocks[copy.block]
-        return block.initially == block.finally_ == "host"
+        return self._keeps_homes and block.initially == block.finally_ == "host"
 
     def _open(self, block: int, ranges: tuple[Range, ...], acquired_by: int | None) -> None:
         copy = self._held[block] = _Copy(block, ranges, acquired_by)

@@ -72,7 +72,8 @@ def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: I
             else:
                 builder.run(what, how)
         elif kind == OFFLOAD:
-            builder.offload(what, host_at=None if at < 0 or homes[what] >= 0 else behind + at)
+            place = homes[what] if homes[what] >= 0 else behind + at
+            builder.offload(what, host_at=None if at < 0 else place)
         elif kind == PREFETCH:
             builder.prefetch(what, at=at if contiguous else None)
         elif kind == MOVE:

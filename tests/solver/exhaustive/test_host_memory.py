@@ -85,6 +85,25 @@ def test_a_copy_that_must_be_there_at_the_end_may_go_and_be_made_again(memory: M
 
 
 @pytest.mark.parametrize("memory", MODELS)
+def test_so_may_one_that_is_there_from_the_start(memory: MemoryModel) -> None:
+    """The copy of `kept` gives way to that of `made`, and is made again after that has been read."""
+    instance = _instance(
+        [_block("kept", initially="host", finally_="host"), _block("made"), _block("x"), _block("y")],
+        [
+            _task("make", outputs=(1, 2)),
+            _task("use", inputs=(0,), outputs=(3,)),
+            _task("read", inputs=(1,)),
+        ],
+        pool=2 * KIB,
+        host=KIB,
+    )
+    schedule = brute_force(instance, memory)
+    assert schedule is not None
+    assert check(instance, schedule).reasons == ()
+    assert sum(copy.block == 0 for copy in schedule.host_copies) == 2
+
+
+@pytest.mark.parametrize("memory", MODELS)
 def test_a_stale_copy_makes_room_for_the_next_one(memory: MemoryModel) -> None:
     """W is copied before and after its update, and the host has room for one copy."""
     instance = _instance(
