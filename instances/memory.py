@@ -197,19 +197,20 @@ class Need:
 
 def greatest_need(instance: Instance) -> Need:
     """Return the need of the task that needs most: under a smaller budget, no memory model has a schedule."""
-    carried = set(instance.carried)
+    stays, carried = list(_stuck(instance)), set(instance.carried)
     sizes = [block.bytes for block in instance.blocks]
-    of_these = _bytes_during(instance, (stay for stay in _stuck(instance) if stay.block in carried), sizes)
+    of_all = _bytes_during(instance, stays, sizes)
+    of_these = _bytes_during(instance, (stay for stay in stays if stay.block in carried), sizes)
     needed = [
         Need(
             task.name,
             footprint(instance, k),
             min(algorithm.workspace_bytes for algorithm in task.algorithms),
-            stuck,
+            of_all[k],
             instance.resident_bytes,
             of_these[k],
         )
-        for k, (task, stuck) in enumerate(zip(instance.tasks, stuck_bytes(instance), strict=True))
+        for k, task in enumerate(instance.tasks)
     ]
     return max(needed, key=lambda need: need.bytes)
 

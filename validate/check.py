@@ -117,6 +117,7 @@ class _Proof:
     position: dict[int, int] = field(init=False)
     order: Order = field(init=False)
     acquired: dict[int, list[Residence]] = field(init=False)
+    kept: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.order = Order(self.schedule)
@@ -124,6 +125,7 @@ class _Proof:
         self.acquired = defaultdict(list)
         for residence in self.schedule.residences:
             self.acquired[self.order.acquisition(residence)].append(residence)
+        self.kept = frozenset(state.block for state in self.schedule.states if state.device)
 
     # --- words ------------------------------------------------------------------------------------
 
@@ -220,7 +222,7 @@ class _Proof:
         if residence.bytes != block.bytes:
             self.fail(f"a residence of '{block.name}' has {residence.bytes} bytes, the block {block.bytes}")
         if p == NEVER:
-            if block.initially != "device" and not self._carried_on_device(residence.block):
+            if block.initially != "device" and residence.block not in self.kept:
                 self.fail(f"'{block.name}' is resident from time 0 but is not initially on the device")
             if sum(other.block == residence.block for other in self.acquired[NEVER]) > 1:
                 self.fail(f"'{block.name}' is resident twice from time 0")
@@ -339,10 +341,6 @@ class _Proof:
             d in carried if block.initially == "carried" else block.initially != "absent"
             for d, block in enumerate(self.instance.blocks)
         ]
-
-    def _carried_on_device(self, block: int) -> bool:
-        """Whether the schedule says that a carried block is on the device at both ends."""
-        return any(state.block == block and state.device for state in self.schedule.states)
 
     def _carried(self, state: list[_Content], current: dict[int, Residence]) -> None:
         """Check that carried blocks end where they begin, as the schedule says."""

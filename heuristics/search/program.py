@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...instances.instance import Instance
+from ...instances.units import ceil_to
 from ...validate.host_memory import ALIGNMENT_BYTES
 from ...validate.schedule import MemoryModel
 from ..program.builder import ProgramBuilder
@@ -44,7 +45,7 @@ def program_of(instance: Instance, problem: Problem, memory: MemoryModel, log: I
     ]
     homes = problem.homes.tolist()
     behind = sum(
-        -(-block.bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        ceil_to(block.bytes, ALIGNMENT_BYTES)
         for block, at in zip(instance.blocks, homes, strict=True)
         if at >= 0
     )
