@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from pebbler.heuristics.gaps import Guide, gaps_of
-from pebbler.heuristics.search.decisions import decisions_from, decisions_of, gap_keys
-from pebbler.heuristics.search.kernel import ANY, IMPOSSIBLE, UNTIL, simulate, state_for
+from pebbler.heuristics.gaps import gaps_of
+from pebbler.heuristics.search.decisions import decisions_from
+from pebbler.heuristics.search.kernel import ANY, IMPOSSIBLE, simulate, state_for
 from pebbler.heuristics.search.problem import problem_of
 from pebbler.heuristics.search.program import program_of
 from pebbler.heuristics.search.search import LocalSearch
@@ -17,6 +17,8 @@ from pebbler.instances.memory import unlimited_peak, with_budget
 from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
+
+from .drawn import drawn_decisions
 
 
 def _carrying(name: str, batch: int, share: float) -> Instance:
@@ -52,11 +54,7 @@ def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel) -> No
     ran, out, back = 0, set(), set()
     for share in (0.3, 0.6, 0.9, 1.0):
         for _ in range(6):
-            by_use = np.argsort(problem.gaps[:, UNTIL], kind="stable")
-            evicted = [gap_keys(problem)[g] for g in by_use if rng.random() < share]
-            algorithms = [int(rng.integers(len(task.algorithms))) for task in instance.tasks]
-            decisions = decisions_of(instance, problem, Guide(evicted, [], algorithms))
-            decisions.side[:] = rng.integers(5, size=len(decisions.side))
+            decisions = drawn_decisions(instance, problem, rng, share)
             makespan, steps = simulate(problem, decisions, state, stalls, ANY)
             if makespan >= IMPOSSIBLE:
                 continue

@@ -7,10 +7,8 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from pebbler.heuristics.gaps import Guide
 from pebbler.heuristics.parts import with_parts
-from pebbler.heuristics.search.decisions import decisions_of, gap_keys
-from pebbler.heuristics.search.kernel import ANY, IMPOSSIBLE, UNTIL, simulate, state_for
+from pebbler.heuristics.search.kernel import ANY, IMPOSSIBLE, simulate, state_for
 from pebbler.heuristics.search.problem import problem_of
 from pebbler.heuristics.search.program import program_of
 from pebbler.heuristics.search.search import LocalSearch
@@ -22,6 +20,8 @@ from pebbler.solver.solve import solve
 from pebbler.validate.check import check
 from pebbler.validate.measures import pinned_bytes
 from pebbler.validate.schedule import MemoryModel, Schedule
+
+from .drawn import drawn_decisions
 
 
 def _network(name: str, batch: int, device: str, budget: str, **keys: bool) -> Instance:
@@ -47,12 +47,8 @@ def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel) -> No
         instance = replace(CASES[case], host_budget_bytes=int(least * (1 + share)) + 10_000_000)
         problem = problem_of(instance, memory)
         state, stalls = state_for(problem), np.zeros(problem.length, dtype=np.int64)
-        by_use, keys = np.argsort(problem.gaps[:, UNTIL], kind="stable"), gap_keys(problem)
         for _ in range(8):
-            evicted = [keys[g] for g in by_use if rng.random() < 0.85]
-            algorithms = [int(rng.integers(len(task.algorithms))) for task in instance.tasks]
-            decisions = decisions_of(instance, problem, Guide(evicted, [], algorithms))
-            decisions.side[:] = rng.integers(5, size=len(decisions.side))
+            decisions = drawn_decisions(instance, problem, rng)
             makespan, steps = simulate(problem, decisions, state, stalls, ANY)
             if makespan >= IMPOSSIBLE:
                 continue

@@ -45,6 +45,7 @@ from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
 
 from ...samples import sampled
+from .drawn import drawn_decisions
 
 
 def modelled(seed: int) -> Instance | None:
@@ -107,11 +108,7 @@ def test_random_decisions_run_as_simulated(case: tuple[str, int, str, str], memo
     state, stalls = state_for(problem), np.zeros(problem.length, dtype=np.int64)
     ran = exact = 0
     for _ in range(12):
-        by_use = np.argsort(problem.gaps[:, UNTIL], kind="stable")
-        evicted = [gap_keys(problem)[g] for g in by_use if rng.random() < 0.85]
-        algorithms = [int(rng.integers(len(task.algorithms))) for task in instance.tasks]
-        decisions = decisions_of(instance, problem, Guide(evicted, [], algorithms))
-        decisions.side[:] = rng.integers(5, size=len(decisions.side))
+        decisions = drawn_decisions(instance, problem, rng)
         makespan, steps = simulate(problem, decisions, state, stalls, ANY)
         if makespan >= IMPOSSIBLE:
             continue
