@@ -208,12 +208,15 @@ class FlowRun:
     rounds
         Number of LPs in a row with the same number of checkpoints, each with the checkpoints that the last
         one suggests.
+    turn
+        Largest share of the time left for a turn of the search, as long as models follow.
     thresholds
         Sizes from which on models are built.
     """
 
     name = "flow"
     rounds = ROUNDS
+    turn = 1.0
     thresholds = DEFAULT
     rules: tuple[str, ...] = (_FIRST_METHOD,)
 
@@ -254,6 +257,7 @@ class FlowRun:
                         self._tile(worker, stage)
                     else:
                         self._solve(worker, stage)
+            self.turn = 1.0
             while self.search is not None and self.searches and not (self._met() or self._late()):
                 if self.search.done and self.limits.time_limit is None:
                     break
@@ -426,7 +430,8 @@ class FlowRun:
     def _search(self, share: float = 1.0) -> None:
         """Search for a share of a round."""
         if self.search is not None and self.searches and not self._met():
-            self.search.run(self.deadline - time.monotonic(), int(share * self.search.round))
+            left = self.deadline - time.monotonic()
+            self.search.run(self.turn * left, int(share * self.search.round))
             self._tell()
 
     def _tell(self) -> None:

@@ -41,18 +41,21 @@ def flow_recompute(instance: Instance, limits: Limits) -> Answer:
     """Solve FLOW with recomputation on more and more checkpoints, and search for schedules meanwhile.
 
     It ends as `flow` does. If no task may run again, it is `flow` with another model. Without transfers, it
-    makes only the copies that the instance requires, and proves nothing beyond the compute time.
+    makes only the copies that the instance requires. If the instance allows others, the models prove nothing
+    for it, and the bound is the compute time.
     """
-    if _TRANSFERS in limits.without:
-        return _Alone(staying(instance), limits).answer()
-    return _Run(instance, limits).answer()
+    alone = staying(instance)
+    if _TRANSFERS in limits.without and alone != instance:
+        return _Alone(alone, limits).answer()
+    return RecomputeRun(instance, limits).answer()
 
 
-class _Run(FlowRun):
-    """One call of the method."""
+class RecomputeRun(FlowRun):
+    """One call of the method, or of another that plans second runs."""
 
     name = "flow-recompute"
     rounds = 1
+    turn = 0.2  # of the time left: each plan is a program of its own, so that a round may take minutes
     reruns: RerunSearch | None = None
     rules = ("modnn", "memonger-rule", "superneurons-rule", "knapsack-rule")
 
@@ -88,7 +91,7 @@ class _Run(FlowRun):
         self.bound = self.bound.raised(found)
 
 
-class _Alone(_Run):
+class _Alone(RecomputeRun):
     """One call of the method without transfers, whose bounds do not hold for the instance itself."""
 
     def _prove(self, found: Bound) -> None:

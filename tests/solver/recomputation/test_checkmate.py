@@ -11,7 +11,7 @@ import pytest
 
 from checkpointing import chain_optimum, random_chain, training_chain
 from pebbler.benchmark.comparison.compare import compare
-from pebbler.heuristics.recomputation.reruns import stages_of
+from pebbler.heuristics.recomputation.reruns import stages_of, staying
 from pebbler.instances.importers.foreign import read_foreign
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import least_budget, unlimited_peak, with_budget
@@ -150,6 +150,32 @@ def test_what_only_a_copy_can_bring_is_refused() -> None:
     result = solve(with_budget(changed, 10**6), "checkmate")
     assert (result.status, result.schedule) == (Status.UNKNOWN, None)
     assert "must be copied from the host" in result.stopped_by
+
+
+def test_flow_proves_a_bound_before_its_search_has_ended_a_round() -> None:
+    """A round of the search takes longer than the limit; where there are no copies, none are left out."""
+    instance = staying(with_recomputation(Workload("vgg16", 64, "v100").instance("1.2xMmin")))
+    result = solve(instance, "flow-recompute", time_limit=4.0, without=("transfers",))
+    assert result.bound_by is not None
+    assert result.bound_by.startswith("flow-recompute")
+    assert result.schedule is not None
+
+
+def test_with_a_limit_flow_leads() -> None:
+    """Bound <= exhaustive search <= schedule where FLOW comes first, and programs after it."""
+    by_flow = 0
+    for instance in map(without_copies, map(tiny_instance, range(8))):
+        limited = with_budget(instance, (least_budget(instance) + unlimited_peak(instance)) // 2)
+        optimum = brute_force(limited, "divisible")
+        result = solve(limited, "checkmate", time_limit=5.0, without=("states",))
+        if optimum is None:
+            assert result.schedule is None
+            continue
+        assert result.lower_bound_ns <= optimum.makespan_ns
+        by_flow += (result.bound_by or "").startswith("flow-recompute")
+        if result.schedule is not None:
+            assert result.schedule.makespan_ns >= optimum.makespan_ns
+    assert by_flow >= 1
 
 
 def test_a_solver_without_whole_columns_is_refused() -> None:
