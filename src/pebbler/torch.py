@@ -5,14 +5,15 @@ Import this module by its name, ``import pebbler.torch``; it needs torch. See do
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from .instances.errors import PebblerError
 from .instances.importers.torch_workload import TorchStepWorkload
+from .instances.memory import require_budget, with_budget
 from .instances.units import as_lines, format_size, format_time, parse_time
 from .solver.result import Result
 from .solver.solve import solve
@@ -39,21 +40,25 @@ class TrainingPlan:
         The scheduling problem that they are.
     result
         The schedule with its figures: predicted time, bound, gap, peak.
-    training
-        Whether each part of the recorded module, by name, was in training mode.
+    others
+        Plans of the step in the other sizes that were asked for, within the same memory.
     """
 
     record: StepRecord
     instance: Instance
     result: Result
-    training: Mapping[str, bool]
+    others: tuple[TrainingPlan, ...] = ()
 
     def __str__(self) -> str:
+        return "\n\n".join(as_lines(plan._facts()) for plan in (self, *self.others))
+
+    def _facts(self) -> list[tuple[str, str]]:
         schedule, result = self.schedule, self.result
         runs = sum(operation.kind == "run" for operation in schedule.operations)
         moved = (result.offloaded_bytes or 0) + (result.prefetched_bytes or 0)
         gap = result.optimality_gap
-        facts = [
+        return [
+            ("batch", str(self.batch)),
             ("step", f"{len(self.instance.tasks)} operators, {len(self.instance.blocks)} blocks"),
             ("peak of eager torch", format_size(self.record.eager_peak_bytes)),
             ("budget", format_size(self.instance.budget_bytes)),
@@ -64,7 +69,12 @@ class TrainingPlan:
             ("lower bound", format_time(result.lower_bound_ns)),
             ("gap", "unknown" if gap is None else f"{gap:.2%}"),
         ]
-        return as_lines(facts)
+
+    @property
+    def batch(self) -> int:
+        """The batch size."""
+        assert self.instance.made_from.batch is not None
+        return self.instance.made_from.batch
 
     @property
     def schedule(self) -> Schedule:
@@ -74,6 +84,8 @@ class TrainingPlan:
 
     def bind(self, module: Any, optimizer: Any = None) -> StepExecutor:
         """Return the step of a module and an optimizer: call it with inputs, and it returns the loss.
+
+        Inputs have the shapes of one of the batch sizes that were planned.
 
         Between steps, every parameter, buffer and state of the optimizer is in the user's own tensor. Close
         the step, or use it in a ``with`` block, to give these tensors memory of their own again.
@@ -89,17 +101,17 @@ class TrainingPlan:
             When they are not like those that were planned for, or there is too little memory; the message
             names what differs.
         """
+        from .validate.execution.torch.planned import PlannedStep
         from .validate.execution.torch.step import StepExecutor
 
-        return StepExecutor(
-            self.record, self.instance, self.schedule, module, optimizer, training=self.training
-        )
+        sizes = [PlannedStep(plan.record, plan.instance, plan.schedule) for plan in (self, *self.others)]
+        return StepExecutor(sizes, module, optimizer)
 
 
 def plan(
     make_step: MakeTrainingStep,
     *,
-    batch: int,
+    batch: int | Sequence[int],
     budget: int | str,
     time_limit: float | str | None = 60.0,
     recompute: bool = False,
@@ -118,12 +130,15 @@ def plan(
         From a batch size to ``(module, step, inputs, optimizer)``: ``step(*inputs)`` is the loss, computed
         with the module. It runs three times on the CPU; module and optimizer are then as before.
     batch
-        The batch size.
+        The batch size; or several, such as ``(64, 17)`` where the last batch of an epoch is smaller. The step
+        of each is recorded and planned, and one executor takes them all.
     budget
         Memory for everything on the device, from weights to scratch: bytes, ``6GiB``, a share of the peak
-        without a limit, ``50%``, or a multiple of the least possible budget, ``1.05xMmin``.
+        without a limit, ``50%``, or a multiple of the least possible budget, ``1.05xMmin``; of several batch
+        sizes, that which has or needs most.
     time_limit
-        Seconds, or a text such as ``60s``, that the method may take; None: until it is done.
+        Seconds, or a text such as ``60s``, that the method may take for each batch size; None: until it is
+        done.
     recompute
         Whether operators may run again.
     method
@@ -144,30 +159,52 @@ def plan(
     PebblerError
         When torch is missing, the step cannot be recorded, or no schedule was found; the message says why.
     """
-    made: list[Any] = []
-
-    def noted(size: int) -> tuple[Any, ...]:
-        made.append(make_step(size))
-        found: tuple[Any, ...] = made[-1]
-        return found
-
+    sizes = (batch,) if isinstance(batch, int) else tuple(batch)
+    if not sizes or len({*sizes}) < len(sizes):
+        raise PebblerError(f"batch is {batch}; give one batch size, or several that differ")
     seconds = parse_time(time_limit) if isinstance(time_limit, str) else time_limit
-    workload = TorchStepWorkload(
-        "training step",
-        batch,
-        make_step=noted,
-        clip=clip,
-        link=link,
-        weights_as_blocks=weights_as_blocks,
-        steady=weights_as_blocks,
-    )
-    instance = workload.instance(budget)
+    workloads = [
+        TorchStepWorkload(
+            "training step",
+            size,
+            make_step=make_step,
+            clip=clip,
+            link=link,
+            weights_as_blocks=weights_as_blocks,
+            steady=weights_as_blocks,
+        )
+        for size in sizes
+    ]
+    from .instances.importers.torch_step.steps import require_alike
+
+    records = [workload.record() for workload in workloads]
+    require_alike(records)
+    instances = _in_one_pool([workload.instance(0, check_budget=False) for workload in workloads], budget)
     if not recompute:
-        tasks = tuple(msgspec.structs.replace(task, recomputable=False) for task in instance.tasks)
-        instance = msgspec.structs.replace(instance, tasks=tasks)
+        instances = [_without_recomputation(instance) for instance in instances]
     chosen = method or ("flow-recompute" if recompute else "flow")
-    result = solve(instance, chosen, time_limit=seconds, memory=memory, seed=seed)
-    if result.schedule is None:
-        raise PebblerError(f"{chosen} found no schedule within {budget}: {result.stopped_by}")
-    training = {name: part.training for name, part in made[-1][0].named_modules()}
-    return TrainingPlan(workload.record(), instance, result, training)
+    plans = []
+    for record, instance in zip(records, instances, strict=True):
+        result = solve(instance, chosen, time_limit=seconds, memory=memory, seed=seed)
+        if result.schedule is None:
+            raise PebblerError(
+                f"{chosen} found no schedule of {instance.name} within {budget}: {result.stopped_by}"
+            )
+        plans.append(TrainingPlan(record, instance, result))
+    return replace(plans[0], others=tuple(plans[1:]))
+
+
+def _in_one_pool(instances: list[Instance], budget: int | str) -> list[Instance]:
+    """Return the instances of several batch sizes under one budget, with pools of one size."""
+    resident = max(instance.resident_bytes for instance in instances)
+    alike = [msgspec.structs.replace(instance, resident_bytes=resident) for instance in instances]
+    most = max(with_budget(instance, budget).budget_bytes for instance in alike)
+    found = [with_budget(instance, most) for instance in alike]
+    for instance in found:
+        require_budget(instance)
+    return found
+
+
+def _without_recomputation(instance: Instance) -> Instance:
+    tasks = tuple(msgspec.structs.replace(task, recomputable=False) for task in instance.tasks)
+    return msgspec.structs.replace(instance, tasks=tasks)

@@ -157,6 +157,7 @@ class Issuer:
         self.omit = frozenset(omit)
         self.late_ns = late_ns
         self._bases: dict[str, int] = {}
+        self._streams: dict[str, Stream] = {}
         try:
             self._prepare()
         except BaseException:
@@ -183,6 +184,9 @@ class Issuer:
         PebblerError
             When the device has no code for a kernel.
         """
+        for step in plan.steps:
+            if (name := step.operation.stream) not in self._streams:
+                self._streams[name] = self.backend.stream(name)
         return Program(
             plan,
             [None if step.kernel is None else self.backend.prepare(step.kernel) for step in plan.steps],
@@ -245,9 +249,9 @@ class Issuer:
                 events.append(self._issue(program, i, events, first))
                 hosts.append((time.perf_counter_ns() - begin - mapping - waiting, mapping, waiting))
         except DeviceError:
-            self._finish(events)
+            self._finish(plan, events)
             raise
-        self._finish(events)
+        self._finish(plan, events)
         origin.synchronize()
         return tuple(
             Timed(start.since_ns(origin), end.since_ns(origin), *host)
@@ -268,15 +272,13 @@ class Issuer:
                 self._bases[area] = backend.allocate(size)
             else:
                 self._bases[area] = backend.reserve(size)
-        streams = dict.fromkeys(step.operation.stream for step in plan.steps)
-        self._streams: dict[str, Stream] = {name: backend.stream(name) for name in streams}
         self._program = self.bind(plan)
 
     # --- a round ----------------------------------------------------------------------------------
 
-    def _finish(self, events: list[tuple[Event, Event]]) -> None:
+    def _finish(self, plan: Plan, events: list[tuple[Event, Event]]) -> None:
         """Wait for all issued work; a failure is that of the first operation of the list that has failed."""
-        for step, (_, end) in zip(self.plan.steps, events, strict=False):
+        for step, (_, end) in zip(plan.steps, events, strict=False):
             try:
                 end.synchronize()
             except DeviceError as error:
@@ -288,7 +290,7 @@ class Issuer:
         step = program.plan.steps[i]
         stream = self._streams[step.operation.stream]
         for p in step.waits:
-            if (step.operation.id, self.plan.steps[p].operation.id) not in self.omit:
+            if (step.operation.id, program.plan.steps[p].operation.id) not in self.omit:
                 stream.wait(events[p][1])
         if step.operation.id in self.late_ns:
             stream.pause(self.late_ns[step.operation.id])

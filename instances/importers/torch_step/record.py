@@ -233,6 +233,8 @@ class StepRecord:
     created_states
         States that were not there and were made for the record as the optimizer makes them; they are gone
         again.
+    training
+        Whether each part of the module, by name, was in training mode.
     environment
         What bits depend on beside the record: version of torch, threads, oneDNN.
     eager_peak_bytes
@@ -251,5 +253,16 @@ class StepRecord:
     draws: int
     last_draw: int
     created_states: tuple[TensorName, ...]
+    training: Mapping[str, bool]
     environment: Mapping[str, Any]
     eager_peak_bytes: int
+
+    @property
+    def inputs(self) -> tuple[Reference, ...]:
+        """The inputs, in order."""
+        return tuple(at for name, at in self.tensors.items() if name.role == "input")
+
+    @property
+    def lasting(self) -> dict[TensorName, Reference]:
+        """What outlives a step: parameters, buffers and states."""
+        return {name: at for name, at in self.tensors.items() if name.role != "input"}

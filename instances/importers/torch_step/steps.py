@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 from typing import Any
@@ -27,6 +27,7 @@ optimizer; the last may be left out."""
 _SCALES = (1.0, 0.9, 0.8)
 """Learning rates and other numbers of the optimizer in the recorded steps, of the user's."""
 
+_OTHER = "differs, or is used for one of them only; return one that does not depend on the size"
 _NO_CUDA = "it asks for CUDA, and a step is recorded on the CPU; leave everything there"
 _KNOWN = (
     ("CUDA", _NO_CUDA),
@@ -136,6 +137,7 @@ def record_step(
             runs.append(_run(module, step, inputs, optimizer, clip, scale, known))
             _require_same(runs[0], runs[-1])
         settings = fixed_settings(optimizer)
+    training = {name: part.training for name, part in module.named_modules()}
     guards = {guard: None for run in runs for guard in run.guards}
     _require_one_way(guards)
     last, operators = runs[-1], _joined(runs)
@@ -155,9 +157,48 @@ def record_step(
         draws=last.draws,
         last_draw=last.last_draw,
         created_states=tuple(name for name in created if name not in unneeded),
+        training=training,
         environment=environment(),
         eager_peak_bytes=last.peak_bytes,
     )
+
+
+def require_alike(records: Sequence[StepRecord]) -> None:
+    """Refuse steps of other sizes that are not of one module and optimizer, or have inputs of one shape.
+
+    What outlives a step has the same storages, by number, in all of them.
+
+    Raises
+    ------
+    PebblerError
+        When they are; the message says in what they differ.
+    """
+    first, *others = map(_lasting, records)
+    for record, other in zip(records[1:], others, strict=True):
+        differing = [name for name in {**first, **other} if first.get(name) != other.get(name)]
+        if differing or record.training != records[0].training:
+            what = f"{differing[0].role} '{differing[0].name}'" if differing else "the mode of training"
+            raise PebblerError(f"make_step returns another module for another batch size: {what} {_OTHER}")
+    shapes = [tuple((at.dtype, at.size) for at in record.inputs) for record in records]
+    if len({*shapes}) < len(shapes):
+        raise PebblerError(
+            "make_step returns inputs of the same shapes for several batch sizes, so that no step could tell "
+            "which of them it is given; plan for one of these sizes"
+        )
+
+
+def _lasting(record: StepRecord) -> dict[TensorName, tuple[Reference, int, bool]]:
+    """Return where everything that outlives a step lies, in how many bytes, and whether a task touches it."""
+    touched = {
+        d
+        for operator in record.operators
+        if operator.kind == "task"
+        for d in (*operator.reads, *operator.outputs, *operator.updates)
+    }
+    return {
+        name: (at, record.storages[at.storage].bytes, at.storage in touched)
+        for name, at in record.lasting.items()
+    }
 
 
 def environment() -> dict[str, Any]:

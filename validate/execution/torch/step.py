@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Self
 from weakref import finalize
@@ -20,18 +20,15 @@ from ....instances.importers.torch_step.persistent import (
     read_scalars,
 )
 from ....instances.importers.torch_step.provenance import fixed_settings
-from ....instances.importers.torch_step.record import Reference, StepRecord, TensorName
+from ....instances.importers.torch_step.record import Reference, TensorName
 from ....instances.importers.torch_step.refusals import require_recordable
 from ....instances.importers.torch_step.scalars import inputs_of
-from ....instances.importers.torch_step.steps import environment
-from ....instances.instance import Instance
+from ....instances.importers.torch_step.steps import environment, require_alike
 from ....instances.processes.signals import held
-from ...schedule import Schedule
 from ..device import DeviceError
 from ..executor import Issuer, Timed
-from ..plan import Load, Place, plan
 from .backend import TorchBackend
-from .kernels import RecordedStep
+from .planned import PlannedStep, SettledStep
 
 
 class StepExecutor(Issuer):
@@ -41,16 +38,18 @@ class StepExecutor(Issuer):
     executor's memory, where the plan leaves it. `close`, or the end of a ``with`` block, gives each of them
     memory of its own. In a step, the host keeps copies of them, to which they are set back where it fails.
 
+    Where several sizes are planned, the shapes of the inputs choose among them. All have one memory, as large
+    as one of them needs, and in each a step begins where one of the same size has ended. After a step of
+    another size, the host's copies are written to where it begins.
+
     Parameters
     ----------
-    record, instance, schedule
-        A recorded step, the instance made of it, and a valid schedule.
+    sizes
+        The step in each planned size, under one budget with one number of resident bytes.
     module, optimizer
         Of the same structure as the recorded ones; the optimizer is None if there was none.
-    training
-        Whether each part of the module, by name, was in training mode; without one, that is not asked.
     delays, poison, omit, late_ns
-        See `ThreadedDevice` and `Issuer`.
+        See `ThreadedDevice` and `Issuer`; ids of operations are those of each size.
 
     Attributes
     ----------
@@ -60,33 +59,30 @@ class StepExecutor(Issuer):
     Raises
     ------
     PebblerError
-        When module or optimizer are not like those that were recorded; the message names what differs.
+        When module or optimizer are not like those that were recorded, or the sizes are not of one step; the
+        message names what differs.
     DeviceError
         When there is too little memory.
     """
 
     def __init__(
         self,
-        record: StepRecord,
-        instance: Instance,
-        schedule: Schedule,
+        sizes: Sequence[PlannedStep],
         module: Any,
         optimizer: Any,
         *,
-        training: Mapping[str, bool] = MappingProxyType({}),
         delays: tuple[float, int] | None = None,
         poison: bool = False,
         omit: Collection[tuple[int, int]] = (),
         late_ns: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        self.record = record
+        require_alike([planned.record for planned in sizes])
+        _require_one_memory(sizes)
+        self.record = sizes[0].record
         self.timed: tuple[Timed, ...] = ()
-        self._recorded = RecordedStep(record, instance)
         self._module = module
         self._optimizer = optimizer
-        self._training = training
-        self._kept = {name: at for name, at in record.tensors.items() if name.role != "input"}
-        self._inputs = [at for name, at in record.tensors.items() if name.role == "input"]
+        self._kept = self.record.lasting
         self._closed = False
         self._here: dict[TensorName, Any] = {}
         self._require_same_module()
@@ -98,25 +94,19 @@ class StepExecutor(Issuer):
         except PebblerError:
             drop_states(module, optimizer, created)
             raise
-        settled = plan(instance, schedule, self._recorded)
-        super().__init__(TorchBackend(delays), settled, poison=poison, omit=omit, late_ns=late_ns)
-        self._stop = finalize(self, self.backend.close)
-        of = self._recorded.storage
-        self._loads: dict[int, list[Load]] = defaultdict(list)
-        self._homes: dict[int, Place] = {}
-        for name, (place, size) in settled.outside.items():
-            self._loads[of(name)].append(Load(place, name, 0, size))
-            self._homes[of(name)] = place
-        for load in settled.loads:
-            self._loads[of(load.tensor)].append(load)
-        for load in (*settled.left, *settled.ends):
-            if load.begin == 0:
-                self._homes[of(load.tensor)] = load.place
         self._values = {
-            s: storage.values for s, storage in enumerate(record.storages) if storage.values is not None
+            at.storage: torch.empty(self.record.storages[at.storage].bytes, dtype=torch.uint8)
+            for at in self._kept.values()
         }
-        for at in (*self._kept.values(), *self._inputs):
-            self._values[at.storage] = torch.empty(record.storages[at.storage].bytes, dtype=torch.uint8)
+        settled = [SettledStep(planned, self._values) for planned in sizes]
+        areas: dict[str, int] = {}
+        for area, size in (item for one in settled for item in one.plan.areas.items()):
+            areas[area] = max(areas.get(area, 0), size)
+        own = replace(settled[0].plan, areas=areas)
+        super().__init__(TorchBackend(delays), own, poison=poison, omit=omit, late_ns=late_ns)
+        self._stop = finalize(self, self.backend.close)
+        self._programs = {one: self.bind(one.plan) for one in settled[1:]}
+        self._programs = {settled[0]: self._program, **self._programs}
 
     def __call__(self, *inputs: Any) -> Any:
         """Take a step: forward and backward pass and update; return the loss, a tensor of its own.
@@ -163,14 +153,14 @@ class StepExecutor(Issuer):
     def _step(self, inputs: tuple[Any, ...]) -> Any:
         if self._closed:
             raise PebblerError("the step is closed; bind the plan again")
-        record, moment = self.record, self._recorded.moment
         self._require_same_module()
         tensors = find_tensors(self._module, self._optimizer)
         self._require_own(tensors)
-        self._require_inputs(inputs)
+        size = self._of_size(inputs)
+        record, moment, program = size.record, size.recorded.moment, self._programs[size]
         values = read_scalars(self._module, self._optimizer, record.scalars)
-        self._require_same_way(values)
-        self._save(tensors, inputs)
+        self._require_same_way(size, values)
+        self._save(size, tensors, inputs)
         on_host = {
             at.storage: tensors[name].untyped_storage()
             for name, at in self._kept.items()
@@ -178,16 +168,16 @@ class StepExecutor(Issuer):
         }
         moment.begin(values, on_host)
         try:
-            self._load(tensors)
+            self._load(size, tensors)
             for operator in record.operators:
                 if operator.kind == "host":
-                    perform(operator, lambda at: tensor_at(at, self._host_storage(at)), values)
-            self.timed = self.issue(self._program, 0, ahead=False)
-            for mapped in self.plan.last_maps:
+                    perform(operator, lambda at: tensor_at(at, _on_host(size, at)), values)
+            self.timed = self.issue(program, 0, ahead=False)
+            for mapped in program.plan.last_maps:
                 self.backend.map(self.address(mapped.place), mapped.pages)
-            loss = tensor_at(record.loss, self._storage(record.loss.storage)).clone()
+            loss = tensor_at(record.loss, self._storage(size, record.loss.storage)).clone()
         except BaseException as error:
-            self._set_back(tensors)
+            self._set_back(size, tensors)
             if isinstance(error, DeviceError):
                 raise DeviceError(f"{error}; module and optimizer are as before the step") from None
             raise
@@ -198,34 +188,34 @@ class StepExecutor(Issuer):
         self._point(
             tensors,
             {
-                at.storage: self._storage(at.storage)
+                at.storage: self._storage(size, at.storage)
                 for at in self._kept.values()
-                if at.storage in self._homes
+                if at.storage in size.homes
             },
         )
         return loss
 
-    def _save(self, tensors: Mapping[TensorName, Any], inputs: tuple[Any, ...]) -> None:
+    def _save(self, size: SettledStep, tensors: Mapping[TensorName, Any], inputs: tuple[Any, ...]) -> None:
         """Copy what the step finds to the host."""
         for name, at in self._kept.items():
             self._values[at.storage].copy_(bytes_of(tensors[name].untyped_storage()))
-        for at, tensor in zip(self._inputs, inputs, strict=True):
-            tensor_at(at, self._values[at.storage].untyped_storage()).copy_(tensor)
+        for at, tensor in zip(size.record.inputs, inputs, strict=True):
+            tensor_at(at, size.values[at.storage].untyped_storage()).copy_(tensor)
 
-    def _load(self, tensors: Mapping[TensorName, Any]) -> None:
+    def _load(self, size: SettledStep, tensors: Mapping[TensorName, Any]) -> None:
         """Write what the step finds to the places where its operations expect it, if it is not there."""
-        self.clear(self._program)
-        there = {tensor.untyped_storage().data_ptr() for tensor in tensors.values()}
-        for s, loads in self._loads.items():
-            for load in loads if s in self._values else ():
+        self.clear(self._programs[size])
+        there = {at.storage: tensors[name].untyped_storage().data_ptr() for name, at in self._kept.items()}
+        for s, loads in size.loads.items():
+            for load in loads if s in size.values else ():
                 address = self.address(load.place)
                 lost = load.place.area != "resident" and (self.poison or self.plan.pages)
-                if lost or address not in there:
-                    self.backend.write(address, self._values[s][load.begin :][: load.bytes].numpy())
+                if lost or address - load.begin != there.get(s):
+                    self.backend.write(address, size.values[s][load.begin :][: load.bytes].numpy())
 
-    def _set_back(self, tensors: Mapping[TensorName, Any]) -> None:
+    def _set_back(self, size: SettledStep, tensors: Mapping[TensorName, Any]) -> None:
         """Give every tensor memory of its own with the values from before the step, and close."""
-        moment = self._recorded.moment
+        moment = size.recorded.moment
         for s, storage in moment.on_host.items():
             bytes_of(storage).copy_(self._values[s])
         torch.set_rng_state(moment.generator[0])
@@ -244,18 +234,11 @@ class StepExecutor(Issuer):
                 if tensors[name].untyped_storage().data_ptr() != storage.data_ptr():
                     tensors[name].data = tensor_at(at, storage)
 
-    def _storage(self, s: int) -> Any:
+    def _storage(self, size: SettledStep, s: int) -> Any:
         """Return what lies where a step leaves a storage of the record; it keeps that memory alive."""
-        size = self.record.storages[s].bytes
         assert isinstance(self.backend, TorchBackend)
-        buffer = self.backend.buffer(self.address(self._homes[s]), size)
+        buffer = self.backend.buffer(self.address(size.homes[s]), size.record.storages[s].bytes)
         return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
-
-    def _host_storage(self, at: Reference) -> Any:
-        moment = self._recorded.moment
-        if at.storage in moment.on_host:
-            return moment.on_host[at.storage]
-        return self._values[at.storage].untyped_storage()
 
     # --- refusals ---------------------------------------------------------------------------------
 
@@ -270,7 +253,7 @@ class StepExecutor(Issuer):
                     "set it back, or plan the step anew"
                 )
         for name, part in self._module.named_modules():
-            if part.training is not self._training.get(name, part.training):
+            if part.training is not self.record.training.get(name, part.training):
                 mode = "evaluation" if part.training else "training"
                 raise PebblerError(
                     f"module '{name or type(part).__name__}' was in {mode} mode when planned; put it there, "
@@ -310,24 +293,32 @@ class StepExecutor(Issuer):
                     f"parameter '{name}' is not trained, and was when planned; plan the step anew"
                 )
 
-    def _require_inputs(self, inputs: tuple[Any, ...]) -> None:
-        if len(inputs) != len(self._inputs):
-            raise PebblerError(f"the step takes {len(self._inputs)} inputs, and got {len(inputs)}")
-        for number, (at, tensor) in enumerate(zip(self._inputs, inputs, strict=True)):
+    def _of_size(self, inputs: tuple[Any, ...]) -> SettledStep:
+        """Return the planned step that takes inputs of these shapes, or refuse them."""
+        sizes = [size for size in self._programs if len(size.record.inputs) == len(inputs)]
+        if not sizes:
+            counts = dict.fromkeys(str(len(size.record.inputs)) for size in self._programs)
+            raise PebblerError(f"the step takes {' or '.join(counts)} inputs, and got {len(inputs)}")
+        for number, tensor in enumerate(inputs):
             if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu":
                 raise PebblerError(f"input {number} is no tensor on the CPU; give one")
-            _require_like(f"input {number}", at, tensor, strides=False)
+            planned = {size: _kind(size.record.inputs[number]) for size in sizes}
+            found = tensor.dtype, tuple(tensor.size())
+            sizes = [size for size in sizes if planned[size] == found]
+            if not sizes:
+                raise PebblerError(_unlike(f"input {number}", found, planned.values()))
+        return sizes[0]
 
-    def _require_same_way(self, values: Mapping[Any, float]) -> None:
+    def _require_same_way(self, size: SettledStep, values: Mapping[Any, float]) -> None:
         """Refuse an optimizer with settings for which the step is another one."""
         now = fixed_settings(self._optimizer)
-        for (group, key), value in self.record.settings.items():
+        for (group, key), value in size.record.settings.items():
             if now.get((group, key)) != value:
                 raise PebblerError(
                     f"'{key}' of group {group} of the optimizer is {now.get((group, key))}, and was {value} "
                     "when planned; plan the step anew"
                 )
-        for guard in self.record.guards:
+        for guard in size.record.guards:
             if not guard.holds(values):
                 names = " and ".join(sorted(map(str, inputs_of(guard.condition))))
                 raise PebblerError(
@@ -335,17 +326,42 @@ class StepExecutor(Issuer):
                 )
 
 
-def _require_like(what: str, at: Reference, tensor: Any, *, strides: bool = True) -> None:
+def _on_host(size: SettledStep, at: Reference) -> Any:
+    """Return the storage of a number that operators of the host read or write."""
+    on_host = size.recorded.moment.on_host
+    return on_host[at.storage] if at.storage in on_host else size.values[at.storage].untyped_storage()
+
+
+def _require_one_memory(sizes: Sequence[PlannedStep]) -> None:
+    """Refuse sizes that were planned for other memory than each other."""
+    pools = {
+        (one.instance.budget_bytes, one.instance.resident_bytes, one.schedule.page_bytes) for one in sizes
+    }
+    if len(pools) > 1:
+        raise PebblerError("the sizes of the step were planned within other budgets; plan them together")
+
+
+def _require_like(what: str, at: Reference, tensor: Any) -> None:
     """Refuse a tensor of another shape, type or order."""
-    if (tuple(tensor.size()), tensor.dtype) != (at.size, at.dtype):
-        raise PebblerError(
-            f"{what} is {_shown(tensor.dtype, tuple(tensor.size()))}, and was {_shown(at.dtype, at.size)} "
-            "when planned; plan the step anew for it"
-        )
-    if strides and tuple(tensor.stride()) != at.stride:
+    found = tensor.dtype, tuple(tensor.size())
+    if found != _kind(at):
+        raise PebblerError(_unlike(what, found, [_kind(at)]))
+    if tuple(tensor.stride()) != at.stride:
         raise PebblerError(
             f"{what} has strides {tuple(tensor.stride())}, and had {at.stride} when planned; plan anew"
         )
+
+
+def _kind(at: Reference) -> tuple[Any, tuple[int, ...]]:
+    return at.dtype, at.size
+
+
+def _unlike(
+    what: str, found: tuple[Any, tuple[int, ...]], planned: Iterable[tuple[Any, tuple[int, ...]]]
+) -> str:
+    """Say that a tensor is of another type or shape than those that were planned."""
+    shown = dict.fromkeys(_shown(*one) for one in planned)
+    return f"{what} is {_shown(*found)}, and was {' or '.join(shown)} when planned; plan the step anew for it"
 
 
 def _shown(dtype: Any, size: tuple[int, ...]) -> str:

@@ -9,8 +9,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,120 +20,26 @@ torch = needs_torch()
 
 from msgspec.structs import replace  # noqa: E402
 
-import pebbler  # noqa: E402
-import pebbler.torch  # noqa: E402
 from pebbler.instances.errors import PebblerError  # noqa: E402
-from pebbler.instances.memory import with_budget  # noqa: E402
 from pebbler.torch import TrainingPlan  # noqa: E402
-from pebbler.validate.check import check  # noqa: E402
 from pebbler.validate.execution.device import DeviceError  # noqa: E402
 from pebbler.validate.execution.faults import essential_waits  # noqa: E402
-from pebbler.validate.execution.torch.step import StepExecutor  # noqa: E402
 
 from .models import checkpointed, cnn, gpt, half, lstm, momentum, noisy, wide  # noqa: E402
-
-BATCH = 16
-CLIP = 0.5
-
-Make = Callable[[int], Any]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Two threads for such small tensors only wait for each other; and a generator that is as before."""
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
-
-
-def made_by(make: Make) -> Any:
-    """A module, a step, inputs and an optimizer, always the same."""
-    torch.manual_seed(3)
-    return make(BATCH)
-
-
-def planned(make: Make, budget: int | str, **options: Any) -> TrainingPlan:
-    torch.manual_seed(3)
-    return pebbler.torch.plan(make, batch=BATCH, budget=budget, clip=CLIP, **{"time_limit": 2.0} | options)
-
-
-@cache
-def recorded(make: Make) -> TrainingPlan:
-    """A step in as much memory as it likes."""
-    return planned(make, "1GiB", method="network-wide")
-
-
-def within(plan: TrainingPlan, budget: int | str, method: str = "flow") -> TrainingPlan:
-    """The same step within a budget."""
-    instance = with_budget(plan.instance, budget)
-    result = pebbler.solve(instance, method, time_limit=2.0)
-    assert result.schedule is not None, result.stopped_by
-    return dataclasses.replace(plan, instance=instance, result=result)
-
-
-def batches_of(made: Any, count: int) -> list[tuple[Any, ...]]:
-    """Other values in every step: inputs in another order."""
-    return [tuple(tensor.roll(number, 0) for tensor in made[2]) for number in range(count)]
-
-
-def state_of(made: Any) -> list[Any]:
-    """Everything that outlives a step, and the generator."""
-    module, _, _, optimizer = made
-    states = [state[key] for state in optimizer.state.values() for key in sorted(state)]
-    return [
-        *(tensor.clone() for tensor in module.state_dict().values()),
-        *(state.clone() for state in states),
-        torch.get_rng_state(),
-    ]
-
-
-def are_equal(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(map(torch.equal, one, other))
-
-
-def train(made: Any, take: Callable[..., Any], steps: int) -> list[Any]:
-    """Take steps with a schedule of learning rates; return losses, and everything that is left."""
-    scheduler = torch.optim.lr_scheduler.StepLR(made[3], 2, 0.5)
-    torch.manual_seed(7)
-    losses = []
-    for batch in batches_of(made, steps):
-        losses.append(take(*batch))
-        scheduler.step()
-    return losses + state_of(made)
-
-
-def eager_step(made: Any) -> Callable[..., Any]:
-    module, step, _, optimizer = made
-
-    def take(*inputs: Any) -> Any:
-        loss = step(*inputs)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), CLIP)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    return take
-
-
-def executor_of(plan: TrainingPlan, made: Any, **options: Any) -> StepExecutor:
-    return StepExecutor(plan.record, plan.instance, plan.schedule, made[0], made[3], **options)
-
-
-def assert_trains_as_eager(make: Make, plan: TrainingPlan, steps: int = 5) -> None:
-    assert check(plan.instance, plan.schedule).valid
-    assert plan.schedule.peak_bytes <= plan.instance.budget_bytes
-    eager, ours = made_by(make), made_by(make)
-    wanted = train(eager, eager_step(eager), steps)
-    with executor_of(plan, ours, poison=True) as step:
-        if not step.plan.pages:
-            assert step.plan.areas["pool"] + plan.instance.resident_bytes == plan.instance.budget_bytes
-        found = train(ours, step, steps)
-        assert all(parameter.grad is None for parameter in ours[0].parameters())
-    assert are_equal(found, wanted)
-    assert are_equal(state_of(ours)[:-1], wanted[steps:-1]), "in memory of their own, too"
+from .training import (  # noqa: E402
+    Make,
+    are_equal,
+    assert_trains_as_eager,
+    batches_of,
+    eager_step,
+    executor_of,
+    made_by,
+    planned,
+    recorded,
+    state_of,
+    train,
+    within,
+)
 
 
 @pytest.mark.parametrize("make", [gpt, cnn, lstm])

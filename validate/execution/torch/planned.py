@@ -1,0 +1,70 @@
+"""A planned training step of one size, and where its data is when it begins and ends."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ....instances.importers.torch_step.record import StepRecord
+from ....instances.instance import Instance
+from ...schedule import Schedule
+from ..plan import Load, Place, plan
+from .kernels import RecordedStep
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedStep:
+    """A recorded step, the instance that was made of it, and a valid schedule."""
+
+    record: StepRecord
+    instance: Instance
+    schedule: Schedule
+
+
+class SettledStep:
+    """A planned step, every address of which is fixed.
+
+    Parameters
+    ----------
+    planned
+        The step.
+    lasting
+        Memory on the host for what outlives a step, by storage: as many bytes as that has.
+
+    Attributes
+    ----------
+    record, recorded, plan
+        The step, what its tasks and blocks stand for, and its addresses.
+    loads
+        Where a step expects data when it begins, by storage.
+    homes
+        Where it leaves data, by storage.
+    values
+        What a step finds, as bytes on the host by storage: constants, inputs, and what outlives it.
+    """
+
+    def __init__(self, planned: PlannedStep, lasting: Mapping[int, Any]) -> None:
+        self.record = planned.record
+        self.recorded = RecordedStep(planned.record, planned.instance)
+        self.plan = plan(planned.instance, planned.schedule, self.recorded)
+        of = self.recorded.storage
+        self.loads: dict[int, list[Load]] = defaultdict(list)
+        self.homes: dict[int, Place] = {}
+        for name, (place, size) in self.plan.outside.items():
+            self.loads[of(name)].append(Load(place, name, 0, size))
+            self.homes[of(name)] = place
+        for load in self.plan.loads:
+            self.loads[of(load.tensor)].append(load)
+        for load in (*self.plan.left, *self.plan.ends):
+            if load.begin == 0:
+                self.homes[of(load.tensor)] = load.place
+        self.values = {
+            s: storage.values for s, storage in enumerate(self.record.storages) if storage.values is not None
+        }
+        for at in self.record.inputs:
+            self.values[at.storage] = torch.empty(self.record.storages[at.storage].bytes, dtype=torch.uint8)
+        self.values |= lasting
