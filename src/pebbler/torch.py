@@ -7,16 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from .instances.errors import PebblerError
+from .instances.errors import FormatError, PebblerError
+from .instances.figures import Natural, Text
+from .instances.files import read_document, read_instance, sha256_of, write_document, write_instance
+from .instances.importers.extras import require_extra
 from .instances.importers.torch_workload import TorchStepWorkload
 from .instances.memory import require_budget, with_budget
 from .instances.units import as_lines, format_size, format_time, parse_time
-from .solver.result import Result
+from .solver.bounds import Bound
+from .solver.result import Result, Status
 from .solver.solve import solve
+from .validate.check import check
+from .validate.measures import average_bytes, moved_bytes, pinned_bytes
+from .validate.schedule import read_schedule, write_schedule
 
 if TYPE_CHECKING:
     from .instances.importers.torch_step.record import StepRecord
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
     from .validate.execution.torch.step import StepExecutor
     from .validate.schedule import Schedule
 
-__all__ = ["TrainingPlan", "plan"]
+__all__ = ["TrainingPlan", "load", "plan"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +90,47 @@ class TrainingPlan:
         assert self.result.schedule is not None
         return self.result.schedule
 
+    def save(self, folder: str | Path) -> None:
+        """Write the plan to files, from which `load` reads it again.
+
+        The folder gets an instance, a schedule and the record of the step for every batch size, and at last
+        ``plan.json``, which names them with their checksums.
+
+        Parameters
+        ----------
+        folder
+            It is made where it is not there.
+
+        Raises
+        ------
+        PebblerError
+            When the folder cannot be written.
+        """
+        from .instances.importers.torch_record_file import write_record
+
+        place = Path(folder)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PebblerError(f"{folder} cannot be a folder: {error.strerror}") from None
+        steps = []
+        for plan in (self, *self.others):
+            files = _files_of(place, plan.instance.name)
+            instance = write_instance(plan.instance, files["instance"])
+            write_schedule(plan.schedule, files["schedule"], instance)
+            record = write_record(plan.record, files["record"])
+            answer = {name: getattr(plan.result, name) for name in Answer.__struct_fields__}
+            steps.append(
+                PlannedFiles(
+                    name=plan.instance.name,
+                    instance_sha256=instance,
+                    schedule_sha256=sha256_of(files["schedule"]),
+                    record_sha256=record,
+                    answer=Answer(**answer),
+                )
+            )
+        write_document(PlanFile(steps=tuple(steps)), place / "plan.json")
+
     def bind(self, module: Any, optimizer: Any = None) -> StepExecutor:
         """Return the step of a module and an optimizer: call it with inputs, and it returns the loss.
 
@@ -106,6 +155,107 @@ class TrainingPlan:
 
         sizes = [PlannedStep(plan.record, plan.instance, plan.schedule) for plan in (self, *self.others)]
         return StepExecutor(sizes, module, optimizer)
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a `Result`, what does not follow from the schedule."""
+
+    stopped_by: str
+    lower_bound_ns: Natural
+    bound_by: Text
+    certified: bool
+    certified_lower_bound_ns: Natural
+    method: Text
+    solve_seconds: float
+    seed: Natural
+
+
+class PlannedFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The step of a batch size: what its files begin with, their checksums, and the method's answer."""
+
+    name: Text
+    instance_sha256: str
+    schedule_sha256: str
+    record_sha256: str
+    answer: Answer
+
+
+class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file ``plan.json``, with the steps of all batch sizes."""
+
+    format: Literal["pebbler/training-plan/1"] = "pebbler/training-plan/1"
+    steps: tuple[PlannedFiles, ...]
+
+
+def load(folder: str | Path) -> TrainingPlan:
+    """Read a plan that `TrainingPlan.save` has written; the checker proves its schedules again.
+
+    Parameters
+    ----------
+    folder
+        With ``plan.json`` and the files that this names.
+
+    Raises
+    ------
+    PebblerError
+        When torch is missing or another one, or a file is missing, not as it was written, or does not fit the
+        others; the message names the file.
+    """
+    require_extra("torch")
+    place = Path(folder)
+    document = read_document(place / "plan.json", PlanFile, "a plan of a training step")
+    if not document.steps:
+        raise FormatError(f"{place / 'plan.json'} is not a plan of a training step: it has no step")
+    first, *others = (_loaded(place, planned) for planned in document.steps)
+    return replace(first, others=tuple(others))
+
+
+def _loaded(folder: Path, planned: PlannedFiles) -> TrainingPlan:
+    """Read the files of a batch size, and refuse what does not belong together."""
+    from .instances.importers.torch_record_file import read_record
+    from .instances.importers.torch_step.instance import require_instance_of
+
+    if Path(planned.name).name != planned.name:
+        raise FormatError(f"{folder / 'plan.json'} names files in another folder: {planned.name}")
+    files = _files_of(folder, planned.name)
+    for kind, path in files.items():
+        if sha256_of(path) != getattr(planned, f"{kind}_sha256"):
+            raise FormatError(f"{path} is not as it was when the plan was saved; save the plan anew")
+    record, instance = read_record(files["record"]), read_instance(files["instance"])
+    schedule = read_schedule(files["schedule"], instance)
+    try:
+        require_instance_of(record, instance)
+    except PebblerError as error:
+        raise FormatError(f"{files['instance']} does not fit {files['record'].name}: {error}") from None
+    report = check(instance, schedule, instance_sha256=planned.instance_sha256)
+    if not report.valid:
+        raise FormatError(f"{files['schedule']} is not a valid schedule: {report.reasons[0]}")
+    answer = planned.answer
+    if schedule.memory_model == "divisible" or schedule.makespan_ns < answer.lower_bound_ns:
+        raise FormatError(f"{folder / 'plan.json'} has a bound or a memory model that its schedule has not")
+    optimal = schedule.makespan_ns == answer.lower_bound_ns
+    result = Result(
+        **msgspec.structs.asdict(answer),
+        status=Status.OPTIMAL if optimal else Status.FEASIBLE,
+        makespan_ns=schedule.makespan_ns,
+        optimality_gap=Bound(answer.lower_bound_ns, answer.bound_by, answer.certified).gap(
+            schedule.makespan_ns
+        ),
+        peak_bytes=schedule.peak_bytes,
+        average_bytes=average_bytes(instance, schedule),
+        offloaded_bytes=moved_bytes(instance, schedule, "offload"),
+        prefetched_bytes=moved_bytes(instance, schedule, "prefetch"),
+        pinned_bytes=pinned_bytes(instance, schedule),
+        memory_model=schedule.memory_model,
+        schedule=schedule,
+        certificate=None,
+    )
+    return TrainingPlan(record, instance, result)
+
+
+def _files_of(folder: Path, name: str) -> dict[str, Path]:
+    """Return the files of a batch size by what they have."""
+    return {kind: folder / f"{name}.{kind}.json" for kind in ("instance", "schedule", "record")}
 
 
 def plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -142,6 +143,58 @@ def step_instance(
         layers=_layers(chosen),
     )
     return StepInstance(instance, tuple(operators), tuple(storages), tuple(resident))
+
+
+def require_instance_of(record: StepRecord, instance: Instance) -> None:
+    """Refuse an instance that is not one of a record.
+
+    Its times, its budget and its link are its own. Tensors may be in parts, and fewer tasks may run again.
+
+    Raises
+    ------
+    PebblerError
+        With the first task or tensor that differs.
+    """
+    origin = instance.made_from
+    lasting: Lasting = "carried" if origin.steady else "device" if origin.weights_as_blocks else "resident"
+    recorded = step_instance(record, name=instance.name, link="1GB/s", lasting=lasting).instance
+    if instance.alignment_bytes != ALIGNMENT or instance.resident_bytes < recorded.resident_bytes:
+        raise PebblerError(f"{instance.name}: alignment or resident bytes are not those of the recorded step")
+    for kind, describe in (("task", _tasks), ("tensor", _tensors)):
+        found, wanted = describe(instance), describe(recorded)
+        if differing := [name for name in {**wanted, **found} if found.get(name) != wanted.get(name)]:
+            raise PebblerError(f"{instance.name}: {kind} '{differing[0]}' is not as recorded; plan it anew")
+    for task, same in zip(instance.tasks, recorded.tasks, strict=True):
+        if task.recomputable and not same.recomputable:
+            raise PebblerError(f"{instance.name}: task '{task.name}' cannot run again; plan it anew")
+
+
+def _tasks(instance: Instance) -> dict[str, Any]:
+    """Return place and workspace of every task, and the bytes that it touches of each tensor."""
+
+    def touched(blocks: tuple[int, ...]) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for block in (instance.blocks[d] for d in blocks):
+            found[block.tensor or block.name] += block.bytes
+        return found
+
+    return {
+        task.name: (
+            k,
+            [algorithm.workspace_bytes for algorithm in task.algorithms],
+            *map(touched, (task.inputs, task.outputs, task.updates)),
+        )
+        for k, task in enumerate(instance.tasks)
+    }
+
+
+def _tensors(instance: Instance) -> dict[str, Any]:
+    """Return the bytes of every tensor, and where it is when a step begins and ends."""
+    found: dict[str, Any] = {}
+    for block in instance.blocks:
+        size, where = found.get(block.tensor or block.name, (0, set()))
+        found[block.tensor or block.name] = size + block.bytes, where | {(block.initially, block.finally_)}
+    return found
 
 
 def _block(storage: StepStorage, rates: tuple[float, float], lasting: Lasting, at_end: bool) -> Block:

@@ -7,11 +7,13 @@ given tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .scalars import Guard, ScalarInput
+from torch.utils._pytree import tree_leaves
+
+from .scalars import Formula, Guard, ScalarInput, inputs_of
 
 Role = Literal["parameter", "buffer", "state", "input", "gradient", "data", "constant"]
 Phase = Literal["forward", "backward", "clip", "optimizer"]
@@ -266,3 +268,10 @@ class StepRecord:
     def lasting(self) -> dict[TensorName, Reference]:
         """What outlives a step: parameters, buffers and states."""
         return {name: at for name, at in self.tensors.items() if name.role != "input"}
+
+
+def scalars_of(operators: Iterable[StepOperator], guards: Iterable[Guard]) -> set[ScalarInput]:
+    """Return the numbers of the optimizer that operators and choices follow from."""
+    leaves = [leaf for operator in operators for leaf in tree_leaves((operator.args, operator.kwargs))]
+    found = [leaf for leaf in leaves if isinstance(leaf, ScalarInput | Formula)]
+    return set().union(*map(inputs_of, [*found, *(guard.condition for guard in guards)]))

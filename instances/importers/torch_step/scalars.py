@@ -27,6 +27,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+SYMBOLS = frozenset(_FUNCTIONS)
+"""Of formulas."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScalarInput:
     """A number that the optimizer holds when a step begins.

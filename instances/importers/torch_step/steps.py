@@ -8,17 +8,17 @@ from math import isnan
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves
+from torch.utils._pytree import tree_flatten
 
 from ...errors import PebblerError
 from ..torch_refusals import explained, loss_in, loss_of
 from .memory import key_of
 from .persistent import create_states, find_tensors, kept_as_they_are
 from .provenance import fixed_settings, traced_groups
-from .record import Reference, StepOperator, StepRecord, StepStorage, TensorName
+from .record import Reference, StepOperator, StepRecord, StepStorage, TensorName, scalars_of
 from .recorder import Recorder
 from .refusals import require_recordable
-from .scalars import Formula, Guard, ScalarInput, inputs_of
+from .scalars import Formula, Guard, inputs_of
 
 MakeTrainingStep = Callable[[int], tuple[Any, ...]]
 """From a batch size to a module, a function of the inputs that computes the loss with it, the inputs, and the
@@ -141,8 +141,6 @@ def record_step(
     guards = {guard: None for run in runs for guard in run.guards}
     _require_one_way(guards)
     last, operators = runs[-1], _joined(runs)
-    used = {name for operator in operators for name in _scalars_in(operator)}
-    used |= {scalar for guard in guards for scalar in inputs_of(guard.condition)}
     touched = {d for operator in operators for d in (*operator.reads, *operator.outputs, *operator.updates)}
     unneeded = {name for name in created if last.tensors[name].storage not in touched}
     return StepRecord(
@@ -151,7 +149,7 @@ def record_step(
         tensors={name: tensor for name, tensor in last.tensors.items() if name not in unneeded},
         loss=last.loss,
         gradients=last.gradients,
-        scalars=tuple(sorted(used, key=str)),
+        scalars=tuple(sorted(scalars_of(operators, guards), key=str)),
         guards=tuple(guards),
         settings=settings,
         draws=last.draws,
@@ -356,12 +354,6 @@ def _is_same(left: Any, right: Any) -> bool:
 
 def _shown(value: Any) -> str:
     return f"a tensor of size {list(value.size)}" if isinstance(value, Reference) else f"{value}"
-
-
-def _scalars_in(operator: StepOperator) -> Iterator[ScalarInput]:
-    for leaf in tree_leaves((operator.args, operator.kwargs)):
-        if isinstance(leaf, ScalarInput | Formula):
-            yield from inputs_of(leaf)
 
 
 def _require_one_way(guards: dict[Guard, None]) -> None:
