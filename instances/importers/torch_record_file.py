@@ -114,6 +114,7 @@ class RecordFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     gradients: dict[str, Value]
     scalars: tuple[Value, ...]
     guards: tuple[GuardEntry, ...]
+    groups: tuple[tuple[str, ...], ...]
     settings: tuple[SettingEntry, ...]
     created_states: tuple[tuple[Role, str, str], ...]
     storages: tuple[StorageEntry, ...]
@@ -144,6 +145,7 @@ def write_record(record: StepRecord, path: str | Path) -> str:
         guards=tuple(
             GuardEntry(condition=_written(guard.condition), outcome=guard.outcome) for guard in record.guards
         ),
+        groups=tuple(tuple(sorted(group)) for group in record.groups),
         settings=tuple(
             SettingEntry(group=group, key=key, value=_written(value))
             for (group, key), value in record.settings.items()
@@ -267,6 +269,7 @@ class _Reader:
             gradients={name: at(f"gradients.{shown(name)}", one) for name, one in document.gradients.items()},
             scalars=scalars,
             guards=tuple(self._guard(f"guards[{n}]", entry) for n, entry in enumerate(document.guards)),
+            groups=tuple(map(frozenset, document.groups)),
             settings={
                 (entry.group, entry.key): self._read(f"settings[{n}]", entry.value)
                 for n, entry in enumerate(document.settings)

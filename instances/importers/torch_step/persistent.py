@@ -55,6 +55,13 @@ def trained_parameters(module: Any, optimizer: Any) -> dict[str, Any]:
     return trained
 
 
+def grouped_parameters(module: Any, optimizer: Any) -> tuple[frozenset[str], ...]:
+    """Return the parameters of each of an optimizer's groups by the names that the module has for them."""
+    names = {id(parameter): name for name, parameter in trained_parameters(module, optimizer).items()}
+    groups = [] if optimizer is None else optimizer.param_groups
+    return tuple(frozenset(names[id(parameter)] for parameter in group["params"]) for group in groups)
+
+
 def read_scalars(module: Any, optimizer: Any, scalars: tuple[ScalarInput, ...]) -> dict[ScalarInput, float]:
     """Return the values that the inputs of a record have now, when a step begins."""
     parameters = trained_parameters(module, optimizer)

@@ -226,6 +226,8 @@ class StepRecord:
         Numbers that the optimizer is asked for when a step begins; expressions in operators refer to them.
     guards
         Choices that follow from them. Where one does not hold, the step is another one.
+    groups
+        Parameters by name, of every group of the optimizer.
     settings
         Other entries of the optimizer's groups, by group and key, which must be as they were.
     draws
@@ -251,6 +253,7 @@ class StepRecord:
     gradients: Mapping[str, Reference]
     scalars: tuple[ScalarInput, ...]
     guards: tuple[Guard, ...]
+    groups: tuple[frozenset[str], ...]
     settings: Mapping[tuple[int, str], Any]
     draws: int
     last_draw: int

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten
 from ...errors import PebblerError
 from ..torch_refusals import explained, loss_in, loss_of
 from .memory import key_of
-from .persistent import create_states, find_tensors, kept_as_they_are
+from .persistent import create_states, find_tensors, grouped_parameters, kept_as_they_are
 from .provenance import fixed_settings, traced_groups
 from .record import Reference, StepOperator, StepRecord, StepStorage, TensorName, scalars_of
 from .recorder import Recorder
@@ -151,6 +151,7 @@ def record_step(
         gradients=last.gradients,
         scalars=tuple(sorted(scalars_of(operators, guards), key=str)),
         guards=tuple(guards),
+        groups=grouped_parameters(module, optimizer),
         settings=settings,
         draws=last.draws,
         last_draw=last.last_draw,

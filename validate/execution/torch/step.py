@@ -17,6 +17,7 @@ from ....instances.importers.torch_step.persistent import (
     create_states,
     drop_states,
     find_tensors,
+    grouped_parameters,
     read_scalars,
 )
 from ....instances.importers.torch_step.provenance import fixed_settings
@@ -283,6 +284,13 @@ class StepExecutor(Issuer):
                 raise PebblerError(
                     f"{what} shares its memory with other tensors than when planned; plan anew"
                 )
+        groups = grouped_parameters(self._module, self._optimizer)
+        if groups != self.record.groups:
+            moved = [*map(frozenset.symmetric_difference, groups, self.record.groups), *groups]
+            raise PebblerError(
+                f"the optimizer has parameter '{min(next(filter(None, moved)))}' in another group than when "
+                "planned; plan the step anew"
+            )
         for name, parameter in self._module.named_parameters():
             if parameter.grad is not None:
                 raise PebblerError(

@@ -25,7 +25,7 @@ from pebbler.torch import TrainingPlan  # noqa: E402
 from pebbler.validate.execution.device import DeviceError  # noqa: E402
 from pebbler.validate.execution.faults import essential_waits  # noqa: E402
 
-from .models import checkpointed, cnn, gpt, half, lstm, momentum, noisy, wide  # noqa: E402
+from .models import Made, checkpointed, cnn, gpt, half, lstm, momentum, noisy, wide  # noqa: E402
 from .training import (  # noqa: E402
     Make,
     are_equal,
@@ -245,6 +245,27 @@ def test_other_inputs_are_refused_by_name(easy: TrainingPlan) -> None:
         step(images, classes)
     with pytest.raises(PebblerError, match="the step is closed; bind the plan again"):
         step(images, classes)
+
+
+def in_two_groups(batch: int) -> Made:
+    module, step, inputs, _ = noisy(batch)
+    first, *others = module.parameters()
+    groups = [{"params": [first], "lr": 0.1}, {"params": others}]
+    return module, step, inputs, torch.optim.AdamW(groups, lr=1e-2)
+
+
+def test_an_optimizer_with_other_groups_is_refused() -> None:
+    plan = recorded(in_two_groups)
+    module, _, inputs, optimizer = made_by(in_two_groups)
+    with plan.bind(module, optimizer) as step:
+        step(*inputs)
+        first, second = optimizer.param_groups
+        first["params"].append(second["params"].pop())
+        told = re.escape("the optimizer has parameter 'layers.5.bias' in another group than when planned")
+        with pytest.raises(PebblerError, match=told):
+            step(*inputs)
+    with pytest.raises(PebblerError, match="in another group than when planned"):
+        plan.bind(module, torch.optim.AdamW(module.parameters()))
 
 
 def test_other_threads_are_refused_for_they_give_other_bits(easy: TrainingPlan) -> None:
