@@ -14,6 +14,16 @@ from .memory import bytes_of, key_of
 from .record import TensorName
 from .scalars import ScalarInput
 
+_KNOWN = (
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adamax,
+    torch.optim.Adadelta,
+    torch.optim.RMSprop,
+    torch.optim.RAdam,
+)
+"""Optimizers that make their states by a function of their own, the same as in their first step."""
+
 
 def find_tensors(module: Any, optimizer: Any) -> dict[TensorName, Any]:
     """Return the tensors of a module and its optimizer (None: no optimizer) by name.
@@ -78,9 +88,9 @@ def read_scalars(module: Any, optimizer: Any, scalars: tuple[ScalarInput, ...]) 
 def create_states(module: Any, optimizer: Any) -> tuple[TensorName, ...]:
     """Make the states that an optimizer would make in its first step, and return their names.
 
-    Adam and AdamW make them by their own function, with the same values. SGD's momentum is 0, from which its
-    first step makes the gradient, as it does from none; a zero may have the other sign. Those of other
-    optimizers are not known.
+    Those of Adam's kind make them by their own function, with the same values. SGD's momentum is 0, from
+    which its first step makes the gradient, as it does from none; a zero may have the other sign. Those of
+    other optimizers are not known.
 
     Raises
     ------
@@ -89,7 +99,7 @@ def create_states(module: Any, optimizer: Any) -> tuple[TensorName, ...]:
     """
     before = set(find_tensors(module, optimizer))
     for group in optimizer.param_groups if optimizer is not None else ():
-        if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
+        if type(optimizer) in _KNOWN:
             missing = [p for p in group["params"] if p.requires_grad and not optimizer.state.get(p)]
             _create_moments(optimizer, group, missing)
         elif type(optimizer) is torch.optim.SGD:
@@ -98,7 +108,7 @@ def create_states(module: Any, optimizer: Any) -> tuple[TensorName, ...]:
 
 
 def _create_moments(optimizer: Any, group: dict[str, Any], parameters: list[Any]) -> None:
-    """Call what Adam makes its states with, for parameters that have no states, on gradients of 0."""
+    """Call what an optimizer makes its states with, for parameters that have no states, on gradients of 0."""
     lists = len(signature(optimizer._init_group).parameters) - 1
     kept = [parameter.grad for parameter in parameters]
     for parameter in parameters:
