@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .instances.importers.torch_step.record import StepRecord
     from .instances.importers.torch_step.steps import MakeTrainingStep
     from .instances.instance import Instance
+    from .validate.execution.torch.policy import TrainingPolicy
     from .validate.execution.torch.step import StepExecutor
     from .validate.schedule import Schedule
 
@@ -155,6 +156,15 @@ class TrainingPlan:
 
         sizes = [PlannedStep(plan.record, plan.instance, plan.schedule) for plan in (self, *self.others)]
         return StepExecutor(sizes, module, optimizer)
+
+    def policy(self) -> TrainingPolicy:
+        """Return what the plan keeps, copies and computes again, for steps that eager torch takes.
+
+        ``with policy: loss = step(*inputs)`` applies it to a forward pass.
+        """
+        from .validate.execution.torch.policy import TrainingPolicy
+
+        return TrainingPolicy(self.record, self.instance, self.schedule)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
