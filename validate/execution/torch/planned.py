@@ -12,6 +12,7 @@ import torch
 from ....instances.importers.torch_step.record import StepRecord
 from ....instances.instance import Instance
 from ...schedule import Schedule
+from ..device import DeviceError
 from ..plan import Load, Place, plan
 from .kernels import RecordedStep
 
@@ -66,5 +67,21 @@ class SettledStep:
             s: storage.values for s, storage in enumerate(self.record.storages) if storage.values is not None
         }
         for at in self.record.inputs:
-            self.values[at.storage] = torch.empty(self.record.storages[at.storage].bytes, dtype=torch.uint8)
+            self.values[at.storage] = host_memory(self.record.storages[at.storage].bytes)
         self.values |= lasting
+
+
+def host_memory(size: int) -> Any:
+    """Return that many bytes on the host.
+
+    Raises
+    ------
+    DeviceError
+        When there is too little memory.
+    """
+    try:
+        return torch.empty(size, dtype=torch.uint8)
+    except RuntimeError:
+        raise DeviceError(
+            f"{size} bytes of memory on the host cannot be had; free some, and bind again"
+        ) from None

@@ -29,7 +29,7 @@ from ....instances.processes.signals import held
 from ..device import DeviceError
 from ..executor import Issuer, Timed
 from .backend import TorchBackend
-from .planned import PlannedStep, SettledStep
+from .planned import PlannedStep, SettledStep, host_memory
 
 
 class StepExecutor(Issuer):
@@ -87,27 +87,31 @@ class StepExecutor(Issuer):
         self._closed = False
         self._here: dict[TensorName, Any] = {}
         self._require_same_module()
-        created = create_states(module, optimizer)
-        drop_states(module, optimizer, tuple(name for name in created if name not in self._kept))
-        created = tuple(name for name in created if name in self._kept)
+        backend = TorchBackend(delays)
+        self._stop = finalize(self, backend.close)
+        created: tuple[TensorName, ...] = ()
         try:
-            self._require_own(find_tensors(module, optimizer))
-        except PebblerError:
+            with held():
+                created = create_states(module, optimizer)
+                drop_states(module, optimizer, tuple(name for name in created if name not in self._kept))
+                created = tuple(name for name in created if name in self._kept)
+                self._require_own(find_tensors(module, optimizer))
+                self._values = {
+                    at.storage: host_memory(self.record.storages[at.storage].bytes)
+                    for at in self._kept.values()
+                }
+                settled = [SettledStep(planned, self._values) for planned in sizes]
+                areas: dict[str, int] = {}
+                for area, size in (item for one in settled for item in one.plan.areas.items()):
+                    areas[area] = max(areas.get(area, 0), size)
+                own = replace(settled[0].plan, areas=areas)
+                super().__init__(backend, own, poison=poison, omit=omit, late_ns=late_ns)
+                self._programs = {one: self.bind(one.plan) for one in settled[1:]}
+                self._programs = {settled[0]: self._program, **self._programs}
+        except BaseException:
+            self._stop()
             drop_states(module, optimizer, created)
             raise
-        self._values = {
-            at.storage: torch.empty(self.record.storages[at.storage].bytes, dtype=torch.uint8)
-            for at in self._kept.values()
-        }
-        settled = [SettledStep(planned, self._values) for planned in sizes]
-        areas: dict[str, int] = {}
-        for area, size in (item for one in settled for item in one.plan.areas.items()):
-            areas[area] = max(areas.get(area, 0), size)
-        own = replace(settled[0].plan, areas=areas)
-        super().__init__(TorchBackend(delays), own, poison=poison, omit=omit, late_ns=late_ns)
-        self._stop = finalize(self, self.backend.close)
-        self._programs = {one: self.bind(one.plan) for one in settled[1:]}
-        self._programs = {settled[0]: self._program, **self._programs}
 
     def __call__(self, *inputs: Any) -> Any:
         """Take a step: forward and backward pass and update; return the loss, a tensor of its own.
@@ -130,18 +134,24 @@ class StepExecutor(Issuer):
             return self._step(inputs)
 
     def close(self) -> None:
-        """Give every tensor memory of its own, and release the executor's; a second call does nothing."""
+        """Give every tensor memory of its own, and release the executor's; a second call does nothing.
+
+        Raises
+        ------
+        DeviceError
+            When there is too little memory; the step is then still open.
+        """
         if self._closed:
             return
-        self._closed = True
-        with torch.no_grad():
-            own = {
-                self._kept[name].storage: bytes_of(tensor.untyped_storage()).clone().untyped_storage()
-                for name, tensor in self._here.items()
-            }
+        with held(), torch.no_grad():
+            own = {}
+            for name, tensor in self._here.items():
+                values = bytes_of(tensor.untyped_storage())
+                own[self._kept[name].storage] = host_memory(len(values)).copy_(values).untyped_storage()
             self._point(self._here, own)
-        self._here = {}
-        self._stop()
+            self._closed = True
+            self._here = {}
+            self._stop()
 
     def __enter__(self) -> Self:
         return self
@@ -216,6 +226,7 @@ class StepExecutor(Issuer):
 
     def _set_back(self, size: SettledStep, tensors: Mapping[TensorName, Any]) -> None:
         """Give every tensor memory of its own with the values from before the step, and close."""
+        self._stop()  # nothing draws random numbers any more
         moment = size.recorded.moment
         for s, storage in moment.on_host.items():
             bytes_of(storage).copy_(self._values[s])
@@ -225,7 +236,6 @@ class StepExecutor(Issuer):
         )
         self._closed = True
         self._here = {}
-        self._stop()
 
     def _point(self, tensors: Mapping[TensorName, Any], storages: Mapping[int, Any]) -> None:
         """Let tensors lie in these storages."""
