@@ -201,8 +201,8 @@ def _promising(peaks: SinglePeak) -> list[int]:
             excessive[k] = choices
     if not excessive:
         return []
-    out = _Queue(stays, [stay.ready for stay in stays], [stay.out_ns for stay in stays])
-    back = _Queue(stays, [total - before[stay.until] for stay in stays], [stay.back_ns for stay in stays])
+    out = CopyQueue(stays, [stay.ready for stay in stays], [stay.out_ns for stay in stays])
+    back = CopyQueue(stays, [total - before[stay.until] for stay in stays], [stay.back_ns for stay in stays])
     begin, end = defaultdict(list), defaultdict(list)
     for i, stay in enumerate(stays):
         begin[stay.after + 1].append(i)
@@ -228,7 +228,7 @@ def _promising(peaks: SinglePeak) -> list[int]:
     return ranked[:_EXACT]
 
 
-class _Queue:
+class CopyQueue:
     """Stays of blocks across a task, in the order in which an engine copies them at one rate.
 
     The stays are the leaves of a binary tree: node i is above the nodes 2i and 2i + 1. A node stores the

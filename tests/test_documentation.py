@@ -61,10 +61,10 @@ LEFT_OUT = {"dask", "latexmk", "pip", "pytest", "tar", "venv"}
 
 TABLES = (
     (kinds, "KINDS"),
-    (zoo, "_ENTRIES"),
-    (cpu, "_KERNELS"),
-    (cuda, "_REGISTERED"),
-    (cuda, "_SOURCES"),
+    (zoo, "ENTRIES"),
+    (cpu, "KERNELS"),
+    (cuda, "REGISTERED"),
+    (cuda, "SOURCES"),
 )
 """What a page may add to."""
 

@@ -481,7 +481,7 @@ def test_the_page_has_five_programs_of_ten_lines(page: str) -> None:
 
 
 def test_the_rule_on_names_lists_every_old_one() -> None:
-    assert OLD == pebbler._RENAMED
+    assert OLD == pebbler.RENAMED
     formats = (Path(__file__).parents[1] / "docs" / "formats.md").read_text(encoding="utf-8")
     for old, new in OLD.items():
         assert f"| `pebbler.{old}` | `pebbler.{new}`" in formats

@@ -7,7 +7,8 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Container, Iterator
-from importlib import resources
+from functools import cache
+from importlib import import_module, resources
 from pathlib import Path
 
 import networkx as nx
@@ -31,6 +32,12 @@ def library(root: Path) -> list[Path]:
     return [*floors, *face.glob("*.py"), *(face / "cli").glob("*.py")]
 
 
+@cache
+def parsed(file: Path) -> ast.Module:
+    """The syntax of a module."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def name_of(file: Path, root: Path) -> str:
     """Name of a module of the library."""
     parts = file.relative_to(root).with_suffix("").parts
@@ -43,7 +50,7 @@ def imports_of(file: Path, package: str, known: Container[str] = ()) -> Iterator
 
     What is imported from a package is a module where it is `known` to be one.
     """
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "pebbler")
         elif isinstance(node, ast.ImportFrom):
@@ -149,11 +156,50 @@ def test_scripts_that_write_pages_are_no_part_of_the_library(root: Path) -> None
     stems = {script.stem for script in scripts}
     assert len(stems) == len(scripts) > 30
     for file in library(root):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(file)):
             if isinstance(node, ast.Import):
                 assert not {alias.name.split(".")[0] for alias in node.names} & stems, file
             elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
                 assert node.module.split(".")[0] not in stems, file
+
+
+def names_made(tree: ast.AST) -> Iterator[str]:
+    """Names that a module defines: functions, classes, what it assigns to, attributes too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def names_used(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Names that a test asks of what is not its own, with the line: imports, attributes, what it patches."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+                yield node.lineno, node.attr
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("attr"):  # getattr, setattr
+            texts = [str(given.value) for given in node.args if isinstance(given, ast.Constant)]
+            yield from ((node.lineno, name) for text in texts for name in text.split("."))
+
+
+def test_tests_ask_for_public_names_only(root: Path) -> None:
+    scripts = [*(root / "docs" / "scripts").glob("*.py"), *(root / "paper" / "scripts").glob("*.py")]
+    made = {name for file in (*library(root), *scripts) for name in names_made(parsed(file))}
+    private = {name for name in made if re.fullmatch(r"_[^_]\w*[^_]", name)} - {"_replace"}  # of named tuples
+    assert len(private) > 1000
+    asked = [
+        f"{file.relative_to(root)}:{line}: {name}"
+        for file in sorted((root / "tests").rglob("*.py"))
+        if private.intersection(re.findall(r"\w+", file.read_text(encoding="utf-8")))  # parsing takes longer
+        for line, name in names_used(parsed(file))
+        if name in private
+    ]
+    assert asked == []
 
 
 @pytest.mark.parametrize("floor", FLOORS)
@@ -193,8 +239,8 @@ def test_public_names_are_the_same_for_type_checkers_and_at_run_time(root: Path)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert declared == pebbler._HOMES
-    for name in declared:
+    for name, home in declared.items():
+        assert getattr(import_module(f"pebbler.{home}"), name) is getattr(pebbler, name)
         assert getattr(pebbler, name).__name__ == name
     assert set(dir(pebbler)) == {*declared, "__version__"}
 

@@ -19,15 +19,14 @@ from ..sweeps.jobs import Found
 from ..sweeps.results import Results, Run
 from .exhibits import Exhibit
 
-_MOST_OPERATIONS = 150_000
-"""Greatest total number of operations whose timelines the page has, the shortest schedules first."""
-
 
 def page(
     evaluation: Evaluation,
     shown: Sequence[tuple[Exhibit, bytes]],
     conditions: str,
     results: Results,
+    *,
+    most_operations: int = 150_000,
 ) -> str:
     """Return the page, which loads no other file.
 
@@ -41,8 +40,10 @@ def page(
         The conditions of all figures.
     results
         The results file, beside which the schedules are.
+    most_operations
+        Greatest total number of operations whose timelines the page has, the shortest schedules first.
     """
-    timelines, left_out = _timelines(evaluation, results)
+    timelines, left_out = _timelines(evaluation, results, most_operations)
     data = {
         "runs": [_row(evaluation, run, timelines) for run in evaluation.runs],
         "timelines": timelines,
@@ -112,7 +113,7 @@ def _moved(found: Found) -> int:
     return (found.offloaded_bytes or 0) + (found.prefetched_bytes or 0)
 
 
-def _timelines(evaluation: Evaluation, results: Results) -> tuple[dict[str, Any], str]:
+def _timelines(evaluation: Evaluation, results: Results, most_operations: int) -> tuple[dict[str, Any], str]:
     """Return the page's timelines of schedules, by their checksums, and those that are left out."""
     wanted = {
         by: of
@@ -128,7 +129,7 @@ def _timelines(evaluation: Evaluation, results: Results) -> tuple[dict[str, Any]
         else:
             missing += 1
     timelines: dict[str, Any] = {}
-    room = _MOST_OPERATIONS
+    room = most_operations
     for by, instance, schedule in sorted(read, key=lambda entry: (len(entry[2].operations), entry[0])):
         room -= len(schedule.operations)
         if room < 0:

@@ -10,7 +10,7 @@ from typing import Any
 from ...instances.errors import PebblerError
 from ...instances.importers.extras import require_extra
 
-_SECONDS = 10.0
+PATIENCE_SECONDS = 10.0
 """Seconds to wait for the scheduler."""
 
 
@@ -34,7 +34,7 @@ def cluster(address: str) -> Iterator[tuple[Executor, tuple[type[Exception], ...
     from distributed import Client, KilledWorker
 
     try:
-        client: Any = Client(address, timeout=_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
+        client: Any = Client(address, timeout=PATIENCE_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
         raise PebblerError(f"there is no Dask scheduler at {address}: {error}") from None
     with client:

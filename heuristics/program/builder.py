@@ -25,7 +25,7 @@ from ...validate.schedule import Kind, MemoryModel, Schedule, Stream
 from ..carried import as_read, begins_on_device, begins_on_host, ends_on_device, states_of
 from ..clock import look
 from ..methods import Refusal
-from .host import HostMemory
+from .host import HostCopy, HostMemory
 from .pool import Fit, PagePool, Pool, Range
 from .room import Place, Room
 from .stay import Stay
@@ -212,6 +212,14 @@ class ProgramBuilder:
     def ranges_of(self, block: int) -> tuple[Range, ...]:
         """Return the ranges in which a resident block lies."""
         return self._open[block].ranges
+
+    def stay_of(self, block: int) -> Stay:
+        """Return the residence of a resident block, as far as it is known."""
+        return self._open[block]
+
+    def host_copy_of(self, block: int) -> HostCopy | None:
+        """Return the residence of a block's copy in host memory that has a budget, if there is one."""
+        return None if self._host is None else self._host.copy_of(block)
 
     def segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return offset, bytes and block of every resident block and of every hole, by address.

@@ -27,7 +27,7 @@ from .room import Room
 
 
 @dataclass(slots=True)
-class _Copy:
+class HostCopy:
     """A host residence under construction; `readers` are the prefetches that read it."""
 
     block: int
@@ -81,9 +81,9 @@ class HostMemory:
             blocks=tuple(msgspec.structs.replace(b, tensor=None, begin=None) for b in instance.blocks),
         )
         self._room = Room(host, "contiguous" if self._contiguous else "divisible", "best", (), ends)
-        self._copies: list[_Copy] = []
+        self._copies: list[HostCopy] = []
         self._previous: dict[int, tuple[int, ...]] = {}
-        self._held: dict[int, _Copy] = {}
+        self._held: dict[int, HostCopy] = {}
         self._homes: dict[int, tuple[tuple[Range, ...], tuple[int, ...]]] = {}
         on_host[:] = False
 
@@ -92,6 +92,10 @@ class HostMemory:
         """Bytes that copies could have, were every copy dropped that can be."""
         blocks = self._instance.blocks
         return self._room.pool.free_bytes + sum(blocks[d].bytes for d in self._spare())
+
+    def copy_of(self, block: int) -> HostCopy | None:
+        """Return the copy of a block, if there is one."""
+        return self._held.get(block)
 
     def begin(self, block: int, at: int | None = None, *, must: bool) -> None:
         """Keep a copy of a block from time 0, at an offset or where there is room, if there is any.
@@ -192,18 +196,18 @@ class HostMemory:
         ]
         return sorted(spare, key=lambda d: (blocks[d].finally_ == "host", -blocks[d].bytes, d))
 
-    def _is_carried(self, copy: _Copy) -> bool:
+    def _is_carried(self, copy: HostCopy) -> bool:
         """Return whether a copy must be there at the end because it is from the start, and was read."""
         is_carried = self._instance.blocks[copy.block].initially == "carried"
         return is_carried and copy.acquired_by is None and bool(copy.readers)
 
-    def _is_at_home(self, copy: _Copy) -> bool:
+    def _is_at_home(self, copy: HostCopy) -> bool:
         """Return whether a block begins and ends on the host, where its place is then kept."""
         block = self._instance.blocks[copy.block]
         return self._keeps_homes and block.initially == block.finally_ == "host"
 
     def _open(self, block: int, ranges: tuple[Range, ...], acquired_by: int | None) -> None:
-        copy = self._held[block] = _Copy(block, ranges, acquired_by)
+        copy = self._held[block] = HostCopy(block, ranges, acquired_by)
         self._copies.append(copy)
         self._on_host[block] = True
 

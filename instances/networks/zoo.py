@@ -22,7 +22,8 @@ UNAVAILABLE = {
 """Networks of the papers that are missing, and why."""
 
 _OURS = {**CLASSIC, **RESIDUAL, **MAPS, **SEQUENCE}
-_ENTRIES = dict(_OURS)
+ENTRIES = dict(_OURS)
+"""The networks by name, with those that users have registered."""
 
 
 def find_network(spec: str) -> Network:
@@ -49,12 +50,12 @@ def _found(spec: str) -> Network:
     name, _, rest = spec.partition(":")
     if name in UNAVAILABLE:
         raise PebblerError(f"network '{name}' is not available: {UNAVAILABLE[name]}")
-    if name not in _ENTRIES:
-        known = {_plain(entry): entry for entry in _ENTRIES}
+    if name not in ENTRIES:
+        known = {_plain(entry): entry for entry in ENTRIES}
         close = [known[match] for match in difflib.get_close_matches(_plain(name), known, n=3)]
-        hint = f"close names: {', '.join(close)}" if close else f"there are {', '.join(_ENTRIES)}"
+        hint = f"close names: {', '.join(close)}" if close else f"there are {', '.join(ENTRIES)}"
         raise PebblerError(f"there is no network '{name}'; {hint}")
-    entry = _ENTRIES[name]
+    entry = ENTRIES[name]
     builder = NetworkBuilder(spec)
     try:
         parameters = entry.read(spec, rest)
@@ -87,15 +88,15 @@ def register_network(name: str, entry: Entry) -> None:
         raise PebblerError(f"network '{name}' is there already; choose another name")
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise PebblerError(f"network '{name}': write its name with letters, digits, '_', '.' and '-' alone")
-    _ENTRIES[name] = entry
+    ENTRIES[name] = entry
     _found.cache_clear()
 
 
 def list_networks() -> tuple[str, ...]:
     """Names of all networks; families, which need parameters, are left out."""
-    return tuple(name for name, entry in _ENTRIES.items() if not entry.required)
+    return tuple(name for name, entry in ENTRIES.items() if not entry.required)
 
 
 def list_parameters(name: str) -> tuple[str, ...]:
     """Parameters that the specification of a network or a family may set."""
-    return tuple(_ENTRIES[name].parameters)
+    return tuple(ENTRIES[name].parameters)

@@ -143,18 +143,19 @@ def data_bytes(network: str, batch: int, method: str, graph: Graph = "executable
 
 
 def _instance(network: str, batch: int, method: str, budget: int, graph: Graph = "executable") -> Instance:
-    plain = _workload(network, batch, graph)
+    plain = instance_of(network, batch, graph)
     return planned(find_method(method), [with_budget(plain, budget)])[0]
 
 
 @cache
-def _workload(network: str, batch: int, graph: Graph) -> Instance:
+def instance_of(network: str, batch: int, graph: Graph) -> Instance:
+    """A network on the paper's device, with no budget yet."""
     return Workload(network, batch, "K40", graph, cudnn=CUDNN).instance(0, check_budget=False)
 
 
 def caffe_ns(network: str, batch: int) -> int:
     """Time of an iteration in Caffe: its algorithms, one task after the other, no memory limit."""
-    instance = _workload(network, batch, "executable")
+    instance = instance_of(network, batch, "executable")
     return sum(
         task.algorithms[a].duration_ns
         for task, a in zip(instance.tasks, caffe_algorithms(instance), strict=True)
@@ -177,7 +178,7 @@ def printed_ns(network: str) -> int:
 
 def barrier_ns(network: str, batch: int) -> float:
     """Time that the barriers would add: their share of the convolutions' backward tasks."""
-    instance = _workload(network, batch, "executable")
+    instance = instance_of(network, batch, "executable")
     backward = {k for layer in instance.named_layers if layer.kind == "conv" for k in layer.backward}
     chosen = caffe_algorithms(instance)
     return float(BARRIER * sum(instance.tasks[k].algorithms[chosen[k]].duration_ns for k in backward))
@@ -412,7 +413,7 @@ def _text_fits(network: str, batch: int) -> bool:
 
 def _text_process_fits(network: str, batch: int, times: int = 1) -> bool:
     """Whether the regions of `layrub-hybrid` fit, once or several times, with all else that is resident."""
-    instance, peak = _workload(network, batch, "executable"), peak_bytes(network, batch, "layrub-hybrid")
+    instance, peak = instance_of(network, batch, "executable"), peak_bytes(network, batch, "layrub-hybrid")
     regions = times * (peak - instance.resident_bytes)
     return caffe_resident_bytes(find_network(network), batch) + regions + more_bytes(network) <= K40M
 
@@ -497,7 +498,7 @@ def peak_bytes(network: str, batch: int, method: str) -> int:
 
 def geeps_bytes(network: str, batch: int) -> int:
     """Bytes of GeePS: weights and gradients, and its whole pool, used or not."""
-    instance = _workload(network, batch, "executable")
+    instance = instance_of(network, batch, "executable")
     return instance.resident_bytes + geeps_pool_bytes(instance)
 
 

@@ -28,7 +28,8 @@ _GB = 10**9
 
 
 @cache
-def _instance(network: str, batch: int, *, weights_as_blocks: bool = False) -> Instance:
+def instance_of(network: str, batch: int, *, weights_as_blocks: bool = False) -> Instance:
+    """A network on the paper's device, whose 12 GiB need not suffice."""
     workload = Workload(network, batch, DEVICE, "paper", weights_as_blocks=weights_as_blocks, cudnn=CUDNN)
     return workload.instance(_BUDGET, check_budget=False)
 
@@ -45,14 +46,14 @@ def unused_share(network: str, batch: int) -> float:
 
     A layer uses its own weights and their gradients, its maps and their gradients, and its workspace.
     """
-    layerwise = _instance(network, batch, weights_as_blocks=True)
+    layerwise = instance_of(network, batch, weights_as_blocks=True)
     most = max(unit_bytes(layerwise, unit) for unit in layer_steps(layerwise))
-    return 1 - most / baseline_bytes(_instance(network, batch))
+    return 1 - most / baseline_bytes(instance_of(network, batch))
 
 
 def breakdown(network: str, batch: int) -> dict[str, int]:
     """Network-wide allocation by what it is for (Fig. 4), in bytes; the sum is `baseline_bytes`."""
-    instance = _instance(network, batch)
+    instance = instance_of(network, batch)
     forward = {
         d for unit in layer_steps(instance) if unit.direction == "forward" for d in _blocks(instance, unit)
     }
@@ -71,7 +72,7 @@ def feature_extraction_share(network: str, batch: int) -> float:
 
     The classifier has the weights of fully connected layers, with their gradients, and what its layers write.
     """
-    instance, layerwise = _instance(network, batch), _instance(network, batch, weights_as_blocks=True)
+    instance, layerwise = instance_of(network, batch), instance_of(network, batch, weights_as_blocks=True)
     classifier = {k for unit in layer_steps(layerwise) if unit.kind in _CLASSIFIER for k in unit.tasks}
     read = {layerwise.blocks[d] for k in classifier for d in layerwise.tasks[k].inputs}
     weights = sum(block.bytes for block in read if block.name.startswith(_WEIGHTS))
@@ -82,7 +83,7 @@ def feature_extraction_share(network: str, batch: int) -> float:
 
 def reuse_distance_ns(network: str, batch: int) -> int:
     """Time from the end of the first layer's forward pass to the start of its backward pass (Fig. 6)."""
-    instance = _instance(network, batch)
+    instance = instance_of(network, batch)
     passes = [unit for unit in layer_steps(instance) if unit.kind == "conv"]
     first = next(unit for unit in passes if unit.direction == "forward")
     back = next(unit for unit in reversed(passes) if unit.layer == first.layer)
@@ -135,8 +136,8 @@ def usage_table() -> str:
 
 def layers_table() -> str:
     """Figs. 5 and 6: VGG-16, by layer: memory of the forward pass with 256 images, times with 64."""
-    large, small = _instance("vgg16", 256), _instance("vgg16", 64)
-    layerwise = _instance("vgg16", 256, weights_as_blocks=True)
+    large, small = instance_of("vgg16", 256), instance_of("vgg16", 64)
+    layerwise = instance_of("vgg16", 256, weights_as_blocks=True)
     weights = {block.name: block.bytes for block in layerwise.blocks if block.name.startswith(_WEIGHTS)}
     quickest = fastest(small)
     passes = layer_steps(small)
@@ -182,7 +183,9 @@ def pinned_table() -> str:
     """Fig. 12: host memory that holds what was offloaded, by policy."""
     rows = []
     for network, batch in CONVENTIONAL:
-        pinned = [outcome(_instance(network, batch), policy).pinned for policy in ("all-m", "conv-m", "dyn")]
+        pinned = [
+            outcome(instance_of(network, batch), policy).pinned for policy in ("all-m", "conv-m", "dyn")
+        ]
         rows.append((f"{network} ({batch})", *(f"{size / _GB:.2f}" for size in pinned)))
     rows.append(("printed", "up to 16", "", ""))
     return markdown(("network", "all, GB", "conv, GB", "dyn, GB"), rows)

@@ -120,7 +120,7 @@ def solve_divisible(instance: Instance, limits: Limits) -> Relaxation:
     from ortools.sat.python import cp_model
 
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
-    model = _Model(instance, deadline)
+    model = DivisibleModel(instance, deadline)
     interrupted = limits.warm_start is not None and model.hint(
         encode(instance, limits.warm_start, model.clock), limits
     )
@@ -150,7 +150,7 @@ def _solver(limits: Limits, seconds: float) -> cp_model.CpSolver:
     return solver
 
 
-class _Model:
+class DivisibleModel:
     """The model: one method for each family of rules, with the family's number in docs/cp-sat.md.
 
     `rows` maps each family to its constraints.

@@ -11,11 +11,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import accumulate
 from math import gcd
 
 import numpy as np
@@ -27,13 +25,15 @@ from ...instances.buffers import Buffer
 from ...instances.errors import PebblerError
 from ...instances.units import as_html, as_lines, ceil_to, format_size
 from ...validate.packing import check_packing
-from ..cp_sat.interrupts import load_cp_sat, solve_interruptibly
+from ..cp_sat.interrupts import load_cp_sat
 from ..result import Status
-from .search import Answer, Integers, PackingSearch, load_search
+from .cp_sat import pack_by_cp_sat
+from .groups import Group, connected, first_fit
+from .search import Answer, PackingSearch, load_search
 
 _log = logging.getLogger(__name__)
 
-_LARGEST_SEARCH = 2_000
+LARGEST_SEARCH = 2_000
 """Number of buffers of a group above which the search is left out, as its memory grows with their square."""
 
 _STEPS_OF_A_TURN = 20_000_000
@@ -150,13 +150,13 @@ def pack(
         seed,
         little,
     )
-    groups = [(members, _Group(buffers, members, unit)) for members in _connected(buffers)]
+    groups = [(members, Group(buffers, members, unit)) for members in connected(buffers)]
     work.lower = max(group.lower for _, group in groups)
     first_until = math.inf if time_limit is None else time.monotonic() + max(time_limit, LEAST)
     interrupted = False
     try:
         for _, group in groups:
-            group.offsets = _first_fit(group, first_until)
+            group.offsets = first_fit(group, first_until)
             if group.offsets is None:
                 break
         else:
@@ -240,87 +240,6 @@ def places(lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: 
     return result.offsets
 
 
-def _connected(buffers: Sequence[Buffer]) -> list[list[int]]:
-    """Return the buffers in groups, such that buffers of different groups never live together."""
-    order = sorted(range(len(buffers)), key=lambda i: (buffers[i].lower, i))
-    ends = accumulate((buffers[i].upper for i in order), max)
-    groups = [[order[0]]]
-    for i, end in zip(order[1:], ends, strict=False):
-        if buffers[i].lower >= end:
-            groups.append([])
-        groups[-1].append(i)
-    return groups
-
-
-class _Group:
-    """Buffers that time connects, in arrays and a common unit; a section is a maximal set living at once."""
-
-    def __init__(self, buffers: Sequence[Buffer], members: Sequence[int], unit: int) -> None:
-        mine = [buffers[i] for i in members]
-        events = sorted([(b.upper, False) for b in mine] + [(b.lower, True) for b in mine])
-        instants = [
-            now
-            for (now, begins), (_, begins_next) in zip(events, [*events[1:], (0, False)], strict=True)
-            if begins and not begins_next
-        ]
-        self.first = np.array([bisect_left(instants, b.lower) for b in mine], np.int64)
-        self.last = np.array([bisect_left(instants, b.upper) for b in mine], np.int64)
-        self.size = np.array([b.size // unit for b in mine], np.int64)
-        self.alignment = np.array([max(b.alignment // unit, 1) for b in mine], np.int64)
-        self.live = np.zeros(len(instants), np.int64)
-        for begin, end, size in zip(self.first, self.last, self.size, strict=True):
-            self.live[begin:end] += size
-        self.lower = int(self.live.max())
-        self.offsets: Integers | None = None
-        total = [int(self.live[a:b].max()) for a, b in zip(self.first, self.last, strict=True)]
-        width = [b.upper - b.lower for b in mine]
-        area = [b.size * (b.upper - b.lower) for b in mine]
-        keys = ((width, area, total), (total, area, width), (total, width, area))
-        self.orders = [
-            np.array(sorted(range(len(mine)), key=lambda i: [-figures[i] for figures in key])) for key in keys
-        ]
-
-    def placed(self) -> Integers:
-        """Return the offsets of the group's packing."""
-        assert self.offsets is not None
-        return self.offsets
-
-    def height(self) -> int:
-        """Return the height of the group's packing."""
-        return int((self.placed() + self.size).max())
-
-
-def _first_fit(group: _Group, until: float = math.inf) -> Integers | None:
-    """Place buffers one by one, as low as they go, in each of a few orders, and keep the lowest packing.
-
-    Returns None if there was no time for any order. Further orders are left out if there is no time for them.
-    """
-    best: Integers | None = None
-    orders = [*group.orders, np.argsort(-group.size, kind="stable"), np.argsort(group.first, kind="stable")]
-    for order in orders:
-        offsets = _first_fit_in(group, order, until)
-        if offsets is None:
-            break
-        if best is None or (offsets + group.size).max() < (best + group.size).max():
-            best = offsets
-    return best
-
-
-def _first_fit_in(group: _Group, order: Integers, until: float) -> Integers | None:
-    offsets = np.full(len(order), -1, np.int64)
-    for i in order:
-        if time.monotonic() > until:
-            return None
-        beside = (offsets >= 0) & (group.first < group.last[i]) & (group.first[i] < group.last)
-        bottoms, tops = offsets[beside], (offsets + group.size)[beside]
-        rising = np.argsort(bottoms, kind="stable")
-        starts = np.concatenate(([0], np.maximum.accumulate(tops[rising])))
-        starts = -(-starts // group.alignment[i]) * group.alignment[i]
-        fits = starts[:-1] + group.size[i] <= bottoms[rising]
-        offsets[i] = starts[np.argmax(fits)] if fits.any() else starts[-1]
-    return offsets
-
-
 class _Work:
     """The wanted height, the proven bound and the time left; heights are in the common unit."""
 
@@ -342,15 +261,15 @@ class _Work:
         """Return the seconds left; None without a time limit."""
         return None if self.deadline is None else self.deadline - time.monotonic()
 
-    def open(self, group: _Group) -> bool:
+    def open(self, group: Group) -> bool:
         """Return whether a lower packing is wanted and possible, and there is time to look for it."""
         out_of_reach = self.capacity is not None and self.lower > self.capacity
         left = self.left()
         return group.height() > self.target() and not out_of_reach and (left is None or left > 0)
 
-    def solve(self, group: _Group) -> None:
+    def solve(self, group: Group) -> None:
         """Pack the group: search, then CP-SAT."""
-        if len(group.size) <= _LARGEST_SEARCH:
+        if len(group.size) <= LARGEST_SEARCH:
             self._search(group)
         largest = max(group.height(), int(group.alignment.max()))
         if self.little and len(group.size) > _FEW_BUFFERS:
@@ -358,7 +277,7 @@ class _Work:
         if self.open(group) and largest < _LARGEST_COEFFICIENT:
             self._cp_sat(group)
 
-    def _search(self, group: _Group) -> None:
+    def _search(self, group: Group) -> None:
         """Look for a packing of the target height, or prove that there is none."""
         target, left = self.target(), self.left()
         until = None if left is None else time.monotonic() + left / 2
@@ -384,30 +303,10 @@ class _Work:
             if until is not None and time.monotonic() > until:
                 return
 
-    def _cp_sat(self, group: _Group) -> None:
+    def _cp_sat(self, group: Group) -> None:
         """Let CP-SAT look for lower packings and raise the bound."""
         from ortools.sat.python import cp_model
 
-        model = cp_model.CpModel()
-        bound = group.height() - 1 if self.capacity is None else self.capacity
-        height = model.new_int_var(self.target(), bound, "height")
-        places, lifetimes, extents = [], [], []
-        for i, size in enumerate(group.size.tolist()):
-            step = int(group.alignment[i])
-            place = model.new_int_var(0, (bound - size) // step, f"place{i}")
-            places.append(place * step)
-            lifetimes.append(
-                model.new_fixed_size_interval_var(
-                    int(group.first[i]), int(group.last[i] - group.first[i]), f"life{i}"
-                )
-            )
-            extents.append(model.new_fixed_size_interval_var(place * step, size, f"extent{i}"))
-            model.add(place * step + size <= height)
-            model.add_hint(place, min(int(group.placed()[i]), bound - size) // step)
-        model.add_no_overlap_2d(lifetimes, extents)
-        model.add_cumulative(lifetimes, group.size.tolist(), height)
-        if self.capacity is None:
-            model.minimize(height)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = self.workers
         solver.parameters.random_seed = self.seed
@@ -416,13 +315,8 @@ class _Work:
         left = self.left()
         if left is not None:
             solver.parameters.max_time_in_seconds = max(left, 0.01)
-        status, interrupted = solve_interruptibly(solver, model)
-        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            group.offsets = np.array([solver.value(place) for place in places], np.int64)
-        if status == cp_model.INFEASIBLE:
-            self.lower = max(self.lower, bound + 1)
-        elif self.capacity is None and status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN):
-            self.lower = max(self.lower, int(solver.best_objective_bound))
-        _log.info("CP-SAT: %s, height %d", solver.status_name(status), group.height())
+        most = group.height() - 1 if self.capacity is None else self.capacity
+        lowest = self.capacity is None
+        self.lower, interrupted = pack_by_cp_sat(solver, group, self.lower, most, lowest=lowest)
         if interrupted:
             raise KeyboardInterrupt

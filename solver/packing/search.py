@@ -81,7 +81,7 @@ class PackingSearch:
     def run(self, nodes: int) -> Answer:
         """Continue the search for some nodes; `offsets` holds the packing if the answer is ``FOUND``."""
         if self.answer == Answer.OPEN:
-            answer, self._position, self._placed, self._split = _compiled()(
+            answer, self._position, self._placed, self._split = compiled()(
                 *self._problem,
                 self._position,
                 self._placed,
@@ -109,11 +109,12 @@ def load_search() -> None:
 
 
 @cache
-def _compiled() -> Callable[..., tuple[int, int, int, bool]]:
+def compiled() -> Callable[..., tuple[int, int, int, bool]]:
+    """Return `advance` as machine code, which is the same function."""
     from numba import njit
 
-    compiled: Callable[..., tuple[int, int, int, bool]] = njit(cache=True)(advance)
-    return compiled
+    function: Callable[..., tuple[int, int, int, bool]] = njit(cache=True)(advance)
+    return function
 
 
 def advance(

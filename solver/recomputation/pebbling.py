@@ -199,7 +199,7 @@ class _Search:
                     continue
                 excess = must + scratch + self.bytes(rest) - self.room
                 blocks = sorted(((self.sizes[d], d) for d in _bits(rest)), reverse=True) if excess > 0 else ()
-                for kept in _kept(rest, blocks, excess):
+                for kept in sets_that_stay(rest, blocks, excess):
                     if time.monotonic() > self.deadline:
                         self.late = True
                         return
@@ -228,7 +228,7 @@ def _efficient(task: Task) -> list[tuple[int, int, int]]:
     return chosen
 
 
-def _kept(rest: int, blocks: Sequence[tuple[int, int]], excess: int) -> Iterator[int]:
+def sets_that_stay(rest: int, blocks: Sequence[tuple[int, int]], excess: int) -> Iterator[int]:
     """Yield the sets of blocks that may remain when blocks leave, until the excess is gone.
 
     No set leaves out a block that need not leave. The largest blocks leave first.

@@ -207,7 +207,7 @@ _HOMES = {
 
 __all__ = [*_HOMES]
 
-_RENAMED = {
+RENAMED = {
     "build": "build_program",
     "check_schedule": "check",
     "evict": "evict_blocks",
@@ -224,10 +224,10 @@ def __getattr__(name: str) -> object:
         from importlib.metadata import version
 
         return version("pebbler")
-    if name in _RENAMED:
+    if name in RENAMED:
         import warnings
 
-        new = _RENAMED[name]
+        new = RENAMED[name]
         told = f"pebbler.{name} is called pebbler.{new} now; the old name works in this version only"
         warnings.warn(told, DeprecationWarning, stacklevel=2)
         return globals().get(new) or __getattr__(new)

@@ -43,7 +43,7 @@ def test_layrub_is_slower_than_caffe_and_less_so_where_computing_takes_longer() 
 
 
 def test_the_library_is_the_one_that_the_paper_states() -> None:
-    origin = papers_layrub._workload("lenet", 64, "executable").origin
+    origin = papers_layrub.instance_of("lenet", 64, "executable").origin
     assert origin is not None
     assert (origin.device, origin.cudnn) == ("K40", "4")
 

@@ -8,9 +8,9 @@ from pebbler.heuristics.papers.layers import layer_steps
 from vdnn import baseline_bytes
 from vdnn_layers import (
     TABLES,
-    _instance,
     breakdown,
     feature_extraction_share,
+    instance_of,
     reuse_distance_ns,
     unit_bytes,
     unused_share,
@@ -21,9 +21,9 @@ VGG = ("vgg16", 256)
 
 def test_the_breakdown_is_of_the_whole() -> None:
     parts = breakdown(*VGG)
-    assert sum(parts.values()) == baseline_bytes(_instance(*VGG))
+    assert sum(parts.values()) == baseline_bytes(instance_of(*VGG))
     assert min(parts.values()) > 0
-    assert parts["gradient maps"] == 2 * max(block.bytes for block in _instance(*VGG).blocks)
+    assert parts["gradient maps"] == 2 * max(block.bytes for block in instance_of(*VGG).blocks)
 
 
 def test_shares_are_near_the_printed_ones() -> None:
@@ -33,7 +33,7 @@ def test_shares_are_near_the_printed_ones() -> None:
 
 
 def test_a_layer_needs_its_blocks_and_its_workspace_once() -> None:
-    instance = _instance(*VGG)
+    instance = instance_of(*VGG)
     unit = next(u for u in layer_steps(instance) if u.layer == "conv1_2" and u.direction == "backward")
     assert len(unit.tasks) == 2
     each = [unit_bytes(instance, type(unit)(unit.layer, unit.kind, unit.direction, (k,))) for k in unit.tasks]
@@ -41,7 +41,7 @@ def test_a_layer_needs_its_blocks_and_its_workspace_once() -> None:
 
 
 def test_the_reuse_distance_is_almost_the_iteration() -> None:
-    instance = _instance("vgg16", 64)
+    instance = instance_of("vgg16", 64)
     total = sum(min(a.duration_ns for a in task.algorithms) for task in instance.tasks)
     assert 0.9 * total < reuse_distance_ns("vgg16", 64) < total
 

@@ -15,7 +15,7 @@ from pebbler.instances.memory import ideal_ns, least_budget, unlimited_peak, wit
 from pebbler.instances.suites.tiny import tiny_instance
 from pebbler.instances.transforms import in_pages
 from pebbler.instances.workload import Workload
-from pebbler.solver.bounds import Bound, _Queue, best_bound, compute_bound, single_peak_bound
+from pebbler.solver.bounds import Bound, CopyQueue, best_bound, compute_bound, single_peak_bound
 from pebbler.validate.bounds.arguments import EvictableStay
 
 
@@ -334,7 +334,7 @@ def test_a_queue_of_copies_is_the_worst_instant_of_those_at_hand() -> None:
         stays = [EvictableStay(rng.randint(1, 9), 0, 2, None, 0, 0) for _ in range(count)]
         available = [rng.choice((None, *range(6))) for _ in stays]
         times = [rng.randint(0, 30) for _ in stays]
-        queue, there = _Queue(stays, available, times), set()
+        queue, there = CopyQueue(stays, available, times), set()
         rate = sum(times) / max(sum(stay.bytes for stay in stays), 1)
         for _ in range(60):
             i = rng.choice(range(count)) if count else None

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace as altered
 
 import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from pebbler.heuristics import methods
 from pebbler.heuristics.clock import is_rule, limited
-from pebbler.heuristics.methods import Answer, Limits, Method, MethodInfo, Refusal, list_methods
+from pebbler.heuristics.methods import (
+    Answer,
+    Limits,
+    Method,
+    MethodInfo,
+    Refusal,
+    list_methods,
+    temporary_methods,
+)
 from pebbler.heuristics.papers.modnn import modnn
 from pebbler.heuristics.program.builder import ProgramBuilder
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
@@ -135,10 +144,16 @@ def small(blocks: int, **keys: object) -> Instance:
     )
 
 
-def put(monkeypatch: pytest.MonkeyPatch, method: Method, **keys: object) -> None:
+@pytest.fixture
+def put() -> Iterator[Callable[..., None]]:
     """Register a method alone."""
-    info = MethodInfo("toy", "a toy", "tests", method, **keys)  # type: ignore[arg-type]
-    monkeypatch.setattr(methods, "_methods", {"toy": info})
+    with ExitStack() as stack:
+
+        def put(method: Method, **keys: object) -> None:
+            info = MethodInfo("toy", "a toy", "tests", method, **keys)  # type: ignore[arg-type]
+            stack.enter_context(temporary_methods([info]))
+
+        yield put
 
 
 def watching(seen: list[Instance], method: Method) -> Method:
@@ -163,10 +178,10 @@ def places(instance: Instance) -> list[tuple[str, str, bool]]:
 HOST = ("host", "host", True)
 
 
-def test_a_method_gets_ordinary_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_gets_ordinary_blocks(put: Callable[..., None]) -> None:
     """From most on the device to least: what is used first stays longest."""
     seen: list[Instance] = []
-    put(monkeypatch, watching(seen, refuse))
+    put(watching(seen, refuse))
     result = solve(small(4), "toy")
     assert (result.schedule, result.stopped_by) == (None, "not today")
     stays = ("device", "device", False)
@@ -174,36 +189,34 @@ def test_a_method_gets_ordinary_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])
-def test_a_method_that_reads_carried_blocks_gets_them(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_method_that_reads_carried_blocks_gets_them(memory: Memory, put: Callable[..., None]) -> None:
     """In contiguous memory, they cannot leave."""
     seen: list[Instance] = []
-    put(monkeypatch, watching(seen, refuse), carries="read")
+    put(watching(seen, refuse), carries="read")
     instance = replace(small(4), budget_bytes=4 * PAGE_BYTES)
     solve(instance, "toy", memory=memory)
     stays = ("carried", "anywhere", memory == "paged")
     assert [places(one) for one in seen] == [[stays, stays], [stays, HOST], [HOST, HOST]]
 
 
-def test_a_method_that_chooses_itself_gets_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_chooses_itself_gets_the_original(put: Callable[..., None]) -> None:
     seen: list[Instance] = []
-    put(monkeypatch, watching(seen, refuse), carries="chosen")
+    put(watching(seen, refuse), carries="chosen")
     solve(small(4), "toy")
     assert seen == [small(4)]
 
 
-def test_what_has_no_room_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_room_is_not_tried(put: Callable[..., None]) -> None:
     """Three blocks: `W`, `X` and `Y` are there together, beside `U`."""
     seen: list[Instance] = []
-    put(monkeypatch, watching(seen, refuse))
+    put(watching(seen, refuse))
     solve(small(2), "toy")
     assert [places(one) for one in seen] == [[HOST, HOST]]
 
 
-def test_what_cannot_come_back_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_come_back_stays(put: Callable[..., None]) -> None:
     seen: list[Instance] = []
-    put(monkeypatch, watching(seen, refuse))
+    put(watching(seen, refuse))
     blocks = list(small(4).blocks)
     blocks[W] = replace(blocks[W], offload_ns=None)
     solve(replace(small(4), blocks=tuple(blocks)), "toy")
@@ -211,9 +224,9 @@ def test_what_cannot_come_back_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [places(one) for one in seen] == [[stays, stays], [HOST, stays]]
 
 
-def test_parts_of_a_tensor_live_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_tensor_live_together(put: Callable[..., None]) -> None:
     seen: list[Instance] = []
-    put(monkeypatch, watching(seen, refuse))
+    put(watching(seen, refuse))
     blocks = list(small(4).blocks)
     blocks[U] = replace(blocks[U], tensor="T", begin=0)
     blocks[W] = replace(blocks[W], tensor="T", begin=KIB)
@@ -221,15 +234,15 @@ def test_parts_of_a_tensor_live_together(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [places(one) for one in seen] == [[("device", "device", False)] * 2, [HOST] * 2]
 
 
-def test_host_memory_limits_what_lives_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_memory_limits_what_lives_there(put: Callable[..., None]) -> None:
     seen: list[Instance] = []
-    put(monkeypatch, watching(seen, refuse))
+    put(watching(seen, refuse))
     solve(small(4, host_budget_bytes=KIB), "toy")
     assert [HOST, HOST] not in map(places, seen)
     assert len(seen) == 2
 
 
-def test_of_a_rule_the_best_choice_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_rule_the_best_choice_is_returned(put: Callable[..., None]) -> None:
     found: list[int] = []
 
     def noting(instance: Instance, limits: Limits) -> Answer:
@@ -238,7 +251,7 @@ def test_of_a_rule_the_best_choice_is_returned(monkeypatch: pytest.MonkeyPatch) 
         found.append(answer.schedule.makespan_ns)
         return answer
 
-    put(monkeypatch, limited(noting))
+    put(limited(noting))
     instance = small(4)
     result = solve(instance, "toy")
     assert len(set(found)) == 3
@@ -250,7 +263,7 @@ def test_of_a_rule_the_best_choice_is_returned(monkeypatch: pytest.MonkeyPatch) 
     )
 
 
-def test_other_methods_start_with_the_choice_that_a_rule_likes_best(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_methods_start_with_the_choice_that_a_rule_likes_best(put: Callable[..., None]) -> None:
     """They go on with the next one only where they find nothing."""
     seen: list[Instance] = []
 
@@ -258,7 +271,7 @@ def test_other_methods_start_with_the_choice_that_a_rule_likes_best(monkeypatch:
         seen.append(instance)
         return modnn(instance, limits) if len(seen) == 2 else refuse(instance, limits)
 
-    put(monkeypatch, once)
+    put(once)
     result = solve(small(3), "toy")
     assert len(seen) == 2
     makespans = [modnn(one, Limits()).schedule.makespan_ns for one in seen]  # type: ignore[union-attr]
@@ -277,16 +290,16 @@ def test_a_search_finds_choices_that_do_not_follow_the_order_of_use() -> None:
     assert result.makespan_ns == 410
 
 
-def test_bounds_of_one_choice_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_of_one_choice_are_left_out(put: Callable[..., None]) -> None:
     def bold(instance: Instance, limits: Limits) -> Answer:
         return altered(modnn(instance, limits), lower_bound_ns=10**6, bound_by="bold")
 
     def hopeless(_instance: Instance, _limits: Limits) -> Answer:
         return Answer(None, "no", infeasible=True)
 
-    put(monkeypatch, bold)
+    put(bold)
     assert solve(small(4), "toy").bound_by != "bold"
-    put(monkeypatch, hopeless)
+    put(hopeless)
     assert str(solve(small(4), "toy").status) == "unknown"
 
 
@@ -307,7 +320,7 @@ def test_a_method_may_offer_choices_and_bound_the_original() -> None:
     assert check(small(4), answer.schedule).reasons == ()
 
 
-def test_ctrl_c_gives_the_best_schedule_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_gives_the_best_schedule_so_far(put: Callable[..., None]) -> None:
     seen: list[Instance] = []
 
     def pressed(instance: Instance, limits: Limits) -> Answer:
@@ -315,7 +328,7 @@ def test_ctrl_c_gives_the_best_schedule_so_far(monkeypatch: pytest.MonkeyPatch) 
             raise KeyboardInterrupt
         return modnn(instance, limits)
 
-    put(monkeypatch, watching(seen, pressed))
+    put(watching(seen, pressed))
     result = solve(small(4), "toy")
     assert (result.stopped_by, len(seen)) == ("interrupted", 2)
     assert result.schedule is not None
@@ -324,15 +337,15 @@ def test_ctrl_c_gives_the_best_schedule_so_far(monkeypatch: pytest.MonkeyPatch) 
         solve(small(4), "toy")
 
 
-def test_after_the_time_limit_no_further_choice_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_time_limit_no_further_choice_is_tried(put: Callable[..., None]) -> None:
     seen: list[Instance] = []
-    put(monkeypatch, watching(seen, modnn))
+    put(watching(seen, modnn))
     result = solve(small(4), "toy", time_limit=0)
     assert (result.stopped_by, len(seen)) == ("time limit", 1)
     assert result.schedule is not None
 
 
-def test_better_schedules_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_better_schedules_are_told_once(put: Callable[..., None]) -> None:
     def telling(instance: Instance, limits: Limits) -> Answer:
         answer = modnn(instance, limits)
         assert answer.schedule is not None
@@ -341,7 +354,7 @@ def test_better_schedules_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None
         return answer
 
     told: list[tuple[int | None, int | None]] = []
-    put(monkeypatch, limited(telling))
+    put(limited(telling))
     result = solve(small(4), "toy", on_better=lambda makespan, bound: told.append((makespan, bound)))
     assert told == [(result.makespan_ns, None)]  # the first choice is the best one
 

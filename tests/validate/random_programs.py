@@ -438,17 +438,18 @@ class _RoundDriver(_Driver):
 
     def is_unread(self, d: int) -> bool:
         """Whether the host has a block's copy from time 0, and nothing has read it."""
-        copy = self.builder._host._held.get(d) if self.builder._host is not None else None
+        copy = self.builder.host_copy_of(d)
         return copy is not None and copy.acquired_by is None and not copy.readers
 
     def is_home(self, d: int) -> bool:
         """Whether the host has the latest version of a block in the copy's place from time 0."""
-        if not self.builder.on_host(d) or self.builder._host is None:
+        copy = self.builder.host_copy_of(d)
+        if copy is None or not self.builder.on_host(d):
             return self.builder.on_host(d)
-        return self.copies[d] in (None, self.builder._host._held[d].ranges[0][0])
+        return self.copies[d] in (None, copy.ranges[0][0])
 
     def evict(self, d: int) -> bool:
-        stay = self.builder._open[d]
+        stay = self.builder.stay_of(d)
         if d in self.on_device and stay.acquired_by is None and not stay.users:
             return False
         return super().evict(d)

@@ -173,8 +173,8 @@ class SinglePeak:
         head, tail = Fraction(self.before[k]), Fraction(total - self.before[k + 1])
         lengths = []
         for time, excess in self.choices(k):
-            end = _copied_by(out, excess - free)
-            start = _copied_by(back, excess)
+            end = copied_by(out, excess - free)
+            start = copied_by(back, excess)
             if end is not None and start is not None:
                 lengths.append(max(end, head) + time + max(start, tail))
         return math.ceil(min(lengths, default=Fraction(0)))
@@ -186,7 +186,7 @@ nanosecond.
 """
 
 
-def _copied_by(pieces: Sequence[tuple[int, int, int]], excess: int) -> Fraction | None:
+def copied_by(pieces: Sequence[tuple[int, int, int]], excess: int) -> Fraction | None:
     """Return the earliest time by which an engine can have copied `excess` bytes; None if there are too few.
 
     `pieces` are ordered from the last to the first: the time from which a piece is available, its bytes, and

@@ -223,7 +223,7 @@ def test_energy_that_nvml_does_not_count_is_told_once(
     said: str,
 ) -> None:
     nvml.install(monkeypatch)
-    cuda._unknown.cache_clear()
+    cuda.unmeasured.cache_clear()
     assert energy(CudaBackend()) is None
     assert energy(CudaBackend()) is None
     assert [one.getMessage() for one in caplog.records] == [f"no energy: NVML does not count it ({said})"]
@@ -258,7 +258,7 @@ def test_a_profile_without_counters_says_what_to_install(
         "pebbler.instances.importers.extras.find_spec", lambda name: None if name == "cupti" else name
     )
     monkeypatch.setattr("pebbler.validate.execution.cuda.backend.find_spec", lambda _: None)
-    cuda._unknown.cache_clear()
+    cuda.unmeasured.cache_clear()
     backend = CudaBackend()
     try:
         with pytest.raises(PebblerError, match=r"pip install 'pebbler\[profiler\]'"):

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from pebbler.benchmark.output.machine import origin
 from pebbler.benchmark.output.series import GREY
-from pebbler.benchmark.report import page as report_page
 from pebbler.benchmark.report.exhibits import (
     Exhibit,
     anytime,
@@ -540,15 +539,12 @@ def test_page_stands_alone_and_has_every_run_and_exhibit(results: Path, folder: 
             assert max(map(sum, zip(*line["memory"][1:], strict=True))) + line["resident"] <= line["budget"]
 
 
-def test_page_says_which_timelines_are_left_out(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(report_page, "_MOST_OPERATIONS", 20)
+def test_page_says_which_timelines_are_left_out(results: Path, tmp_path: Path) -> None:
     alone = tmp_path / "moved.sqlite"
     alone.write_bytes(results.read_bytes())
     with Results(results) as beside, Results(alone) as apart:
         evaluation = evaluate(beside.runs())
-        short, none = (page(evaluation, [], "", opened) for opened in (beside, apart))
+        short, none = (page(evaluation, [], "", opened, most_operations=20) for opened in (beside, apart))
     lines = json.loads(parsed(short).data)["timelines"].values()
     assert 0 < sum(len(line["operations"]) for line in lines) <= 20
     assert re.search(r"the timelines of the \d+ longest schedules are left out; pebbler trace shows", short)

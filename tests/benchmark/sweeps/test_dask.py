@@ -134,7 +134,7 @@ def test_no_scheduler_is_told_in_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pebbler.benchmark.sweeps.dask._SECONDS", 0.2)
+    monkeypatch.setattr("pebbler.benchmark.sweeps.dask.PATIENCE_SECONDS", 0.2)
     config = write_config(tmp_path)
     assert main(["bench", str(config), "--cluster", "tcp://127.0.0.1:9"]) == 2
     assert "no Dask scheduler at tcp://127.0.0.1:9" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from ortools.sat.python import cp_model
 
 from pebbler.instances.instance import Instance
 from pebbler.instances.suites.tiny import plain, twisted
-from pebbler.solver.cp_sat.model import _Model
+from pebbler.solver.cp_sat.model import DivisibleModel
 
 from ...samples import chunks
 from ...validate.hostile import hostile_instance
@@ -160,7 +160,7 @@ def test_the_model_of_the_page_has_the_same_optimum(first: int) -> None:
         for instance in (plain(seed), twisted(seed), hostile):
             if any(task.recomputable for task in instance.tasks):
                 continue
-            model = _Model(with_host(instance, seed))
+            model = DivisibleModel(with_host(instance, seed))
             clock = model.clock
             page = built(with_host(instance, seed), clock.tick, clock.scale, model.unit, model.horizon)
             found.add(said := optimum(page))
@@ -170,7 +170,7 @@ def test_the_model_of_the_page_has_the_same_optimum(first: int) -> None:
 
 
 def test_constraints_are_known_by_their_rule() -> None:
-    model = _Model(plain(3))
+    model = DivisibleModel(plain(3))
     ranges = list(model.rows.values())
     assert [rows.start for rows in ranges[1:]] == [rows.stop for rows in ranges[:-1]]
     assert (ranges[0].start, ranges[-1].stop) == (0, len(model.cp.proto.constraints))

@@ -17,7 +17,7 @@ from pebbler.instances.memory import with_budget
 from pebbler.instances.suites.tiny import plain, scaled, twisted, without_parts
 from pebbler.solver.cp_sat import model as cp_sat
 from pebbler.solver.cp_sat.decode import Clock, decode, encode
-from pebbler.solver.cp_sat.model import _Model, solve_divisible
+from pebbler.solver.cp_sat.model import DivisibleModel, solve_divisible
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.result import Status
 from pebbler.solver.solve import solve
@@ -293,7 +293,7 @@ def test_a_warm_start_changes_no_proof() -> None:
 
 def is_kept(instance: Instance, schedule: Schedule) -> bool:
     """Whether a plan from the schedule, and nothing else, satisfies the model."""
-    model = _Model(instance)
+    model = DivisibleModel(instance)
     plan = encode(instance, schedule, model.clock)
     assert plan is not None
     model.hint(plan, Limits(time_limit=5))
@@ -312,11 +312,18 @@ def test_an_interrupt_keeps_the_best_plan() -> None:
     code = """
 import os, signal, threading, time
 import pebbler
+from ortools.sat.python import cp_model
 from pebbler.instances.memory import parse_budget, with_budget
 
+search = cp_model.CpSolver.solve
+
+def interrupted(*arguments):
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    return search(*arguments)
+
+cp_model.CpSolver.solve = interrupted
 instance = pebbler.Workload("vgg16", batch=64, device="k40").instance("64GiB")
 instance = with_budget(instance, parse_budget("75%", instance))
-threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()
 result = pebbler.solve(instance, "cp-sat", time_limit=600, workers=2)
 print(result.stopped_by)
 try:

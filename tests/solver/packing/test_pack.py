@@ -15,15 +15,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ortools.sat.python import cp_model
 
 from pebbler.cli.main import main
 from pebbler.heuristics.clock import until
 from pebbler.instances.buffers import Buffer, read_buffers, write_offsets
 from pebbler.instances.errors import PebblerError
+from pebbler.instances.units import ceil_to
 from pebbler.solver.packing import pack as packing
 from pebbler.solver.packing import search as packing_search
+from pebbler.solver.packing.cp_sat import pack_by_cp_sat
+from pebbler.solver.packing.groups import Group
 from pebbler.solver.packing.pack import pack, places
-from pebbler.solver.packing.search import Answer, PackingSearch
+from pebbler.solver.packing.search import Answer, Integers, PackingSearch
 from pebbler.solver.result import Status
 from pebbler.validate.packing import check_packing
 
@@ -188,7 +192,7 @@ def test_the_search_is_the_same_without_the_compiler(monkeypatch: pytest.MonkeyP
     buffers = random_buffers(5, 8)
     compiled = search_of(buffers, 17)
     answer = compiled.run(10**6)
-    monkeypatch.setattr(packing_search, "_compiled", lambda: packing_search.advance)
+    monkeypatch.setattr(packing_search, "compiled", lambda: packing_search.advance)
     plain = search_of(buffers, 17)
     assert plain.run(10**6) == answer
     assert plain.offsets.tolist() == compiled.offsets.tolist()
@@ -222,28 +226,37 @@ def test_first_fit_is_not_enough_for_a_windmill() -> None:
     assert (result.status, result.height) == (Status.OPTIMAL, 4)
 
 
-def test_cp_sat_alone_agrees_with_brute_force(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No option leaves first fit and the search out: whoever packs wants them, so this reaches inside."""
-    monkeypatch.setattr(packing, "_LARGEST_SEARCH", 0)
-    monkeypatch.setattr(packing, "_first_fit", stacked)
+def test_cp_sat_alone_agrees_with_brute_force() -> None:
     for buffers in [GAP, *(random_buffers(seed, 5, aligned=True) for seed in range(10))]:
         least = least_height(buffers)
-        result = pack(buffers)
-        assert (result.status, result.height, result.lower_bound) == (Status.OPTIMAL, least, least)
-        none = pack(buffers, capacity=least - 1)
-        assert (none.status, none.height, none.lower_bound) == (Status.INFEASIBLE, None, least)
-        some = pack(buffers, capacity=least)
-        assert some.height == least
+        lowest = stacked(buffers)
+        assert pack_by_cp_sat(one_worker(), lowest, 0, lowest.height(), lowest=True) == (least, False)
+        assert lowest.height() == least
+        assert check_packing(buffers, lowest.placed().tolist(), least) == ()
+        none = stacked(buffers)
+        assert pack_by_cp_sat(one_worker(), none, 0, least - 1, lowest=False) == (least, False)
+        assert none.offsets is None or none.height() > least - 1
+        some = stacked(buffers)
+        assert pack_by_cp_sat(one_worker(), some, 0, least, lowest=False) == (0, False)
+        assert check_packing(buffers, some.placed().tolist(), least) == ()
 
 
-def stacked(group: Any, _: float) -> packing.Integers:
+def one_worker() -> cp_model.CpSolver:
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    return solver
+
+
+def stacked(buffers: Sequence[Buffer]) -> Group:
     """All buffers on top of each other, whether or not they live together."""
+    group = Group(buffers, range(len(buffers)), 1)
     places, top = [], 0
-    for size, alignment in zip(group.size.tolist(), group.alignment.tolist(), strict=True):
-        top = -(-top // alignment) * alignment
+    for buffer in buffers:
+        top = ceil_to(top, max(buffer.alignment, 1))
         places.append(top)
-        top += size
-    return np.array(places, np.int64)
+        top += buffer.size
+    group.offsets = np.array(places, np.int64)
+    return group
 
 
 def test_a_capacity_is_met_or_proven_to_be_too_small() -> None:
@@ -268,7 +281,7 @@ def test_what_sizes_share_is_divided_out_and_multiplied_back() -> None:
 def test_groups_that_never_meet_are_packed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     sought = []
 
-    def noted(first: packing.Integers, *others: Any) -> PackingSearch:
+    def noted(first: Integers, *others: Any) -> PackingSearch:
         sought.append(len(first))
         return PackingSearch(first, *others)
 
@@ -322,10 +335,9 @@ def test_ctrl_c_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     packing.load_search()  # it runs a small search
-    monkeypatch.setattr(packing, "_first_fit", stacked)
     monkeypatch.setattr(PackingSearch, "run", interrupt)
     result = pack(WINDMILL)
-    assert (result.status, result.height, result.interrupted) == (Status.FEASIBLE, 10, True)
+    assert (result.status, result.height, result.interrupted) == (Status.FEASIBLE, 5, True)
 
 
 @pytest.mark.parametrize(
@@ -452,7 +464,7 @@ def test_importing_the_packer_loads_neither_compiler_nor_solver() -> None:
 @pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
 def test_the_command_writes_its_best_when_it_is_interrupted(file: Path) -> None:
     dice = random.Random(3)
-    begins = [dice.randrange(300) for _ in range(packing._LARGEST_SEARCH + 100)]
+    begins = [dice.randrange(300) for _ in range(packing.LARGEST_SEARCH + 100)]
     rows = [
         f"{i},{begin},{begin + dice.randint(1, 60)},{dice.randint(1000, 5000)}"
         for i, begin in enumerate(begins)

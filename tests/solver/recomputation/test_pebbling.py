@@ -12,7 +12,7 @@ from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import least_budget, unlimited_peak, with_budget
 from pebbler.instances.suites.tiny import recomputing, without_copies
 from pebbler.solver.exhaustive.brute_force import brute_force
-from pebbler.solver.recomputation.pebbling import _kept, pebble
+from pebbler.solver.recomputation.pebbling import pebble, sets_that_stay
 from pebbler.solver.result import Status
 from pebbler.solver.solve import solve
 
@@ -118,9 +118,9 @@ def test_states_that_wait_count_as_well() -> None:
 def test_what_stays_is_found_without_recursion() -> None:
     """All ways to let blocks go, the largest first, and none that lets one go in vain."""
     blocks = [(3, 0), (2, 1), (2, 2), (1, 3)]
-    assert [*_kept(0b1111, blocks, 4)] == [0b1100, 0b1010, 0b0110, 0b1001]
-    assert [*_kept(0b1111, blocks, 8)] == [0b0000]
-    assert [*_kept(0b1111, blocks, 9)] == []
-    assert [*_kept(0b1111, (), 0)] == [0b1111]
+    assert [*sets_that_stay(0b1111, blocks, 4)] == [0b1100, 0b1010, 0b0110, 0b1001]
+    assert [*sets_that_stay(0b1111, blocks, 8)] == [0b0000]
+    assert [*sets_that_stay(0b1111, blocks, 9)] == []
+    assert [*sets_that_stay(0b1111, (), 0)] == [0b1111]
     deep = [(1, d) for d in range(5_000)]
-    assert next(_kept((1 << 5_000) - 1, deep, 4_000)).bit_count() == 1_000
+    assert next(sets_that_stay((1 << 5_000) - 1, deep, 4_000)).bit_count() == 1_000

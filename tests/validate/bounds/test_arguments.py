@@ -33,8 +33,8 @@ from pebbler.solver.linear.facade import solve_linear
 from pebbler.validate.bounds.arguments import (
     Prices,
     SinglePeak,
-    _copied_by,
     compute_ns,
+    copied_by,
     in_whole_pages,
     priced_ns,
 )
@@ -407,7 +407,7 @@ def slowly_copied_by(pieces: list[tuple[int, int, int]], excess: int) -> Fractio
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_the_bytes_that_are_left_out_are_the_slowest(pieces: list[tuple[int, int, int]], excess: int) -> None:
     pieces.sort(reverse=True)
-    assert _copied_by(pieces, excess) == slowly_copied_by(pieces, excess)
+    assert copied_by(pieces, excess) == slowly_copied_by(pieces, excess)
 
 
 def test_fractions_round_up_once() -> None:

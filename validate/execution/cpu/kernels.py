@@ -51,7 +51,7 @@ def _compute(kernel: Kernel) -> Compute:
     kind, role = kernel.layer.kind.name, kernel.role
     if role not in _OF_ALL and kind in _CONVOLUTIONS:
         return _CONVOLUTIONS[kind][role](Convolution(kernel))
-    found = _OF_ALL.get(role) or _KERNELS.get(kind, {}).get(role)
+    found = _OF_ALL.get(role) or KERNELS.get(kind, {}).get(role)
     if found is None or kernel.algorithm not in ("kernel", "gemm"):
         raise PebblerError(f"task '{kernel.task}': the CPU has no algorithm '{kernel.algorithm}' for it")
     return found
@@ -68,7 +68,7 @@ def algorithms(kernel: Kernel) -> list[tuple[str, int]]:
 
 def kinds() -> frozenset[str]:
     """Return the names of the kinds of layers that there are kernels for."""
-    return frozenset((*_CONVOLUTIONS, *_KERNELS))
+    return frozenset((*_CONVOLUTIONS, *KERNELS))
 
 
 def register_kernels(kind: LayerKind, passes: Passes) -> None:
@@ -92,7 +92,7 @@ def register_kernels(kind: LayerKind, passes: Passes) -> None:
     roles: tuple[Role, ...] = ("FP", "BP1", "BP2") if kind.has_weight_task else ("FP", "BP1")
     if missing := [role for role in roles if role not in passes]:
         raise PebblerError(f"the CPU's kernels for '{kind}' have no {missing[0]}; give one")
-    _KERNELS[kind.name] = passes
+    KERNELS[kind.name] = passes
 
 
 _OF_ALL: Passes = {
@@ -106,7 +106,7 @@ _CONVOLUTIONS: dict[str, Mapping[str, Callable[[Convolution], Compute]]] = {
     "conv": CONVOLUTION,
     "deconv": TRANSPOSED,
 }
-_KERNELS: dict[str, Passes] = {
+KERNELS: dict[str, Passes] = {
     "fc": {"FP": cpu_products.fc, "BP1": cpu_products.fc_data, "BP2": cpu_products.fc_filter},
     "linear": {
         "FP": cpu_products.linear,
@@ -129,4 +129,4 @@ _KERNELS: dict[str, Passes] = {
     "softmax": {"FP": cpu_losses.softmax, "BP1": cpu_losses.softmax_backward},
 }
 """The kernels by kind: a kind that is in neither table cannot be run on the CPU."""
-_OURS = frozenset(_KERNELS)
+_OURS = frozenset(KERNELS)

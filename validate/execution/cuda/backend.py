@@ -324,7 +324,7 @@ class CudaBackend:
     def energy_j(self) -> float | None:
         """Return the energy by NVML; None without nvidia-ml-py, or on a GPU that does not count it."""
         if find_spec("pynvml") is None:
-            _unknown(
+            unmeasured(
                 "energy", "nvidia-ml-py is not installed; install it with pip install 'pebbler[profiler]'"
             )
             return None
@@ -335,7 +335,7 @@ class CudaBackend:
             gpu = pynvml.nvmlDeviceGetHandleByPciBusId(self._gpu.pci_bus_id())
             return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1000
         except pynvml.NVMLError as error:
-            _unknown("energy", f"NVML does not count it ({error})")
+            unmeasured("energy", f"NVML does not count it ({error})")
             return None
 
     def record_kernels(self, work: Callable[[], object]) -> list[dict[str, Any]] | None:
@@ -457,7 +457,7 @@ def _open_provider(name: str, stream: int) -> Provider:
 
 
 @cache
-def _unknown(what: str, reason: str) -> None:
+def unmeasured(what: str, reason: str) -> None:
     """Log once why a quantity is not measured."""
     _log.warning("no %s: %s", what, reason)
 

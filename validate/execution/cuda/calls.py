@@ -132,7 +132,7 @@ Call = Own | Convolution | Product
 def source() -> str:
     """Return the CUDA source of our own kernels, and of those that were registered."""
     ours = resources.files(__package__).joinpath("kernels.cu").read_text(encoding="utf-8")
-    return "\n\n".join((ours.rstrip(), *_SOURCES.values())) + "\n"
+    return "\n\n".join((ours.rstrip(), *SOURCES.values())) + "\n"
 
 
 @cache
@@ -279,8 +279,8 @@ class _Calls:
         name = self.layer.kind.name
         if name in _CALLS:
             yield from _CALLS[name](self)
-        elif name in _REGISTERED:
-            yield from _REGISTERED[name](self.kernel)
+        elif name in REGISTERED:
+            yield from REGISTERED[name](self.kernel)
         else:
             raise PebblerError(f"task '{self.kernel.task}': there is no CUDA kernel for '{name}'")
         if self.kernel.role == "FP" and self.layer.relu:
@@ -558,13 +558,16 @@ _CALLS: dict[str, Callable[[_Calls], Iterator[Call]]] = {
 }
 """The kernels by kind: a kind that is neither here nor registered cannot be run on CUDA."""
 
-_REGISTERED: dict[str, Callable[[Kernel], Iterable[Call]]] = {}
-_SOURCES: dict[str, str] = {}
+REGISTERED: dict[str, Callable[[Kernel], Iterable[Call]]] = {}
+"""The kernels of kinds that users have registered."""
+
+SOURCES: dict[str, str] = {}
+"""Their code in CUDA C++."""
 
 
 def kinds() -> frozenset[str]:
     """Return the names of the kinds of layers that can be run on CUDA."""
-    return frozenset((*_CALLS, *_REGISTERED))
+    return frozenset((*_CALLS, *REGISTERED))
 
 
 def register_calls(kind: LayerKind, calls: Callable[[Kernel], Iterable[Call]], source: str = "") -> None:
@@ -588,6 +591,6 @@ def register_calls(kind: LayerKind, calls: Callable[[Kernel], Iterable[Call]], s
     """
     if kind.name in _CALLS:
         raise PebblerError(f"CUDA has kernels for '{kind}' already; give the kind another name")
-    _REGISTERED[kind.name] = calls
-    _SOURCES[kind.name] = source.strip()
+    REGISTERED[kind.name] = calls
+    SOURCES[kind.name] = source.strip()
     formats.cache_clear()

@@ -94,10 +94,10 @@ def own(monkeypatch: pytest.MonkeyPatch) -> LayerKind:
     """Register the kind with kernels and a network, until the test is over."""
     for module, table in (
         (kinds, "KINDS"),
-        (zoo, "_ENTRIES"),
-        (cpu, "_KERNELS"),
-        (cuda, "_REGISTERED"),
-        (cuda, "_SOURCES"),
+        (zoo, "ENTRIES"),
+        (cpu, "KERNELS"),
+        (cuda, "REGISTERED"),
+        (cuda, "SOURCES"),
     ):
         monkeypatch.setattr(module, table, dict(getattr(module, table)))
     kind = register_kind(LayerKind(name="bend", summary="w x^2", reads_inputs=True, scales=True))
