@@ -108,7 +108,7 @@ class CpuStream:
 
     def copy(self, target: int, source: int, bytes: int) -> None:  # noqa: A002
         """See `Stream`."""
-        self._put(lambda: ctypes.memmove(target, source, bytes))
+        self.put(lambda: ctypes.memmove(target, source, bytes))
 
     def fill(self, target: int, bytes: int) -> None:  # noqa: A002
         """See `Stream`."""
@@ -116,13 +116,14 @@ class CpuStream:
 
     def launch(self, launch: CpuKernel, addresses: Mapping[str, int], first: int) -> None:
         """See `Stream`."""
-        self._put(lambda: launch(addresses, first))
+        self.put(lambda: launch(addresses, first))
 
     def finish(self) -> None:
         """Let the thread end when its queue is empty."""
         self._queue.put(None)
 
-    def _put(self, work: Callable[[], object]) -> None:
+    def put(self, work: Callable[[], object]) -> None:
+        """Let the thread do some work, late if there are delays."""
         delays = self._delays
 
         def delayed() -> None:

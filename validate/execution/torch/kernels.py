@@ -166,7 +166,7 @@ class OperatorLaunch:
     """
 
     def __init__(self, kernel: OperatorKernel) -> None:
-        self._kernel = kernel
+        self.kernel = kernel
         operator = kernel.operator
         self._results = [
             result
@@ -181,18 +181,19 @@ class OperatorLaunch:
 
     def __call__(self, addresses: Mapping[str, int], first: int) -> None:  # noqa: ARG002
         """Run the operator."""
-        with torch.set_grad_enabled(self._kernel.operator.grad_mode):
-            if torch.get_num_threads() != self._kernel.moment.threads:
-                torch.set_num_threads(self._kernel.moment.threads)
-            draw, generator = self._kernel.operator.draw, self._kernel.moment.generator
+        with torch.set_grad_enabled(self.kernel.operator.grad_mode):
+            if torch.get_num_threads() != self.kernel.moment.threads:
+                torch.set_num_threads(self.kernel.moment.threads)
+            draw, generator = self.kernel.operator.draw, self.kernel.moment.generator
             if draw is not None:
                 torch.set_rng_state(generator[draw.before])
-            self._run(addresses)
+            self.compute(addresses)
             if draw is not None:
                 generator[draw.after] = torch.get_rng_state()
 
-    def _run(self, addresses: Mapping[str, int]) -> None:
-        operator, kernel = self._kernel.operator, self._kernel
+    def compute(self, addresses: Mapping[str, int]) -> None:
+        """Run the operator, whatever settings and random numbers there are."""
+        operator, kernel = self.kernel.operator, self.kernel
         check = self._call is None or addresses != self._addresses
         if check or self._varies:
             at = _Memory(kernel, addresses)

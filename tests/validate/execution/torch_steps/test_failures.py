@@ -73,17 +73,17 @@ def assert_usable_after(plan: TrainingPlan, fail: Any, told: str) -> None:
 def test_an_operator_that_fails_leaves_everything_as_before_the_step(
     plan: TrainingPlan, phase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, run = phases(plan)[phase], OperatorLaunch._run
+    name, run = phases(plan)[phase], OperatorLaunch.compute
 
     def failing(launch: OperatorLaunch, addresses: Any) -> None:
         run(launch, addresses)  # so what it rewrites is rewritten
-        if launch._kernel.operator.name == name:
+        if launch.kernel.operator.name == name:
             raise RuntimeError("it failed")
 
     @contextmanager
     def fail() -> Iterator[None]:
         with monkeypatch.context() as patch:
-            patch.setattr(OperatorLaunch, "_run", failing)
+            patch.setattr(OperatorLaunch, "compute", failing)
             yield
 
     assert_usable_after(plan, fail, r"it failed; module and optimizer are as before the step")
@@ -101,9 +101,9 @@ def test_a_copy_that_fails_leaves_everything_as_before_the_step(
     def copy(stream: CpuStream, target: int, source: int, bytes: int) -> None:  # noqa: A002
         copies.append(source)
         if len(copies) > number:
-            stream._put(broken)
+            stream.put(broken)
         else:
-            stream._put(lambda: ctypes.memmove(target, source, bytes) and None)
+            stream.put(lambda: ctypes.memmove(target, source, bytes) and None)
 
     @contextmanager
     def fail() -> Iterator[None]:
