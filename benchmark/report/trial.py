@@ -31,7 +31,7 @@ def operations_table(trial: Trial) -> str:
             algorithm,
             format_time(predicted),
             format_time(_duration(timed)),
-            f"{_duration(timed) / predicted:.2f}" if predicted else "",
+            _ratio(predicted, _duration(timed)),
             format_time(timed.start_ns),
             format_time(timed.host_ns),
             *([format_time(timed.mapping_ns)] if paged else []),
@@ -42,6 +42,27 @@ def operations_table(trial: Trial) -> str:
     ]
     header = ("operation", "stream", "algorithm", "predicted", "measured", "ratio", "start", "host")
     return format_table((*header, "mapping") if paged else header, rows, "lllrrrrr" + "r" * paged)
+
+
+def slowest_table(trial: Trial, count: int = 10) -> str:
+    """Return the operations that took longest, predicted and measured, and all others together."""
+    ordered = sorted(times(trial), key=lambda one: -_duration(one[2]))
+    rows = [
+        (name, format_time(predicted), format_time(_duration(timed)), _ratio(predicted, _duration(timed)))
+        for name, predicted, timed in ordered[:count]
+    ]
+    if others := ordered[count:]:
+        predicted = sum(expected for _, expected, _ in others)
+        measured = sum(_duration(timed) for _, _, timed in others)
+        rows.append(
+            (
+                f"{len(others)} others",
+                format_time(predicted),
+                format_time(measured),
+                _ratio(predicted, measured),
+            )
+        )
+    return format_table(("operation", "predicted", "measured", "ratio"), rows, "lrrr")
 
 
 def as_dict(trial: Trial, *, operations: bool = False) -> dict[str, Any]:
@@ -77,6 +98,11 @@ def as_dict(trial: Trial, *, operations: bool = False) -> dict[str, Any]:
         "mapping_ns": sum(one.mapping_ns for one in timed),
         "waiting_to_map_ns": sum(one.waiting_ns for one in timed),
     }
+    if trial.nodes is None:
+        found["streams_ns"] = {
+            stream: {"predicted": predicted, "measured": measured}
+            for stream, predicted, measured in _streams(trial)
+        }
     if operations:
         found["operations"] = [
             {
@@ -124,14 +150,20 @@ def _lines(trial: Trial) -> Iterator[tuple[str, str]]:
         f"({format_time(fastest)} to {format_time(slowest)})",
     )
     if trial.reference_ns is not None:
-        yield "no budget", f"{format_time(trial.reference_ns)}, measured, once"
+        how = "measured, once" if trial.compared_with == "no budget" else "measured, the median"
+        yield trial.compared_with, f"{format_time(trial.reference_ns)}, {how}"
     yield "difference", _difference(trial)
+    if trial.nodes is None:
+        for stream, predicted, measured in _streams(trial):
+            yield f"on {stream}", f"{format_time(measured)}, and {format_time(predicted)} predicted"
     yield (
         "memory",
         f"{format_size(schedule.peak_bytes)} of {format_size(instance.budget_bytes)}, "
         f"{schedule.memory_model}",
     )
     yield "host", _host(trial)
+    if trial.compared_with == "eager torch" and "eager_peak_bytes" in instance.meta:
+        yield "eager peak", format_size(instance.meta["eager_peak_bytes"])
     if trial.energy_j is not None:
         yield "energy", f"{trial.energy_j:.4g} J an iteration"
     yield "numbers", f"loss {trial.loss:.6g}; {_numbers(trial)}"
@@ -182,6 +214,14 @@ def _shown(trial: Trial) -> str:
 
 
 def _numbers(trial: Trial) -> str:
+    if trial.compared_with == "eager torch":
+        if trial.reference_ns is None:
+            return "not compared with eager torch"
+        if trial.identical:
+            return "losses, parameters, buffers and states have the same bits as eager torch's"
+        return (
+            f"WRONG: they are not those of eager torch, from which one differs by {trial.max_abs_error:.3g}"
+        )
     other = "in poisoned memory; not compared with a run without a budget"
     if trial.reference_ns is not None:
         other = "without a budget"
@@ -207,6 +247,21 @@ def _algorithms(trial: Trial) -> list[str]:
 
 def _median_host(trial: Trial) -> int:
     return int(statistics.median(one.host_ns for row in trial.median.rounds for one in row))
+
+
+def _streams(trial: Trial) -> Iterator[tuple[str, int, int]]:
+    """Yield the streams with the sums of the predicted and of the measured times of their operations."""
+    sums: dict[str, list[int]] = {}
+    for operation, (_, predicted, timed) in zip(trial.schedule.operations, times(trial), strict=True):
+        total = sums.setdefault(operation.stream, [0, 0])
+        total[0] += predicted
+        total[1] += _duration(timed)
+    for stream, (predicted, measured) in sums.items():
+        yield stream, predicted, measured
+
+
+def _ratio(predicted: int, measured: int) -> str:
+    return f"{measured / predicted:.2f}" if predicted else ""
 
 
 def _duration(timed: Timed) -> int:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .validate.execution.torch.step import StepExecutor
     from .validate.schedule import Schedule
 
-__all__ = ["TrainingPlan", "load", "plan"]
+__all__ = ["NoScheduleError", "TrainingPlan", "load", "plan"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,6 +165,10 @@ class TrainingPlan:
         from .validate.execution.torch.policy import TrainingPolicy
 
         return TrainingPolicy(self.record, self.instance, self.schedule)
+
+
+class NoScheduleError(PebblerError):
+    """A method found no schedule for a step."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -316,8 +320,10 @@ def plan(
 
     Raises
     ------
+    NoScheduleError
+        When the method found no schedule; the message says why.
     PebblerError
-        When torch is missing, the step cannot be recorded, or no schedule was found; the message says why.
+        When torch is missing, or the step cannot be recorded.
     """
     sizes = (batch,) if isinstance(batch, int) else tuple(batch)
     if not sizes or len({*sizes}) < len(sizes):
@@ -347,7 +353,7 @@ def plan(
     for record, instance in zip(records, instances, strict=True):
         result = solve(instance, chosen, time_limit=seconds, memory=memory, seed=seed)
         if result.schedule is None:
-            raise PebblerError(
+            raise NoScheduleError(
                 f"{chosen} found no schedule of {instance.name} within {budget}: {result.stopped_by}"
             )
         plans.append(TrainingPlan(record, instance, result))

@@ -163,7 +163,15 @@ def test_run_refuses_an_empty_and_a_truncated_file(capsys: Output, file: str, ke
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("run", "i.json", "s.json"), "--backend"),
+        (("run", "i.json", "s.json"), "say where it runs: give --backend cpu"),
+        (("run", "i.json", "--backend", "cpu"), "give FILE and SCHEDULE, or a step of your own as --torch"),
+        ((*RUN, "--budget", "1GiB"), "--budget is for a step of torch"),
+        ((*RUN, "--torch", "a:b"), "--torch plans a step of its own; leave out i.json"),
+        (("run", "--torch", "a:b", "--backend", "cpu"), "a step of torch runs with the backend torch"),
+        (("run", "--torch", "a:b", "--graph"), "a step of torch has no graphs"),
+        (("run", "--torch", "a:b", "--batch", "4"), "--torch needs --budget"),
+        (("run", "--torch", "a:b", "--budget", "50%"), "--torch needs --batch"),
+        (("run", "--torch", "a:b", "--clip", "nan"), "'nan' is not a number above 0"),
         (("run", "i.json", "s.json", "--backend", "tpu"), "there is no backend 'tpu'; there are cpu, cuda"),
         (("run", "i.json", "none.json", "--backend", "cpu"), "none.json cannot be read"),
         ((*RUN, "--repeat", "0"), "'0' is not a whole number from 1 on"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import cycle
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -82,6 +83,8 @@ class Trial:
         Largest difference of a gradient, or of what is carried.
     close
         Whether all of these are within the tolerance.
+    compared_with
+        What a reference is: the same executor without a budget, or eager torch.
     """
 
     instance: Instance
@@ -97,6 +100,7 @@ class Trial:
     deterministic: bool
     max_abs_error: float
     close: bool
+    compared_with: Literal["no budget", "eager torch"] = "no budget"
 
     @property
     def scheduled_ns(self) -> int:

@@ -90,15 +90,14 @@ def add_output(command: argparse.ArgumentParser, what: str) -> None:
     command.add_argument("-o", "--output", required=True, type=Path, metavar=what, help="where to write")
 
 
-def add_backend(command: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """Add ``--backend``, which `find_backend` reads; ``cpu`` where it need not be given."""
+def add_backend(command: argparse.ArgumentParser, default: str | None = "cpu") -> None:
+    """Add ``--backend``, which `find_backend` reads."""
     command.add_argument(
         "--backend",
-        required=required,
-        default=None if required else "cpu",
+        default=default,
         metavar="NAME",
         help="where to run it: cpu, cuda, or a backend of another package"
-        + ("" if required else "; default: %(default)s"),
+        + ("" if default is None else "; default: %(default)s"),
     )
 
 

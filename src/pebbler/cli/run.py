@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..instances.errors import escaped
 from .options import (
@@ -18,6 +19,10 @@ from .options import (
     require_place,
     seed_number,
 )
+from .training import add_training, require_places, require_schedule_of_file, try_training
+
+if TYPE_CHECKING:
+    from ..validate.execution.trial import Trial
 
 
 def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -29,9 +34,9 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
         "execute a schedule; predicted against measured, numbers against a run without budget",
         "pebbler run lenet.instance.json lenet.schedule.json --backend cpu",
     )
-    add_file(command)
-    command.add_argument("schedule", metavar="SCHEDULE", help="a schedule file")
-    add_backend(command, required=True)
+    command.add_argument("file", nargs="?", metavar="FILE", help="an instance file")
+    command.add_argument("schedule", nargs="?", metavar="SCHEDULE", help="a schedule file")
+    add_backend(command, None)
     command.add_argument(
         "--repeat", type=positive, default=3, metavar="N", help="timed executions; default: 3"
     )
@@ -41,7 +46,7 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
     command.add_argument(
         "--no-reference",
         action="store_true",
-        help="do without the run without a budget, and the memory that it takes",
+        help="do without the run without a budget, or with eager torch, and the memory that it takes",
     )
     command.add_argument(
         "--graph", action="store_true", help="with --backend cuda: launch every round as one CUDA graph"
@@ -51,6 +56,7 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
         "--picture", type=Path, metavar="PNG", help="draw predicted and measured streams, one above the other"
     )
     command.add_argument("--trace", type=Path, metavar="TRACE", help="write both timelines for Perfetto")
+    add_training(command)
 
 
 def add_emit(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -68,10 +74,11 @@ def add_emit(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from msgspec import json
+    if arguments.torch is not None:
+        return _run_training(arguments)
+    require_schedule_of_file(arguments)
 
-    from ..benchmark.report import trial as trial_report
-    from ..instances.files import read_summed_instance, write_atomically
+    from ..instances.files import read_summed_instance
     from ..validate.check import check
     from ..validate.execution.backends import find_backend
     from ..validate.execution.trial import attempt
@@ -83,9 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
     instance, checksum = read_summed_instance(arguments.file)
     require_one_gpu(instance, "run")
     schedule = read_schedule(arguments.schedule, instance)
-    for place in (arguments.picture, arguments.trace):
-        if place is not None:
-            require_place(place)
+    require_places(arguments)
     report = check(instance, schedule, instance_sha256=checksum)
     if not report.valid:
         if arguments.json:
@@ -102,6 +107,29 @@ def _run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         graph=arguments.graph,
     )
+    return _print_trial(arguments, trial)
+
+
+def _run_training(arguments: argparse.Namespace) -> int:
+    from ..torch import NoScheduleError
+
+    try:
+        trial = try_training(arguments)
+    except NoScheduleError as error:
+        if arguments.json:
+            print_json({"status": "unknown", "stopped_by": str(error)})
+        else:
+            print(error)
+        return 1
+    return _print_trial(arguments, trial)
+
+
+def _print_trial(arguments: argparse.Namespace, trial: Trial) -> int:
+    from msgspec import json
+
+    from ..benchmark.report import trial as trial_report
+    from ..instances.files import write_atomically
+
     files: list[tuple[Path, bytes]] = []
     if arguments.picture is not None:
         files.append((arguments.picture, trial_report.picture(trial)))
@@ -114,6 +142,8 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         if arguments.operations:
             print(trial_report.operations_table(trial) + "\n")
+        elif arguments.torch is not None:
+            print(trial_report.slowest_table(trial) + "\n")
         print(trial_report.told(trial))
     return 0 if trial.right else 1
 
