@@ -7,7 +7,7 @@ part is offloaded first and prefetched last.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from fractions import Fraction
 
 from ..instances.instance import Instance
@@ -28,13 +28,20 @@ _WASTE = Fraction(2, 100)
 """Largest share of the room left by other tasks that a tensor's parts may leave empty."""
 
 
-def with_parts(instance: Instance) -> Instance:
+def with_parts(instance: Instance, whole: Collection[int] = ()) -> Instance:
     """Return the instance with its tensors cut into parts, if cutting them is of use.
 
     Only tensors that can be evicted are cut. All parts have about the same size, the least with which there
     are not too many, so that the largest tensors have the most parts. Where memory is short, the parts of a
     tensor come and go in the room that other tasks leave. If a number of parts fills this room badly, a
     tensor gets up to twice as many. An instance that is in parts already is returned unchanged.
+
+    Parameters
+    ----------
+    instance
+        An instance.
+    whole
+        Blocks that are not cut.
 
     Raises
     ------
@@ -43,7 +50,7 @@ def with_parts(instance: Instance) -> Instance:
     """
     if in_parts(instance):
         return instance
-    gaps = gaps_of(instance)
+    gaps = {(d, after): until for (d, after), until in gaps_of(instance).items() if d not in whole}
     away = {d for d, _ in gaps}
     size = _even_size([instance.blocks[d].bytes for d in away])
     room = _room(instance, gaps)

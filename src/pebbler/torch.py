@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from .heuristics.parts import with_parts
 from .instances.errors import FormatError, PebblerError
 from .instances.figures import Natural, Text
 from .instances.files import read_document, read_instance, sha256_of, write_document, write_instance
 from .instances.importers.extras import require_extra
 from .instances.importers.torch_workload import TorchStepWorkload
 from .instances.memory import require_budget, with_budget
-from .instances.units import as_lines, format_size, format_time, parse_time
+from .instances.transforms import split_parts
+from .instances.units import as_lines, format_size, format_time, parse_size, parse_time
 from .solver.bounds import Bound
 from .solver.result import Result, Status
 from .solver.solve import solve
@@ -282,6 +284,7 @@ def plan(
     method: str | None = None,
     memory: Literal["contiguous", "paged"] = "contiguous",
     weights_as_blocks: bool = True,
+    parts: str | None = None,
     link: str = "10GB/s",
     clip: float | None = None,
     seed: int = 0,
@@ -306,11 +309,16 @@ def plan(
     recompute
         Whether operators may run again.
     method
-        Name of the method; by default ``flow``, and with `recompute` ``flow-recompute``.
+        Name of the method; by default ``flow``, with `parts` ``flow-parts``, and with `recompute`
+        ``flow-recompute``.
     memory
         ``contiguous``, or ``paged``.
     weights_as_blocks
         Whether parameters, buffers and states may be on the host, also between steps.
+    parts
+        Whether feature maps, gradients and inputs leave in parts: of a size such as ``8MiB``, 2 MiB or more,
+        or ``auto``, which fits the budget; None: they leave whole. Parameters, buffers and states always do,
+        as each is one tensor of the user's between steps.
     link
         Bandwidth of copies between host and device, for the prediction.
     clip
@@ -348,7 +356,9 @@ def plan(
     instances = _in_one_pool([workload.instance(0, check_budget=False) for workload in workloads], budget)
     if not recompute:
         instances = [_without_recomputation(instance) for instance in instances]
-    chosen = method or ("flow-recompute" if recompute else "flow")
+    if parts is not None:
+        instances = [_in_parts(instance, parts) for instance in instances]
+    chosen = method or ("flow-recompute" if recompute else "flow" if parts is None else "flow-parts")
     plans = []
     for record, instance in zip(records, instances, strict=True):
         result = solve(instance, chosen, time_limit=seconds, memory=memory, seed=seed)
@@ -374,3 +384,12 @@ def _in_one_pool(instances: list[Instance], budget: int | str) -> list[Instance]
 def _without_recomputation(instance: Instance) -> Instance:
     tasks = tuple(msgspec.structs.replace(task, recomputable=False) for task in instance.tasks)
     return msgspec.structs.replace(instance, tasks=tasks)
+
+
+def _in_parts(instance: Instance, parts: str) -> Instance:
+    """Return the instance with what does not outlive a step in parts, of a size or as its budget suggests."""
+    if parts == "auto":
+        return with_parts(instance, instance.carried)
+    size = parse_size(parts, "a size of parts; write it as 8MiB, or auto")
+    movable = {d for d, block in enumerate(instance.blocks) if block.offload_ns is not None}
+    return split_parts(instance, dict.fromkeys(movable - {*instance.carried}, size))

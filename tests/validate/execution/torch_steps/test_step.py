@@ -27,6 +27,7 @@ from pebbler.validate.execution.faults import essential_waits  # noqa: E402
 
 from .models import Made, checkpointed, cnn, gpt, half, lstm, momentum, noisy, wide  # noqa: E402
 from .training import (  # noqa: E402
+    BATCH,
     Make,
     are_equal,
     assert_trains_as_eager,
@@ -74,6 +75,21 @@ def test_steps_in_paged_memory_have_eagers_bits() -> None:
     plan = planned(wide, "30MiB", memory="paged", method="modnn")
     assert any(operation.kind == "prefetch" for operation in plan.schedule.operations)
     assert_trains_as_eager(wide, plan, steps=2)
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_steps_with_tensors_in_parts_have_eagers_bits(memory: str) -> None:
+    plan = planned(wide, "45%", batch=2 * BATCH, memory=memory, method="modnn", parts="2MiB")
+    blocks = plan.instance.blocks
+    moved = {operation.block for operation in plan.schedule.operations if operation.kind == "offload"}
+    assert any(blocks[d].tensor is not None for d in moved if d is not None)
+    assert not any(blocks[d].tensor is not None for d in plan.instance.carried)
+    assert_trains_as_eager(lambda _: wide(2 * BATCH), plan, steps=2)
+
+
+def test_parts_of_no_size_are_refused() -> None:
+    with pytest.raises(PebblerError, match="'small' is not a size of parts; write it as 8MiB, or auto"):
+        planned(noisy, "80%", parts="small")
 
 
 # --- waits --------------------------------------------------------------------------------------------
