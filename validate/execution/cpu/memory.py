@@ -68,10 +68,13 @@ class Memory:
             ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
         )  # fmt: skip
 
-    def allocate(self, size: int) -> int:
-        """Allocate zeroed memory; its address is a multiple of the machine's page."""
+    def allocate(self, size: int, *, shared: bool = False) -> int:
+        """Allocate zeroed memory; its address is a multiple of the machine's page.
+
+        A limit on a process's data (RLIMIT_DATA) counts it unless it is shared.
+        """
         require_memory(size)
-        return self._piece(size, mmap.MAP_SHARED)
+        return self._piece(size, (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE) | mmap.MAP_ANONYMOUS)
 
     def allocate_pages(self, count: int, page_bytes: int) -> None:
         """Allocate pages without addresses, as a file in memory."""

@@ -175,7 +175,7 @@ class ThreadedDevice:
 
     def allocate_host(self, bytes: int) -> int:  # noqa: A002
         """See `Backend`."""
-        return self._memory.allocate(bytes)
+        return self._memory.allocate(bytes, shared=True)
 
     def allocate_pages(self, count: int, page_bytes: int) -> None:
         """See `Backend`."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import mmap
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
 
+from ....instances.importers.torch_step.memory import aligned
 from ....instances.importers.torch_step.record import StepRecord
 from ....instances.instance import Instance
 from ...schedule import Schedule
@@ -24,6 +27,32 @@ class PlannedStep:
     record: StepRecord
     instance: Instance
     schedule: Schedule
+
+
+def host_memory(sizes: Mapping[int, int]) -> dict[int, Any]:
+    """Return tensors of bytes in memory of the host: in one shared mapping, as the host's copies of blocks.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of each, by a key.
+
+    Raises
+    ------
+    DeviceError
+        When there is too little memory.
+    """
+    begins, total = accumulate(map(aligned, sizes.values()), initial=0), sum(map(aligned, sizes.values()))
+    try:
+        arena = mmap.mmap(-1, max(total, 1))
+    except (OSError, OverflowError):
+        raise _too_much(total) from None
+    return {
+        key: torch.frombuffer(arena, dtype=torch.uint8, count=size, offset=begin)
+        if size
+        else torch.empty(0, dtype=torch.uint8)
+        for (key, size), begin in zip(sizes.items(), begins, strict=False)
+    }
 
 
 class SettledStep:
@@ -66,13 +95,13 @@ class SettledStep:
         self.values = {
             s: storage.values for s, storage in enumerate(self.record.storages) if storage.values is not None
         }
-        for at in self.record.inputs:
-            self.values[at.storage] = host_memory(self.record.storages[at.storage].bytes)
+        inputs = {at.storage: self.record.storages[at.storage].bytes for at in self.record.inputs}
+        self.values |= host_memory(inputs)
         self.values |= lasting
 
 
-def host_memory(size: int) -> Any:
-    """Return that many bytes on the host.
+def own_memory(size: int) -> Any:
+    """Return that many bytes on the host, for a tensor that outlives the step.
 
     Raises
     ------
@@ -82,6 +111,8 @@ def host_memory(size: int) -> Any:
     try:
         return torch.empty(size, dtype=torch.uint8)
     except RuntimeError:
-        raise DeviceError(
-            f"{size} bytes of memory on the host cannot be had; free some, and bind again"
-        ) from None
+        raise _too_much(size) from None
+
+
+def _too_much(size: int) -> DeviceError:
+    return DeviceError(f"{size} bytes of memory on the host cannot be had; free some, and bind again")

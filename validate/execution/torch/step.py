@@ -29,7 +29,7 @@ from ....instances.processes.signals import held
 from ..device import DeviceError
 from ..executor import Issuer, Timed
 from .backend import TorchBackend
-from .planned import PlannedStep, SettledStep, host_memory
+from .planned import PlannedStep, SettledStep, host_memory, own_memory
 
 
 class StepExecutor(Issuer):
@@ -96,10 +96,9 @@ class StepExecutor(Issuer):
                 drop_states(module, optimizer, tuple(name for name in created if name not in self._kept))
                 created = tuple(name for name in created if name in self._kept)
                 self._require_own(find_tensors(module, optimizer))
-                self._values = {
-                    at.storage: host_memory(self.record.storages[at.storage].bytes)
-                    for at in self._kept.values()
-                }
+                self._values = host_memory(
+                    {at.storage: self.record.storages[at.storage].bytes for at in self._kept.values()}
+                )
                 settled = [SettledStep(planned, self._values) for planned in sizes]
                 areas: dict[str, int] = {}
                 for area, size in (item for one in settled for item in one.plan.areas.items()):
@@ -147,7 +146,7 @@ class StepExecutor(Issuer):
             own = {}
             for name, tensor in self._here.items():
                 values = bytes_of(tensor.untyped_storage())
-                own[self._kept[name].storage] = host_memory(len(values)).copy_(values).untyped_storage()
+                own[self._kept[name].storage] = own_memory(len(values)).copy_(values).untyped_storage()
             self._point(self._here, own)
             self._closed = True
             self._here = {}
