@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ....instances.errors import PebblerError
 from ....instances.importers.torch_step.memory import aligned
 from ....instances.importers.torch_step.record import StepRecord
 from ....instances.instance import Instance
@@ -75,6 +76,11 @@ class SettledStep:
         Where it leaves data, by storage.
     values
         What a step finds, as bytes on the host by storage: constants, inputs, and what outlives it.
+
+    Raises
+    ------
+    PebblerError
+        When something that outlives a step is in parts.
     """
 
     def __init__(self, planned: PlannedStep, lasting: Mapping[int, Any]) -> None:
@@ -82,6 +88,13 @@ class SettledStep:
         self.recorded = RecordedStep(planned.record, planned.instance)
         self.plan = plan(planned.instance, planned.schedule, self.recorded)
         of = self.recorded.storage
+        lasts = {at.storage for at in planned.record.lasting.values()}
+        for name, begin in self.recorded.parts:
+            if begin and of(name) in lasts:
+                raise PebblerError(
+                    f"{planned.instance.name}: '{name}' is in parts, and is one tensor of the module or the "
+                    "optimizer between steps; cut only what does not outlive a step"
+                )
         self.loads: dict[int, list[Load]] = defaultdict(list)
         self.homes: dict[int, Place] = {}
         for name, (place, size) in self.plan.outside.items():

@@ -20,7 +20,9 @@ torch = needs_torch()
 
 from msgspec.structs import replace  # noqa: E402
 
+import pebbler  # noqa: E402
 from pebbler.instances.errors import PebblerError  # noqa: E402
+from pebbler.instances.transforms import split_parts  # noqa: E402
 from pebbler.torch import TrainingPlan  # noqa: E402
 from pebbler.validate.execution.device import DeviceError  # noqa: E402
 from pebbler.validate.execution.faults import essential_waits  # noqa: E402
@@ -85,6 +87,22 @@ def test_steps_with_tensors_in_parts_have_eagers_bits(memory: str) -> None:
     assert any(blocks[d].tensor is not None for d in moved if d is not None)
     assert not any(blocks[d].tensor is not None for d in plan.instance.carried)
     assert_trains_as_eager(lambda _: wide(2 * BATCH), plan, steps=2)
+
+
+def large(batch: int) -> Made:
+    """Weights of several pages."""
+    module = torch.nn.Linear(1024, 1024, bias=False)
+    optimizer = torch.optim.SGD(module.parameters())
+    return module, lambda x: module(x).mean(), (torch.randn(batch, 1024),), optimizer
+
+
+def test_parameters_in_parts_are_refused() -> None:
+    plan = recorded(large)
+    instance = split_parts(plan.instance, 2 << 20)
+    result = pebbler.solve(instance, "modnn")
+    made = made_by(large)
+    with pytest.raises(PebblerError, match=r"'W\(weight\)' is in parts, and is one tensor of the module"):
+        dataclasses.replace(plan, instance=instance, result=result).bind(made[0], made[3])
 
 
 def test_parts_of_no_size_are_refused() -> None:
