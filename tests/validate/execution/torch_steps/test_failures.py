@@ -197,7 +197,7 @@ def test_a_step_that_cannot_be_closed_is_still_open(
     step = plan.bind(ours[0], ours[3])
     found = [step(*ours[2])]
     with monkeypatch.context() as patch:
-        patch.setattr(executing, "host_memory", refuse)
+        patch.setattr(executing, "own_memory", refuse)
         with pytest.raises(DeviceError, match="no memory"):
             step.close()
     found.append(step(*ours[2]))
