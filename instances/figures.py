@@ -18,10 +18,14 @@ from .units import LARGEST
 MOST_CHARACTERS = 500
 """So many does a text have at most: a name, a method, a network."""
 
+MILLION = 1_000_000
+"""All of something, in millionths."""
+
 _MOST_QUOTED = 240
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+Millionths = Annotated[int, msgspec.Meta(ge=0, le=MILLION)]
 Text = Annotated[
     str,
     msgspec.Meta(
@@ -41,6 +45,11 @@ def is_natural(value: object) -> bool:
 def is_positive(value: object) -> bool:
     """Whether a value is a whole number from 1 on that a file may hold."""
     return type(value) is int and 0 < value <= LARGEST
+
+
+def is_millionths(value: object) -> bool:
+    """Whether a value is a whole number of millionths of something, from none to all of it."""
+    return type(value) is int and 0 <= value <= MILLION
 
 
 def is_text(value: object) -> bool:

@@ -15,13 +15,13 @@ import msgspec
 
 from .applied import Transform, transforms_of_words
 from .errors import FormatError
-from .figures import Natural as Natural
-from .figures import Positive as Positive
-from .figures import Text as Text
 from .figures import (
+    MILLION,
+    Millionths,
     are_all,
     are_naturals,
     are_optional,
+    is_millionths,
     is_natural,
     is_one_of,
     is_positive,
@@ -29,6 +29,9 @@ from .figures import (
     require_types,
     shown,
 )
+from .figures import Natural as Natural
+from .figures import Positive as Positive
+from .figures import Text as Text
 from .gpus.cluster import Cluster
 from .origin import LayerTasks, Origin, of_entries, of_labels
 from .units import LARGEST, as_html, as_lines, format_size
@@ -84,20 +87,47 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             require_types(self)
 
 
-class Algorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One way to compute a task: a duration in nanoseconds and a workspace in bytes."""
+class Algorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One way to compute a task: its duration in nanoseconds, its workspace in bytes, and where it runs."""
 
     name: Text
     duration_ns: Natural
     workspace_bytes: Natural
+    on: Literal["device", "host"] = "device"
 
     def __post_init__(self) -> None:
-        if not (is_text(self.name) and is_natural(self.duration_ns) and is_natural(self.workspace_bytes)):
+        if not (
+            is_text(self.name)
+            and is_natural(self.duration_ns)
+            and is_natural(self.workspace_bytes)
+            and is_one_of(self.on, ("device", "host"))
+        ):
+            require_types(self)
+
+
+class Slowdown(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a task loses of its speed while copies of each direction are under way, in millionths."""
+
+    offload: Millionths = 0
+    prefetch: Millionths = 0
+
+    def __post_init__(self) -> None:
+        if not (is_millionths(self.offload) and is_millionths(self.prefetch)):
+            require_types(self)
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What copies in both directions get together, at most."""
+
+    both_bytes_per_second: Positive
+
+    def __post_init__(self) -> None:
+        if not is_positive(self.both_bytes_per_second):
             require_types(self)
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A step of the compute stream.
+    """A step of the computation.
 
     Attributes
     ----------
@@ -109,6 +139,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         At least one.
     recomputable
         Whether the task may run again.
+    slowdown_ppm
+        What copies take of its speed; unset: nothing.
     """
 
     name: Text
@@ -117,6 +149,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     algorithms: tuple[Algorithm, ...]
     updates: tuple[Natural, ...] = ()
     recomputable: bool = False
+    slowdown_ppm: Slowdown | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if not (
@@ -126,6 +159,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             and are_naturals(self.updates)
             and are_all(self.algorithms, Algorithm)
             and type(self.recomputable) is bool
+            and (self.slowdown_ppm is msgspec.UNSET or type(self.slowdown_ppm) is Slowdown)
         ):
             require_types(self)
 
@@ -162,6 +196,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         set, both are taken over from ``meta``, under which earlier versions wrote them.
     host_budget_bytes
         Host memory for copies of blocks; unset: as much as there are.
+    link
+        What copies in both directions share; unset: nothing.
 
     Raises
     ------
@@ -184,6 +220,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     origin: Origin | msgspec.UnsetType = msgspec.UNSET
     layers: tuple[LayerTasks, ...] | msgspec.UnsetType = msgspec.UNSET
     host_budget_bytes: Natural | msgspec.UnsetType = msgspec.UNSET
+    link: Link | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if not (
@@ -202,6 +239,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             and (self.origin is msgspec.UNSET or type(self.origin) is Origin)
             and (self.layers is msgspec.UNSET or are_all(self.layers, LayerTasks))
             and (self.host_budget_bytes is msgspec.UNSET or is_natural(self.host_budget_bytes))
+            and (self.link is msgspec.UNSET or type(self.link) is Link)
         ):
             require_types(self)
         if "transforms" in self.meta and self.transforms is msgspec.UNSET:
@@ -241,6 +279,12 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 f"{format_size(self.budget_bytes)}, {format_size(self.resident_bytes)} of it always taken",
             ),
             ("copies", copies[self.engines]),
+            (
+                "link",
+                ""
+                if self.link is msgspec.UNSET
+                else f"{self.link.both_bytes_per_second / 1e9:g} GB/s for both directions",
+            ),
             (
                 "host memory",
                 "" if self.host_budget_bytes is msgspec.UNSET else format_size(self.host_budget_bytes),
@@ -362,7 +406,10 @@ def _require_blocks(instance: Instance) -> None:
 
 
 def _require_tasks(instance: Instance) -> None:
-    """Indices exist, block sets are disjoint, one producer a block, nothing is read before it exists."""
+    """Indices exist, block sets are disjoint, one producer a block, nothing is read before it exists.
+
+    What runs on the host runs once, and copies take no more than all of a task's speed.
+    """
     if not instance.tasks:
         raise FormatError("tasks: there is none; an instance has at least one task")
     exists = [block.initially != "absent" for block in instance.blocks]
@@ -370,6 +417,15 @@ def _require_tasks(instance: Instance) -> None:
         where = f"tasks[{k}] ('{task.name}')"
         if not task.algorithms:
             raise FormatError(f"{where}: it has no algorithm; give it at least one")
+        if task.recomputable and any(one.on == "host" for one in task.algorithms):
+            raise FormatError(f"{where}: it may run again and on the host; leave out one of the two")
+        if task.slowdown_ppm is not msgspec.UNSET and instance.engines == "duplex":
+            together = task.slowdown_ppm.offload + task.slowdown_ppm.prefetch
+            if together > MILLION:
+                raise FormatError(
+                    f"{where}: slowdown_ppm takes {together} millionths, more than all of its speed; make "
+                    f"'offload' and 'prefetch' at most {MILLION} together"
+                )
         touched = task.blocks
         for d in touched:
             if d >= len(instance.blocks):
@@ -417,13 +473,25 @@ def _require_gradients(instance: Instance) -> None:
 
 
 def _require_one_gpu(instance: Instance) -> None:
-    """Host memory has a budget, and blocks are carried, with one GPU only."""
+    """Host memory has a budget, a link is shared, the host computes, and so on, with one GPU only."""
     if instance.cluster is msgspec.UNSET:
         return
     if instance.host_budget_bytes is not msgspec.UNSET:
         raise FormatError(
             "host_budget_bytes: host memory of several GPUs has no budget yet; leave out it or 'cluster'"
         )
+    if instance.link is not msgspec.UNSET:
+        raise FormatError("link: several GPUs share the bus of 'cluster'; leave out one of the two")
+    for k, task in enumerate(instance.tasks):
+        where = f"tasks[{k}] ('{task.name}')"
+        if task.slowdown_ppm is not msgspec.UNSET:
+            raise FormatError(
+                f"{where}: several GPUs are not slowed down yet; leave out 'slowdown_ppm' or 'cluster'"
+            )
+        if any(one.on == "host" for one in task.algorithms):
+            raise FormatError(
+                f"{where}: the host of several GPUs computes no task yet; leave out 'on' or 'cluster'"
+            )
     for d in instance.carried:
         raise FormatError(
             f"blocks[{d}] ('{instance.blocks[d].name}'): several GPUs carry no blocks yet; begin it on the "

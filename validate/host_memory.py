@@ -69,12 +69,12 @@ class _HostProof:
 
     def what(self, residence: HostResidence) -> str:
         """Return a residence in words."""
-        return f"the host copy of '{self.instance.blocks[residence.block].name}'"
+        return f"the host copy of '{self.instance.blocks[_block(residence)].name}'"
 
     def acquisitions(self) -> None:
         """Check that offloads acquire one residence each, of the right size, that ends after it began."""
         for residence in self.residences:
-            block, what = self.instance.blocks[residence.block], self.what(residence)
+            block, what = self.instance.blocks[_block(residence)], self.what(residence)
             if residence.bytes != block.bytes:
                 self.fail(f"{what} has {residence.bytes} bytes, the block {block.bytes}")
             p = self.order.acquisition(residence)
@@ -115,17 +115,17 @@ class _HostProof:
         """Go through the list: copies follow each other, and are there while they are read and at the end."""
         current: dict[int, HostResidence] = {}
         for residence in self.acquired.get(NEVER, []):
-            if residence.block in current:
+            if _block(residence) in current:
                 self.fail(f"{self.what(residence)} is there twice from time 0")
-            current[residence.block] = residence
+            current[_block(residence)] = residence
         for p, operation in enumerate(self.order.operations):
             if operation.kind == "offload":
                 for residence in self.acquired.get(p, []):
-                    before = current.get(residence.block)
+                    before = current.get(_block(residence))
                     if before is not None and not self.order.released_before(before, p):
                         what = self.what(residence)
                         self.fail(f"{self.name(p)} acquires {what}, whose earlier one may still be live")
-                    current[residence.block] = residence
+                    current[_block(residence)] = residence
             elif operation.kind == "prefetch" and operation.block is not None:
                 read = current.get(operation.block)
                 if read is not None and not self.order.lasts_through(read, p):
@@ -166,3 +166,9 @@ class _HostProof:
 def _ranges(residence: HostResidence) -> tuple[tuple[int, int], ...]:
     """Return the bytes of a residence in host memory; there are none in divisible memory."""
     return () if residence.offset is None else ((residence.offset, residence.bytes),)
+
+
+def _block(residence: HostResidence) -> int:
+    """Return the block of a residence that has one."""
+    assert residence.block is not None
+    return residence.block

@@ -30,7 +30,7 @@ from ..instances.files import read_document, reread, write_document
 from ..instances.instance import Instance, Natural, Positive
 from ..instances.units import LARGEST, PAGE_BYTES, as_html, as_lines, format_size, format_time
 
-Stream = Literal["compute", "d2h", "h2d", "copy", "cpu", "network", "nvlink"]
+Stream = Literal["compute", "d2h", "h2d", "copy", "host", "cpu", "network", "nvlink"]
 """Name of a stream."""
 
 Kind = Literal["run", "offload", "prefetch", "move", "send", "accumulate", "exchange", "return", "reduce"]
@@ -154,23 +154,24 @@ class Residence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class HostResidence(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """A stay of a copy of a block in host memory, where that has a budget.
+    """A stay of a copy of a block, or of a run's workspace, in host memory, where that has a budget.
 
     Attributes
     ----------
-    block
-        The block.
+    block, workspace_of
+        Its content: a block, or the workspace of the run on the host with that id.
     offset
         Offset of its first byte from the start of host memory; None in divisible memory.
     bytes
-        Size of the block in bytes.
+        Size of the block or workspace in bytes.
     acquired_by
-        The offload that writes the copy; None for a block that is on the host from the start.
+        The offload, or the run on the host, that writes it; None for a copy that is there from the start.
     released_after
         Ids of operations: the residence ends when all of them have ended. If empty, it lasts to the end.
     """
 
-    block: Natural
+    block: Natural | None = None
+    workspace_of: Natural | None = None
     offset: Natural | None = None
     bytes: Positive
     acquired_by: Natural | None = None
@@ -178,8 +179,7 @@ class HostResidence(
 
     def __post_init__(self) -> None:
         if not (
-            is_natural(self.block)
-            and are_optional(self.offset, self.acquired_by)
+            are_optional(self.block, self.workspace_of, self.offset, self.acquired_by)
             and is_positive(self.bytes)
             and are_naturals(self.released_after)
         ):
@@ -465,7 +465,9 @@ def _require_host_residences(schedule: Schedule) -> None:
     ids = {operation.id for operation in schedule.operations}
     for i, residence in enumerate(schedule.host_copies):
         where = f"host_residences[{i}]"
-        for other in (residence.acquired_by, *residence.released_after):
+        if (residence.block is None) == (residence.workspace_of is None):
+            raise FormatError(f"{where}: it has either 'block' or 'workspace_of'")
+        for other in (residence.workspace_of, residence.acquired_by, *residence.released_after):
             if other is not None and other not in ids:
                 raise FormatError(f"{where}: it names operation {other}, which does not exist")
         if (schedule.memory_model == "divisible") != (residence.offset is None):

@@ -290,6 +290,7 @@ class _Planner:
     def _host_places(self, budget: int) -> None:
         self.areas["host"] = budget
         for residence in self.schedule.host_copies:
+            assert residence.block is not None
             assert residence.offset is not None
             place = Place("host", residence.offset)
             if residence.acquired_by is None:

@@ -142,6 +142,7 @@ def _look_at_host_residences(bound: Binding) -> Iterator[Fault]:
     if instance.host_budget_bytes is UNSET:
         return
     for r, residence in enumerate(schedule.host_copies):
+        assert residence.block is not None
         where, i = layout.name(r), layout.acquirer[r]
         if residence.bytes != layout.needed[r]:
             yield Fault("rule", f"{where} has {residence.bytes} bytes for {layout.needed[r]}")
