@@ -7,6 +7,7 @@ tasks run in the order of the list. Times are integer nanoseconds and sizes inte
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, get_args
@@ -32,7 +33,7 @@ from .figures import (
 from .figures import Natural as Natural
 from .figures import Positive as Positive
 from .figures import Text as Text
-from .gpus.cluster import Cluster
+from .gpus.cluster import SECOND, Cluster, load_of
 from .origin import LayerTasks, Origin, of_entries, of_labels
 from .units import LARGEST, as_html, as_lines, format_size
 
@@ -124,6 +125,15 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def __post_init__(self) -> None:
         if not is_positive(self.both_bytes_per_second):
             require_types(self)
+
+    @property
+    def rate(self) -> Fraction:
+        """What the link passes, in bytes per nanosecond."""
+        return Fraction(self.both_bytes_per_second, SECOND)
+
+    def load(self, size: int, own_ns: int) -> Fraction:
+        """Return the bytes that a copy puts on the link, by its size and its own time of at least 1 ns."""
+        return load_of(size, own_ns, self.both_bytes_per_second)
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -319,6 +329,13 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def has_host_budget(self) -> bool:
         """Whether copies on the host take memory that ends."""
         return self.host_budget_bytes is not msgspec.UNSET
+
+    @cached_property
+    def is_coupled(self) -> bool:
+        """Whether copies that are under way change the speed of each other, or of runs."""
+        return self.link is not msgspec.UNSET or any(
+            task.slowdown_ppm is not msgspec.UNSET for task in self.tasks
+        )
 
     @cached_property
     def carried(self) -> tuple[int, ...]:

@@ -9,8 +9,8 @@ every operation sees.
 Only a divisible schedule is checked at its simulated times, because that model has no addresses: such a
 schedule is a relaxation and never a solution.
 
-This module imports only the instance and the schedule from this project, and so do its two
-parts beside it, `order` and `host_memory`.
+This module imports only the instance and the schedule from this project, and so do its three
+parts beside it, `order`, `times` and `host_memory`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ..instances.instance import Block, Instance
 from .host_memory import host_reasons
 from .order import NEVER, Order, in_words
 from .schedule import Operation, Residence, Schedule, as_from_files
+from .times import copy_ns, time_reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ def check(instance: Instance, schedule: Schedule, *, instance_sha256: str | None
     proof = _Proof(instance, schedule)
     proof.reasons += origin_reasons(instance, schedule, instance_sha256)
     proof.program()
-    ends = proof.figures()
+    reasons, ends = time_reasons(instance, schedule, proof.order)
+    proof.reasons += reasons
     peak = proof.peak(ends)
     if schedule.peak_bytes != peak:
         proof.fail(f"peak_bytes is {schedule.peak_bytes}, it is {peak}")
@@ -172,7 +174,7 @@ class _Proof:
         for p, operation in enumerate(self.operations):
             if operation.stream != proper[operation.kind]:
                 self.fail(f"{self.name(p)} is on stream {operation.stream}, not on {proper[operation.kind]}")
-            if operation.block is not None and _copy_ns(self.instance, operation) is None:
+            if operation.block is not None and copy_ns(self.instance, operation) is None:
                 self.fail(f"{self.name(p)}: the instance's null time forbids it")
 
     def first_runs(self) -> None:
@@ -450,28 +452,6 @@ class _Proof:
             if len(found) > 1:
                 self.fail(f"{self.name(p)} touches parts of '{tensor}' that do not lie at one base")
 
-    def figures(self) -> list[int]:
-        """Check that the reported times and makespan are those of the simulation; return its ends."""
-        ends: list[int] = []
-        stream_end: dict[str, int] = {}
-        for p, operation in enumerate(self.operations):
-            waits = [ends[self.position[i]] for i in operation.after]
-            start = max([stream_end.get(operation.stream, 0), *waits])
-            end = start + (_copy_ns(self.instance, operation) or 0)
-            if operation.task is not None and operation.algorithm is not None:
-                end = start + self.instance.tasks[operation.task].algorithms[operation.algorithm].duration_ns
-            if (operation.start_ns, operation.end_ns) != (start, end):
-                self.fail(
-                    f"{self.name(p)} is reported from {operation.start_ns} to {operation.end_ns} ns, "
-                    f"simulated from {start} to {end}"
-                )
-            ends.append(end)
-            stream_end[operation.stream] = end
-        makespan = max(ends, default=0)
-        if self.schedule.makespan_ns != makespan:
-            self.fail(f"makespan_ns is {self.schedule.makespan_ns}, simulated {makespan}")
-        return ends
-
     def peak(self, ends: list[int]) -> int:
         """Return the peak in bytes, after checking that divisible memory holds the live data at these times.
 
@@ -519,10 +499,3 @@ def _ranges(residence: Residence) -> tuple[tuple[int, int], ...]:
     if residence.offset is not None:
         return ((residence.offset, residence.bytes),)
     return residence.extents or ()
-
-
-def _copy_ns(instance: Instance, operation: Operation) -> int | None:
-    if operation.block is None:
-        return None
-    block = instance.blocks[operation.block]
-    return {"offload": block.offload_ns, "prefetch": block.prefetch_ns, "move": block.move_ns}[operation.kind]

@@ -1,4 +1,7 @@
-"""Simulation of a program: every operation starts as soon as its stream and its waits allow."""
+"""Simulation of a program: every operation starts as soon as its stream and its waits allow.
+
+Where copies share a link, or slow runs down, `coupled` goes from event to event instead.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from msgspec import UNSET
 
 from ..instances.arguments import require_instance
 from ..instances.instance import Instance
+from .coupled import simulate_coupled
 from .gpus.simulate import simulate_cluster
 from .schedule import Operation, Schedule, require_schedule
 
@@ -33,7 +37,8 @@ def simulate(
         The program, and the instance that it is for; with several GPUs, the operations of all of them are
         simulated.
     durations_ns
-        Duration of each operation in nanoseconds, in place of the instance's.
+        Duration of each operation in nanoseconds, in place of the instance's: with the link to itself, and
+        where nothing slows it down.
 
     Returns
     -------
@@ -51,6 +56,8 @@ def simulate(
         return simulate_cluster(instance, schedule, durations_ns)
     if durations_ns is None:
         durations_ns = [nominal_ns(instance, operation) for operation in schedule.operations]
+    if instance.is_coupled:
+        return simulate_coupled(instance, schedule, durations_ns)
     starts: list[int] = []
     ends: list[int] = []
     end_of: dict[int, int] = {}

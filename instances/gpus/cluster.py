@@ -167,14 +167,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.nvlink_bytes_per_second is None
 
     def load(self, size: int, alone_ns: int) -> Fraction:
-        """Return the bytes that a copy puts on the bus, by its size and its time with the bus to itself.
-
-        Times are rounded to whole nanoseconds. The time that is lost by rounding down does not count as load,
-        so that a bus as fast as the link does not delay a copy that is alone.
-        """
-        passed = Fraction(self.bus_bytes_per_second * alone_ns, SECOND)
-        rounded = 0 < passed < size <= passed + Fraction(self.bus_bytes_per_second, SECOND)
-        return passed if rounded else Fraction(size)
+        """Return the bytes that a copy puts on the bus, by its size and its time with the bus to itself."""
+        return load_of(size, alone_ns, self.bus_bytes_per_second)
 
     def passing_ns(self, size: int, alone_ns: int, copies: int = 1) -> int:
         """Return the least time in which the bus passes copies; 0 if a copy takes no time."""
@@ -193,6 +187,26 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def reduce_ns(self, gradient: Gradient) -> int:
         """Return the time of the GPUs' ring all-reduce of one gradient over NVLink."""
         return _ring_ns(gradient.bytes, self.gpus, self.nvlink_bytes_per_second)
+
+
+def load_of(size: int, alone_ns: int, bytes_per_second: int) -> Fraction:
+    """Return the bytes that a copy puts on a bus or a link that it shares.
+
+    Times are rounded to whole nanoseconds. The time that is lost by rounding down does not count as load, so
+    that a bus as fast as its copies does not delay one that is alone.
+
+    Parameters
+    ----------
+    size
+        Bytes of the copy.
+    alone_ns
+        Its time in nanoseconds when nothing else is under way.
+    bytes_per_second
+        What the bus passes.
+    """
+    passed = Fraction(bytes_per_second * alone_ns, SECOND)
+    rounded = 0 < passed < size <= passed + Fraction(bytes_per_second, SECOND)
+    return passed if rounded else Fraction(size)
 
 
 def _ring_ns(size: int, members: int, rate: int | None) -> int:
