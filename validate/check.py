@@ -24,7 +24,7 @@ from msgspec import UNSET
 
 from ..instances.instance import Block, Instance
 from .host_memory import host_reasons
-from .order import NEVER, Order, in_words
+from .order import NEVER, Order, in_words, is_on_host
 from .schedule import Operation, Residence, Schedule, as_from_files
 from .times import copy_ns, time_reasons
 
@@ -101,13 +101,20 @@ def check_apart(instance: Instance, schedule: Schedule) -> tuple[list[str], int]
 
 @dataclass(slots=True)
 class _Content:
-    """State of one block during the pass over the list from top to bottom."""
+    """State of one block during the pass over the list from top to bottom.
+
+    `device` and `host` are the versions there, `latest` is the newest. `written_by` and `offloaded_by` have
+    last written and copied what is on the device, `copied_by` has last written what is on the host, and
+    `readers` have read it since.
+    """
 
     device: int | None = None
     host: int | None = None
     latest: int = 0
     written_by: int = NEVER
     offloaded_by: int = NEVER
+    copied_by: int = NEVER
+    readers: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -163,7 +170,7 @@ class _Proof:
         self.contents()
 
     def streams(self) -> None:
-        """Check streams: runs and moves on compute, copies on their direction's engine, none that is null."""
+        """Check streams: runs on compute or on the host, copies on their direction's engine, none is null."""
         single = self.instance.engines == "single"
         proper = {
             "run": "compute",
@@ -172,24 +179,32 @@ class _Proof:
             "prefetch": "copy" if single else "h2d",
         }
         for p, operation in enumerate(self.operations):
-            if operation.stream != proper[operation.kind]:
-                self.fail(f"{self.name(p)} is on stream {operation.stream}, not on {proper[operation.kind]}")
+            stream = "host" if is_on_host(self.instance, operation) else proper[operation.kind]
+            if operation.stream != stream:
+                self.fail(f"{self.name(p)} is on stream {operation.stream}, not on {stream}")
             if operation.block is not None and copy_ns(self.instance, operation) is None:
                 self.fail(f"{self.name(p)}: the instance's null time forbids it")
 
     def first_runs(self) -> None:
-        """Check runs: every task runs, first runs are in order, only recomputable tasks run again."""
-        following = 0
+        """Check runs: every task runs, first runs of a stream are in order, only some tasks run again."""
+        first: dict[int, int] = {}
         for p, operation in enumerate(self.operations):
-            if operation.task is None:
+            if operation.task is None or first.setdefault(operation.task, p) == p:
                 continue
-            if operation.task > following:
-                self.fail(f"{self.name(p)} runs before '{self.instance.tasks[following].name}' has run")
-            if operation.task < following and not self.instance.tasks[operation.task].recomputable:
+            if not self.instance.tasks[operation.task].recomputable:
                 self.fail(f"{self.name(p)} runs again, but its task is not recomputable")
-            following = max(following, operation.task + 1)
-        for task in self.instance.tasks[following:]:
-            self.fail(f"task '{task.name}' never runs")
+        last: dict[str, int] = {}
+        for k, task in enumerate(self.instance.tasks):
+            if k not in first:
+                self.fail(f"task '{task.name}' never runs")
+                continue
+            p = first[k]
+            before = last.get(self.operations[p].stream, NEVER)
+            if p < before:
+                earlier = self.operations[before].task
+                assert earlier is not None
+                self.fail(f"{self.name(p)} runs before '{self.instance.tasks[earlier].name}' has run")
+            last[self.operations[p].stream] = max(p, before)
 
     def acquisitions(self) -> None:
         """Check that the right operation acquires each residence, with the right size and a later end."""
@@ -212,11 +227,10 @@ class _Proof:
                     self.fail(f"{self.name(p)} must acquire exactly one residence of '{self.block(d).name}'")
             if operation.task is not None and operation.algorithm is not None:
                 algorithm = self.instance.tasks[operation.task].algorithms[operation.algorithm]
+                wanted = int(algorithm.workspace_bytes > 0 and algorithm.on == "device")
                 held = sum(residence.workspace_of == operation.id for residence in mine)
-                if held != (algorithm.workspace_bytes > 0):
-                    self.fail(
-                        f"{self.name(p)} has {held} workspaces, not {int(algorithm.workspace_bytes > 0)}"
-                    )
+                if held != wanted:
+                    self.fail(f"{self.name(p)} has {held} workspaces, not {wanted}")
 
     def _block_acquisition(self, residence: Residence, p: int) -> None:
         assert residence.block is not None
@@ -230,11 +244,9 @@ class _Proof:
                 self.fail(f"'{block.name}' is resident twice from time 0")
             return
         operation = self.operations[p]
-        writes = (
-            self.instance.tasks[operation.task].outputs
-            if operation.task is not None
-            else _must_acquire(operation)
-        )
+        writes = _must_acquire(operation)
+        if operation.task is not None and not is_on_host(self.instance, operation):
+            writes = self.instance.tasks[operation.task].outputs
         if residence.block not in writes:
             self.fail(f"'{block.name}' is acquired by {self.name(p)}, which does not bring it there")
 
@@ -319,7 +331,9 @@ class _Proof:
                 current[residence.block] = residence
                 state[residence.block].device = 0
         for p, operation in enumerate(self.operations):
-            if operation.task is not None:
+            if operation.task is not None and is_on_host(self.instance, operation):
+                self._host_run(p, operation.task, state, required[operation.task])
+            elif operation.task is not None:
                 self._run(p, operation.task, state, current, required[operation.task])
             elif operation.block is not None:
                 self._copy(p, operation.block, state[operation.block], current)
@@ -392,13 +406,49 @@ class _Proof:
             content = state[d]
             if not self.order.ends_before(content.offloaded_by, p):
                 self.fail(f"{self.name(p)} writes '{self.block(d).name}' while an offload may be copying it")
-            version = required[d] + 1
-            if version < content.latest:
-                self.fail(f"{self.name(p)} writes '{self.block(d).name}' again after a later update of it")
-            content.device = version
-            content.latest = max(content.latest, version)
+            content.device = self._next(p, d, content, required)
             content.written_by = p
         self._one_base(p, task.blocks, current)
+
+    def _host_run(self, p: int, k: int, state: list[_Content], required: dict[int, int]) -> None:
+        """Check a run on the host, which reads and writes copies there, and touches nothing on the device."""
+        task = self.instance.tasks[k]
+        for d in (*task.inputs, *task.updates):
+            if state[d].host != required[d]:
+                self.fail(
+                    f"{self.name(p)} needs version {required[d]} of '{self.block(d).name}' on the host, "
+                    f"and version {state[d].host} is there"
+                )
+            self._reads_copy(p, d, state[d])
+        for d in (*task.updates, *task.outputs):
+            self._writes_copy(p, d, state[d])
+            state[d].host = self._next(p, d, state[d], required)
+
+    def _next(self, p: int, d: int, content: _Content, required: dict[int, int]) -> int:
+        """Return the version of a block that a run writes, after checking that there is no later one."""
+        version = required[d] + 1
+        if version < content.latest:
+            self.fail(f"{self.name(p)} writes '{self.block(d).name}' again after a later update of it")
+        content.latest = max(content.latest, version)
+        return version
+
+    def _reads_copy(self, p: int, d: int, content: _Content) -> None:
+        """Check that what has written the copy of a block on the host has ended before it is read."""
+        if not self.order.ends_before(content.copied_by, p):
+            by = self.operations[content.copied_by].kind
+            self.fail(
+                f"{self.name(p)} reads the host copy of '{self.block(d).name}' while "
+                f"{'an offload' if by == 'offload' else 'a run'} may be writing it"
+            )
+        content.readers.append(p)
+
+    def _writes_copy(self, p: int, d: int, content: _Content) -> None:
+        """Check that all that has written or read the host copy of a block has ended before a write."""
+        if not all(q == p or self.order.ends_before(q, p) for q in (content.copied_by, *content.readers)):
+            self.fail(
+                f"{self.name(p)} writes the host copy of '{self.block(d).name}', which may still be in use"
+            )
+        content.copied_by, content.readers = p, []
 
     def _copy(self, p: int, d: int, content: _Content, current: dict[int, Residence]) -> None:
         kind, name = self.operations[p].kind, self.block(d).name
@@ -409,15 +459,13 @@ class _Proof:
             if not self.order.ends_before(content.written_by, p):
                 self.fail(f"{self.name(p)} copies '{name}' while a run may be writing it")
         if kind == "offload":
+            self._writes_copy(p, d, content)
             content.host, content.offloaded_by = content.device, p
             return
         if kind == "prefetch":
             if content.host is None or content.host != content.latest:
                 self.fail(f"{self.name(p)} reads a host copy of '{name}' that is missing or stale")
-            if not self.order.ends_before(content.offloaded_by, p):
-                self.fail(
-                    f"{self.name(p)} reads the host copy of '{name}' while an offload may be writing it"
-                )
+            self._reads_copy(p, d, content)
             content.device = content.host
         elif not self.order.ends_before(content.offloaded_by, p):
             self.fail(f"{self.name(p)} moves '{name}' while an offload may be copying it")

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
-from ..instances.instance import Instance
-from .order import NEVER, Order, in_words
-from .schedule import HostResidence, Schedule
+from ..instances.instance import Algorithm, Block, Instance
+from .order import NEVER, Order, in_words, is_on_host
+from .schedule import HostResidence, Operation, Schedule
 
 ALIGNMENT_BYTES = 512
 """Offsets in host memory are multiples of it."""
@@ -69,27 +69,85 @@ class _HostProof:
 
     def what(self, residence: HostResidence) -> str:
         """Return a residence in words."""
-        return f"the host copy of '{self.instance.blocks[_block(residence)].name}'"
+        if residence.block is not None:
+            return f"the host copy of '{self.instance.blocks[residence.block].name}'"
+        assert residence.workspace_of is not None
+        return f"the workspace of {self.name(self.order.position[residence.workspace_of])} on the host"
 
     def acquisitions(self) -> None:
-        """Check that offloads acquire one residence each, of the right size, that ends after it began."""
+        """Check that what writes to the host acquires its room there, of the right size, which ends later."""
         for residence in self.residences:
-            block, what = self.instance.blocks[_block(residence)], self.what(residence)
-            if residence.bytes != block.bytes:
-                self.fail(f"{what} has {residence.bytes} bytes, the block {block.bytes}")
             p = self.order.acquisition(residence)
-            if p == NEVER and block.initially == "absent":
-                self.fail(f"{what} is there from time 0, when the block does not exist")
-            if p != NEVER:
-                operation = self.order.operations[p]
-                if operation.kind != "offload" or operation.block != residence.block:
-                    self.fail(f"{what} is acquired by {self.name(p)}, which does not write it")
+            if residence.block is not None:
+                self._copy_acquisition(residence, self.instance.blocks[residence.block], p)
+            else:
+                self._workspace_acquisition(residence)
             for q in self.order.releases(residence):
                 if q != p and not self.order.ends_before(p, q):
-                    self.fail(f"{what} is released by {self.name(q)}, not after it is acquired")
+                    self.fail(
+                        f"{self.what(residence)} is released by {self.name(q)}, not after it is acquired"
+                    )
         for p, operation in enumerate(self.order.operations):
-            if operation.kind == "offload" and len(self.acquired.get(p, [])) != 1:
+            mine = self.acquired.get(p, [])
+            if operation.kind == "offload" and len(mine) != 1:
                 self.fail(f"{self.name(p)} must acquire exactly one host residence")
+            algorithm = self.algorithm(operation)
+            if algorithm is None:
+                continue
+            for d in self.written(operation):
+                if sum(residence.block == d for residence in mine) != 1:
+                    name = self.instance.blocks[d].name
+                    self.fail(f"{self.name(p)} must acquire exactly one host residence of '{name}'")
+            wanted = int(algorithm.workspace_bytes > 0)
+            held = sum(residence.workspace_of == operation.id for residence in mine)
+            if held != wanted:
+                self.fail(f"{self.name(p)} has {held} workspaces on the host, not {wanted}")
+
+    def algorithm(self, operation: Operation) -> Algorithm | None:
+        """Return the algorithm of a run on the host; None of anything else."""
+        if operation.task is None or operation.algorithm is None:
+            return None
+        algorithm = self.instance.tasks[operation.task].algorithms[operation.algorithm]
+        return algorithm if algorithm.on == "host" else None
+
+    def written(self, operation: Operation) -> tuple[int, ...]:
+        """Return the blocks of which an operation makes a new copy on the host."""
+        if operation.kind == "offload" and operation.block is not None:
+            return (operation.block,)
+        if operation.task is not None and is_on_host(self.instance, operation):
+            return self.instance.tasks[operation.task].outputs
+        return ()
+
+    def read(self, operation: Operation) -> tuple[int, ...]:
+        """Return the blocks whose copy on the host an operation uses as it finds it."""
+        if operation.kind == "prefetch" and operation.block is not None:
+            return (operation.block,)
+        if operation.task is not None and is_on_host(self.instance, operation):
+            task = self.instance.tasks[operation.task]
+            return (*task.inputs, *task.updates)
+        return ()
+
+    def _copy_acquisition(self, residence: HostResidence, block: Block, p: int) -> None:
+        what = self.what(residence)
+        if residence.bytes != block.bytes:
+            self.fail(f"{what} has {residence.bytes} bytes, the block {block.bytes}")
+        if p == NEVER and block.initially == "absent":
+            self.fail(f"{what} is there from time 0, when the block does not exist")
+        if p != NEVER and residence.block not in self.written(self.order.operations[p]):
+            self.fail(f"{what} is acquired by {self.name(p)}, which does not write it")
+
+    def _workspace_acquisition(self, residence: HostResidence) -> None:
+        assert residence.workspace_of is not None
+        what = self.what(residence)
+        if residence.acquired_by != residence.workspace_of or residence.released_after != (
+            residence.workspace_of,
+        ):
+            self.fail(f"{what} is not acquired and released by that run alone")
+        algorithm = self.algorithm(self.order.operations[self.order.position[residence.workspace_of]])
+        if algorithm is None:
+            self.fail(f"{what}: only a run on the host has a workspace there")
+        elif residence.bytes != algorithm.workspace_bytes:
+            self.fail(f"{what} has {residence.bytes} bytes, the algorithm needs {algorithm.workspace_bytes}")
 
     def places(self) -> None:
         """Check that every residence lies in host memory and is aligned."""
@@ -115,21 +173,24 @@ class _HostProof:
         """Go through the list: copies follow each other, and are there while they are read and at the end."""
         current: dict[int, HostResidence] = {}
         for residence in self.acquired.get(NEVER, []):
-            if _block(residence) in current:
+            if residence.block is None:
+                continue
+            if residence.block in current:
                 self.fail(f"{self.what(residence)} is there twice from time 0")
-            current[_block(residence)] = residence
+            current[residence.block] = residence
         for p, operation in enumerate(self.order.operations):
-            if operation.kind == "offload":
-                for residence in self.acquired.get(p, []):
-                    before = current.get(_block(residence))
-                    if before is not None and not self.order.released_before(before, p):
-                        what = self.what(residence)
-                        self.fail(f"{self.name(p)} acquires {what}, whose earlier one may still be live")
-                    current[_block(residence)] = residence
-            elif operation.kind == "prefetch" and operation.block is not None:
-                read = current.get(operation.block)
-                if read is not None and not self.order.lasts_through(read, p):
-                    self.fail(f"{self.name(p)} reads {self.what(read)}, which may have been released by then")
+            for d in self.read(operation):
+                found = current.get(d)
+                if found is not None and not self.order.lasts_through(found, p):
+                    self.fail(f"{self.name(p)} uses {self.what(found)}, which may have been released by then")
+            for residence in self.acquired.get(p, []):
+                if residence.block is None:
+                    continue
+                before = current.get(residence.block)
+                if before is not None and not self.order.released_before(before, p):
+                    what = self.what(residence)
+                    self.fail(f"{self.name(p)} acquires {what}, whose earlier one may still be live")
+                current[residence.block] = residence
         for d, block in enumerate(self.instance.blocks):
             if block.finally_ == "host" and (last := current.get(d)) is not None and last.released_after:
                 self.fail(f"{self.what(last)} must be there at the end, and is released")
@@ -166,9 +227,3 @@ class _HostProof:
 def _ranges(residence: HostResidence) -> tuple[tuple[int, int], ...]:
     """Return the bytes of a residence in host memory; there are none in divisible memory."""
     return () if residence.offset is None else ((residence.offset, residence.bytes),)
-
-
-def _block(residence: HostResidence) -> int:
-    """Return the block of a residence that has one."""
-    assert residence.block is not None
-    return residence.block

@@ -111,17 +111,22 @@ def carried_bytes(schedule: Schedule) -> int:
 def pinned_bytes(instance: Instance, schedule: Schedule) -> int:
     """Return the host memory that the schedule needs.
 
-    This is every block that is offloaded or prefetched, the quantity of vDNN's Fig. 12. Where host memory has
-    a budget, it is the highest byte in use there.
+    This is every block that is offloaded or prefetched, the quantity of vDNN's Fig. 12, and every block that
+    runs on the host touch, with the largest of their workspaces. Where host memory has a budget, it is the
+    highest byte in use there.
     """
     if schedule.host_peak_bytes is not msgspec.UNSET:
         return schedule.host_peak_bytes
-    blocks = {
-        (operation.gpu, operation.block)
-        for operation in schedule.operations
-        if operation.kind in ("offload", "prefetch")
-    }
-    return sum(instance.blocks[d].bytes for _, d in blocks if d is not None)
+    blocks: set[tuple[int, int]] = set()
+    workspace = 0
+    for operation in schedule.operations:
+        if operation.kind in ("offload", "prefetch") and operation.block is not None:
+            blocks.add((operation.gpu, operation.block))
+        elif operation.stream == "host" and operation.task is not None and operation.algorithm is not None:
+            task = instance.tasks[operation.task]
+            blocks.update((operation.gpu, d) for d in task.blocks)
+            workspace = max(workspace, task.algorithms[operation.algorithm].workspace_bytes)
+    return workspace + sum(instance.blocks[d].bytes for _, d in blocks)
 
 
 def stalls_ns(instance: Instance, schedule: Schedule) -> list[int]:

@@ -29,6 +29,13 @@ def in_words(instance: Instance, operation: Operation) -> str:
     return f"operation {operation.id} ({operation.kind} {instance.blocks[operation.block].name})"
 
 
+def is_on_host(instance: Instance, operation: Operation) -> bool:
+    """Return whether an operation is a run with an algorithm of the host."""
+    if operation.task is None or operation.algorithm is None:
+        return False
+    return instance.tasks[operation.task].algorithms[operation.algorithm].on == "host"
+
+
 class Order:
     """Which operations of a schedule have ended when another starts, whatever their durations.
 

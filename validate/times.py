@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from ..instances.figures import MILLION
 from ..instances.instance import Instance, Link
-from .order import Order, in_words
+from .order import Order, in_words, is_on_host
 from .schedule import Operation, Schedule
 
 
@@ -143,7 +143,7 @@ def _run_reason(instance: Instance, operation: Operation, copies: dict[str, _Cop
     task = instance.tasks[operation.task]
     slowdown = task.slowdown_ppm
     algorithm = task.algorithms[operation.algorithm]
-    if slowdown is UNSET or algorithm.on == "host":
+    if slowdown is UNSET or is_on_host(instance, operation):
         return _fixed_reason(instance, operation)
     start, end = operation.start_ns, operation.end_ns
 

@@ -400,11 +400,9 @@ def trio(recomputable: bool = False) -> Instance:
     [
         ([0, 1], ["task 'u' never runs"]),
         ([0], ["task 't' never runs", "task 'u' never runs"]),
-        ([0, 2], ["(run u) runs before 't' has run"]),
-        (
-            [1, 0, 2],
-            ["(run t) runs before 's' has run", "(run s) runs again, but its task is not recomputable"],
-        ),
+        ([0, 2], ["task 't' never runs"]),
+        ([0, 2, 1], ["(run u) runs before 't' has run"]),
+        ([1, 0, 2], ["(run t) runs before 's' has run"]),
         ([0, 0, 1, 2], ["operation 1 (run s) runs again, but its task is not recomputable"]),
         ([0, 1, 2, 1], ["operation 3 (run t) runs again"]),
     ],
