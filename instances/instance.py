@@ -63,6 +63,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Where a valid copy must be when the round ends (``finally`` in the file).
     tensor, begin
         The block is the part of `tensor` from byte `begin` on; both or neither.
+    load_bytes
+        What a copy puts on a link that both directions share, if less than `bytes`: see `loaded_bytes`.
     """
 
     name: Text
@@ -74,6 +76,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     finally_: Literal["anywhere", "device", "host"] = msgspec.field(name="finally", default="anywhere")
     tensor: Text | None = None
     begin: Natural | None = None
+    load_bytes: Positive | None = None
 
     def __post_init__(self) -> None:
         if not (
@@ -84,8 +87,14 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             and is_one_of(self.finally_, ("anywhere", "device", "host"))
             and (self.tensor is None or is_text(self.tensor))
             and (self.begin is None or is_natural(self.begin))
+            and (self.load_bytes is None or is_positive(self.load_bytes))
         ):
             require_types(self)
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Bytes that a copy puts on a shared link: in whole pages, those of the block without the rest."""
+        return self.bytes if self.load_bytes is None else self.load_bytes
 
 
 class Algorithm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -408,6 +417,11 @@ def _require_blocks(instance: Instance) -> None:
             raise FormatError(f"{where}: 'tensor' and 'begin' come together; give both or neither")
         if block.initially == "carried" and block.finally_ != "anywhere":
             raise FormatError(f"{where}: it is carried, so it ends where it begins; leave out 'finally'")
+        if block.loaded_bytes > block.bytes:
+            raise FormatError(
+                f"{where}: 'load_bytes' is {block.load_bytes}, more than its {block.bytes} bytes; leave it "
+                "out"
+            )
         if block.tensor is not None and block.begin is not None:
             if block.begin % instance.alignment_bytes:
                 raise FormatError(

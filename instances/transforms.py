@@ -178,8 +178,9 @@ def in_pages(instance: Instance, page_bytes: int = PAGE_BYTES) -> Instance:
     """Return the instance with sizes in whole pages, as in paged memory, and with unchanged times of copies.
 
     Sizes of blocks and workspaces are rounded up to pages, and the pool is rounded down. Copies on the host
-    have exact bytes: where its memory has a budget, that grows by as many bytes as all blocks do. A bound on
-    this instance is a bound on the paged schedules of the original.
+    have exact bytes: where its memory has a budget, that grows by as many bytes as all blocks do, and a link
+    that both directions share passes no more than before. A bound on this instance is a bound on the paged
+    schedules of the original.
 
     Raises
     ------
@@ -188,7 +189,12 @@ def in_pages(instance: Instance, page_bytes: int = PAGE_BYTES) -> Instance:
     """
     require_parts_at_pages(instance, page_bytes)
     blocks = tuple(
-        msgspec.structs.replace(block, bytes=ceil_to(block.bytes, page_bytes)) for block in instance.blocks
+        msgspec.structs.replace(
+            block,
+            bytes=ceil_to(block.bytes, page_bytes),
+            load_bytes=None if instance.link is msgspec.UNSET else block.loaded_bytes,
+        )
+        for block in instance.blocks
     )
     tasks = tuple(
         msgspec.structs.replace(

@@ -63,14 +63,21 @@ def in_whole_pages(instance: Instance, page_bytes: int) -> Instance:
 
     Sizes of blocks and workspaces are rounded up to whole pages, and the pool is rounded down. Parts of a
     tensor become blocks of their own, because places do not matter here. Copies in host memory keep their
-    exact bytes: where it has a budget, that grows by as many bytes as all blocks do.
+    exact bytes: where it has a budget, that grows by as many bytes as all blocks do. So do copies on a link
+    that both directions share.
     """
 
     def pages(size: int) -> int:
         return -(-size // page_bytes) * page_bytes
 
     blocks = tuple(
-        msgspec.structs.replace(block, bytes=pages(block.bytes), tensor=None, begin=None)
+        msgspec.structs.replace(
+            block,
+            bytes=pages(block.bytes),
+            tensor=None,
+            begin=None,
+            load_bytes=None if instance.link is msgspec.UNSET else block.loaded_bytes,
+        )
         for block in instance.blocks
     )
     tasks = []
