@@ -179,7 +179,7 @@ def test_a_valid_program_survives(instance: Instance, schedule: Schedule) -> Non
             copy(FIRST_COPY, released_after=(READ_A,)),
             "data: host_residences[2] is acquired over host_residences[0], which is still held",
         ),
-        (and_copy(A, 0, OUT_A, MAKE_B), "rule: offload of 'a' (id 1) acquires 2 residences on the host"),
+        (and_copy(A, 0, OUT_A, MAKE_B), "rule: offload of 'a' (id 1) acquires two residences of one thing"),
         (and_copy(X, 1, None, MAKE_A), "rule: 'x' on the host has two residences at a time"),
         (and_copy(A, 1, IN_A), "rule: host_residences[3] is acquired by prefetch of 'a' (id 4)"),
         (figure(host_peak_bytes=2 * SIZE - 1), "figure: the peak on the host was 1024"),

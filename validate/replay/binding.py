@@ -46,7 +46,7 @@ class Binding:
 
     An operation uses the residence of a block that was acquired latest in the list, at or before it. This
     holds for copies on the host, too, where these have a budget. Elsewhere each block has a place of its own
-    there, from the start to the end.
+    there, from the start to the end. A run uses the memory of the side on which it runs, and no other.
 
     Parameters
     ----------
@@ -73,6 +73,9 @@ class Binding:
         successors.
     uses, source
         Per operation, its reads and writes; the residence that a move copies from.
+    copied
+        Per operation, the version that a copy must find: the newest that a run earlier in the list has
+        written.
     last_place
         By memory and block, its last residence.
     """
@@ -112,10 +115,18 @@ class Binding:
         )
         return f"{operation.kind} of '{subject}' (id {operation.id})"
 
+    def is_on_host(self, i: int) -> bool:
+        """Return whether an operation is a run with an algorithm of the host."""
+        operation = self.schedule.operations[i]
+        if operation.kind != "run":
+            return False
+        task = self.instance.tasks[number(operation.task)]
+        return task.algorithms[number(operation.algorithm)].on == "host"
+
     def block_name(self, side: Side, block: int) -> str:
         """Return how faults name what a residence holds."""
         if block == NO_BLOCK:
-            return "workspace"
+            return "workspace" + (" on the host" if side == "host" else "")
         return f"'{self.instance.blocks[block].name}'" + (" on the host" if side == "host" else "")
 
     def _bind_order(self) -> None:
@@ -148,13 +159,10 @@ class Binding:
         """Find what every operation reads and writes, and where, in list order."""
         schedule, device, host = self.schedule, self.layouts["device"], self.layouts["host"]
         place, copy = device.places(), host.places()
-        workspaces: dict[int, int] = {
-            residence.workspace_of: r
-            for r, residence in enumerate(schedule.residences)
-            if residence.workspace_of is not None
-        }
+        newest = list(self.first)
         self.uses: list[list[Use]] = []
         self.source: list[int | None] = []
+        self.copied: list[int] = []
         for i, operation in enumerate(schedule.operations):
             old_place, old_copy = dict(place), dict(copy)
             device.enter(i, place)
@@ -162,9 +170,15 @@ class Binding:
             source = None
             wanted: list[_Wanted]
             if operation.kind == "run":
-                wanted = self._wanted_by_run(i, operation, place, workspaces)
+                side: Side = "host" if self.is_on_host(i) else "device"
+                wanted = self._wanted_by_run(i, operation, side, copy if side == "host" else place)
+                self.copied.append(AS_FOUND)
+                for _, d, _, _, after in wanted:
+                    if d != NO_BLOCK and after is not None:
+                        newest[d] = max(newest[d], after)
             else:
                 block = number(operation.block)
+                self.copied.append(newest[block])
                 there: _Wanted = ("device", block, device.acquired_for(i, block), None, AS_FOUND)
                 if operation.kind == "offload":
                     new = host.acquired_for(i, block) if self.instance.has_host_budget else copy[block]
@@ -182,7 +196,7 @@ class Binding:
         self.last_place: dict[Side, dict[int, int]] = {"device": place, "host": copy}
 
     def _wanted_by_run(
-        self, i: int, operation: Operation, place: dict[int, int], workspaces: dict[int, int]
+        self, i: int, operation: Operation, side: Side, place: dict[int, int]
     ) -> list[_Wanted]:
         k = number(operation.task)
         task = self.instance.tasks[k]
@@ -191,13 +205,14 @@ class Binding:
             return self.first[d] + sum(writer < k for writer in self.instance.writers[d])
 
         wanted: list[_Wanted] = [
-            *(("device", d, place.get(d), version(d), None) for d in task.inputs),
-            *(("device", d, place.get(d), version(d), version(d) + 1) for d in task.updates),
-            *(("device", d, place.get(d), None, version(d) + 1) for d in task.outputs),
+            *((side, d, place.get(d), version(d), None) for d in task.inputs),
+            *((side, d, place.get(d), version(d), version(d) + 1) for d in task.updates),
+            *((side, d, place.get(d), None, version(d) + 1) for d in task.outputs),
         ]
-        if task.algorithms[number(operation.algorithm)].workspace_bytes:
-            wanted.append(("device", NO_BLOCK, workspaces.get(operation.id), None, GARBAGE))
-        if self.schedule.memory_model == "contiguous":
+        workspace = task.algorithms[number(operation.algorithm)].workspace_bytes
+        if workspace and (side == "device" or self.instance.has_host_budget):
+            wanted.append((side, NO_BLOCK, self.layouts[side].workspaces.get(operation.id), None, GARBAGE))
+        if side == "device" and self.schedule.memory_model == "contiguous":
             bases: dict[str, set[int]] = defaultdict(set)
             for _, d, r, _, _ in wanted:
                 block = self.instance.blocks[d]

@@ -53,10 +53,6 @@ class Execution:
         self._memories: dict[Side, Memory] = {
             side: Memory(layout, self._fault) for side, layout in bound.layouts.items()
         }
-        self._latest = [
-            GARBAGE if block.initially == "absent" else first
-            for block, first in zip(blocks, bound.first, strict=True)
-        ]
         self._copying = [0] * len(blocks)
         self._writing = [0] * len(blocks)
         self._held: list[list[list[int]]] = [[] for _ in range(count)]
@@ -124,7 +120,7 @@ class Execution:
             for r in layout.acquires[i]:
                 self._acquire(side, r, i)
         operation = bound.schedule.operations[i]
-        if operation.block is not None:
+        if operation.block is not None and operation.kind != "move":
             self._copying[operation.block] += 1
             if self._writing[operation.block]:
                 self._fault("rule", f"{bound.name(i)} overlaps a run that writes it")
@@ -161,7 +157,7 @@ class Execution:
                 self._fault("data", f"{bound.name(i)}: {self._what(use)} is overwritten while in use")
                 if use.before == AS_FOUND:
                     self._found[i] = GARBAGE
-        if operation.block is not None:
+        if operation.block is not None and operation.kind != "move":
             self._copying[operation.block] -= 1
         for use in bound.uses[i]:
             if use.after is not None and use.block != NO_BLOCK:
@@ -169,7 +165,6 @@ class Execution:
                 self._memories[use.side].write(use.block, use.cells, version)
                 if operation.kind == "run":
                     self._writing[use.block] -= 1
-                    self._latest[use.block] = max(self._latest[use.block], version)
         for memory in self._memories.values():
             memory.end(i)
         source = bound.source[i]
@@ -192,7 +187,7 @@ class Execution:
             self._fault("data", f"{name} does not find {what}")
         elif use.before == AS_FOUND:
             self._found[i] = version
-            if version != self._latest[use.block]:
+            if version != self._bound.copied[i]:
                 self._fault("rule", f"{name} copies an outdated {what}")
         elif version != use.before:
             self._fault("data", f"{name} finds version {version} of {what}, not {use.before}")

@@ -39,6 +39,8 @@ class Layout:
         with it.
     stays
         The residences of each block.
+    workspaces
+        The residence of each run's workspace, by the run's id.
     pieces
         Per residence, the pieces that its content uses.
     cell_count
@@ -104,6 +106,7 @@ class Layout:
         self.acquirer: list[int | None] = []
         self.release_count: list[int] = []
         self.stays: dict[int, list[int]] = defaultdict(list)
+        self.workspaces: dict[int, int] = {}
         for r, residence in enumerate(self.residences):
             acquirer = None if residence.acquired_by is None else index[residence.acquired_by]
             self.acquirer.append(acquirer)
@@ -114,6 +117,8 @@ class Layout:
                 self.releases[i].append(r)
             if residence.block is not None:
                 self.stays[residence.block].append(r)
+            if residence.workspace_of is not None:
+                self.workspaces[residence.workspace_of] = r
 
     def _cut(self) -> None:
         """Cut the address space where any residence begins or ends; list the cells of every residence."""

@@ -15,10 +15,11 @@ from random import Random
 from ...instances.instance import Instance
 from ..schedule import Schedule
 from .binding import Binding
-from .durations import draw_durations, own_durations
+from .durations import draw_durations
 from .execution import Execution
 from .fault import Fault
 from .figures import figure_faults
+from .pace import paced_durations
 from .rounds import next_round
 from .rules import broken_rules
 
@@ -33,9 +34,10 @@ def replay(
     instance, schedule
         The program, and the instance that it is for.
     durations_ns
-        Duration of each operation in nanoseconds; zeros are allowed. None stands for the instance's own
-        durations; the reported times, makespan and peaks are then compared with the replay, and the live sums
-        of a divisible schedule with the capacities.
+        Duration of each operation in nanoseconds; zeros are allowed. Nothing shares a link or slows anything
+        down then, so that any order of events can be asked for. None stands for the instance's own durations,
+        link and slowdown; the reported times, makespan and peaks are then compared with the replay, and the
+        live sums of a divisible schedule with the capacities.
     rng
         Generator that chooses the order of simultaneous events that the program does not order. Where blocks
         are carried, it also draws the durations of the second round.
@@ -62,7 +64,7 @@ class Machine:
         bound = self._bound
         is_nominal = durations_ns is None
         if durations_ns is None:
-            durations_ns = own_durations(bound.instance, bound.schedule)
+            durations_ns = paced_durations(bound)
         happened = Execution(bound, durations_ns, rng)
         faults = [*self.faults, *happened.faults]
         if is_nominal:

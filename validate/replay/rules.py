@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
 
 from msgspec import UNSET
 
-from ..schedule import Residence
-from .binding import Binding
+from ..schedule import HostResidence, Residence
+from .binding import Binding, Side
 from .durations import copy_ns, number
 from .fault import Fault
 
@@ -26,16 +27,23 @@ def broken_rules(bound: Binding) -> Iterator[Fault]:
 
 
 def _look_at_tasks(bound: Binding) -> Iterator[Fault]:
-    """Check that all tasks run, first runs in order; re-runs only where allowed, and not after an update."""
+    """Check that all tasks run, first runs in order on each stream; re-runs where allowed, before updates."""
     done: set[int] = set()
+    latest: dict[Side, int] = {"device": -1, "host": -1}
+    sides = [{algorithm.on for algorithm in task.algorithms} for task in bound.instance.tasks]
+    awaited = {side: deque(k for k, on in enumerate(sides) if on == {side}) for side in latest}
     for i, operation in enumerate(bound.schedule.operations):
         if operation.kind != "run":
             continue
         k = number(operation.task)
         task = bound.instance.tasks[k]
         if k not in done:
-            if k != len(done):
+            side: Side = "host" if bound.is_on_host(i) else "device"
+            while awaited[side] and awaited[side][0] in done:
+                awaited[side].popleft()
+            if k < latest[side] or (awaited[side] and awaited[side][0] < k):
                 yield Fault("rule", f"{bound.name(i)} is out of order")
+            latest[side] = k
         elif not task.recomputable:
             yield Fault("rule", f"{bound.name(i)} runs again, and is not recomputable")
         elif any(w in done for d in task.outputs for w in bound.instance.writers[d] if w != k):
@@ -58,7 +66,8 @@ def _look_at_operations(bound: Binding) -> Iterator[Fault]:
     if bound.schedule.instance != bound.instance.name:
         yield Fault("rule", f"the schedule is for '{bound.schedule.instance}'")
     for i, operation in enumerate(bound.schedule.operations):
-        if operation.stream != streams[operation.kind]:
+        stream = "host" if bound.is_on_host(i) else streams[operation.kind]
+        if operation.stream != stream:
             yield Fault("rule", f"{bound.name(i)} is on stream {operation.stream}")
         if operation.kind != "run" and copy_ns(bound.instance, operation) is None:
             yield Fault("rule", f"{bound.name(i)}: the block never moves that way")
@@ -85,11 +94,17 @@ def _look_at_residences(bound: Binding) -> Iterator[Fault]:
         if residence.extents is not None:
             yield from _look_at_extents(bound, where, residence)
         if residence.block is None:
-            yield from _look_at_workspace(bound, where, r, residence)
+            yield from _look_at_workspace(bound, "device", r, residence)
         else:
             yield from _look_at_acquirer(bound, where, r, residence.block)
+    yield from _look_for_twins(bound, "device")
+
+
+def _look_for_twins(bound: Binding, side: Side) -> Iterator[Fault]:
+    """Check that no operation acquires two residences of one thing in one memory."""
+    layout = bound.layouts[side]
     for i, acquired in enumerate(layout.acquires):
-        blocks = [schedule.residences[r].block for r in acquired]
+        blocks = [layout.residences[r].block for r in acquired]
         if len(set(blocks)) != len(blocks):
             yield Fault("rule", f"{bound.name(i)} acquires two residences of one thing")
 
@@ -108,10 +123,13 @@ def _look_at_extents(bound: Binding, where: str, residence: Residence) -> Iterat
         yield Fault("rule", f"{where} has a page twice")
 
 
-def _look_at_workspace(bound: Binding, where: str, r: int, residence: Residence) -> Iterator[Fault]:
-    run = residence.workspace_of
-    operation = bound.schedule.operations[bound.index[number(run)]]
-    if operation.kind != "run" or not bound.layouts["device"].needed[r]:
+def _look_at_workspace(
+    bound: Binding, side: Side, r: int, residence: Residence | HostResidence
+) -> Iterator[Fault]:
+    run, layout = residence.workspace_of, bound.layouts[side]
+    i, where = bound.index[number(run)], layout.name(r)
+    is_there = bound.schedule.operations[i].kind == "run" and bound.is_on_host(i) == (side == "host")
+    if not is_there or not layout.needed[r]:
         yield Fault("rule", f"{where} is a workspace of nothing that needs one")
     if residence.acquired_by != run or residence.released_after != (run,):
         yield Fault("rule", f"{where} is not held for its run and no longer")
@@ -125,7 +143,7 @@ def _look_at_acquirer(bound: Binding, where: str, r: int, block: int) -> Iterato
         return
     operation = bound.schedule.operations[i]
     writes = (
-        block in bound.instance.tasks[number(operation.task)].outputs
+        block in bound.instance.tasks[number(operation.task)].outputs and not bound.is_on_host(i)
         if operation.kind == "run"
         else operation.kind != "offload" and operation.block == block
     )
@@ -142,8 +160,7 @@ def _look_at_host_residences(bound: Binding) -> Iterator[Fault]:
     if instance.host_budget_bytes is UNSET:
         return
     for r, residence in enumerate(schedule.host_copies):
-        assert residence.block is not None
-        where, i = layout.name(r), layout.acquirer[r]
+        where = layout.name(r)
         if residence.bytes != layout.needed[r]:
             yield Fault("rule", f"{where} has {residence.bytes} bytes for {layout.needed[r]}")
         if residence.offset is not None:
@@ -151,14 +168,28 @@ def _look_at_host_residences(bound: Binding) -> Iterator[Fault]:
                 yield Fault("rule", f"{where} is not aligned")
             if residence.offset + residence.bytes > instance.host_budget_bytes:
                 yield Fault("data", f"{where} lies outside host memory")
-        if i is None:
-            if "host" not in bound.begins[residence.block]:
-                yield Fault("rule", f"{where} is there from the start, and its block is nowhere")
-        elif (schedule.operations[i].kind, schedule.operations[i].block) != ("offload", residence.block):
-            yield Fault("rule", f"{where} is acquired by {bound.name(i)}, which does not write it")
-    for i, acquired in enumerate(layout.acquires):
-        if schedule.operations[i].kind == "offload" and len(acquired) > 1:
-            yield Fault("rule", f"{bound.name(i)} acquires {len(acquired)} residences on the host")
+        if residence.block is None:
+            yield from _look_at_workspace(bound, "host", r, residence)
+        else:
+            yield from _look_at_writer(bound, where, r, residence.block)
+    yield from _look_for_twins(bound, "host")
+
+
+def _look_at_writer(bound: Binding, where: str, r: int, block: int) -> Iterator[Fault]:
+    """Check that what acquires a copy on the host is an offload of the block, or the run that outputs it."""
+    i = bound.layouts["host"].acquirer[r]
+    if i is None:
+        if "host" not in bound.begins[block]:
+            yield Fault("rule", f"{where} is there from the start, and its block is nowhere")
+        return
+    operation = bound.schedule.operations[i]
+    writes = (
+        block in bound.instance.tasks[number(operation.task)].outputs
+        if bound.is_on_host(i)
+        else operation.kind == "offload" and operation.block == block
+    )
+    if not writes:
+        yield Fault("rule", f"{where} is acquired by {bound.name(i)}, which does not write it")
 
 
 def _look_at_carried(bound: Binding) -> Iterator[Fault]:
