@@ -29,7 +29,7 @@ from .host import HostCopy, HostMemory
 from .pool import Fit, PagePool, Pool, Range
 from .room import Place, Room
 from .stay import Stay
-from .timeline import Timeline
+from .timeline import Timeline, simulated
 
 _NO_END = np.iinfo(np.int64).max
 """Bytes of host memory without a budget."""
@@ -599,6 +599,8 @@ class ProgramBuilder:
             peak_bytes=self.instance.resident_bytes,
             meta=meta or {},
         )
+        if self.instance.is_coupled:
+            schedule = simulated(self.instance, schedule)
         if self.memory == "divisible":
             peak = max(memory_curve(self.instance, schedule)[1])
         else:

@@ -1,10 +1,19 @@
-"""The operations of a program under construction, each with its waits and its times."""
+"""The operations of a program under construction, each with its waits and its times.
+
+While a program is built, each operation takes its time of the instance. Copies that share a link, and tasks
+that copies slow down, take longer, depending on what is issued later; so the times of a finished program are
+simulated.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...validate.schedule import Kind, Operation, Stream
+from msgspec.structs import replace
+
+from ...instances.instance import Instance
+from ...validate.schedule import Kind, Operation, Schedule, Stream
+from ...validate.simulate import simulate
 
 
 class Timeline:
@@ -78,3 +87,13 @@ class Timeline:
             if not any(self._clocks[j].get(stream, -1) >= i for j in kept):
                 kept.append(i)
         return kept
+
+
+def simulated(instance: Instance, schedule: Schedule) -> Schedule:
+    """Return a schedule with the times that simulation gives its operations."""
+    starts, ends = simulate(instance, schedule)
+    operations = tuple(
+        replace(operation, start_ns=start, end_ns=end)
+        for operation, start, end in zip(schedule.operations, starts, ends, strict=True)
+    )
+    return replace(schedule, operations=operations, makespan_ns=max(ends, default=0))

@@ -38,6 +38,9 @@ from numpy.typing import NDArray
 Integers = NDArray[Any]
 """Array of int64; to Numba, one element is a plain integer."""
 
+Reals = NDArray[Any]
+"""Array of float64."""
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 """Type of a function that is compiled."""
 
@@ -140,6 +143,14 @@ DURATION, WORKSPACE = range(2)
 BLOCK, AFTER, UNTIL, VERSION, FORCED, NEXT_PART, PART_BEFORE, FIRST_PART, GAP_KIND, COST, LIGHT = range(11)
 WRITER, DUE_ANYHOW, LEAVES_NEXT, LEAVES_FIRST = range(1, 5)
 
+_directions: Any = np.arange(2)
+"""Numbers of the directions of copies."""
+OUT, IN = _directions
+"""Directions of copies."""
+
+_AT_ONCE = 1e-6
+"""Nanoseconds, and parts of a nanosecond's work, that rounding may take."""
+
 # places in `State.ahead`
 OFFLOAD_TURN, PREFETCH_TURN, ROOM_FROM, OFFLOADS_NS, PREFETCHES_NS, LAST_USE = range(6)
 
@@ -151,6 +162,8 @@ class Problem(NamedTuple):
     ----------
     length, capacity, single, contiguous
         Number of tasks; bytes of the pool; whether there is only one copy engine; whether addresses count.
+    timed
+        Whether copies share a link or slow tasks down, so that times are estimates (see `_copied_by`).
     host
         Bytes of host memory, less those of `homes`, or -1 where it never ends.
     moves, sides
@@ -194,12 +207,19 @@ class Problem(NamedTuple):
         the part that leaves next, or -1, and that of the part that leaves first.
     lists
         The lists of the tasks.
+    shares, slows
+        If `timed`: per block, the shares of the link that its copies out and in take by themselves; per task,
+        the shares of its speed that copies out and in take.
+    host_runs, host_reads
+        Per run on the host, in order: its duration, and where its blocks begin in `host_reads`, which are
+        those whose last copies out it waits for. One more row ends the list.
     """
 
     length: int
     capacity: int
     single: bool
     contiguous: bool
+    timed: bool
     host: int
     moves: bool
     sides: bool
@@ -213,6 +233,10 @@ class Problem(NamedTuple):
     gaps: Integers
     versions: Integers
     lists: Integers
+    shares: Reals
+    slows: Reals
+    host_runs: Integers
+    host_reads: Integers
 
 
 class Decisions(NamedTuple):
@@ -428,6 +452,8 @@ class State(NamedTuple):
         Free ranges of host memory, where it has a budget.
     log
         The steps: kind; task or block; algorithm, or the gap of a prefetch; address.
+    traffic
+        If times are estimates: per direction and copy so far, its begin, its end and its share of the link.
     clock
         Times from which compute, offloads and prefetches are free; the number of logged steps.
     ahead
@@ -460,12 +486,17 @@ class State(NamedTuple):
         Where host memory has a budget: per task, the bytes of the copies that have to be there; per copy (of
         each version, then of what is there of each block at first), the first task during which it has to be
         there, and the first one from which not.
+    passed
+        If times are estimates: the numbers of copies out and in so far; of copies in at which a copy out need
+        not look any more, and of copies out at which a copy in need not; of copies out and in at which a run
+        need not; the last run, and its begin.
     """
 
     pool: _Pool
     clearing: _Clearing
     host: _Pool
     log: Integers
+    traffic: Reals
     clock: Integers
     ahead: Integers
     address: Integers
@@ -497,6 +528,7 @@ class State(NamedTuple):
     reads: Integers
     held: Integers
     spans: Integers
+    passed: Integers
 
 
 def state_for(problem: Problem) -> State:
@@ -518,9 +550,10 @@ def state_for(problem: Problem) -> State:
         ),
         _Pool(*room(*[2 * copies + 8] * 3, 2)),
         np.zeros((3 * (tasks + blocks + gaps) + copies, 4), np.int64),
+        np.zeros((2, 2 * (gaps + versions) + 1 if problem.timed else 1, 3)),
         *room(4, 6, *[blocks] * 9, *[gaps] * 3, *[versions] * 4, tasks, tasks, tasks + 1, tasks + 2),
         *room(*[tasks // _CHUNK + 1] * 2, *[max(gaps, versions)] * 2, *[blocks] * 2, versions),
-        *room(0 if problem.host < 0 else tasks + 1, (copies, 2)),
+        *room(0 if problem.host < 0 else tasks + 1, (copies, 2), 8),
     )
 
 
@@ -847,6 +880,7 @@ def _load(problem: Problem, decisions: Decisions, state: State) -> None:
 
     An eviction takes effect once its offload has been issued, which may have to wait for its turn.
     """
+    _fill(state.passed, _NOTHING)
     gone, needed, issued, change = state.gone, state.needed, state.issued, state.change
     _tell_copies(problem, decisions, state)
     _fill(issued, _NOTHING)
@@ -1168,6 +1202,87 @@ def _place_initial(problem: Problem, decisions: Decisions, state: State) -> bool
     return True
 
 
+@_compiled
+def _note(state: State, way: int, begin: float, end: float, share: float) -> None:
+    """Note a copy that is under way."""
+    n = state.passed[way]
+    if n and state.traffic[way, n - 1, 1] == begin and state.traffic[way, n - 1, 2] == share:
+        state.traffic[way, n - 1, 1] = end
+    else:
+        state.traffic[way, n, 0], state.traffic[way, n, 1], state.traffic[way, n, 2] = begin, end, share
+        state.passed[way] = n + 1
+
+
+@_compiled
+def _copied_by(problem: Problem, state: State, d: int, way: int, begin: int, time: int) -> int:
+    """Return about when a copy ends that begins now and takes some time by itself.
+
+    While a copy of the other direction is under way, each gets its share of the link. What this takes from
+    the other, whose end is known already, the copies after that wait for. In the same way, the last run
+    passes what the copy takes of its speed on to the next.
+    """
+    if not time:
+        return begin
+    own, left, now, other = problem.shares[d, way], float(time), float(begin), 1 - way
+    if own > 0 and not problem.single:
+        i, n = state.passed[2 + way], state.passed[other]
+        while i < n and state.traffic[other, i, 1] <= now:
+            i += 1
+        state.passed[2 + way] = i
+        lost = 0.0
+        while left > _AT_ONCE:
+            until, rate = now + left, 1.0
+            if i < n and state.traffic[other, i, 0] < until:
+                if state.traffic[other, i, 0] > now:
+                    until = state.traffic[other, i, 0]
+                else:
+                    theirs = state.traffic[other, i, 2]
+                    rate = min(1.0, max(0.5, 1.0 - theirs) / own)
+                    until = min(now + left / rate, state.traffic[other, i, 1])
+                    if theirs > 0:
+                        lost += (until - now) * (1.0 - min(1.0, max(0.5, 1.0 - own) / theirs))
+                    i += 1
+            left -= rate * (until - now)
+            now = until
+        if lost > 0 and n:
+            last = float(state.clock[1 + other])
+            _note(state, other, last, last + lost, state.traffic[other, n - 1, 2])
+            state.clock[1 + other] += int(np.ceil(lost - _AT_ONCE))
+    else:
+        now += left
+    end = int(np.ceil(now - _AT_ONCE))
+    if begin < state.clock[0]:
+        overlap = min(end, state.clock[0]) - max(begin, state.passed[7])
+        taken = problem.slows[state.passed[6], way] * max(overlap, 0)
+        state.clock[0] += int(np.ceil(taken - _AT_ONCE))
+    _note(state, way, float(begin), float(end), own)
+    return end
+
+
+@_compiled
+def _run_by(problem: Problem, state: State, k: int, begin: int, time: int) -> int:
+    """Return about when a run ends that begins now and takes some time by itself: copies so far slow it."""
+    state.passed[6], state.passed[7] = k, begin
+    left, now = float(time), float(begin)
+    while left > _AT_ONCE:
+        speed, until = 1.0, float(NEVER)
+        for way in range(2):
+            i = state.passed[4 + way]
+            while i < state.passed[way] and state.traffic[way, i, 1] <= now:
+                i += 1
+            state.passed[4 + way] = i
+            if i < state.passed[way] and state.traffic[way, i, 0] > now:
+                until = min(until, state.traffic[way, i, 0])
+            elif i < state.passed[way]:
+                until = min(until, state.traffic[way, i, 1])
+                speed -= problem.slows[k, way]
+        if speed * (until - now) >= left:
+            return int(np.ceil(now + left / speed - _AT_ONCE))
+        left -= speed * (until - now)
+        now = until
+    return int(np.ceil(now - _AT_ONCE))
+
+
 @_step
 def _absent_input(problem: Problem, state: State, k: int) -> int:
     """Return the gap of a task's input that is absent and must come now, or -1."""
@@ -1260,6 +1375,8 @@ def _prefetch(problem: Problem, decisions: Decisions, state: State, k: int, g: i
         return False
     start = max(max(state.clock[2], time), state.released[d])
     end = start + problem.blocks[d, PREFETCH_NS]
+    if problem.timed:
+        end = _copied_by(problem, state, d, IN, start, problem.blocks[d, PREFETCH_NS])
     state.clock[2] = end
     if problem.single:
         state.clock[1] = end
@@ -1380,6 +1497,8 @@ def _occupy(problem: Problem, state: State, k: int, a: int, at: int, start: int)
     """Log a run and what it occupies until its end: compute, blocks and its workspace."""
     row = problem.tasks[k, ALGORITHMS] + a
     end = start + problem.algorithms[row, DURATION]
+    if problem.timed:
+        end = _run_by(problem, state, k, start, problem.algorithms[row, DURATION])
     state.clock[0] = end
     _record(state, RUN, k, a, at)
     for i in range(problem.tasks[k, INPUTS], problem.tasks[k + 1, INPUTS]):
@@ -1447,6 +1566,8 @@ def _offload(problem: Problem, decisions: Decisions, state: State, k: int) -> No
                 state.copy_at[d] = at
                 begin = max(begin, time)
             done = begin + problem.blocks[d, OFFLOAD_NS]
+            if problem.timed:
+                done = _copied_by(problem, state, d, OUT, begin, problem.blocks[d, OFFLOAD_NS])
             state.ahead[OFFLOADS_NS] -= problem.blocks[d, OFFLOAD_NS]
             state.clock[1] = done
             if problem.single:
@@ -1517,6 +1638,17 @@ def _is_complete(decisions: Decisions, state: State) -> bool:
 
 
 @_compiled
+def _host_end(problem: Problem, state: State) -> int:
+    """Return when the last run on the host ends, each after the one before and what it reads; 0 if none."""
+    end = 0
+    for r in range(len(problem.host_runs) - 1):
+        for i in range(problem.host_runs[r, 1], problem.host_runs[r + 1, 1]):
+            end = max(end, state.copying[problem.host_reads[i]])
+        end += problem.host_runs[r, 0]
+    return end
+
+
+@_compiled
 def simulate(
     problem: Problem, decisions: Decisions, state: State, stalls: Integers, allowed: int
 ) -> tuple[int, int]:
@@ -1572,7 +1704,7 @@ def simulate(
             _settle(state.host, _CONTIGUOUS, clock[1])
     if not _is_complete(decisions, state):
         return IMPOSSIBLE, 0
-    return max(clock[0], max(clock[1], clock[2])), clock[3]
+    return max(max(clock[0], clock[1]), max(clock[2], _host_end(problem, state))), clock[3]
 
 
 class Search(NamedTuple):

@@ -14,6 +14,7 @@ from ..loading import kernels, loads
 from ..methods import Answer, Limits, Refusal, find_method, register
 from ..parts import with_parts
 from ..program import placement
+from .incumbent import Incumbent
 
 _FIRST_METHOD = "modnn"
 """Method whose schedule the search starts from when none is given."""
@@ -66,12 +67,21 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
 
     with until(deadline, LEAST):
         search = new_search(instance, limits.memory, limits.seed, limits.without, place)
-    best, start = limits.incumbent, limits.warm_start
+    best, start = Incumbent("local-search"), limits.warm_start
+    best.offer(limits.incumbent)
     stopped_by, reason = "done", ""
+
+    def known() -> int | None:
+        """Return the makespan of the best program; of schedules only, where the search estimates it."""
+        if not instance.is_coupled:
+            return search.makespan_ns
+        return None if best.schedule is None else best.schedule.makespan_ns
+
     try:
         if start is None:
             with until(deadline, LEAST):
-                best = start = find_method(_FIRST_METHOD).call(instance, limits).schedule
+                start = find_method(_FIRST_METHOD).call(instance, limits).schedule
+                best.offer(start)
     except Refusal as refusal:
         reason = f"; {_FIRST_METHOD}: {refusal}"
     try:
@@ -83,20 +93,20 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
             if time.monotonic() >= deadline:
                 stopped_by = "time limit"
                 break
-            before = search.makespan_ns
+            before = known()
             search.run(deadline - time.monotonic())
-            if search.makespan_ns != before and limits.on_better is not None:
-                limits.on_better(search.makespan_ns, None)
+            if instance.is_coupled:
+                best.look(search)
+            if known() != before and limits.on_better is not None:
+                limits.on_better(known(), None)
     except KeyboardInterrupt:
         stopped_by = "interrupted"
-    found = search.schedule("local-search")
-    if best is None or (found is not None and found.makespan_ns < best.makespan_ns):
-        best = found
-    if best is None:
+    best.offer(search.schedule("local-search"))
+    if best.schedule is None:
         if stopped_by == "interrupted":
             return Answer(None, stopped_by)
         raise Refusal(f"local-search: found no places for all blocks{reason}")
-    return Answer(msgspec.structs.replace(best, method="local-search"), stopped_by)
+    return Answer(msgspec.structs.replace(best.schedule, method="local-search"), stopped_by)
 
 
 @register(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain
+from math import ceil
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ...instances.figures import MILLION
 from ...instances.instance import Instance
 from ...instances.memory import least_budget
 from ...validate.host_memory import ALIGNMENT_BYTES
@@ -27,6 +29,8 @@ from .kernel import (
 Integers = NDArray[np.int64]
 """Array of int64."""
 
+Reals = NDArray[np.float64]
+"""Array of float64."""
 
 _SHARE = 500
 """Divisor of the pool: the smallest blocks may get places of their own in one part of this many."""
@@ -173,12 +177,14 @@ def problem_of(
     )
     table[:, ALGORITHMS] = np.pad(np.cumsum(np.append(0, count)), (0, 1), "edge")
     none = np.zeros_like(gap_block)
-    times = ([b.offload_ns for b in blocks], [b.prefetch_ns for b in blocks], [b.move_ns for b in blocks])
+    copies, shares = _copies(instance)
+    times = (*copies.T, _integers([-1 if b.move_ns is None else b.move_ns for b in blocks]))
     return Problem(
         length=total,
         capacity=capacity,
         single=instance.engines == "single",
         contiguous=contiguous,
+        timed=instance.is_coupled,
         host=host,
         moves=moves and contiguous,
         sides=sides and contiguous,
@@ -188,7 +194,7 @@ def problem_of(
         initial=initial,
         blocks=_table(
             size,
-            *(_integers([-1 if ns is None else ns for ns in copies]) for copies in times),
+            *times,
             *(due, first, begin, following, spanned),
             copied,
             (at_last == "host") & (at_first != "absent") & (first_writer > total),
@@ -207,7 +213,36 @@ def problem_of(
             version_chains,
         ),
         lists=lists,
+        shares=shares,
+        slows=_slows(instance),
+        host_runs=np.zeros((1, 2), dtype=np.int64),
+        host_reads=np.zeros(0, dtype=np.int64),
     )
+
+
+def _copies(instance: Instance) -> tuple[Integers, Reals]:
+    """Return, per block, the times of its copies out and in if alone (-1: none), and their link shares."""
+    times = _integers(
+        [[-1 if ns is None else ns for ns in (b.offload_ns, b.prefetch_ns)] for b in instance.blocks], 2
+    )
+    shares = np.zeros(times.shape)
+    if instance.link is not msgspec.UNSET:
+        for d, way in np.argwhere(times > 0).tolist():
+            alone = int(times[d, way])
+            through = instance.link.load(instance.blocks[d].loaded_bytes, alone) / instance.link.rate
+            shares[d, way] = min(float(through / alone), 1.0)
+            times[d, way] = max(alone, ceil(through))
+    return times, shares
+
+
+def _slows(instance: Instance) -> Reals:
+    """Return, per task, the shares of its speed that copies out and in take; none where nothing is slowed."""
+    tasks = instance.tasks if instance.is_coupled else ()
+    slows = np.zeros((len(tasks), 2))
+    for k, task in enumerate(tasks):
+        if task.slowdown_ppm is not msgspec.UNSET:
+            slows[k] = task.slowdown_ppm.offload / MILLION, task.slowdown_ppm.prefetch / MILLION
+    return slows
 
 
 def _host_bytes(instance: Instance) -> int:

@@ -18,6 +18,7 @@ from ...heuristics.clock import LEAST, OutOfTime, until
 from ...heuristics.loading import kernels, loads
 from ...heuristics.methods import Answer, Limits, Refusal, find_method, register
 from ...heuristics.parts import with_parts
+from ...heuristics.search.incumbent import Incumbent
 from ...heuristics.search.method import RELAXED_SHARE
 from ...heuristics.search.method import RULES as SEARCH_RULES
 from ...instances.errors import PebblerError
@@ -231,7 +232,8 @@ class FlowRun:
         self.whole = finest_integrality(bounded, limits.solver, self.thresholds)
         with until(began + _BOUND_SHARE * seconds, LEAST):
             self.bound = best_bound(bounded, limits.without, limits.memory)
-        self.best = limits.incumbent
+        self.best = Incumbent(self.name)
+        self.best.offer(limits.incumbent)
         self.searches = "local-search" not in limits.without
         self.refines = "refinement" not in limits.without
         self.reason = "no schedule was found"
@@ -309,8 +311,7 @@ class FlowRun:
                 continue
             if ruled is not None:
                 found.append(ruled)
-                if self.best is None or ruled.makespan_ns < self.best.makespan_ns:
-                    self.best = ruled
+                self.best.offer(ruled)
         from ...heuristics.search.contiguous import ContiguousSearch
         from ...heuristics.search.search import LocalSearch
 
@@ -436,15 +437,18 @@ class FlowRun:
 
     def _tell(self) -> None:
         """Report the makespan and the bound if either has improved."""
+        if self.instance.is_coupled and self.search is not None:
+            self.best.look(self.search)
         known = self._makespan_ns(), self.bound.lower_bound_ns
         if known != self.told and self.limits.on_better is not None:
             self.limits.on_better(*known)
         self.told = known
 
     def _makespan_ns(self) -> int | None:
-        found = [] if self.best is None else [self.best.makespan_ns]
-        if self.search is not None and self.search.makespan_ns is not None:
-            found.append(self.search.makespan_ns)
+        best = self.best.schedule
+        found = [] if best is None else [best.makespan_ns]
+        if self.search is not None and self.search.makespan_ns is not None and not self.instance.is_coupled:
+            found.append(self.search.makespan_ns)  # it is exact
         return min(found, default=None)
 
     def _met(self) -> bool:
@@ -456,10 +460,10 @@ class FlowRun:
         return time.monotonic() >= self.deadline
 
     def _schedule(self) -> Schedule | None:
-        found = None if self.search is None else self.search.schedule(self.name)
-        if found is not None and (self.best is None or found.makespan_ns < self.best.makespan_ns):
-            return found
-        return None if self.best is None else replace(self.best, method=self.name)
+        if self.search is not None:
+            self.best.offer(self.search.schedule(self.name))
+        best = self.best.schedule
+        return None if best is None else replace(best, method=self.name)
 
     def __str__(self) -> str:
         makespan = self._makespan_ns()
