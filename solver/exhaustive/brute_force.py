@@ -5,6 +5,9 @@ A left-shifted program starts each operation at time 0 or when another one ends,
 at those instants. Contiguous places are multiples of the greatest common divisor of all sizes: moving every
 residence to the lowest address that is free for it leads to such places, and changes no time.
 
+Where copies share a link, or slow runs down, less may take longer: a copy that nobody needs ends at an
+instant at which another one starts best. So copies, moves and second runs of any use or none are tried there.
+
 Where host memory has a budget, a copy there is dropped at the instant at which an offload starts that needs
 its room, for earlier is of no use. A copy that nothing will read, or that an update makes stale, is dropped
 at once, which is free: what has read it has ended by then.
@@ -20,8 +23,9 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple
 
 from ...heuristics.methods import Answer, Limits, Refusal, register
@@ -32,6 +36,7 @@ from ...validate.schedule import MemoryModel, Schedule, unit_bytes
 from .carried import Home, choices, settled, with_states
 from .host_memory import ABSENT as _ABSENT
 from .host_memory import MOST_PLACES, HostPool
+from .pace import Busy, Pace
 
 _MOST_TASKS = 200
 """Greatest number of tasks for which the search is tried."""
@@ -114,17 +119,6 @@ def brute_force(
     return None
 
 
-class _Busy(NamedTuple):
-    """The current work of a stream: task or block, algorithm, time left, and the workspace's place."""
-
-    kind: str
-    item: int
-    algorithm: int
-    left: int
-    workspace: int
-    source: int
-
-
 class _State(NamedTuple):
     """The machine at one instant.
 
@@ -141,7 +135,7 @@ class _State(NamedTuple):
     """
 
     following: int
-    streams: tuple[_Busy | None, ...]
+    streams: tuple[Busy | None, ...]
     places: tuple[int, ...]
     host: int
     turn: int
@@ -221,6 +215,7 @@ class _Machine:
         self.recomputes = any(task.recomputable for task in instance.tasks)
         self.step = self._step_of_places()
         self.host = HostPool(instance, memory) if instance.has_host_budget else None
+        self.pace = Pace(instance) if instance.is_coupled else None
         self.carried = {d: i for i, d in enumerate(instance.carried)}
         least = [min((a.duration_ns for a in task.algorithms), default=0) for task in instance.tasks]
         self.tail = [sum(least[k:]) for k in range(len(least) + 1)]
@@ -287,14 +282,18 @@ class _Machine:
             if d in self.carried:
                 starts = [copied for start in starts for copied in self._with_carried_copy(start, host, d)]
                 continue
-            if block.initially == "absent" or not starts or not self._is_wanted_on_host(starts[0], d):
+            if block.initially == "absent" or not starts:
+                continue
+            wanted = self._is_wanted_on_host(starts[0], d)
+            if not wanted and self.pace is None:
                 continue
             kept = [
                 start._replace(copies=_put(start.copies, d, place), host=start.host | 1 << d)
                 for start in starts
                 for place in host.rooms(start.copies, d)
             ]
-            starts = kept if block.initially == "host" or host.is_ample else [*starts, *kept]
+            must = block.initially == "host" and wanted
+            starts = kept if must or host.is_ample else [*starts, *kept]
         return starts
 
     def _with_carried_copy(self, start: _State, host: HostPool, d: int) -> Iterator[_State]:
@@ -332,7 +331,7 @@ class _Machine:
         The remaining tasks follow the one that runs. An absent block that is needed is prefetched before the
         task that needs it, and after all blocks that are needed earlier.
         """
-        compute, *copies = [busy.left if busy else 0 for busy in state.streams]
+        compute, *copies = [math.ceil(busy.left) if busy else 0 for busy in state.streams]
         left, engine = max(compute + self.tail[state.following], *copies), copies[-1]
         for use, d, takes in self.needs.prefetches[state.following]:
             if state.places[d] == _ABSENT:
@@ -376,11 +375,11 @@ class _Machine:
         """Yield the decisions at a state, with the states they lead to and the time that passes."""
         if state.turn == 0:
             yield from self._evictions(state)
-            if self.host is not None and not self.host.is_ample and state.streams[1] is None:
+            if self.host is not None and self._may_drop(self.host) and state.streams[1] is None:
                 yield from self._drops(state)
         if state.turn <= 1 and state.streams[0] is None:
             yield from self._runs(state)
-            if self.memory == "contiguous":
+            if self.memory == "contiguous" or self.pace is not None:
                 yield from self._moves(state)
         for stream in range(1, len(state.streams)):
             if state.turn <= stream + 1 and state.streams[stream] is None:
@@ -407,7 +406,8 @@ class _Machine:
                 continue
             if state.unread >> d & 1:
                 continue
-            if state.places[d] == _ABSENT and not self._is_remade(state, d):
+            is_lost = state.places[d] == _ABSENT and not self._is_remade(state, d)
+            if is_lost and self._is_wanted_on_host(state, d):
                 continue
             copies = _put(state.copies, d, _ABSENT)
             yield (
@@ -423,7 +423,7 @@ class _Machine:
             if not self._can_run(state, k):
                 continue
             absent = [d for d in task.outputs if state.places[d] == _ABSENT]
-            if k < state.following and not absent:
+            if k < state.following and not absent and self.pace is None:
                 continue
             if any(state.unread >> d & 1 for d in task.updates):
                 continue
@@ -437,7 +437,7 @@ class _Machine:
                 ):
                     if not self._one_base(self.needs.blocks[k], placed):
                         continue
-                    busy = _Busy("run", k, a, algorithm.duration_ns, scratch, _ABSENT)
+                    busy = Busy("run", k, a, algorithm.duration_ns, scratch, _ABSENT)
                     where = tuple([(d, placed[d]) for d in absent])
                     later = _State(
                         following=max(state.following, k + 1),
@@ -460,7 +460,7 @@ class _Machine:
             if block.move_ns is None or state.places[d] == _ABSENT or d in in_use:
                 continue
             for place in self._rooms(state, state.places, self.needs.sizes[d], self.exact[d]):
-                busy = _Busy("move", d, 0, block.move_ns, _ABSENT, state.places[d])
+                busy = Busy("move", d, 0, block.move_ns, _ABSENT, state.places[d])
                 places = _put(state.places, d, place)
                 yield (
                     _Step("move", d, 0, ((d, place),)),
@@ -476,13 +476,15 @@ class _Machine:
 
     def _offloads(self, state: _State, stream: int) -> Iterator[tuple[_Step, _State, int]]:
         for d, block in enumerate(self.instance.blocks):
-            if block.offload_ns is None or state.host >> d & 1 or state.places[d] == _ABSENT:
+            if block.offload_ns is None or state.places[d] == _ABSENT:
                 continue
             if self._arriving(state, d) or self._written(state, d):
                 continue
-            if not self._is_wanted_on_host(state, d):
+            if state.host >> d & 1 and (self.pace is None or self.host is not None):
                 continue
-            busy = _Busy("offload", d, 0, block.offload_ns, _ABSENT, _ABSENT)
+            if self.pace is None and not self._is_wanted_on_host(state, d):
+                continue
+            busy = Busy("offload", d, 0, block.offload_ns, _ABSENT, _ABSENT)
             streams = (*state.streams[:stream], busy, *state.streams[stream + 1 :])
             started = state._replace(
                 streams=streams, turn=stream + 2, host_owing=False, unused=state.unused & ~(1 << d)
@@ -497,10 +499,10 @@ class _Machine:
         for d, block in enumerate(self.instance.blocks):
             if block.prefetch_ns is None or not state.host >> d & 1 or state.places[d] != _ABSENT:
                 continue
-            if not self._is_wanted(state, d):
+            if self.pace is None and not self._is_wanted(state, d):
                 continue
             for place in self._rooms(state, state.places, self.needs.sizes[d], self.exact[d]):
-                busy = _Busy("prefetch", d, 0, block.prefetch_ns, _ABSENT, _ABSENT)
+                busy = Busy("prefetch", d, 0, block.prefetch_ns, _ABSENT, _ABSENT)
                 streams = (*state.streams[:stream], busy, *state.streams[stream + 1 :])
                 places = _put(state.places, d, place)
                 yield (
@@ -517,22 +519,30 @@ class _Machine:
 
     def _passing(self, state: _State) -> tuple[_Step, _State, int]:
         """Let time pass until the next operation ends; one that ends at the same time ends as well."""
-        elapsed = min(busy.left for busy in state.streams if busy)
-        streams: list[_Busy | None] = []
+        elapsed, left = self._until_next_end(state)
+        streams: list[Busy | None] = []
         host = state.host
-        for busy in state.streams:
-            if busy is not None and busy.left == elapsed:
+        for busy, then in zip(state.streams, left, strict=True):
+            if busy is not None and not then:
                 if busy.kind == "offload":
                     host |= 1 << busy.item
                 streams.append(None)
             else:
-                streams.append(busy and busy._replace(left=busy.left - elapsed))
+                streams.append(busy and busy._replace(left=then))
         later = state._replace(streams=tuple(streams), host=host, turn=0)
         return _Step("wait"), self._without_useless(self._without_dead(later)), elapsed
 
+    def _until_next_end(self, state: _State) -> tuple[int, Sequence[int | Fraction]]:
+        """Return the time until an operation ends, and what is left then of each stream's."""
+        if self.pace is not None:
+            return self.pace.until_next_end(state.streams)
+        left = [busy.left if busy else 0 for busy in state.streams]
+        elapsed = min(some for busy, some in zip(state.streams, left, strict=True) if busy)
+        return int(elapsed), [some - elapsed for some in left]
+
     def _without_dead(self, state: _State) -> _State:
-        """Release blocks that are not needed any more; with recomputation, this is a decision instead."""
-        if self.recomputes:
+        """Release blocks that are not needed any more, but where that is a decision."""
+        if self.recomputes or self.pace is not None:
             return state
         in_use = self._in_use(state)
         places = tuple(
@@ -549,7 +559,8 @@ class _Machine:
         for d, place in enumerate(copies):
             if place == _ABSENT or self._offloading(state, d):
                 continue
-            if not host >> d & 1 or not self._is_wanted_on_host(state, d):
+            wanted = self.pace is not None or self._is_wanted_on_host(state, d)
+            if not host >> d & 1 or not wanted:
                 copies[d], host = _ABSENT, host & ~(1 << d)
         return state._replace(copies=tuple(copies), host=host)
 
@@ -586,6 +597,10 @@ class _Machine:
     def _is_remade(self, state: _State, d: int) -> bool:
         """Return whether a block can be computed again in its latest version."""
         return self.needs.versions[state.following][d] <= 1 and d in self.remade
+
+    def _may_drop(self, host: HostPool) -> bool:
+        """Return whether copies are dropped for others: for want of room, or to make one anew."""
+        return not host.is_ample or self.pace is not None
 
     def _is_dead(self, state: _State, d: int) -> bool:
         if self.needs.last[d] >= state.following or self._ends_on_device(state, d):
@@ -695,11 +710,17 @@ class _Machine:
         copies = {d: at if host_explicit else None for d, at in enumerate(first.copies) if at != _ABSENT}
         instance = settled(self.instance, first.homes)
         builder = ProgramBuilder(instance, memory=self.memory, start=start, copies=copies)
+        begun: dict[int, int] = {}  # per stream, the operation that it does
+        ended: dict[
+            int, int
+        ] = {}  # and the one that it has done, where a start at the right instant needs it
         for (before, _), (after, step) in itertools.pairwise(path):
             for d, (old, new) in enumerate(zip(before.copies, after.copies, strict=True)):
                 if old != _ABSENT and new == _ABSENT:
                     builder.drop_copy(d)
             if step is None or step.kind == "wait":
+                if self.pace is not None:
+                    ended |= {s: i for s, i in begun.items() if after.streams[s] is None}
                 for d, (old, new) in enumerate(zip(before.places, after.places, strict=True)):
                     if old != _ABSENT and new == _ABSENT:
                         builder.release(d)
@@ -707,16 +728,17 @@ class _Machine:
             at = dict(step.places) if explicit else {}
             if step.kind == "run":
                 scratch = step.workspace if explicit and step.workspace != _ABSENT else None
-                builder.run(step.item, step.algorithm, at=at, workspace_at=scratch)
+                begun[0] = builder.run(step.item, step.algorithm, ended.values(), at=at, workspace_at=scratch)
             elif step.kind == "evict":
                 builder.release(step.item)
             elif step.kind == "offload":
                 host_at = after.copies[step.item] if self.host is not None and host_explicit else None
-                builder.offload(step.item, host_at=host_at)
+                begun[1] = builder.offload(step.item, ended.values(), host_at=host_at)
             elif step.kind == "prefetch":
-                builder.prefetch(step.item, at=at.get(step.item))
+                stream = len(after.streams) - 1
+                begun[stream] = builder.prefetch(step.item, ended.values(), at=at.get(step.item))
             elif step.kind == "move":
-                builder.move(step.item, at=at.get(step.item))
+                begun[0] = builder.move(step.item, ended.values(), at=at.get(step.item))
         for d, home in zip(self.carried, first.homes, strict=True):
             if home.device == _ABSENT and last.places[d] != _ABSENT:
                 builder.release(d)

@@ -7,13 +7,18 @@ copy there, from the first instant on; what is not dropped takes its bytes, stal
 have been met at no more cost are not looked at twice.
 
 A block that a round carries begins on the device, on the host or on both, and ends where it began.
+
+Copies may share a link, and slow runs down. Then blocks may also be moved inside the device: it has no use,
+but it takes time.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 from msgspec import UNSET
@@ -25,12 +30,12 @@ BEING_WRITTEN = -1
 
 
 class Work(NamedTuple):
-    """What a stream does, and the nanoseconds until it has."""
+    """What a stream does, and the nanoseconds until it has, if nothing holds it up."""
 
     kind: str
     item: int
     algorithm: int
-    left: int
+    left: int | Fraction
 
 
 class Home(NamedTuple):
@@ -215,6 +220,9 @@ class Enumeration:
             for k in range(min(now.ran + 1, len(self.instance.tasks))):
                 if k == now.ran or self.instance.tasks[k].recomputable:
                     yield from self._run(now, k, known_from)
+            if self.instance.is_coupled:
+                for d in range(len(self.instance.blocks)):
+                    yield from self._move(now, d)
         for d in range(len(self.instance.blocks)):
             yield from self._copy(now, d, "offload", 1, known_from)
             yield from self._copy(now, d, "prefetch", 1 if self.single else 2, known_from)
@@ -272,6 +280,15 @@ class Enumeration:
                 moment = later._replace(streams=streams, noted=noted)
                 if self._fits(moment):
                     yield moment, 0
+
+    def _move(self, now: Moment, d: int) -> Iterator[tuple[Moment, int]]:
+        """Start a copy to another place on the device."""
+        time = self.instance.blocks[d].move_ns
+        if time is None or now.device[d] is None or self._used(now, d):
+            return
+        later = now._replace(streams=(Work("move", d, 0, time), *now.streams[1:]))
+        if self._fits(later):
+            yield later, 0
 
     def _with_copy(self, now: Moment, d: int, version: int) -> Iterator[Moment]:
         """The host gets a copy of a block, at every offset at which nothing is, where offsets count."""
@@ -332,19 +349,51 @@ class Enumeration:
 
     def _pass(self, now: Moment, known_from: int | None) -> tuple[Moment, int]:
         """Let the next thing end, and with it what ends at the same time."""
-        elapsed = min(work.left for work in now.streams if work)
+        speeds = [work and self._speed(now, work) for work in now.streams]
+        elapsed = min(
+            math.ceil(work.left / speed) if speed else 0
+            for work, speed in zip(now.streams, speeds, strict=True)
+            if work and (speed or not work.left)
+        )
         host, streams = list(now.host), []
-        for work in now.streams:
-            if work is not None and work.left == elapsed:
+        for work, speed in zip(now.streams, speeds, strict=True):
+            if work is not None and work.left <= elapsed * (speed or 0):
                 if work.kind == "offload":
                     host[work.item] = now.device[work.item]
                 work = None
-            streams.append(work and work._replace(left=work.left - elapsed))
+            streams.append(work and work._replace(left=work.left - elapsed * (speed or 0)))
         later = now._replace(host=tuple(host), streams=tuple(streams))
         run = now.streams[0]
-        if run is not None and streams[0] is None:
+        if run is not None and run.kind == "run" and streams[0] is None:
             later = self._noted(later, run.item, known_from)
         return later, elapsed
+
+    def _speed(self, now: Moment, work: Work) -> int | Fraction:
+        """How fast something proceeds, of its speed alone, until the next thing ends."""
+        link, copies = self.instance.link, [other for other in now.streams[1:] if other]
+        if work.kind == "run":
+            slowdown = self.instance.tasks[work.item].slowdown_ppm
+            if slowdown is UNSET:
+                return 1
+            lost = sum(slowdown.offload if copy.kind == "offload" else slowdown.prefetch for copy in copies)
+            return 1 - Fraction(lost, 10**6)
+        if work.kind == "move" or link is UNSET or not self._rate(work):
+            return 1
+        most, rate = Fraction(link.both_bytes_per_second, 10**9), self._rate(work)
+        for copy in copies:
+            if copy.kind != work.kind:  # this leaves what it cannot use, and at least a half
+                most = max(most / 2, most - self._rate(copy))
+        return min(rate, most) / rate
+
+    def _rate(self, work: Work) -> Fraction:
+        """Bytes a nanosecond that a copy gets where nothing is beside it, and the link is fast enough."""
+        block, link = self.instance.blocks[work.item], self.instance.link
+        alone = block.offload_ns if work.kind == "offload" else block.prefetch_ns
+        if not alone or link is UNSET:
+            return Fraction(0)
+        second = Fraction(link.both_bytes_per_second, 10**9)
+        size = Fraction(block.loaded_bytes)
+        return (second * alone if second * alone < size <= second * (alone + 1) else size) / alone
 
     # --- what is so ---------------------------------------------------------------------------------
 
@@ -363,7 +412,7 @@ class Enumeration:
 
     def _is_written(self, now: Moment, d: int) -> bool:
         work = now.streams[0]
-        return work is not None and work.item in self.writes[d]
+        return work is not None and work.kind == "run" and work.item in self.writes[d]
 
     def _is_copied(self, now: Moment, d: int, kind: str) -> bool:
         return any(work is not None and (work.kind, work.item) == (kind, d) for work in now.streams)
@@ -373,7 +422,9 @@ class Enumeration:
 
     def _used(self, now: Moment, d: int) -> bool:
         work = now.streams[0]
-        if work is not None and d in self.instance.tasks[work.item].blocks:
+        if work is not None and d in (
+            self.instance.tasks[work.item].blocks if work.kind == "run" else [work.item]
+        ):
             return True
         return self._is_in_copy(now, d)
 
@@ -384,7 +435,9 @@ class Enumeration:
             if version is not None
         )
         work = now.streams[0]
-        if work is not None:
+        if work is not None and work.kind == "move":
+            taken += self.instance.blocks[work.item].bytes
+        elif work is not None:
             taken += self.instance.tasks[work.item].algorithms[work.algorithm].workspace_bytes
         copies = [size for size, version in zip(self.copies, now.host, strict=True) if version is not None]
         if self.instance.has_host_budget and sum(copies) > self.host:
