@@ -187,6 +187,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Every block that the task touches."""
         return (*self.inputs, *self.outputs, *self.updates)
 
+    @property
+    def device_algorithms(self) -> tuple[Algorithm, ...]:
+        """Those that run on the device."""
+        return tuple(algorithm for algorithm in self.algorithms if algorithm.on == "device")
+
+    @property
+    def may_run_on_host(self) -> bool:
+        """Whether some algorithm runs on the host, so that the task need not run on the device."""
+        return any(algorithm.on == "host" for algorithm in self.algorithms)
+
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """A scheduling problem: blocks, tasks in order, copy engines and a memory budget.
@@ -338,6 +348,11 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def has_host_budget(self) -> bool:
         """Whether copies on the host take memory that ends."""
         return self.host_budget_bytes is not msgspec.UNSET
+
+    @cached_property
+    def has_host_work(self) -> bool:
+        """Whether some task may run on the host."""
+        return any(task.may_run_on_host for task in self.tasks)
 
     @cached_property
     def is_coupled(self) -> bool:
