@@ -1,6 +1,6 @@
 """Exhaustive search over all schedules of a tiny instance, with which every other method is compared.
 
-States of the machine are searched in the order of time (A*, with the remaining compute time as the bound).
+States of the machine are searched in the order of time, with the remaining compute time as the bound.
 A left-shifted program starts each operation at time 0 or when another one ends, so it is enough to decide
 at those instants. Contiguous places are multiples of the greatest common divisor of all sizes: moving every
 residence to the lowest address that is free for it leads to such places, and changes no time.
@@ -12,6 +12,8 @@ Where host memory has a budget, a copy there is dropped at the instant at which 
 its room, for earlier is of no use. A copy that nothing will read, or that an update makes stale, is dropped
 at once, which is free: what has read it has ended by then.
 
+Where tasks may run on the host, `host_work` has a machine of its own.
+
 Blocks that a round carries begin in each choice of places, and must end there; see `carried`.
 
 It is long because the machine's state and all decisions that are possible in it belong to one class.
@@ -19,7 +21,6 @@ It is long because the machine's state and all decisions that are possible in it
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 import time
@@ -36,7 +37,9 @@ from ...validate.schedule import MemoryModel, Schedule, unit_bytes
 from .carried import Home, choices, settled, with_states
 from .host_memory import ABSENT as _ABSENT
 from .host_memory import MOST_PLACES, HostPool
+from .host_work import host_work
 from .pace import Busy, Pace
+from .search import Path, shortest_path
 
 _MOST_TASKS = 200
 """Greatest number of tasks for which the search is tried."""
@@ -89,34 +92,11 @@ def brute_force(
     """
     if len(instance.tasks) > _MOST_TASKS:
         raise Refusal(f"brute force: {len(instance.tasks)} tasks are too many for an exhaustive search")
+    if instance.has_host_work:
+        return host_work(instance, memory, deadline=deadline, most_states=most_states)
     machine = _Machine(instance, memory)
-    queue: list[tuple[int, int, int, _State]] = []  # estimate, minus the time so far, tie-break, state
-    reached: _Reached = {}
-    order = itertools.count()
-    for state in machine.initial_states():
-        if time.monotonic() > deadline:
-            raise TimeoutError("brute force: the time limit has passed")
-        reached[state] = 0, None, None
-        heapq.heappush(queue, (machine.time_left(state), 0, next(order), state))
-    closed: set[_State] = set()
-    while queue:
-        _, negative, _, state = heapq.heappop(queue)
-        now = -negative
-        if state in closed:
-            continue
-        closed.add(state)
-        if machine.is_done(state):
-            return machine.program(_path(reached, state))
-        if len(closed) > most_states:
-            raise TimeoutError(f"brute force: {most_states} states are not enough")
-        for step, following, elapsed in machine.steps(state):
-            if time.monotonic() > deadline:
-                raise TimeoutError("brute force: the time limit has passed")
-            then, before = now + elapsed, reached.get(following)
-            if before is None or (then < before[0] and following not in closed):
-                reached[following] = then, state, step
-                heapq.heappush(queue, (then + machine.time_left(following), -then, next(order), following))
-    return None
+    path = shortest_path(machine, deadline=deadline, most_states=most_states)
+    return None if path is None else machine.program(path)
 
 
 class _State(NamedTuple):
@@ -155,10 +135,6 @@ class _Step(NamedTuple):
     algorithm: int = 0
     places: tuple[tuple[int, int], ...] = ()
     workspace: int = _ABSENT
-
-
-_Reached = dict[_State, tuple[int, _State | None, _Step | None]]
-"""When each state is reached, from which, and by which step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -702,7 +678,7 @@ class _Machine:
 
     # --- the program ------------------------------------------------------------------------------
 
-    def program(self, path: list[tuple[_State, _Step | None]]) -> Schedule:
+    def program(self, path: Path[_State, _Step]) -> Schedule:
         """Return the program of a path's decisions, in order."""
         explicit, host_explicit = self.memory == "contiguous", self.memory != "divisible"
         first, last = path[0][0], path[-1][0]
@@ -748,14 +724,3 @@ class _Machine:
 
 def _put(places: tuple[int, ...], d: int, place: int) -> tuple[int, ...]:
     return (*places[:d], place, *places[d + 1 :])
-
-
-def _path(reached: _Reached, state: _State) -> list[tuple[_State, _Step | None]]:
-    """Return the states from the start to `state`, each with the step that led to it."""
-    path: list[tuple[_State, _Step | None]] = []
-    here: _State | None = state
-    while here is not None:
-        _, before, step = reached[here]
-        path.append((here, step))
-        here = before
-    return path[::-1]

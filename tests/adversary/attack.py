@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from random import Random
 
@@ -58,11 +59,9 @@ class Tally:
         """All of it by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
-    def attack(
-        self, theorem: Theorem, rng: Random, *, host_budget: bool = False, carried: bool = False
-    ) -> None:
+    def attack(self, theorem: Theorem, rng: Random, keys: Collection[str] = ()) -> None:
         """Draw a case and attack; raise `Contradiction` if the theorem fails."""
-        case = theorem.case(rng, host_budget=host_budget, carried=carried)
+        case = theorem.case(rng, keys)
         try:
             claims = list(theorem.attack(case))
         except TooLargeError:
@@ -82,12 +81,8 @@ class Tally:
         self.features.update(features(case.instance))
 
 
-def attacked(
-    theorem: Theorem, seed: int, count: int, *, host_budget: bool = False, carried: bool = False
-) -> Tally:
-    """Attack a theorem with so many instances, the same ones for a seed.
-
-    Their host memory may have a budget, and blocks of theirs may be carried.
+def attacked(theorem: Theorem, seed: int, count: int, keys: Collection[str] = ()) -> Tally:
+    """Attack a theorem with so many instances, the same ones for a seed, which have these of `KEYS`.
 
     Raises
     ------
@@ -107,7 +102,7 @@ def attacked(
     )
     @given(st.randoms(use_true_random=False))
     def one(rng: Random) -> None:
-        tally.attack(theorem, rng, host_budget=host_budget, carried=carried)
+        tally.attack(theorem, rng, keys)
 
     one()
     return tally

@@ -8,8 +8,8 @@ have been met at no more cost are not looked at twice.
 
 A block that a round carries begins on the device, on the host or on both, and ends where it began.
 
-Copies may share a link, and slow runs down. Then blocks may also be moved inside the device: it has no use,
-but it takes time.
+Tasks may run on the host, where they read and write copies. Copies may share a link, and slow runs down. Then
+blocks may also be moved inside the device: it has no use, but it takes time.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ class Moment(NamedTuple):
 
     `device` has for each block the version that is (or will be, when what writes it has ended) on the device,
     `host` the version there; None where there is none. `spots` are the offsets of copies, where they count.
-    `ran` is how many tasks have been started for the first time. `noted` is what was copied, and from which
-    use on a block was absent, where that matters. `homes` are where carried blocks must end.
+    `ran` is the side on which each task has been started for the first time, if it has. `noted` is what was
+    copied, and from which use on a block was absent, where that matters. `homes` are where carried blocks
+    must end.
     """
 
-    ran: int
+    ran: tuple[str | None, ...]
     device: tuple[int | None, ...]
     host: tuple[int | None, ...]
     streams: tuple[Work | None, ...]
@@ -92,6 +93,7 @@ class Enumeration:
         self.host = 0 if instance.host_budget_bytes is UNSET else instance.host_budget_bytes
         self.copies = copies or [block.bytes for block in instance.blocks]
         self.single = instance.engines == "single"
+        self.works_on_host = any(a.on == "host" for task in instance.tasks for a in task.algorithms)
         self.writes: list[list[int]] = []  # per block, the tasks that write or update it
         for d in range(len(instance.blocks)):
             self.writes.append(
@@ -144,6 +146,9 @@ class Enumeration:
         best: dict[Moment, int] = {}
         queue: list[tuple[int, int, Moment]] = []
         streams: tuple[Work | None, ...] = (None,) * (2 if self.single else 3)
+        if self.works_on_host:  # then this is the last one
+            assert known_from is None
+            streams = (*streams, None)
         for start in self._starts(streams):
             best[start] = 0
             heapq.heappush(queue, (0, next(order), start))
@@ -168,7 +173,8 @@ class Enumeration:
         """Everything that can be so at time 0."""
         blocks = self.instance.blocks
         nowhere: tuple[int | None, ...] = (None,) * len(blocks)
-        bare = Moment(0, nowhere, nowhere, streams, spots=nowhere if self.host_step else ())
+        ran = (None,) * len(self.instance.tasks)
+        bare = Moment(ran, nowhere, nowhere, streams, spots=nowhere if self.host_step else ())
         there = [d for d, b in enumerate(blocks) if b.initially == "device"]
         copied = [d for d, b in enumerate(blocks) if b.initially in ("device", "host")]
         carried = [d for d, b in enumerate(blocks) if b.initially == "carried"]
@@ -188,7 +194,7 @@ class Enumeration:
                         yield start._replace(homes=tuple(Home(d, *states[d], spots[d]) for d in carried))
 
     def _is_over(self, now: Moment) -> bool:
-        if now.ran < len(self.instance.tasks) or any(now.streams):
+        if None in now.ran or any(now.streams):
             return False
         for d, block in enumerate(self.instance.blocks):
             latest = len(self.writes[d])
@@ -213,16 +219,22 @@ class Enumeration:
             if version is not None and not self._used(now, d):
                 yield now._replace(device=_with(now.device, d, None)), 0
         for d, version in enumerate(now.host):
-            if self.instance.has_host_budget and version is not None and not self._is_in_copy(now, d):
+            if self._is_in_copy(now, d) or self._is_used_on_host(now, d):
+                continue
+            if self.instance.has_host_budget and version is not None:
                 spots = _with(now.spots, d, None) if now.spots else ()
                 yield now._replace(host=_with(now.host, d, None), spots=spots), 0
         if now.streams[0] is None:
-            for k in range(min(now.ran + 1, len(self.instance.tasks))):
-                if k == now.ran or self.instance.tasks[k].recomputable:
+            for k in range(len(self.instance.tasks)):
+                if self._is_next(now, k, "device") or (now.ran[k] and self.instance.tasks[k].recomputable):
                     yield from self._run(now, k, known_from)
             if self.instance.is_coupled:
                 for d in range(len(self.instance.blocks)):
                     yield from self._move(now, d)
+        if self.works_on_host and now.streams[-1] is None:
+            for k in range(len(self.instance.tasks)):
+                if self._is_next(now, k, "host"):
+                    yield from self._run_on_host(now, k)
         for d in range(len(self.instance.blocks)):
             yield from self._copy(now, d, "offload", 1, known_from)
             yield from self._copy(now, d, "prefetch", 1 if self.single else 2, known_from)
@@ -244,13 +256,43 @@ class Enumeration:
             if self._is_copied(now, d, "prefetch") or self._is_copied(now, d, "offload"):
                 return
             device[d] = version
+        ran = now.ran if now.ran[k] else (*now.ran[:k], "device", *now.ran[k + 1 :])
         for a, algorithm in enumerate(task.algorithms):
+            if algorithm.on == "host":
+                continue
             work = Work("run", k, a, algorithm.duration_ns)
-            later = now._replace(
-                ran=max(now.ran, k + 1), device=tuple(device), streams=(work, *now.streams[1:])
-            )
+            later = now._replace(ran=ran, device=tuple(device), streams=(work, *now.streams[1:]))
             if self._fits(later):
                 yield self._noted(later, k, known_from), 0
+
+    def _is_next(self, now: Moment, k: int, side: str) -> bool:
+        """Whether a task has not been started, and no later one has on this side."""
+        if now.ran[k] is not None or side in now.ran[k:]:
+            return False
+        return self.works_on_host or None not in now.ran[:k]
+
+    def _run_on_host(self, now: Moment, k: int) -> Iterator[tuple[Moment, int]]:
+        """Start a task on the host: copies that it reads are whole, and nothing uses those that it writes."""
+        task = self.instance.tasks[k]
+        host = list(now.host)
+        for d in (*task.inputs, *task.updates):
+            if host[d] != self._before(d, k) or self._is_copied(now, d, "offload"):
+                return
+        for d in (*task.outputs, *task.updates):
+            if self._is_copied(now, d, "offload") or self._is_copied(now, d, "prefetch"):
+                return
+            host[d] = self._before(d, k) + 1
+        for a, algorithm in enumerate(task.algorithms):
+            if algorithm.on == "device":
+                continue
+            work = Work("run on host", k, a, algorithm.duration_ns)
+            later = now._replace(
+                ran=(*now.ran[:k], "host", *now.ran[k + 1 :]),
+                host=tuple(host),
+                streams=(*now.streams[:-1], work),
+            )
+            if self._fits(later):
+                yield later, 0
 
     def _copy(
         self, now: Moment, d: int, kind: str, stream: int, known_from: int | None
@@ -264,6 +306,8 @@ class Enumeration:
         if kind == "offload":
             if now.device[d] != latest or self._is_copied(now, d, "prefetch") or self._is_written(now, d):
                 return
+            if self._is_used_on_host(now, d):
+                return
             begun = [now]
             if self.instance.has_host_budget:
                 if now.host[d] is not None:  # the older copy, stale or not, goes first
@@ -271,6 +315,8 @@ class Enumeration:
                 begun = [*self._with_copy(now, d, BEING_WRITTEN)]
         else:
             if now.device[d] is not None or now.host[d] != latest or self._is_copied(now, d, "offload"):
+                return
+            if self._is_used_on_host(now, d, writes=True):
                 return
             begun = [now._replace(device=_with(now.device, d, latest))]
         for mark, noted in [(0, now.noted)] if known_from is None else self._ways(now, d, kind):
@@ -284,7 +330,7 @@ class Enumeration:
     def _move(self, now: Moment, d: int) -> Iterator[tuple[Moment, int]]:
         """Start a copy to another place on the device."""
         time = self.instance.blocks[d].move_ns
-        if time is None or now.device[d] is None or self._used(now, d):
+        if time is None or now.device[d] != self._latest(now, d) or self._used(now, d):
             return
         later = now._replace(streams=(Work("move", d, 0, time), *now.streams[1:]))
         if self._fits(later):
@@ -307,7 +353,7 @@ class Enumeration:
     def _ways(self, now: Moment, d: int, kind: str) -> Iterator[tuple[int, frozenset[tuple[str, int, int]]]]:
         """Whether a copy is known, and what is noted then; nothing where it is made again."""
         if kind == "prefetch":
-            after = max((stay[0] for stay in self.stays[d] if stay[0] < now.ran), default=-1)
+            after = max((stay[0] for stay in self.stays[d] if stay[0] < self._started(now)), default=-1)
             if ("prefetch", d, after) not in now.noted:
                 known = ("absent", d, after) in now.noted
                 yield int(known), now.noted | ({("prefetch", d, after)} if known else set())
@@ -370,14 +416,15 @@ class Enumeration:
 
     def _speed(self, now: Moment, work: Work) -> int | Fraction:
         """How fast something proceeds, of its speed alone, until the next thing ends."""
-        link, copies = self.instance.link, [other for other in now.streams[1:] if other]
+        link, known = self.instance.link, ("offload", "prefetch")
+        copies = [other for other in now.streams if other and other.kind in known]
         if work.kind == "run":
             slowdown = self.instance.tasks[work.item].slowdown_ppm
             if slowdown is UNSET:
                 return 1
             lost = sum(slowdown.offload if copy.kind == "offload" else slowdown.prefetch for copy in copies)
             return 1 - Fraction(lost, 10**6)
-        if work.kind == "move" or link is UNSET or not self._rate(work):
+        if work.kind not in ("offload", "prefetch") or link is UNSET or not self._rate(work):
             return 1
         most, rate = Fraction(link.both_bytes_per_second, 10**9), self._rate(work)
         for copy in copies:
@@ -400,7 +447,11 @@ class Enumeration:
     def _done(self, now: Moment) -> int:
         """Tasks whose first run has ended; for instances whose tasks run once."""
         running = now.streams[0]
-        return now.ran if running is None else running.item
+        return self._started(now) if running is None else running.item
+
+    def _started(self, now: Moment) -> int:
+        """Tasks that have been started for the first time."""
+        return len(now.ran) - now.ran.count(None)
 
     def _before(self, d: int, k: int) -> int:
         """Version of a block that task k finds."""
@@ -408,11 +459,18 @@ class Enumeration:
 
     def _latest(self, now: Moment, d: int) -> int:
         """Version of a block that has been begun last."""
-        return sum(w < now.ran for w in self.writes[d])
+        return sum(now.ran[w] is not None for w in self.writes[d])
 
     def _is_written(self, now: Moment, d: int) -> bool:
         work = now.streams[0]
         return work is not None and work.kind == "run" and work.item in self.writes[d]
+
+    def _is_used_on_host(self, now: Moment, d: int, *, writes: bool = False) -> bool:
+        """Whether a run on the host uses the copy of a block, or writes it."""
+        work = now.streams[-1]
+        if work is None or work.kind != "run on host":
+            return False
+        return work.item in self.writes[d] if writes else d in self.instance.tasks[work.item].blocks
 
     def _is_copied(self, now: Moment, d: int, kind: str) -> bool:
         return any(work is not None and (work.kind, work.item) == (kind, d) for work in now.streams)
@@ -440,6 +498,9 @@ class Enumeration:
         elif work is not None:
             taken += self.instance.tasks[work.item].algorithms[work.algorithm].workspace_bytes
         copies = [size for size, version in zip(self.copies, now.host, strict=True) if version is not None]
+        work = now.streams[-1]
+        if work is not None and work.kind == "run on host":
+            copies.append(self.instance.tasks[work.item].algorithms[work.algorithm].workspace_bytes)
         if self.instance.has_host_budget and sum(copies) > self.host:
             return False
         return taken <= self.instance.budget_bytes - self.instance.resident_bytes

@@ -12,10 +12,11 @@ from typing import Literal
 
 import msgspec
 
+from pebbler.instances.figures import MILLION
 from pebbler.instances.gpus.cluster import Cluster, Gradient
-from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.instance import Algorithm, Block, Instance, Link, Slowdown, Task
 from pebbler.instances.memory import footprint, least_budget
-from pebbler.instances.units import PAGE_BYTES, ceil_to
+from pebbler.instances.units import LARGEST, PAGE_BYTES, ceil_to
 
 Place = Literal["absent", "device", "host"]
 
@@ -125,6 +126,61 @@ def with_carried(rng: Random, instance: Instance) -> Instance:
     return msgspec.structs.replace(instance, blocks=tuple(blocks), tasks=tuple(tasks), budget_bytes=budget)
 
 
+def with_link(rng: Random, instance: Instance) -> Instance:
+    """Return the instance with a link about as fast as a copy of it, which is often too slow for two."""
+    rates = [b.bytes * 10**9 // t for b in instance.blocks for t in (b.offload_ns, b.prefetch_ns) if t]
+    rate = rng.choice(rates or [10**9]) * rng.choice((2, 2, 3, 1, 4, 8)) // 2 + rng.choice((0, 0, 0, 1))
+    return msgspec.structs.replace(instance, link=Link(both_bytes_per_second=min(max(rate, 1), LARGEST)))
+
+
+def with_slowdown(rng: Random, instance: Instance) -> Instance:
+    """Return the instance with tasks that copies slow down, some of them to a halt."""
+    single = instance.engines == "single"
+    tasks = []
+    for k, task in enumerate(instance.tasks):
+        first = rng.choice((500_000, 100_000, 333_333, 900_000, 1_000_000, 0))
+        other = rng.choice((0, 500_000, 100_000, 333_333, 1_000_000))
+        if not single:
+            other = min(other, MILLION - first)
+        lost = Slowdown(offload=first, prefetch=other)
+        if chance(rng, 50):
+            lost = Slowdown(offload=other, prefetch=first)
+        is_slowed = k == 0 or chance(rng, 75)
+        tasks.append(msgspec.structs.replace(task, slowdown_ppm=lost) if is_slowed else task)
+    return msgspec.structs.replace(instance, tasks=tuple(tasks))
+
+
+def with_host_work(rng: Random, instance: Instance) -> Instance:
+    """Return the instance with tasks that may run on the host, or cannot run anywhere else."""
+    tasks = list(instance.tasks)
+    chosen = [k for k in range(len(tasks)) if chance(rng, 50)] or [rng.randrange(len(tasks))]
+    scratch = (0, 0, 0, 1, *(block.bytes for block in instance.blocks))
+    for k in chosen:
+        times = [algorithm.duration_ns for algorithm in tasks[k].algorithms]
+        on_host = [
+            Algorithm(
+                name=f"h{a}",
+                duration_ns=rng.choice((*times, 0, 1, 3, 2 * times[0])),
+                workspace_bytes=rng.choice(scratch),
+                on="host",
+            )
+            for a in range(rng.choice((1, 1, 2)))
+        ]
+        on_device = () if chance(rng, 30) else tasks[k].algorithms
+        tasks[k] = msgspec.structs.replace(tasks[k], recomputable=False, algorithms=(*on_device, *on_host))
+    return msgspec.structs.replace(instance, tasks=tuple(tasks))
+
+
+KEYS = {
+    "carried": with_carried,
+    "host_work": with_host_work,
+    "link": with_link,
+    "slowdown": with_slowdown,
+    "host_budget": with_host_budget,
+}
+"""How an instance gets what it may have beyond its shape, in the order in which it does."""
+
+
 def features(instance: Instance) -> set[str]:
     """What an instance has, in words."""
     blocks, tasks = instance.blocks, instance.tasks
@@ -175,6 +231,18 @@ def features(instance: Instance) -> set[str]:
             None in (blocks[d].offload_ns, blocks[d].prefetch_ns) for d in instance.carried
         ),
         "several carried blocks": len(instance.carried) > 1,
+        "a link for both directions": instance.link is not msgspec.UNSET,
+        "a task that copies slow down": any(task.slowdown_ppm is not msgspec.UNSET for task in tasks),
+        "a task that copies stop": any(
+            task.slowdown_ppm is not msgspec.UNSET
+            and MILLION in (task.slowdown_ppm.offload, task.slowdown_ppm.prefetch)
+            for task in tasks
+        ),
+        "a task on either side": any(task.may_run_on_host and task.device_algorithms for task in tasks),
+        "a task for the host alone": not all(task.device_algorithms for task in tasks),
+        "a workspace on the host": any(
+            a.on == "host" and a.workspace_bytes for task in tasks for a in task.algorithms
+        ),
         "host memory ends": instance.has_host_budget,
         "no host memory": instance.host_budget_bytes == 0,
         "host memory for some copies": instance.has_host_budget

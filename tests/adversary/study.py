@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.instances.files import encode
 
 from .attack import Contradiction, attacked
+from .instances import KEYS
 from .theorems import THEOREMS
 
 BEGIN, END = "<!-- begin adversary -->\n", "<!-- end adversary -->\n"
@@ -37,16 +38,12 @@ Line = dict[str, Any]
 it."""
 
 
-def conduct(name: str, seed: int, count: int, *, host_budget: bool = False, carried: bool = False) -> Line:
+def conduct(name: str, seed: int, count: int, keys: Collection[str] = ()) -> Line:
     """Attack a theorem and say what came of it."""
     began = time.monotonic()
-    line: Line = {"theorem": name, "seed": seed, "count": count}
-    if host_budget:
-        line["host_budget"] = True
-    if carried:
-        line["carried"] = True
+    line: Line = {"theorem": name, "seed": seed, "count": count} | dict.fromkeys(sorted(keys), True)
     try:
-        tally = attacked(THEOREMS[name], seed, count, host_budget=host_budget, carried=carried)
+        tally = attacked(THEOREMS[name], seed, count, keys)
         line |= tally.as_dict()
     except Contradiction as found:
         line["contradiction"] = {
@@ -89,24 +86,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first; one follows the other")
     parser.add_argument("--host-budget", action="store_true", help="give host memory a budget")
     parser.add_argument("--carried", action="store_true", help="let rounds carry blocks")
+    parser.add_argument("--link", action="store_true", help="let copies in both directions share a link")
+    parser.add_argument("--slowdown", action="store_true", help="let copies slow tasks down")
+    parser.add_argument("--host-work", action="store_true", help="let tasks run on the host")
     parser.add_argument("--data", type=Path, default=DATA, metavar="FILE", help="lines to add to")
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the table into")
     options = parser.parse_args(arguments)
-    budget, carried = options.host_budget, options.carried
+    keys = {key for key in KEYS if getattr(options, key)}
     known = {
-        (line["theorem"], line["seed"])
-        for line in read(options.data)
-        if (line.get("host_budget", False), line.get("carried", False)) == (budget, carried)
+        (line["theorem"], line["seed"]) for line in read(options.data) if keys == KEYS.keys() & line.keys()
     }
     made, seed = 0, options.seed
     while made < options.instances:
         for name, theorem in THEOREMS.items():
-            if (budget and not theorem.host_budget) or (carried and not theorem.carried):
+            if not theorem.takes(keys):
                 continue
             count = COUNT_OF_SLOW if theorem.is_slow else COUNT
             made += count
             if (name, seed) not in known:
-                line = conduct(name, seed, count, host_budget=budget, carried=carried)
+                line = conduct(name, seed, count, keys)
                 told = line.get("contradiction", {}).get("says", "holds")
                 print(f"{name}, seed {seed}: {told}", flush=True)
                 with options.data.open("a", encoding="utf-8") as file:

@@ -63,7 +63,7 @@ def test_instances_whose_host_memory_ends_have_lines_of_their_own(
 ) -> None:
     del toys["unsound"]
 
-    @theorem("docs/flow.md", Shape(tasks=1, blocks=1), host_budget=False)
+    @theorem("docs/flow.md", Shape(tasks=1, blocks=1), without=("host_budget",))
     def endless(case: Case) -> Iterator[Claim]:
         yield Claim("a budget", case.instance.has_host_budget, 0)
 
@@ -87,7 +87,7 @@ def test_instances_with_carried_blocks_have_lines_of_their_own(
 ) -> None:
     del toys["unsound"]
 
-    @theorem("docs/flow.md", Shape(tasks=1, blocks=1), carried=False)
+    @theorem("docs/flow.md", Shape(tasks=1, blocks=1), without=("carried",))
     def ordinary(case: Case) -> Iterator[Claim]:
         yield Claim("carried", len(case.instance.carried), 0)
 

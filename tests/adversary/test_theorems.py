@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import pytest
 
 from .attack import attacked
-from .theorems import PLAIN, THEOREMS
+from .theorems import MACHINE, PLAIN, THEOREMS
 
 COUNT, COUNT_OF_SLOW = 80, 40
 SEARCH = "exhaustive search"
@@ -35,11 +38,11 @@ def test_no_bound_is_above_a_schedule(name: str, seed: int) -> None:
         assert not lacking, lacking
 
 
-@pytest.mark.parametrize("name", [name for name, theorem in THEOREMS.items() if theorem.host_budget])
+@pytest.mark.parametrize("name", [name for name in THEOREMS if THEOREMS[name].takes({"host_budget"})])
 def test_no_bound_is_above_a_schedule_that_keeps_within_host_memory(name: str) -> None:
     theorem = THEOREMS[name]
     count = 200 if name == SEARCH else 10 if theorem.is_slow else 40
-    tally = attacked(theorem, seed=7, count=count, host_budget=True)
+    tally = attacked(theorem, 7, count, {"host_budget"})
     assert tally.instances >= 0.4 * count
     assert tally.instances - tally.impossible >= 0.2 * count
     assert tally.active >= 1, tally
@@ -47,7 +50,7 @@ def test_no_bound_is_above_a_schedule_that_keeps_within_host_memory(name: str) -
     assert tally.features["host memory for some copies"] >= 0.2 * tally.instances, tally
 
 
-CARRIED = [name for name, theorem in THEOREMS.items() if theorem.carried]
+CARRIED = [name for name, theorem in THEOREMS.items() if theorem.takes({"carried"})]
 """Theorems that are about instances with carried blocks, too."""
 
 
@@ -55,10 +58,11 @@ CARRIED = [name for name, theorem in THEOREMS.items() if theorem.carried]
 @pytest.mark.parametrize("name", CARRIED)
 def test_no_bound_is_above_a_schedule_that_can_be_repeated(name: str, host_budget: bool) -> None:
     theorem = THEOREMS[name]
-    if host_budget and not theorem.host_budget:
+    keys = {"carried", "host_budget"} if host_budget else {"carried"}
+    if not theorem.takes(keys):
         return
     count = 100 if name == SEARCH else 10 if theorem.is_slow else 40
-    tally = attacked(theorem, seed=13, count=count, host_budget=host_budget, carried=True)
+    tally = attacked(theorem, 13, count, keys)
     assert tally.instances >= 0.4 * count
     assert tally.instances - tally.impossible >= 0.2 * count
     assert tally.active >= 1, tally
@@ -66,6 +70,40 @@ def test_no_bound_is_above_a_schedule_that_can_be_repeated(name: str, host_budge
     assert tally.features["a carried block that is updated"] >= 0.2 * tally.instances, tally
     assert tally.features["a carried block that is read only"] >= 0.2 * tally.instances, tally
     assert tally.features["host memory ends"] == tally.instances * host_budget, tally
+
+
+MACHINES = [
+    *([key] for key in MACHINE),
+    *itertools.combinations(MACHINE, 2),
+    *([key, other] for key in MACHINE for other in ("carried", "host_budget")),
+]
+"""What a machine may have beside the device, alone and in pairs."""
+
+REACHED = {
+    "link": "a link for both directions",
+    "slowdown": "a task that copies slow down",
+    "host_budget": "host memory ends",
+    "carried": "a carried block",
+}
+
+
+@pytest.mark.parametrize("keys", MACHINES, ids="-".join)
+@pytest.mark.parametrize("name", [name for name in THEOREMS if THEOREMS[name].takes(MACHINE)])
+def test_no_bound_is_above_a_schedule_on_the_machine_as_it_is(name: str, keys: Sequence[str]) -> None:
+    theorem = THEOREMS[name]
+    if not theorem.takes(keys):
+        return
+    count = 40 if name == SEARCH else 3 if theorem.is_slow else 10
+    tally = attacked(theorem, 17, count, keys)
+    assert tally.instances >= 0.3 * count
+    assert tally.instances > tally.impossible or theorem.is_slow
+    for key in keys:
+        if key in REACHED:
+            assert tally.features[REACHED[key]] == tally.instances, tally
+    if name == SEARCH:
+        assert tally.active >= 1, tally
+        assert "host_work" not in keys or tally.features["a task on either side"] >= count / 5, tally
+        assert "host_work" not in keys or tally.features["a task for the host alone"] >= count / 10, tally
 
 
 def test_every_theorem_is_stated_and_documented(pytestconfig: pytest.Config) -> None:

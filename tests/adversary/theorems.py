@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
@@ -52,7 +52,7 @@ from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
 
 from .enumeration import Enumeration, TooManyError
-from .instances import Shape, adversarial, adversarial_cluster, chance, with_carried, with_host_budget
+from .instances import KEYS, Shape, adversarial, adversarial_cluster, chance, with_carried
 
 _STATES = 1500
 """Of a search; an instance that needs more is no case."""
@@ -132,8 +132,7 @@ class Theorem:
     """A statement, where it is documented, the instances that it is about, and the attack.
 
     `shape` is None where the instances are others than `adversarial` ones; `is_slow` says that an attack
-    takes a tenth of a second and more, `host_budget` whether host memory may have a budget, `carried` whether
-    blocks may be carried.
+    takes a tenth of a second and more, `without` which of `KEYS` they may not have.
     """
 
     name: str
@@ -142,23 +141,30 @@ class Theorem:
     draw: Callable[[Random], Instance]
     attack: Attack
     is_slow: bool
-    host_budget: bool
-    carried: bool
+    without: frozenset[str]
 
     @property
     def statement(self) -> str:
         """In words."""
         return self.attack.__doc__ or ""
 
-    def case(self, rng: Random, *, host_budget: bool = False, carried: bool = False) -> Case:
-        """Draw a case, with a budget of host memory or without, with carried blocks or without."""
+    def takes(self, keys: Collection[str]) -> bool:
+        """Whether it is about instances with all of these keys."""
+        return self.without.isdisjoint(keys)
+
+    def case(self, rng: Random, keys: Collection[str] = ()) -> Case:
+        """Draw a case that has these of `KEYS`."""
         instance = self.draw(rng)
-        if carried:
-            instance = with_carried(rng, instance)
-        return Case(with_host_budget(rng, instance) if host_budget else instance, rng)
+        for key, give in KEYS.items():
+            if key in keys:
+                instance = give(rng, instance)
+        return Case(instance, rng)
 
 
 THEOREMS: dict[str, Theorem] = {}
+
+MACHINE = ("link", "slowdown", "host_work")
+"""Keys of the machine: what copies take from each other and from compute, and what the host computes."""
 
 PLAIN = Shape(tasks=6, blocks=5)
 SMALL = Shape(tasks=4, blocks=4)
@@ -169,8 +175,7 @@ def theorem(
     shape: Shape | Callable[[Random], Instance],
     *,
     slow: bool = False,
-    host_budget: bool = True,
-    carried: bool = True,
+    without: Collection[str] = (),
 ) -> Callable[[Attack], Attack]:
     """Register an attack."""
 
@@ -180,7 +185,7 @@ def theorem(
     def put(attack: Attack) -> Attack:
         name = attack.__name__.replace("_", " ")
         own = shape if isinstance(shape, Shape) else None
-        THEOREMS[name] = Theorem(name, page, own, draw, attack, slow, host_budget, carried)
+        THEOREMS[name] = Theorem(name, page, own, draw, attack, slow, frozenset(without))
         return attack
 
     return put
@@ -234,9 +239,17 @@ def _same(case: Case, memory: MemoryModel, plain: Instance) -> Iterator[Claim]:
     except TooManyError:
         raise TooLargeError from None
     least = math.inf if found is None else found
-    copies = pruned > sum(least_times(case.instance))
+    copies = pruned > _without_machine(case)
     yield Claim("exhaustive search", pruned, least, copies)
     yield Claim("plain enumeration", least, pruned, copies)
+
+
+def _without_machine(case: Case) -> float:
+    """Return the time in which all runs may be done, or, with a link and slowed tasks, without these."""
+    if not case.instance.is_coupled:
+        return sum(least_times(case.instance))
+    tasks = tuple(msgspec.structs.replace(t, slowdown_ppm=msgspec.UNSET) for t in case.instance.tasks)
+    return optimum(msgspec.structs.replace(case.instance, link=msgspec.UNSET, tasks=tasks), "divisible")
 
 
 @theorem("docs/chain.md", Shape(tasks=4, blocks=3, reruns=True))
@@ -247,7 +260,9 @@ def exhaustive_search(case: Case) -> Iterator[Claim]:
     yield from _same(case, "divisible", case.instance)
 
 
-@theorem("docs/chain.md", Shape(tasks=3, blocks=3, digits=3, parts=False, pages=True), host_budget=False)
+@theorem(
+    "docs/chain.md", Shape(tasks=3, blocks=3, digits=3, parts=False, pages=True), without=("host_budget",)
+)
 def exhaustive_search_in_pages(case: Case) -> Iterator[Claim]:
     """`brute_force` in paged memory finds the time that the plain enumeration finds on the instance with its
     blocks and workspaces in whole pages: any pages do, so that only their number counts. (Where host memory
@@ -296,7 +311,7 @@ def _carrying(rng: Random) -> Instance:
     return with_budget(small, least_budget(small) + rng.randint(0, 2))
 
 
-@theorem("docs/formats.md", _carrying, slow=True, carried=False)
+@theorem("docs/formats.md", _carrying, slow=True, without=("carried", *MACHINE))
 def places_of_carried_blocks(case: Case) -> Iterator[Claim]:
     """`brute_force` in divisible memory finds the least time over ordinary instances, one for each choice of
     where carried blocks are at both ends: a first task without time writes or reads what is on the device,
@@ -595,8 +610,7 @@ def flow_with_second_runs(case: Case) -> Iterator[Claim]:
     "docs/several-gpus.md",
     lambda rng: adversarial_cluster(rng, searchable=True),
     slow=True,
-    host_budget=False,
-    carried=False,
+    without=KEYS,
 )
 def cluster_rows(case: Case) -> Iterator[Claim]:
     """GPUs of one kind run the same tasks, under the budget each, and none runs again. What gradients take on
@@ -624,8 +638,7 @@ def cluster_rows(case: Case) -> Iterator[Claim]:
     "docs/several-gpus.md",
     lambda rng: adversarial_cluster(rng, searchable=False),
     slow=True,
-    host_budget=False,
-    carried=False,
+    without=KEYS,
 )
 def cluster_rows_against_schedules(case: Case) -> Iterator[Claim]:
     """The same for several nodes, for rings of NVLink and for up to eight GPUs, where no search ends: the
