@@ -20,8 +20,9 @@ from ..instances.instance import Instance
 from ..instances.memory import why_host_is_short, why_infeasible
 from ..instances.transforms import in_pages
 from ..instances.units import PAGE_BYTES, format_size, format_time
-from ..validate.bounds.arguments import EvictableStay, SinglePeak
 from ..validate.bounds.certificate import Certificate, certify, name_of_bound
+from ..validate.bounds.machine import is_slowed
+from ..validate.bounds.single_peak import EvictableStay, SinglePeak
 from ..validate.schedule import MemoryModel
 from .gradient_bounds import gradient_bound_ns
 
@@ -224,7 +225,8 @@ def _promising(peaks: SinglePeak) -> list[int]:
                 ),
                 default=math.inf,
             )
-    ranked = sorted((k for k in estimates if estimates[k] > total), key=lambda k: -estimates[k])
+    least = -math.inf if is_slowed(peaks.instance) else total  # what tasks lose by copies comes on top
+    ranked = sorted((k for k in estimates if estimates[k] > least), key=lambda k: -estimates[k])
     return ranked[:_EXACT]
 
 

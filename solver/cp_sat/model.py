@@ -18,6 +18,7 @@ from ...heuristics.loading import loads
 from ...heuristics.methods import Answer, Limits, Refusal, register
 from ...instances.instance import Instance
 from ...instances.memory import footprint
+from ...validate.bounds.machine import is_slowed, on_link_alone
 from .decode import Clock, Gap, Plan, decode, encode, gaps_of
 from .interrupts import load_cp_sat, solve_interruptibly
 
@@ -50,8 +51,9 @@ class Relaxation:
     plan
         The best plan found; None without one.
     exact
-        Whether no time and no size was rounded, and host memory never ends, so that an optimal plan is an
-        optimal divisible schedule. If not, the plan solves a relaxed problem, and its length is only a bound.
+        Whether no time and no size was rounded, host memory never ends, and no copy delays what runs beside
+        it, so that an optimal plan is an optimal divisible schedule. If not, the plan solves a relaxed
+        problem, and its length is only a bound.
     interrupted
         Whether Ctrl-C ended the search. If not, the search was done, or its time was over.
     """
@@ -68,7 +70,7 @@ class Relaxation:
 def _method(instance: Instance, limits: Limits) -> Answer:
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
     found = solve_divisible(instance, limits)
-    stopped_by = _why(found, host_ends=instance.has_host_budget)
+    stopped_by = _why(found, instance)
     schedule = None
     if found.plan is not None:
         try:
@@ -84,13 +86,15 @@ def _method(instance: Instance, limits: Limits) -> Answer:
     )
 
 
-def _why(found: Relaxation, *, host_ends: bool) -> str:
+def _why(found: Relaxation, instance: Instance) -> str:
     """Return why the search ended: the proof that it found, or the limit that it reached."""
     if found.status == "INFEASIBLE":
         return "infeasible in divisible memory"  # a problem that asks for less has no schedule, either
     if found.status == "OPTIMAL":
-        if host_ends:
+        if instance.has_host_budget:
             return "optimal where each copy has host memory for itself"
+        if _is_coupled(instance):
+            return "optimal where no copy delays what runs beside it"
         return "optimal in divisible memory" if found.exact else "optimal for times or sizes rounded down"
     return "interrupted" if found.interrupted else "time limit"
 
@@ -112,11 +116,13 @@ def solve_divisible(instance: Instance, limits: Limits) -> Relaxation:
     Raises
     ------
     Refusal
-        When there are recomputable tasks, when the time is over before the model is built, or when CP-SAT
-        refuses the model.
+        When there are recomputable tasks or tasks that may run on the host, when the time is over before the
+        model is built, or when CP-SAT refuses the model.
     """
     if any(task.recomputable for task in instance.tasks):
         raise Refusal("cp-sat: recomputation is not modelled yet")
+    if any(algorithm.on == "host" for task in instance.tasks for algorithm in task.algorithms):
+        raise Refusal("cp-sat: work on the host is not modelled yet; take flow or local-search")
     from ortools.sat.python import cp_model
 
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
@@ -138,6 +144,11 @@ def solve_divisible(instance: Instance, limits: Limits) -> Relaxation:
     )
 
 
+def _is_coupled(instance: Instance) -> bool:
+    """Return whether copies delay each other, or tasks, by more than their own time."""
+    return instance.link is not UNSET or is_slowed(instance)
+
+
 def _solver(limits: Limits, seconds: float) -> cp_model.CpSolver:
     """Return a solver with a time limit in seconds; infinity means no limit."""
     from ortools.sat.python import cp_model
@@ -157,7 +168,8 @@ class DivisibleModel:
 
     Times are in units of `clock`, and sizes in `unit` bytes. Both are rounded down, and so is the pool. The
     sum of floors is at most the floor of the sum, so that every schedule satisfies the model (docs/cp-sat.md
-    has the proof). If nothing is rounded (`is_exact`), the model's optimum is that of divisible memory.
+    has the proof). Copies take their time with a shared link to themselves, and slow nothing down. If nothing
+    is rounded (`is_exact`), the model's optimum is that of divisible memory.
     Memory is used by
 
     - a workspace, while its task runs;
@@ -172,7 +184,7 @@ class DivisibleModel:
         from ortools.sat.python import cp_model
 
         began = time.monotonic()
-        self.instance = instance
+        self.instance = instance = on_link_alone(instance)
         self.deadline = deadline
         self.cp = cp_model.CpModel()
         self.gaps = gaps_of(instance)
@@ -184,7 +196,8 @@ class DivisibleModel:
         while instance.pool_bytes // self.unit >= _SAFE:
             self.unit *= 2
         self.capacity = max(instance.pool_bytes // self.unit, 0)
-        self.is_exact = self.unit == exact and not self.clock.rounds and not instance.has_host_budget
+        self.is_exact = self.unit == exact and not self.clock.rounds
+        self.is_exact = self.is_exact and not (instance.has_host_budget or _is_coupled(instance))
         # of what never fits, no more is taken than says so
         self.sizes = [min(block.bytes // self.unit, self.capacity + 1) for block in instance.blocks]
         # no size is above the capacity by more than one, what a task needs is within it, and no time is

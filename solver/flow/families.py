@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..linear.model import ModelBuilder
+from .machine.copies import Direction
 from .unbroken import UnbrokenCopies
 from .versions import Stay, Version
 
@@ -71,7 +72,7 @@ class Frame(NamedTuple):
     """The columns, rows and units that all versions share.
 
     A unit of time is `ns` nanoseconds, and a unit of size is `size` bytes. `memory` has one row for each
-    instant. `out` and `back` have one row for each interval; with a single engine, they are the same rows.
+    instant. `out` and `back` are the directions of copies; with a single engine, its rows are in both.
     `host` has one row for each instant where host memory has a budget, and else none. `carried` has the
     columns of carried blocks, which their first versions add.
     """
@@ -80,8 +81,8 @@ class Frame(NamedTuple):
     ns: float
     size: float
     memory: Rows
-    out: Rows
-    back: Rows
+    out: Direction
+    back: Direction
     host: Rows
     carried: dict[int, CarriedColumns]
 
@@ -166,9 +167,9 @@ def _engine(builder: ModelBuilder, delta: Columns, least: float, *, family: str)
     return rows
 
 
-def load_first(builder: ModelBuilder, back: Rows, time: float) -> None:
+def load_first(builder: ModelBuilder, back: Direction, time: float, link: float) -> None:
     """Add the term in (6) of data that must be loaded in the first interval, by a column that is 1."""
-    builder.entries(back[:1], builder.columns(1, lower=1.0, upper=1.0), time)
+    back.move(builder, np.zeros(1, dtype=np.int64), builder.columns(1, lower=1.0, upper=1.0), time, link)
 
 
 # --- versions: what is out, what has still to come back, what is absent -------------------------------------
@@ -201,7 +202,7 @@ def _add_offload(
         return nothing, None
     builder = frame.builder
     is_wanted = version.must_leave or version.is_saved
-    last = len(frame.out) - 1 if is_wanted else max((gap.last for gap in version.gaps), default=-1)
+    last = len(frame.out.engine) - 1 if is_wanted else max((gap.last for gap in version.gaps), default=-1)
     instants = np.arange(version.ready, last + 1)
     if not len(instants):
         return nothing, None
@@ -217,8 +218,9 @@ def _add_offload(
     if lines is not None:
         progress = lines[0].add(instants, q, time, comes_back=False)
     inside = instants >= 0
-    builder.entries(frame.out[instants[inside]], q[inside], time / frame.ns)
-    builder.entries(frame.out[instants[1:]], q[:-1], -(time / frame.ns))
+    link = float(version.out_link_ns) / frame.ns
+    frame.out.move(builder, instants[inside], q[inside], time / frame.ns, link)
+    frame.out.move(builder, instants[1:], q[:-1], -(time / frame.ns), -link)
     if version.is_saved and version.carried is not None:
         held = frame.carried[version.carried].held
         assert held is not None  # the block is written, so that its first version has the column
@@ -261,14 +263,15 @@ def _add_gap(
         if left is not None:
             absent_once_it_has_left(builder, x[possible], left[at[possible]])
     _is_absent(frame, version, instants, x)
-    builder.entries(frame.back[instants[1:]], r[:-1], rate)
-    builder.entries(frame.back[instants[1:]], r[1:], -rate)
-    builder.entries(frame.back[gap.last + 1], r[-1], rate)
+    link = float(version.back_link_ns) / frame.ns
+    frame.back.move(builder, instants[1:], r[:-1], rate, link)
+    frame.back.move(builder, instants[1:], r[1:], -rate, -link)
+    frame.back.move(builder, instants[-1:] + 1, r[-1:], rate, link)
     if gap.must_load:
         # what is not left at the first instant was loaded before it: 1 - r, a constant on the row
         load = builder.columns(1, lower=1.0, upper=1.0)
-        builder.entries(frame.back[gap.first], load, rate)
-        builder.entries(frame.back[gap.first], r[0], -rate)
+        frame.back.move(builder, instants[:1], load, rate, link)
+        frame.back.move(builder, instants[:1], r[:1], -rate, -link)
     return GapColumns(gap.first, x, r, version.ready or 0, out, int(out[0]) if len(out) else None)
 
 
@@ -340,8 +343,9 @@ def add_single_stay(frame: Frame, version: Version) -> list[GapColumns]:
     intervals = np.arange(ready, gap.last + 1)
     leaves_and_returns(builder, absent, leaving, coming, np.maximum(intervals - gap.first, 0))
     _is_absent(frame, version, instants, absent)
-    builder.entries(frame.out[intervals], leaving, float(version.offload_ns or 0) / frame.ns)
-    builder.entries(frame.back[instants + 1], coming, float(version.prefetch_ns or 0) / frame.ns)
+    out, back = float(version.offload_ns or 0) / frame.ns, float(version.prefetch_ns or 0) / frame.ns
+    frame.out.move(builder, intervals, leaving, out, float(version.out_link_ns) / frame.ns)
+    frame.back.move(builder, instants + 1, coming, back, float(version.back_link_ns) / frame.ns)
     soonest = int(leaving[0]) if len(leaving) else None
     return [GapColumns(gap.first, absent, absent, gap.first, absent, soonest)]
 

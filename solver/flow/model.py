@@ -29,6 +29,7 @@ from ...instances.instance import Instance
 from ...instances.memory import footprint
 from ...validate.bounds.arguments import Prices, fitting, least_times
 from ...validate.bounds.certificate import certify, name_of_bound
+from ...validate.bounds.machine import is_slowed, slowed_intervals
 from ...validate.bounds.reruns import RerunKey
 from ..bounds import Bound, certified_bound
 from ..linear.facade import solve_linear
@@ -54,6 +55,7 @@ from .families import (
     one_algorithm,
     run,
 )
+from .machine.copies import directions
 from .unbroken import LONG, UnbrokenCopies
 from .versions import first_loads_ns, fixed_blocks, merged, staying_bytes, versions_of
 
@@ -91,6 +93,8 @@ class PricedModel:
         The rows of host memory, one for each instant; none where it never ends.
     end_rows
         Where blocks are carried, the row of memory at both ends, and that of host memory if it has a budget.
+    link_rows
+        The rows of a link that both directions share, one for each interval; none without it.
     """
 
     linear: LinearModel
@@ -103,6 +107,7 @@ class PricedModel:
     engine_rows: tuple[NDArray[np.int64], ...]
     host_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     end_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    link_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +214,8 @@ def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[Reru
         np.maximum(-duals[rows], 0.0) * (model.nanoseconds / model.bytes)
         for rows in (model.memory_rows, model.host_rows, model.end_rows)
     )
-    engines = [np.clip(-duals[rows], 0.0, 1.0) for rows in model.engine_rows]
+    times = (*model.engine_rows, *([model.link_rows] if len(model.link_rows) else []))
+    engines = [np.clip(-duals[rows], 0.0, 1.0) for rows in times]
     highest = max(1.0, *(float(price.max(initial=0.0)) for price in (memory, host, ends)), *reruns.values())
     bits = _PRICE_BITS - math.frexp(highest)[1]
     if bits < 0:  # of a byte that would cost days
@@ -223,10 +229,11 @@ def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[Reru
     return Prices(
         2**bits,
         np.floor(memory * 2.0**bits).astype(np.int64).tolist(),
-        whole,
+        whole[: len(model.engine_rows)],
         {key: price for key, price in paid_again.items() if price > 0},
         np.floor(host * 2.0**bits).astype(np.int64).tolist(),
         np.floor(ends * 2.0**bits).astype(np.int64).tolist(),
+        whole[-1] if len(model.link_rows) else (),
     )
 
 
@@ -398,9 +405,14 @@ def _model(
     back = out if single else engine_of_prefetches(builder, delta, least_copied)
     if idle:
         idle_time(builder, back, timed)
-    load = first_loads_ns(instance, positions) if stretch.first == 0 else 0
+    lost = slowed_intervals(instance, positions.tolist(), {}) if is_slowed(instance) else []
+    outward, inward = directions(builder, instance, delta, (out, back), least / ns, lost)
+    for i, (algorithms, choice) in enumerate(zip(fits, columns, strict=True)):
+        if lost and any(lost[2 * i + 1]):
+            builder.entries(outward.slowed[2 * i + 1], choice, [-a.duration_ns / ns for a in algorithms])
+    load, passing = first_loads_ns(instance, positions) if stretch.first == 0 else (0, 0.0)
     if load:
-        load_first(builder, back, load / ns)
+        load_first(builder, inward, load / ns, passing / ns)
     lines: tuple[UnbrokenCopies, UnbrokenCopies] | None = None
     if long is not None:
         longest = max(
@@ -409,7 +421,7 @@ def _model(
         line = UnbrokenCopies(builder, 2 * count + 1, long * longest)
         lines = line, line if single else UnbrokenCopies(builder, 2 * count + 1, long * longest)
 
-    frame = Frame(builder, ns, size, held_in, out, back, host, {})
+    frame = Frame(builder, ns, size, held_in, outward, inward, host, {})
     gaps: dict[tuple[Gap, ...], GapColumns] = {}
     for version in versions:
         if integrality != "all" and version.stays_once:
@@ -437,6 +449,7 @@ def _model(
         engine_rows=(out,) if single else (out, back),
         host_rows=host,
         end_rows=end_rows,
+        link_rows=outward.link,
         gaps=gaps,
         beyond=(*(["unbroken"] if long is not None else []), *(["windows"] if windows else [])),
     )

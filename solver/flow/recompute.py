@@ -30,6 +30,7 @@ from ...heuristics.recomputation.reruns import Plan, Run, stages_of, unrolled, u
 from ...instances.instance import Instance
 from ...instances.memory import footprint
 from ...validate.bounds.arguments import fitting, least_times
+from ...validate.bounds.machine import is_slowed, link_ns, slowed_intervals
 from ...validate.bounds.reruns import RerunKey, rerun_intervals
 from ..bounds import Bound
 from ..linear.facade import solve_linear
@@ -43,6 +44,7 @@ from .families import (
     one_algorithm,
     stays_out,
 )
+from .machine.copies import Direction, directions
 from .model import Integrality, PricedModel, proven_by, tasks_of
 
 
@@ -169,8 +171,8 @@ class _Model:
     ns: float = field(init=False)
     size: float = field(init=False)
     memory: NDArray[np.int64] = field(init=False)
-    out: NDArray[np.int64] = field(init=False)
-    back: NDArray[np.int64] = field(init=False)
+    out: Direction = field(init=False)
+    back: Direction = field(init=False)
 
     def build(self) -> RecomputeModel:
         """Return the whole model."""
@@ -217,9 +219,14 @@ class _Model:
             one_algorithm(builder, choice)
 
         # engines: what is moved in an interval fits its length
-        self.out = engine_of_offloads(builder, delta, -np.inf)
         single = instance.engines == "single"
-        self.back = self.out if single else engine_of_prefetches(builder, delta, -np.inf)
+        out = engine_of_offloads(builder, delta, -np.inf)
+        engines = out, (out if single else engine_of_prefetches(builder, delta, -np.inf))
+        again = rerun_intervals(instance, self.checkpoints)
+        lost = slowed_intervals(instance, self.checkpoints, again) if is_slowed(instance) else []
+        self.out, self.back = directions(builder, instance, delta, engines, shortest, lost)
+        if lost:
+            self._runs_lose_time(self.out.slowed, [time / self.ns for time in least], choices, times)
         readers = self._readers()
         owners = [np.full(builder.row_count, -1)]
         for version in _versions(instance):
@@ -234,7 +241,8 @@ class _Model:
             checkpoints=self.checkpoints,
             choices=self.choices,
             memory_rows=self.memory,
-            engine_rows=(self.out,) if single else (self.out, self.back),
+            engine_rows=engines[:1] if single else engines,
+            link_rows=self.out.link,
             again=self.again,
             versions=self.versions,
             block_rows=np.concatenate(owners),
@@ -299,15 +307,17 @@ class _Model:
             out = dict(zip(span, columns.tolist(), strict=True))
             stays_out(builder, columns)
             rate = block.offload_ns / self.ns
-            builder.entries(self.out[first : end + 1], columns, rate)
-            builder.entries(self.out[first + 1 : end + 1], columns[:-1], -rate)
+            link = float(link_ns(instance, block.loaded_bytes, block.offload_ns)) / self.ns
+            self.out.move(builder, np.arange(first, end + 1), columns, rate, link)
+            self.out.move(builder, np.arange(first + 1, end + 1), columns[:-1], -rate, -link)
         back: dict[int, int] = {}
         if block.prefetch_ns is not None and (held or out):
             begin = first if version.writer < 0 else first + 1
             span = range(begin, horizon + 1)
             columns = builder.columns(len(span), upper=1.0)
             back = dict(zip(span, columns.tolist(), strict=True))
-            builder.entries(self.back[begin : horizon + 1], columns, block.prefetch_ns / self.ns)
+            link = float(link_ns(instance, block.loaded_bytes, block.prefetch_ns)) / self.ns
+            self.back.move(builder, np.arange(begin, horizon + 1), columns, block.prefetch_ns / self.ns, link)
             if not held:
                 self._back_is_out(columns, [out[j] for j in span])
 
@@ -364,6 +374,21 @@ class _Model:
             builder.entries(work[j], again, -least[k])
         for i, (choice, taken) in enumerate(zip(choices, times, strict=True)):
             builder.entries(work[2 * i + 1], choice, [-time for time in taken])
+
+    def _runs_lose_time(
+        self,
+        rows: NDArray[np.int64],
+        least: Sequence[float],
+        choices: Sequence[NDArray[np.int64]],
+        times: Sequence[Sequence[float]],
+    ) -> None:
+        """Add the terms of checkpoints and of second runs in (42)."""
+        for (k, j), again in self.again.items():
+            if rows[j] >= 0:
+                self.builder.entries(rows[j], again, -least[k])
+        for i, (choice, taken) in enumerate(zip(choices, times, strict=True)):
+            if rows[2 * i + 1] >= 0:
+                self.builder.entries(rows[2 * i + 1], choice, [-time for time in taken])
 
     def _valid_is_present(self, present: NDArray[np.int64], valid: NDArray[np.int64]) -> None:
         """(31): Valid bytes are present, and use memory."""

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ...heuristics.gaps import Gap
 from ...instances.instance import Instance
+from ...validate.bounds.machine import link_ns
 
 _FASTEST = -40
 """Lowest pace that is distinguished: bytes that take a fortieth of the time or less."""
@@ -52,7 +53,8 @@ class Version:
     it. A copy time of None means that it is never copied in that direction. `names` has, for each gap, the
     gaps of blocks that it stands for. `carried` is the carried block of which this is the first or the last
     version; `is_saved` says that the host ends with as much of it as it had of the first version at the
-    start.
+    start. `out_link_ns` and `back_link_ns` are the times in which a link that both directions share passes
+    its copies.
     """
 
     bytes: int
@@ -64,6 +66,8 @@ class Version:
     names: tuple[tuple[Gap, ...], ...]
     carried: int | None = None
     is_saved: bool = False
+    out_link_ns: Fraction = Fraction(0)
+    back_link_ns: Fraction = Fraction(0)
 
     @property
     def stays_once(self) -> bool:
@@ -126,6 +130,8 @@ def versions_of(instance: Instance, positions: NDArray[np.int64], blocks: Sequen
                     names=tuple(names[written]),
                     carried=d if at_an_end else None,
                     is_saved=is_carried and final > 0 and written == final,
+                    out_link_ns=link_ns(instance, block.loaded_bytes, block.offload_ns),
+                    back_link_ns=link_ns(instance, block.loaded_bytes, block.prefetch_ns),
                 )
             )
     return versions
@@ -161,6 +167,8 @@ def merged(versions: list[Version]) -> list[Version]:
             tuple(tuple(chain.from_iterable(same)) for same in zip(*(v.names for v in group), strict=True)),
             group[0].carried,
             group[0].is_saved,
+            min(v.out_link_ns / v.bytes for v in group) * total,
+            min(v.back_link_ns / v.bytes for v in group) * total,
         )
         for group in groups.values()
         for total in [sum(v.bytes for v in group)]
@@ -208,18 +216,20 @@ def _instants(after: int, until: int, positions: NDArray[np.int64]) -> tuple[int
     return 2 * first, 2 * int(np.searchsorted(positions, until, "left")) - 1
 
 
-def first_loads_ns(instance: Instance, positions: NDArray[np.int64]) -> int:
-    """Return the time of the prefetches that must come before the first checkpoint.
+def first_loads_ns(instance: Instance, positions: NDArray[np.int64]) -> tuple[int, float]:
+    """Return the time of the prefetches that must come before the first checkpoint, and that of the link.
 
     They are of blocks that start on the host only, and are used before the first checkpoint or by it. Without
     checkpoints, the one interval has all of them.
     """
     until = positions[0] if len(positions) else len(instance.tasks)
-    return sum(
-        block.prefetch_ns or 0
-        for d, block in enumerate(instance.blocks)
-        if block.initially == "host" and instance.uses[d] and instance.uses[d][0] <= until
-    )
+    first = [
+        block
+        for block, uses in zip(instance.blocks, instance.uses, strict=True)
+        if block.initially == "host" and uses and uses[0] <= until
+    ]
+    passing = sum(float(link_ns(instance, block.loaded_bytes, block.prefetch_ns)) for block in first)
+    return sum(block.prefetch_ns or 0 for block in first), passing
 
 
 def staying_bytes(

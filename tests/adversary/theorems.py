@@ -45,9 +45,10 @@ from pebbler.solver.linear.facade import solve_linear
 from pebbler.solver.linear.model import LinearModel, LinearResult
 from pebbler.solver.result import Status
 from pebbler.solver.solve import solve
-from pebbler.validate.bounds.arguments import Prices, SinglePeak, least_times
+from pebbler.validate.bounds.arguments import Prices, least_times
 from pebbler.validate.bounds.certificate import certify, check_certificate
 from pebbler.validate.bounds.reruns import rerun_intervals
+from pebbler.validate.bounds.single_peak import SinglePeak
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
 

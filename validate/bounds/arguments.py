@@ -8,19 +8,18 @@ with it, an error in the helper would confirm itself.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from heapq import heappop, heappush
 from itertools import accumulate, pairwise
 
 import msgspec
 
+from ...instances.figures import MILLION
 from ...instances.instance import Algorithm, Block, Instance
 from .carried import cheapest_round
+from .machine import CopyCosts, Slowed, copy_costs, is_slowed, slowed_intervals
 from .reruns import RerunKey, cheapest, course_of, rerun_intervals
 
 
@@ -39,17 +38,17 @@ def fitting(instance: Instance, k: int) -> tuple[Algorithm, ...]:
     algorithms = instance.tasks[k].algorithms
     if len(algorithms) == 1:
         return algorithms
-    room = instance.pool_bytes - _touched_bytes(instance, k)
+    room = instance.pool_bytes - touched_bytes(instance, k)
     return tuple(a for a in algorithms if a.workspace_bytes <= room) or algorithms
 
 
-def _touched_bytes(instance: Instance, k: int) -> int:
+def touched_bytes(instance: Instance, k: int) -> int:
     """Return the bytes of the blocks that task k touches, all of which are in memory while it runs."""
     blocks = instance.blocks
     return sum([blocks[d].bytes for d in instance.tasks[k].blocks])
 
 
-def _needed(instance: Instance, d: int) -> list[int]:
+def needed(instance: Instance, d: int) -> list[int]:
     """Return the points where a block must be on the device: its uses, and the end if it must end there.
 
     The number of tasks stands for the end.
@@ -99,162 +98,6 @@ def in_whole_pages(instance: Instance, page_bytes: int) -> Instance:
     )
 
 
-# --- a single peak ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class EvictableStay:
-    """A stay of a block that it can spend on the host, from after task `after` to before task `until`.
-
-    `ready` is the earliest end of the task that writes its version; None means that the host has a valid copy
-    from the start. `out_ns` and `back_ns` are the times of its copies in nanoseconds.
-    """
-
-    bytes: int
-    after: int
-    until: int
-    ready: int | None
-    out_ns: int
-    back_ns: int
-
-
-class SinglePeak:
-    """The bound from the copies that one task forces before and after it.
-
-    A block *stays* between two successive points where it must be on the device: the start (if it is there at
-    first), its uses, and the end (if it must be there at the end). At any instant of such a stay, it is on
-    the device, or it has left after the point before and comes back for the next. (A block that is on the
-    host at first has no stay before its first use: it need not have been on the device at all until then.)
-
-    While task k runs, the blocks that stay across it have only the memory that F_k and k's workspace leave of
-    the pool. Some of their bytes are then in excess. The bytes that are absent when k starts have been
-    offloaded before. The bytes that are absent when k ends are prefetched after it. An offload cannot start
-    before the block's version is written. After a prefetch, the tasks from the block's next use on are still
-    to come.
-
-    So the data that is written by some instant may have left by then. All other data that has to leave takes
-    its time after that instant; at best, this is the data with the most bytes per nanosecond. The instant
-    that proves most is taken. Prefetches are treated in the same way, seen from the end. Blocks with a valid
-    host copy need no offload. A block that cannot be copied both ways, as its version requires, is in memory
-    throughout its stay.
-
-    Attributes
-    ----------
-    before
-        Earliest start of each task, and the compute time: prefix sums of the least times.
-    stays
-        The stays that a block can spend on the host.
-
-    Raises
-    ------
-    ValueError
-        For an instance with recomputable tasks, for which the argument does not hold.
-    """
-
-    def __init__(self, instance: Instance) -> None:
-        if any(task.recomputable for task in instance.tasks):
-            raise ValueError("the single-peak bound does not hold for recomputable tasks")
-        self.instance = instance
-        self.before = [0, *accumulate(least_times(instance))]
-        self.stays = _evictable_stays(instance, self.before)
-        self._staying = _staying_bytes(instance)
-
-    def choices(self, k: int) -> list[tuple[int, int]]:
-        """Return the duration of each fitting algorithm of task k, and the bytes without room beside it."""
-        room = self.instance.pool_bytes - _touched_bytes(self.instance, k)
-        return [
-            (algorithm.duration_ns, self._staying[k] + algorithm.workspace_bytes - room)
-            for algorithm in self.instance.tasks[k].algorithms
-            if algorithm.workspace_bytes <= room
-        ]
-
-    def at(self, k: int) -> int:
-        """Return the bound at task k in nanoseconds; 0 if no algorithm of the task fits."""
-        total = self.before[-1]
-        across = [stay for stay in self.stays if stay.after < k < stay.until]
-        free = sum(stay.bytes for stay in across if stay.ready is None)
-        out = [(stay.ready, stay.bytes, stay.out_ns) for stay in across if stay.ready is not None]
-        back = [(total - self.before[stay.until], stay.bytes, stay.back_ns) for stay in across]
-        out.sort(reverse=True)
-        back.sort(reverse=True)
-        head, tail = Fraction(self.before[k]), Fraction(total - self.before[k + 1])
-        lengths = []
-        for time, excess in self.choices(k):
-            end = copied_by(out, excess - free)
-            start = copied_by(back, excess)
-            if end is not None and start is not None:
-                lengths.append(max(end, head) + time + max(start, tail))
-        return math.ceil(min(lengths, default=Fraction(0)))
-
-
-_FRACTION = 40
-"""Number of fractional bits of a rate, which is rounded down: for a terabyte, the error is about a
-nanosecond.
-"""
-
-
-def copied_by(pieces: Sequence[tuple[int, int, int]], excess: int) -> Fraction | None:
-    """Return the earliest time by which an engine can have copied `excess` bytes; None if there are too few.
-
-    `pieces` are ordered from the last to the first: the time from which a piece is available, its bytes, and
-    the time of its copy. Of the pieces available from some instant on, all are copied after it except for the
-    bytes that exceed `excess`. At best, the pieces that take longest are left out.
-    """
-    most = sum(size for _, size, _ in pieces) - excess
-    if most < 0:
-        return None
-    left_out: list[tuple[int, int]] = []  # a heap of rates and bytes, the quickest first
-    left = best = least = 0
-    for available, size, time in pieces:
-        heappush(left_out, ((time << _FRACTION) // size, size))
-        left += size
-        if left <= most:
-            continue
-        while left > most:
-            rate, quickest = heappop(left_out)
-            copied = min(quickest, left - most)
-            if copied < quickest:
-                heappush(left_out, (rate, quickest - copied))
-            least += copied * rate
-            left -= copied
-        best = max(best, (available << _FRACTION) + least)
-    return Fraction(best, 1 << _FRACTION)
-
-
-def _stays(instance: Instance) -> Iterator[tuple[int, int, int]]:
-    """Yield every stay: its block, the task before and the task at its end; -1 is the start.
-
-    Carried blocks count as such that are initially on the device: every schedule is one of that instance.
-    """
-    for d, block in enumerate(instance.blocks):
-        there = [-1] if block.initially in ("device", "carried") else []
-        for after, until in pairwise([*there, *_needed(instance, d)]):
-            yield d, after, until
-
-
-def _staying_bytes(instance: Instance) -> list[int]:
-    """Return, per task, the bytes that stay across it and that it does not touch."""
-    change = [0] * (len(instance.tasks) + 1)
-    for d, after, until in _stays(instance):
-        change[after + 1] += instance.blocks[d].bytes
-        change[until] -= instance.blocks[d].bytes
-    return list(accumulate(change[:-1]))
-
-
-def _evictable_stays(instance: Instance, before: list[int]) -> list[EvictableStay]:
-    """Return every stay across a task that a block can spend on the host: both copies are possible."""
-    stays = []
-    for d, after, until in _stays(instance):
-        block, writers = instance.blocks[d], instance.writers[d]
-        written = bisect_right(writers, after)
-        ready = before[writers[written - 1] + 1] if written else None
-        leaves = ready is None or block.offload_ns is not None
-        if until > after + 1 and leaves and block.prefetch_ns is not None:
-            times = block.offload_ns or 0, block.prefetch_ns
-            stays.append(EvictableStay(block.bytes, after, until, ready, *times))
-    return stays
-
-
 # --- prices of memory and of the engines' time ----------------------------------------------------------
 
 
@@ -284,6 +127,9 @@ class Prices:
     ends
         Where blocks are carried, the price of a byte that is on the device at both ends, and, where host
         memory has a budget, that of a byte that is there at both ends; none: they are zero.
+    link
+        Per interval, where both directions share a link, the price of the link's time, in nanoseconds per
+        nanosecond; none: all are zero. In an interval, it and those of the engines add up to at most one.
     """
 
     denominator: int
@@ -292,6 +138,23 @@ class Prices:
     reruns: Mapping[RerunKey, int] = field(default_factory=dict)
     host: Sequence[int] = ()
     ends: Sequence[int] = ()
+    link: Sequence[int] = ()
+
+    def times(self, factor: int) -> Prices:
+        """Return the same prices as whole numbers over a larger denominator."""
+
+        def more(prices: Sequence[int]) -> list[int]:
+            return [factor * price for price in prices]
+
+        return Prices(
+            factor * self.denominator,
+            more(self.memory),
+            [more(paid) for paid in self.engines],
+            {key: factor * price for key, price in self.reruns.items()},
+            more(self.host),
+            more(self.ends),
+            more(self.link),
+        )
 
 
 def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) -> int:
@@ -317,6 +180,10 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     - A carried block is one choice: its places at both ends, which are the same, and all that it does in
       between. It pays for these places, and memory is paid back, but for what must be there at the end. (If
       second runs pay it, its versions count as those of a block that begins on the device.)
+    - Where both directions share a link, no interval has more load than the link can pass. So the price of
+      the link's time is paid for the load of copies as the engines' prices are for their time.
+    - Where copies slow tasks down, the share of an interval that other prices leave is paid for its tasks and
+      for what they lose by the copies in it: an interval is at least as long as both (`slowed_intervals`).
 
     The prices that a linear program finds give its bound. Any other prices give a bound as well, which is
     weaker.
@@ -337,8 +204,11 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     """
     again = rerun_intervals(instance, checkpoints)
     _require_prices(instance, checkpoints, prices, again)
+    slowed = slowed_intervals(instance, checkpoints, again) if is_slowed(instance) else []
+    prices = prices.times(MILLION) if slowed else prices
     one = prices.denominator
-    left = [one - sum(paid) for paid in zip(*prices.engines, strict=True)]
+    left = [one - sum(paid) for paid in zip(*_paid_for_time(prices), strict=True)]
+    engines = _with_losses(prices, left, slowed) if slowed else prices.engines
     upto = [0, *accumulate(prices.memory)]  # price of a byte that stays from the start until before instant i
     saved = [0, *accumulate(_saved_by_absence(prices))]  # what the same byte saves by its absence
     least = [0, *accumulate(least_times(instance))]
@@ -347,7 +217,7 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     for i, k in enumerate(checkpoints):
         instants = prices.memory[2 * i] + prices.memory[2 * i + 1]
         total += left[2 * i] * (least[k] - least[following])
-        total += instants * (_touched_bytes(instance, k) - instance.pool_bytes)
+        total += instants * (touched_bytes(instance, k) - instance.pool_bytes)
         total += min(
             left[2 * i + 1] * a.duration_ns + instants * a.workspace_bytes for a in fitting(instance, k)
         )
@@ -358,22 +228,42 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     read_again = {d for d, _ in reads}
     away = [here - spared for here, spared in zip(prices.memory, _saved_by_absence(prices), strict=True)]
     for d, block in enumerate(instance.blocks):
+        costs = copy_costs(instance, block, engines, prices.link)
         if block.initially == "carried" and d not in read_again:
             ends = (*prices.ends, 0, 0)[:2]
-            total += cheapest_round(instance, d, checkpoints, prices.memory, away, prices.engines, ends)
+            total += cheapest_round(instance, d, checkpoints, prices.memory, away, costs, ends)
             continue
         for version in _versions(instance, d, checkpoints):
             name = d, version.writer
             if name in makes or name in reads:
                 course = course_of(instance, *name, checkpoints, reads[name])
-                total += cheapest(course, makes[name], reads[name], prices.memory, prices.engines)
+                total += cheapest(course, makes[name], reads[name], prices.memory, costs)
             else:
-                total += _version_price(version, upto, saved, prices)
+                total += _version_price(version, upto, saved, len(prices.memory), costs)
     if instance.host_budget_bytes is not msgspec.UNSET:
         total -= sum(prices.host) * instance.host_budget_bytes
     for price, room in zip(prices.ends, _room_at_the_ends(instance), strict=False):
         total -= price * room
     return -(-total // one)
+
+
+def _paid_for_time(prices: Prices) -> list[Sequence[int]]:
+    """Return the prices of the engines' time, and of the link's if there are any."""
+    return [*prices.engines, *([prices.link] if prices.link else [])]
+
+
+def _with_losses(prices: Prices, left: Sequence[int], slowed: Sequence[Slowed]) -> list[list[int]]:
+    """Return the prices of time of copies out and of copies in, with what tasks lose by them.
+
+    Prices are multiples of a million.
+    """
+    return [
+        [
+            price + share * parts[direction] // MILLION
+            for price, share, parts in zip(prices.engines[-direction], left, slowed, strict=True)
+        ]
+        for direction in (0, 1)
+    ]
 
 
 def _room_at_the_ends(instance: Instance) -> Iterator[int]:
@@ -459,7 +349,7 @@ def _versions(instance: Instance, d: int, checkpoints: Sequence[int]) -> list[_V
     """Return the versions of a block: the one from the start, then that of each writer."""
     block, writers = instance.blocks[d], instance.writers[d]
     there = block.initially != "absent"
-    marks = [*([-1] if there else []), *_needed(instance, d)]
+    marks = [*([-1] if there else []), *needed(instance, d)]
     stays: list[list[tuple[int, int]]] = [[] for _ in range(len(writers) + 1)]
     for after, until in pairwise(marks):
         first = 2 * bisect_right(checkpoints, after)
@@ -480,60 +370,62 @@ def _versions(instance: Instance, d: int, checkpoints: Sequence[int]) -> list[_V
     ]
 
 
-def _version_price(version: _Version, upto: Sequence[int], saved: Sequence[int], prices: Prices) -> int:
+def _version_price(
+    version: _Version, upto: Sequence[int], saved: Sequence[int], instants: int, costs: CopyCosts
+) -> int:
     """Return the least that a version can pay for memory and copies, times the denominator.
 
     `upto` and `saved` are sums over the instants before each: of what a byte pays on the device, and of what
     it saves by its absence.
     """
-    block, out, back = version.block, prices.engines[0], prices.engines[-1]
+    block, out_ns, out = version.block, costs.out_ns, costs.out
     rent = sum(block.bytes * (upto[last + 1] - upto[first]) for first, last in version.stays if first <= last)
     if version.ready is None:
         first_stay = version.stays[:1] if version.must_load else ()
-        loaded = sum(_loaded(block, stay, saved, back) for stay in first_stay)
+        loaded = sum(_loaded(block, stay, saved, costs) for stay in first_stay)
         return (
-            rent - loaded - sum(_savings(block, s, saved, back)[0] for s in version.stays[len(first_stay) :])
+            rent - loaded - sum(_savings(block, s, saved, costs)[0] for s in version.stays[len(first_stay) :])
         )
-    if block.offload_ns is None:
+    if out_ns is None:
         return rent
-    final = len(prices.memory) if version.must_leave else max((last for _, last in version.stays), default=-1)
-    cheapest = block.offload_ns * min(out[version.ready : final + 1], default=0)
+    final = instants if version.must_leave else max((last for _, last in version.stays), default=-1)
+    cheapest = out_ns * min(out[version.ready : final + 1], default=0)
     if not version.must_leave and rent <= cheapest:
         return rent
     # offloaded in interval j, it is away in whole stays that begin later, and from instant j on in its own
-    stays = {first: _savings(block, (first, last), saved, back) for first, last in version.stays}
+    stays = {first: _savings(block, (first, last), saved, costs) for first, last in version.stays}
     partly = {first + i: saving for first, savings in stays.items() for i, saving in enumerate(savings)}
     plans = [] if version.must_leave else [0]
     later = 0
     for j in range(final, version.ready - 1, -1):
-        plans.append(later + partly.get(j, 0) - block.offload_ns * out[j])
+        plans.append(later + partly.get(j, 0) - out_ns * out[j])
         later += partly[j] if j in stays else 0
     return rent - max(plans, default=0)
 
 
-def _savings(block: Block, stay: tuple[int, int], saved: Sequence[int], back: Sequence[int]) -> list[int]:
+def _savings(block: Block, stay: tuple[int, int], saved: Sequence[int], costs: CopyCosts) -> list[int]:
     """Return, per instant of a stay, the saving of a block on the host from then on and prefetched later.
 
     The saving is zero if keeping the block is cheaper. A stay without instants saves nothing.
     """
     first, last = stay
-    if block.prefetch_ns is None or first > last:
+    if costs.back_ns is None or first > last:
         return [0] * max(last - first + 1, 1)
     savings, best = [], 0
     for instant in range(last, first - 1, -1):
-        gain = block.bytes * saved[instant + 1] - block.prefetch_ns * back[instant + 1]
+        gain = block.bytes * saved[instant + 1] - costs.back_ns * costs.back[instant + 1]
         best = gain if instant == last else max(best, gain)
         savings.append(max(0, best - block.bytes * saved[instant]))
     return savings[::-1]
 
 
-def _loaded(block: Block, stay: tuple[int, int], saved: Sequence[int], back: Sequence[int]) -> int:
+def _loaded(block: Block, stay: tuple[int, int], saved: Sequence[int], costs: CopyCosts) -> int:
     """Return what a block that starts on the host saves in its first stay; negative if loading costs more."""
     first, last = stay
-    if block.prefetch_ns is None:
+    if costs.back_ns is None:
         return 0
     return max(
-        block.bytes * (saved[interval] - saved[first]) - block.prefetch_ns * back[interval]
+        block.bytes * (saved[interval] - saved[first]) - costs.back_ns * costs.back[interval]
         for interval in range(first, last + 2)
     )
 
@@ -558,7 +450,9 @@ def _require_prices(
         )
     if min(prices.ends, default=0) < 0:
         raise ValueError("a price at both ends is negative")
-    for j, paid in enumerate(zip(*prices.engines, strict=True)):
+    if prices.link and (len(prices.link) != instants + 1 or instance.link is msgspec.UNSET):
+        raise ValueError("prices of the link are one for each interval, where both directions share one")
+    for j, paid in enumerate(zip(*_paid_for_time(prices), strict=True)):
         if min(paid) < 0 or sum(paid) > prices.denominator:
             raise ValueError(f"interval {j}: prices of the engines are negative or above one together")
     for (k, j, d), price in prices.reruns.items():

@@ -1,7 +1,6 @@
 """Carried blocks in the bound by prices: the cheapest course through a round that ends where it begins.
 
-Intervals and instants are those of `arguments.Prices`. This module imports only the instance, and nothing
-that solves.
+Intervals and instants are those of `arguments.Prices`. This module imports nothing that solves.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...instances.instance import Instance
+from .machine import CopyCosts
 
 _NEVER = 1 << 400
 """A price above all that figures of files can make: the course is not possible."""
@@ -30,7 +30,7 @@ def cheapest_round(
     checkpoints: Sequence[int],
     memory: Sequence[int],
     away: Sequence[int],
-    engines: Sequence[Sequence[int]],
+    costs: CopyCosts,
     ends: Sequence[int],
 ) -> int:
     """Return the least that a carried block pays in a round for memory and copies, at the given prices.
@@ -47,8 +47,8 @@ def cheapest_round(
         The block `d` is carried.
     memory, away
         Per instant, what a byte pays on the device, and at least pays while it is absent.
-    engines
-        Prices of the engines' time, as in `arguments.Prices`.
+    costs
+        What copies of the block cost by interval.
     ends
         What a byte pays at both ends together: on the device, and on the host.
     """
@@ -60,7 +60,7 @@ def cheapest_round(
     device = _Paid(on_device, _NEVER, _NEVER)
 
     def course(start: _Paid) -> _Paid:
-        return _course(instance, d, checkpoints, memory, away, engines, start)
+        return _course(instance, d, checkpoints, memory, away, costs, start)
 
     paid = [course(both).both, min(course(host)[1:])]
     if instance.writers[d] or instance.has_host_budget:
@@ -74,7 +74,7 @@ def _course(
     checkpoints: Sequence[int],
     memory: Sequence[int],
     away: Sequence[int],
-    engines: Sequence[Sequence[int]],
+    costs: CopyCosts,
     paid: _Paid,
 ) -> _Paid:
     """Return the least that is paid by the end of the round, from what is paid at the start."""
@@ -84,9 +84,9 @@ def _course(
     device, both, host = paid
     last = 2 * len(checkpoints)
     for j in range(last + 1):
-        out = _NEVER if block.offload_ns is None else block.offload_ns * engines[0][j]
-        if block.prefetch_ns is not None:
-            both = min(both, host + block.prefetch_ns * engines[-1][j])
+        out = _NEVER if costs.out_ns is None else costs.out_ns * costs.out[j]
+        if costs.back_ns is not None:
+            both = min(both, host + costs.back_ns * costs.back[j])
         if j in written:
             device, both, host = min(device, both), _NEVER, _NEVER
         elif j in used:

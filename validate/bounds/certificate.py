@@ -21,7 +21,8 @@ from ...instances.instance import Instance, Natural, Positive
 from ...instances.transforms import page_bytes_of
 from ...instances.units import PAGE_BYTES
 from ..check import CheckReport
-from .arguments import Prices, SinglePeak, compute_ns, in_whole_pages, priced_ns
+from .arguments import Prices, compute_ns, in_whole_pages, priced_ns
+from .single_peak import SinglePeak
 
 Argument = Literal["compute", "single-peak", "prices"]
 """Name of an argument that proves a bound."""
@@ -57,6 +58,9 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     end_prices
         Where blocks are carried, and any of these prices is not zero: that of a byte on the device at both
         ends, and that of a byte on the host at both ends, if host memory has a budget.
+    link_prices
+        Where both directions share a link, and any of these prices is not zero: nanoseconds per nanosecond of
+        the link's time in each interval.
     page_bytes
         If only paged schedules are bounded, the bytes of which their page size is a multiple. The argument is
         then for the instance in whole pages.
@@ -79,6 +83,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     page_bytes: Positive | msgspec.UnsetType = msgspec.UNSET
     host_prices: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
     end_prices: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
+    link_prices: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
     checksum: str = ""
 
 
@@ -121,6 +126,7 @@ def certify(
         page_bytes=msgspec.UNSET if page_bytes is None else page_bytes,
         host_prices=tuple(prices.host) if prices is not None and any(prices.host) else msgspec.UNSET,
         end_prices=tuple(prices.ends) if prices is not None and any(prices.ends) else msgspec.UNSET,
+        link_prices=tuple(prices.link) if prices is not None and any(prices.link) else msgspec.UNSET,
     )
     return sealed(msgspec.structs.replace(found, lower_bound_ns=proven_ns(instance, found)))
 
@@ -166,9 +172,9 @@ def proven_ns(instance: Instance, certificate: Certificate) -> int:
     reruns = {(k, j, d): price for k, j, d, price in named}
     host = () if certificate.host_prices is msgspec.UNSET else certificate.host_prices
     ends = () if certificate.end_prices is msgspec.UNSET else certificate.end_prices
-    prices = Prices(
-        certificate.denominator, certificate.memory_prices, certificate.engine_prices, reruns, host, ends
-    )
+    link = () if certificate.link_prices is msgspec.UNSET else certificate.link_prices
+    of_time = certificate.memory_prices, certificate.engine_prices
+    prices = Prices(certificate.denominator, *of_time, reruns, host, ends, link)
     return max(priced_ns(instance, certificate.checkpoints, prices), 0)  # prices may prove nothing
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...instances.instance import Block, Instance
+from .machine import CopyCosts
 
 RerunKey = tuple[int, int, int]
 """A task, the interval in which it runs again, and a block that it reads or writes."""
@@ -100,7 +101,7 @@ def cheapest(
     makes: Mapping[int, int],
     reads: Mapping[int, int],
     memory: Sequence[int],
-    engines: Sequence[Sequence[int]],
+    costs: CopyCosts,
 ) -> int:
     """Return the least that a version pays for memory, copies and second runs of its producer.
 
@@ -117,26 +118,28 @@ def cheapest(
         Payment of the version, per interval in which its producer may run again.
     reads
         Payment of the second runs that read it, per interval.
-    memory, engines
+    memory
         Prices, as in `arguments.Prices`.
+    costs
+        What copies of the block cost by interval.
     """
-    block, out, back = course.block, engines[0], engines[-1]
+    block = course.block
     states = {(not course.must_load, course.on_host): 0}
     for j in range(course.first, course.last + 1):
         following: dict[tuple[bool, bool], int] = {}
         rent = 0 if j in course.touched or j == course.last else block.bytes * memory[j]
         for (there, hosted), paid in states.items():
             arrivals = [0] if there else []
-            if not there and hosted and block.prefetch_ns is not None:
-                arrivals.append(block.prefetch_ns * back[j])
+            if not there and hosted and costs.back_ns is not None:
+                arrivals.append(costs.back_ns * costs.back[j])
             if not there and j in makes:
                 arrivals.append(makes[j])
             ways = []
             if arrivals:
                 here = paid + min(arrivals) - reads.get(j, 0)
                 ways += [(True, hosted, here + rent), (False, hosted, here)]
-                if not hosted and block.offload_ns is not None:
-                    gone = here + block.offload_ns * out[j]
+                if not hosted and costs.out_ns is not None:
+                    gone = here + costs.out_ns * costs.out[j]
                     ways += [(True, True, gone + rent), (False, True, gone)]
             if not there and j not in course.wanted:
                 ways.append((False, hosted, paid))

@@ -45,6 +45,7 @@ class Version:
     leaves: bool
     carried: int | None = None
     saved: bool = False
+    linked: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass
@@ -152,6 +153,52 @@ class Rows:
     def writers(self, b: int) -> list[int]:
         return [k for k, task in enumerate(self.instance.tasks) if b in (*task.outputs, *task.updates)]
 
+    def linked(self, b: int) -> tuple[float, float]:
+        """The m of an offload and of a prefetch."""
+        block, found = self.instance.blocks[b], []
+        for time in (block.offload_ns, block.prefetch_ns):
+            passing = 0.0
+            if self.instance.link is not UNSET and time:
+                passing = 10**9 * block.loaded_bytes / self.instance.link.both_bytes_per_second
+                passing = float(time) if time < passing <= time + 1 else passing
+            found.append(passing)
+        return found[0], found[1]
+
+    def machine(
+        self,
+        lengths: Sequence[float],
+        terms: tuple[Terms, Terms],
+        linked: Sequence[dict[Any, float]],
+        again: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        """(41) and (42); a term of a version takes that many times its time on the link."""
+        instance = self.instance
+        for j in range(2 * self.m + 1) if instance.link is not UNSET else ():
+            moves = [
+                (name, value * ratios[name[1] if len(name) > 1 else None])
+                for of_engine, ratios in zip(terms, linked, strict=True)
+                for name, value in of_engine[j]
+                if name[0] != "iota"
+            ]
+            self.row("link", [*moves, (("delta", j), -1.0)], high=0.0)
+        edges = [-1, *self.checkpoints, len(instance.tasks)]
+        for j, length in enumerate(lengths):
+            may = [edges[j // 2 + 1]] if j % 2 else list(range(edges[j // 2] + 1, edges[j // 2 + 1]))
+            may += [k for k, other in again if other == j]
+            tasks = [
+                instance.tasks[k] for k in may if any(a.duration_ns for a in instance.tasks[k].algorithms)
+            ]
+            parts = [task.slowdown_ppm for task in tasks]
+            out = min((0 if part is UNSET else part.offload for part in parts), default=0) / 1e6
+            back = min((0 if part is UNSET else part.prefetch for part in parts), default=0) / 1e6
+            if not out + back:
+                continue
+            moves = [(name, -out * value) for name, value in terms[0][j] if name[0] != "iota"]
+            moves += [(name, -back * value) for name, value in terms[1][j] if name[0] != "iota"]
+            run = self.time_of(j // 2) if j % 2 else []
+            runs = [(("zeta", k, j), self.least(k) - self.least(k + 1)) for k in range(len(instance.tasks))]
+            self.row("slowed", [(("delta", j), 1.0), *run, *runs, *moves], length)
+
     # --- rows that all models have ------------------------------------------------------------------
 
     def lengths(self, counted: Sequence[float], costs: Sequence[float]) -> list[float]:
@@ -192,7 +239,7 @@ def flow(
     stretch: tuple[int, int] | None = None,
     idle: bool = False,
 ) -> Rows:
-    """FLOW, of (1) to (26) and (37) to (40)."""
+    """FLOW, of (1) to (26) and (37) to (42)."""
     model = Rows(instance, checkpoints, ns, size)
     n, m, whole = len(instance.tasks), len(checkpoints), integrality == "all"
     first, until = stretch or (0, n)
@@ -201,7 +248,7 @@ def flow(
         counted[0] = counted[1] = 0.0
     if until < n:
         counted[2 * m] = 0.0
-    model.lengths(counted, [0.0] * len(counted) if idle else counted)
+    lengths = model.lengths(counted, [0.0] * len(counted) if idle else counted)
     model.choices(integrality != "none")
     for i in range(m):
         model.row("run", [(("delta", 2 * i + 1), 1.0), *model.time_of(i)], 0.0)  # (3)
@@ -294,6 +341,18 @@ def flow(
         if load:
             model.column(("L",), 1.0, 1.0)
             back[0].append((("L",), load))
+    ratios: tuple[dict[Any, float], dict[Any, float]] = ({}, {})
+    for v, version in enumerate(versions):
+        for way, time in enumerate((version.offload, version.prefetch)):
+            ratios[way][v] = version.linked[way] / time if time else 0.0
+    if first == 0 and load:
+        early = [
+            model.linked(b)[1]
+            for b, block in enumerate(instance.blocks)
+            if block.initially == "host" and any(b in task.blocks for task in instance.tasks[: soonest + 1])
+        ]
+        ratios[1][None] = sum(early) / ns / load
+    model.machine(lengths, (out, back), ratios)
     is_idle = idle or any(window[3] for window in windows)
     for j in range(2 * m + 1):  # (5), (6), (25)
         least = 0.0 if idle else -math.inf
@@ -357,7 +416,9 @@ def _versions(model: Rows, blocks: Iterable[int]) -> list[Version]:
             times = block.offload_ns, block.prefetch_ns
             at_an_end = b if carried and number in (0, len(writers)) else None
             same = last and not carried, at_an_end, last and carried
-            versions.append(Version(block.bytes, *times, ready, tuple(gaps[number]), *same))
+            versions.append(
+                Version(block.bytes, *times, ready, tuple(gaps[number]), *same, linked=model.linked(b))
+            )
     return versions
 
 
@@ -386,7 +447,9 @@ def _added_up(versions: list[Version]) -> list[Version]:
         one, size = group[0], sum(v.size for v in group)
         out = None if one.offload is None else size * min((v.offload or 0) / v.size for v in group)
         back = None if one.prefetch is None else size * min((v.prefetch or 0) / v.size for v in group)
-        added.append(Version(size, out, back, one.ready, one.gaps, one.leaves, one.carried, one.saved))
+        first, second = (min(v.linked[way] / v.size for v in group) * size for way in (0, 1))
+        same = one.ready, one.gaps, one.leaves, one.carried, one.saved
+        added.append(Version(size, out, back, *same, (first, second)))
     return added
 
 
@@ -489,7 +552,7 @@ def _windows(model: Rows, windows: Sequence[tuple[int, int, int]]) -> None:
 def with_second_runs(
     instance: Instance, checkpoints: Sequence[int], integrality: str, ns: float, size: float
 ) -> Rows:
-    """FLOW with second runs, of (1), (2), (4) to (7) and (30) to (36)."""
+    """FLOW with second runs, of (1), (2), (4) to (7), (30) to (36), (41) and (42)."""
     model = Rows(instance, checkpoints, ns, size)
     n, m = len(instance.tasks), len(checkpoints)
     lengths = model.lengths([1.0] * (2 * m + 1), [1.0] * (2 * m + 1))
@@ -518,7 +581,25 @@ def with_second_runs(
         else:
             model.row("out", [*out[j], length], high=0.0)
             model.row("back", [*back[j], length], high=0.0)
+    ratios: tuple[dict[Any, float], dict[Any, float]] = ({}, {})
+    for b, block in enumerate(instance.blocks):
+        for number in range(len(model.writers(b)) + 1):
+            for way, time in enumerate((block.offload_ns, block.prefetch_ns)):
+                ratios[way][b, number] = model.linked(b)[way] / time if time else 0.0
+    model.machine(lengths, (out, back), ratios, _may_run_again(model))
     return model
+
+
+def _may_run_again(model: Rows) -> set[tuple[int, int]]:
+    """Tasks and intervals in which they may run again, of use or not."""
+    instance, n = model.instance, len(model.instance.tasks)
+    end = n if any(block.finally_ == "device" for block in instance.blocks) else n - 1
+    pairs = set()
+    for k, task in enumerate(instance.tasks):
+        last = min([end, *(w for b in task.blocks for w in model.writers(b) if w > k)])
+        if task.recomputable and not task.updates and last > k:
+            pairs |= {(k, 2 * i) for i in range(model.before(k + 1), model.before(last) + 1)}
+    return pairs
 
 
 def _second_runs(model: Rows) -> set[tuple[int, int]]:

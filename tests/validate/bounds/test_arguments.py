@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from chain import chain_instance
 from pebbler.heuristics.recomputation.reruns import stages_of
+from pebbler.instances.figures import MILLION
 from pebbler.instances.files import read_instance
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.suites.tiny import recomputing
@@ -32,7 +33,6 @@ from pebbler.solver.flow.recompute import proven_with_reruns, recompute_bound, r
 from pebbler.solver.linear.facade import solve_linear
 from pebbler.validate.bounds.arguments import (
     Prices,
-    SinglePeak,
     compute_ns,
     copied_by,
     in_whole_pages,
@@ -40,6 +40,7 @@ from pebbler.validate.bounds.arguments import (
 )
 from pebbler.validate.bounds.certificate import Certificate
 from pebbler.validate.bounds.reruns import rerun_intervals
+from pebbler.validate.bounds.single_peak import SinglePeak, _copied_by, _Piece
 
 from ...samples import chunks
 from ..hostile import hostile_instance, hugely
@@ -383,31 +384,38 @@ def test_prices_worked_out_by_hand() -> None:
     assert priced_ns(one_gap(), [], Prices(1, [], [[0], [0]])) == 15
 
 
-def slowly_copied_by(pieces: list[tuple[int, int, int]], excess: int) -> Fraction | None:
+def slowly_copied_by(pieces: list[_Piece], excess: int, work: int) -> Fraction | None:
     """After each instant, the quickest bytes of those that are available from it on, without cleverness."""
-    left = excess - sum(size for _, size, _ in pieces)
+    left = excess - sum(piece.size for piece in pieces)
     if left > 0:
         return None
     best, later = Fraction(0), []
-    for available, size, time in pieces:
+    for _, available, size, time, lost in pieces:
         later = sorted([*later, (Fraction((time << 40) // size, 1 << 40), size)])
         left += size
-        rest, end = left, Fraction(available)
+        rest, copied = left, Fraction(0)
         for rate, many in later:
-            end += rate * max(min(many, rest), 0)
+            copied += rate * max(min(many, rest), 0)
             rest -= many
-        best = max(best, end) if left > 0 else best
+        if left > 0:
+            slower = Fraction(int(copied * 2**40) * lost // MILLION, 2**40)
+            best = max(best, available + copied, work + slower if lost else Fraction(0))
     return best
 
 
 @given(
     pieces=st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9), st.integers(0, 30)), max_size=12),
     excess=st.integers(-3, 60),
+    losses=st.lists(st.sampled_from((0, 1, 400_000, MILLION)), min_size=12, max_size=12),
+    work=st.integers(0, 60),
 )
 @settings(max_examples=300, deadline=None, derandomize=True)
-def test_the_bytes_that_are_left_out_are_the_slowest(pieces: list[tuple[int, int, int]], excess: int) -> None:
-    pieces.sort(reverse=True)
-    assert copied_by(pieces, excess) == slowly_copied_by(pieces, excess)
+def test_the_bytes_that_are_left_out_are_the_slowest(
+    pieces: list[tuple[int, int, int]], excess: int, losses: list[int], work: int
+) -> None:
+    ordered = enumerate(sorted(pieces, reverse=True))
+    made = [_Piece(place, *piece, losses[place]) for place, piece in ordered]
+    assert _copied_by(made, excess, work) == slowly_copied_by(made, excess, work)
 
 
 def test_fractions_round_up_once() -> None:
@@ -490,7 +498,9 @@ def test_prices_of_what_does_not_run_again_are_refused(
         priced_ns(made_again(), [0, 1, 2], Prices(5, [0] * 6, [[0] * 7, [0] * 7], reruns))
 
 
-@pytest.mark.parametrize("module", ["arguments.py", "carried.py", "reruns.py", "certificate.py"])
+@pytest.mark.parametrize(
+    "module", ["arguments.py", "single_peak.py", "carried.py", "reruns.py", "machine.py", "certificate.py"]
+)
 def test_the_proof_imports_nothing_that_solves(module: str, pytestconfig: pytest.Config) -> None:
     """No solver, no heuristic, no floating-point arrays: the standard library, msgspec and the formats.
 
@@ -507,15 +517,22 @@ def test_the_proof_imports_nothing_that_solves(module: str, pytestconfig: pytest
     assert (
         ours
         == {
-            "arguments.py": {"...instances.instance", ".carried", ".reruns"},
-            "carried.py": {"...instances.instance"},
-            "reruns.py": {"...instances.instance"},
+            "arguments.py": {
+                "...instances.instance",
+                "...instances.figures",  # what a million is
+                *(f".{name}" for name in ("carried", "reruns", "machine")),
+            },
+            "single_peak.py": {"...instances.instance", "...instances.figures", ".arguments", ".machine"},
+            "carried.py": {"...instances.instance", ".machine"},
+            "reruns.py": {"...instances.instance", ".machine"},
+            "machine.py": {"...instances.instance"},
             "certificate.py": {
                 *(f"...instances.{name}" for name in ("arguments", "errors", "files", "instance")),
                 "...instances.transforms",  # what says that an instance is in whole pages already
                 *(f"...instances.{name}" for name in ("applied", "units")),  # which pages can be mapped
                 "..check",
                 ".arguments",
+                ".single_peak",
             },
         }[module]
     )

@@ -1,0 +1,217 @@
+"""A link for both directions and slowed tasks in FLOW: the page's rows, and bounds that hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import accumulate
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from pebbler.heuristics.methods import Limits, Refusal
+from pebbler.instances.figures import MILLION
+from pebbler.instances.instance import Algorithm, Block, Instance, Link, Slowdown, Task
+from pebbler.instances.suites.tiny import tiny_instance, twisted
+from pebbler.solver.bounds import best_bound, single_peak_bound
+from pebbler.solver.cp_sat.model import solve_divisible
+from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.solver.flow.families import Window
+from pebbler.solver.flow.model import Integrality, flow_bound, flow_model, window_model
+from pebbler.solver.flow.recompute import recompute_bound, recompute_model
+from pebbler.solver.flow.windows import Windows
+from pebbler.solver.linear.facade import solve_linear
+from pebbler.validate.bounds.arguments import Prices, least_times, priced_ns
+from pebbler.validate.bounds.certificate import check_certificate
+from pebbler.validate.simulate import simulate
+
+from ...samples import chunks
+from ...validate.hostile import hostile_instance
+from .formulas import flow, with_second_runs
+from .test_carried import carried
+from .test_formulas import agree
+
+HOW: tuple[Integrality, ...] = ("none", "algorithms", "all")
+
+
+def plain(seed: int) -> Instance:
+    """Return a tiny instance of some kind, with copies that delay nothing but themselves."""
+    rng = Random(f"machine {seed}")
+    if seed % 4 == 0:
+        return tiny_instance(seed, carried=rng.random() < 0.4, host_budget=rng.random() < 0.3)
+    if seed % 4 == 1:
+        return hostile_instance(Random(seed), most_tasks=4, recomputable=rng.random() < 0.3)
+    return carried(seed, host=rng.random() < 0.4) if seed % 4 == 2 else twisted(seed)
+
+
+def coupled(seed: int, instance: Instance) -> Instance:
+    """Return the instance with a link, with slowed tasks, or with both."""
+    rng = Random(f"coupled {seed}")
+    if seed % 3:
+        most = max(block.bytes for block in instance.blocks)
+        rate = rng.choice((3 * 10**8, 5 * 10**8, 10**9, 10**9 + 7, 2 * 10**9)) * rng.choice((1, 2, most))
+        instance = replace(instance, link=Link(both_bytes_per_second=rate))
+    if seed % 3 != 1:
+        tasks = []
+        for task in instance.tasks:
+            out = rng.choice((0, 100_000, 300_000, 500_000, MILLION))
+            back = rng.choice((0, MILLION - out, (MILLION - out) // 2))
+            lost = Slowdown(offload=out, prefetch=back)
+            tasks.append(replace(task, slowdown_ppm=lost) if rng.random() < 0.8 else task)
+        instance = replace(instance, tasks=tuple(tasks))
+    return instance
+
+
+@pytest.mark.parametrize("first", chunks(range(0, 48, 12)))
+def test_the_rows_are_those_of_the_page(first: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(first, first + 12):
+        instance = coupled(seed, plain(seed))
+        n, before = len(instance.tasks), [0, *accumulate(least_times(instance))]
+        for how in HOW:
+            for checkpoints in ([], list(range(0, n, 2)), list(range(n))):
+                if any(task.recomputable for task in instance.tasks):
+                    other = recompute_model(instance, checkpoints, how)
+                    units = other.nanoseconds, other.bytes
+                    seen += agree(with_second_runs(instance, checkpoints, how, *units), other)
+                    continue
+                model = flow_model(instance, checkpoints, how, [Window(n - 1, n, 3, idle=True)])
+                units, windows = (model.nanoseconds, model.bytes), [(n - 1, n, 3, True)]
+                seen += agree(flow(instance, checkpoints, how, *units, windows=windows), model)
+            if any(task.recomputable for task in instance.tasks):
+                continue
+            for begin, until, idle in ((0, max(n // 2, 1), False), (n // 2, n, False), (n // 2, n, True)):
+                model = window_model(instance, begin, until, how, before, idle=idle)
+                units, stretch = (model.nanoseconds, model.bytes), (begin, until)
+                page = flow(instance, list(model.checkpoints), how, *units, stretch=stretch, idle=idle)
+                seen += agree(page, model)
+    assert min(seen["link"], seen["slowed"]) >= 20
+
+
+@pytest.mark.parametrize("first", chunks(range(0, 96, 12)))
+def test_no_bound_is_above_a_schedule(first: int) -> None:
+    """Programs that are best without the keys take at least as long with them, and no less than any bound."""
+    judged = raised = 0
+    for seed in range(first, first + 12):
+        before = plain(seed)
+        try:
+            schedule = brute_force(before, "contiguous", most_states=800)
+        except (TimeoutError, Refusal):
+            continue
+        if schedule is None:
+            continue
+        judged += 1
+        instance = coupled(seed, before)
+        makespan = max(simulate(instance, schedule)[1])
+        every = list(range(len(instance.tasks)))
+        found = [best_bound(instance).lower_bound_ns]
+        if any(task.recomputable for task in instance.tasks):
+            solved = [recompute_bound(instance, every, integrality=how) for how in HOW]
+        else:
+            known = Windows(instance, "all")
+            known.prove(1, 60.0, lambda model, seconds: solve_linear(model, time_limit=seconds))
+            solved = [flow_bound(instance, every, integrality=how) for how in HOW]
+            solved += [flow_bound(instance, some, integrality="all") for some in ([], every[::2])]
+            solved.append(flow_bound(instance, every, integrality="all", unbroken=True))
+            solved.append(flow_bound(instance, every[::2], integrality="all", windows=known.known))
+            relaxed = solve_divisible(instance, Limits(10.0))
+            found.append(relaxed.lower_bound_ns or 0)
+        for bound in solved:
+            assert bound is not None
+            found.append(bound.lower_bound_ns)
+            if bound.certificate is not None:
+                assert check_certificate(instance, bound.certificate).valid
+        assert max(found) <= makespan, (seed, found, makespan)
+        old = max((seed_bound(before, every), best_bound(before).lower_bound_ns))
+        raised += max(found) > old
+    assert judged >= 2
+    assert raised >= 1
+
+
+def seed_bound(instance: Instance, checkpoints: list[int]) -> int:
+    """Return what whole models prove of the instance without the keys."""
+    again = any(task.recomputable for task in instance.tasks)
+    bound = (recompute_bound if again else flow_bound)(instance, checkpoints, integrality="all")
+    return 0 if bound is None else bound.lower_bound_ns
+
+
+def one_block_away(**keys: object) -> Instance:
+    """Return three tasks of 10 ns; a block of 8 bytes leaves before the second and comes back after it."""
+    run = Algorithm(name="a", duration_ns=10, workspace_bytes=0)
+    blocks = tuple(
+        Block(name=name, bytes=8, offload_ns=4, prefetch_ns=4, initially=at)
+        for name, at in (("kept", "device"), ("other", "host"))
+    )
+    tasks = (
+        Task(name="F", inputs=(), outputs=(), updates=(0,), algorithms=(run,)),
+        Task(name="M", inputs=(1,), outputs=(), algorithms=(run,)),
+        Task(name="B", inputs=(0,), outputs=(), algorithms=(run,)),
+    )
+    made = Instance(
+        name="one-block-away",
+        engines="duplex",
+        budget_bytes=8,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=blocks,
+        tasks=tasks,
+    )
+    return replace(made, **keys)
+
+
+@pytest.mark.parametrize(
+    ("rate", "bound"),
+    [
+        (4 * 10**9, 38),  # one leaves while the other comes, in 4 ns, and the first returns in 4
+        (2 * 10**9, 42),  # a copy alone is as fast as the link, two at once take twice as long
+        (10**9, 54),  # three copies, of 8 ns each
+    ],
+)
+def test_what_a_link_adds_is_what_the_rows_say(rate: int, bound: int) -> None:
+    instance = one_block_away(link=Link(both_bytes_per_second=rate))
+    for how in HOW:
+        found = flow_bound(instance, [0, 1, 2], integrality=how)
+        assert found is not None
+        assert found.lower_bound_ns == bound
+    assert found is not None
+    assert single_peak_bound(instance).lower_bound_ns <= bound
+
+
+def test_prices_of_the_link_prove_no_more_than_the_optimum() -> None:
+    rng, proven = Random(1), 0
+    for seed in range(40):
+        before = plain(seed)
+        try:
+            schedule = brute_force(before, "contiguous", most_states=400)
+        except (TimeoutError, Refusal):
+            continue
+        if schedule is None:
+            continue
+        instance = coupled(seed, before)
+        makespan = max(simulate(instance, schedule)[1])
+        checkpoints = sorted(rng.sample(range(len(instance.tasks)), rng.randint(0, len(instance.tasks))))
+        instants, engines = 2 * len(checkpoints), 1 if instance.engines == "single" else 2
+        size = max(block.bytes for block in instance.blocks)
+        has_link = isinstance(instance.link, Link)
+        for _ in range(10):
+            paid = [
+                [rng.choice((0, 0, 1, 2, 3)) for _ in range(instants + 1)] for _ in range(engines + has_link)
+            ]
+            lines = [[size * price for price in line] for line in paid]
+            memory = [rng.choice((0, 0, 1, 2, 5)) for _ in range(instants)]
+            link = lines[engines] if has_link else []
+            bound = priced_ns(instance, checkpoints, Prices(9 * size, memory, lines[:engines], link=link))
+            assert bound <= makespan, (seed, checkpoints)
+            proven += bound > 0
+    assert proven >= 60
+
+
+def test_prices_of_a_link_are_for_instances_that_have_one() -> None:
+    link = [0] * 7
+    prices = Prices(5, [0] * 6, [[0] * 7, [0] * 7], link=link)
+    with pytest.raises(ValueError, match="prices of the link"):
+        priced_ns(one_block_away(), [0, 1, 2], prices)
+    linked = one_block_away(link=Link(both_bytes_per_second=10**9))
+    assert priced_ns(linked, [0, 1, 2], prices) == 30
+    with pytest.raises(ValueError, match=r"interval 0: .* above one together"):
+        priced_ns(linked, [0, 1, 2], Prices(5, [0] * 6, [[3] * 7, [0] * 7], link=[3] * 7))
