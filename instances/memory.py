@@ -14,7 +14,7 @@ import msgspec
 
 from .arguments import quoted, require_instance
 from .errors import BudgetError, PebblerError
-from .instance import Algorithm, Instance
+from .instance import Algorithm, Instance, Task
 from .units import ceil_to, format_size, parse_size
 
 
@@ -43,17 +43,27 @@ def footprint(instance: Instance, task: int) -> int:
 def needs(instance: Instance) -> list[int]:
     """Return, per task, the least bytes that it needs: resident bytes, its blocks, its least workspace.
 
-    Sizes are rounded up to the alignment.
+    Sizes are rounded up to the alignment. A task that may run on the host needs nothing of the device.
     """
     require_instance(instance)
     unit = instance.alignment_bytes
     sizes = [ceil_to(block.bytes, unit) for block in instance.blocks]
     return [
-        instance.resident_bytes
-        + sum(sizes[d] for d in task.blocks)
-        + ceil_to(min(algorithm.workspace_bytes for algorithm in task.algorithms), unit)
+        instance.resident_bytes + sum(sizes[d] for d in _held(task)) + ceil_to(_least_workspace(task), unit)
         for task in instance.tasks
     ]
+
+
+def _held(task: Task) -> tuple[int, ...]:
+    """Return the blocks that a task must find on the device, or have room for there."""
+    return () if task.may_run_on_host else task.blocks
+
+
+def _least_workspace(task: Task) -> int:
+    """Return the least workspace on the device, in bytes."""
+    if task.may_run_on_host:
+        return 0
+    return min(algorithm.workspace_bytes for algorithm in task.algorithms)
 
 
 def least_budget(instance: Instance) -> int:
@@ -77,7 +87,7 @@ def require_budget(instance: Instance) -> None:
     if instance.budget_bytes < least:
         k = amounts.index(least)
         blocks = sum(
-            ceil_to(instance.blocks[d].bytes, instance.alignment_bytes) for d in instance.tasks[k].blocks
+            ceil_to(instance.blocks[d].bytes, instance.alignment_bytes) for d in _held(instance.tasks[k])
         )
         workspace = least - blocks - instance.resident_bytes
         raise BudgetError(
@@ -99,14 +109,30 @@ def stuck_bytes(instance: Instance) -> list[int]:
 
 
 def _stuck(instance: Instance) -> Iterator[_Stay]:
-    """Yield the stays between uses of blocks that can neither leave and come back nor be computed again."""
+    """Yield the stays between uses of blocks that can neither leave and come back nor be computed again.
+
+    A use that may be on the host need not be on the device.
+    """
+    hosted = _hosted(instance)
     for stay in _stays(instance, ("device",)):
         if _is_idle(instance, stay.block):
             continue
         block = instance.blocks[stay.block]
+        if any(k in hosted for k in (stay.after, stay.until)):
+            continue
         is_new = stay.is_written or _is_renewed(instance, stay.block)
+        if is_new and hosted:  # what the host may have written last, it may have without an offload
+            before = bisect_right(instance.writers[stay.block], stay.after) - 1  # the last one at the start
+            is_new = instance.writers[stay.block][before] not in hosted
         if block.prefetch_ns is None or (block.offload_ns is None and is_new):
             yield stay
+
+
+def _hosted(instance: Instance) -> frozenset[int]:
+    """Return the tasks that may run on the host."""
+    if not instance.has_host_work:
+        return frozenset()
+    return frozenset(k for k, task in enumerate(instance.tasks) if task.may_run_on_host)
 
 
 def _is_renewed(instance: Instance, block: int) -> bool:
@@ -204,8 +230,8 @@ def greatest_need(instance: Instance) -> Need:
     needed = [
         Need(
             task.name,
-            footprint(instance, k),
-            min(algorithm.workspace_bytes for algorithm in task.algorithms),
+            sum(sizes[d] for d in _held(task)),
+            _least_workspace(task),
             of_all[k],
             instance.resident_bytes,
             of_these[k],
@@ -274,17 +300,22 @@ def _host_need(instance: Instance, page_bytes: int) -> tuple[int, int]:
     used next: they are on the device or on the host. The bytes are negative where there is room for more. The
     device holds what leaves least to the host:
     the blocks that waste least of their pages, and a share of the next one (the bound of the knapsack
-    problem, Dantzig 1957).
+    problem, Dantzig 1957). What a run on the host reads or makes may be gone, or not yet made, during any
+    task, unless it is carried: that is always somewhere.
     """
-    stays = list(_stays(instance, ("device", "host")))
+    hosted = _hosted(instance)
+    stays = [
+        stay
+        for stay in _stays(instance, ("device", "host"))
+        if instance.blocks[stay.block].initially == "carried"
+        or not any(k in hosted for k in (stay.after, stay.until))
+    ]
     sizes = [block.bytes for block in instance.blocks]
     pages = [ceil_to(size, page_bytes) for size in sizes]
     pool = instance.pool_bytes // page_bytes * page_bytes
     wanted = _bytes_during(instance, stays, pages)
     room = [
-        pool
-        - sum(pages[d] for d in task.blocks)
-        - ceil_to(min(algorithm.workspace_bytes for algorithm in task.algorithms), page_bytes)
+        pool - sum(pages[d] for d in _held(task)) - ceil_to(_least_workspace(task), page_bytes)
         for task in instance.tasks
     ]
     most = [held - free for held, free in zip(wanted, room, strict=True)]  # if the host had pages, too
@@ -307,30 +338,45 @@ def _host_need(instance: Instance, page_bytes: int) -> tuple[int, int]:
 
 
 def fastest(instance: Instance) -> tuple[Algorithm, ...]:
-    """Return each task's fastest algorithm; of equally fast ones, the one with the least workspace."""
+    """Return each task's fastest algorithm; of equally fast ones, the one with the least workspace.
+
+    It is one of the device, if the task has any.
+    """
     require_instance(instance)
-    return tuple(min(task.algorithms, key=_speed) for task in instance.tasks)
+    return tuple(min(task.device_algorithms or task.algorithms, key=_speed) for task in instance.tasks)
 
 
 def ideal_ns(instance: Instance) -> int:
-    """Return the time of a round without a memory limit: the sum of the fastest tasks, in nanoseconds."""
-    return sum(algorithm.duration_ns for algorithm in fastest(instance))
+    """Return the time of a round without a memory limit: the sum of the fastest tasks, in nanoseconds.
+
+    Tasks that may run on the host do not count: the device may do its work without them.
+    """
+    chosen = zip(instance.tasks, fastest(instance), strict=True)
+    return sum(algorithm.duration_ns for task, algorithm in chosen if not task.may_run_on_host)
 
 
 def live_ranges(instance: Instance) -> list[range]:
     """Return, per block, the tasks during which it is live when no block is evicted.
 
     A block that must end on the device is live during the last task, even if only the end needs it. Carried
-    blocks that are used are live during all tasks.
+    blocks that are used are live during all tasks. Tasks that run on the host alone use nothing here.
     """
     count = len(instance.tasks)
     ranges = []
-    for block, uses in zip(instance.blocks, instance.uses, strict=True):
+    for block, uses in zip(instance.blocks, _uses_on_device(instance), strict=True):
         is_carried = block.initially == "carried" and bool(uses)
         needed = [*uses, *([count - 1] if is_carried or block.finally_ == "device" else [])]
         first = needed[0] if needed and not is_carried and block.initially != "device" else 0
         ranges.append(range(first, needed[-1] + 1 if needed else 0))
     return ranges
+
+
+def _uses_on_device(instance: Instance) -> Sequence[Sequence[int]]:
+    """Return, per block, the tasks with an algorithm of the device that touch it."""
+    if not instance.has_host_work:
+        return instance.uses
+    tasks = instance.tasks
+    return [[k for k in uses if tasks[k].device_algorithms] for uses in instance.uses]
 
 
 def live_bytes(instance: Instance) -> list[int]:
@@ -345,11 +391,12 @@ def live_bytes(instance: Instance) -> list[int]:
 def unlimited_peak(instance: Instance) -> int:
     """Return the peak without a limit in bytes: resident bytes plus the greatest live sum.
 
-    A live sum has the blocks, and the workspace of the fastest algorithm.
+    A live sum has the blocks, and the workspace of the fastest algorithm if it is one of the device.
     """
     live = live_bytes(instance)
     return instance.resident_bytes + max(
-        amount + algorithm.workspace_bytes for amount, algorithm in zip(live, fastest(instance), strict=True)
+        amount + (algorithm.workspace_bytes if algorithm.on == "device" else 0)
+        for amount, algorithm in zip(live, fastest(instance), strict=True)
     )
 
 

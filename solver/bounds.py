@@ -198,6 +198,8 @@ def _promising(peaks: SinglePeak) -> list[int]:
     for k, least in enumerate(end - begin for begin, end in pairwise(before)):
         look()
         choices = peaks.choices(k)
+        if peaks.instance.tasks[k].may_run_on_host:
+            continue
         if not any(time == least and excess <= 0 for time, excess in choices):
             excessive[k] = choices
     if not excessive:

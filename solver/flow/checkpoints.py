@@ -60,13 +60,14 @@ class Checkpoints:
         count
             Number of checkpoints.
         """
-        total = len(self._instance.tasks)
-        if count >= total:
-            return list(range(total))
+        tasks = self._instance.tasks
+        possible = [k for k, task in enumerate(tasks) if not task.may_run_on_host]
+        if count >= len(possible):
+            return possible
         ranked = dict.fromkeys((*self._priced, *self._failing, *self._idle))
         if len(ranked) < count:
             ranked |= dict.fromkeys(_by_heat(self._instance, count, self._hot))
-        return sorted(islice(ranked, count))
+        return sorted(islice((k for k in ranked if not tasks[k].may_run_on_host), count))
 
     def learn(self, model: FlowModel, result: LinearResult) -> None:
         """Store the prices of checkpoints, and the other tasks at which the solution fails."""
@@ -180,19 +181,20 @@ def hot_checkpoints(instance: Instance, count: int, share: float = 0.5) -> list[
 def _by_heat(instance: Instance, count: int, share: float) -> list[int]:
     """Return the same positions, the most important first."""
     total = len(instance.tasks)
-    if count >= total:
-        return list(range(total))
+    possible = np.array([not task.may_run_on_host for task in instance.tasks])
+    if count >= possible.sum():
+        return np.flatnonzero(possible).tolist()
     room = max(instance.pool_bytes, 1)
     fixed = np.array([footprint(instance, k) for k in range(total)], dtype=float)
     live = np.array(live_bytes(instance), dtype=float)
     press = fixed + np.minimum(live - fixed, 0.35 * room)
-    hottest = np.argsort(-press, kind="stable").tolist()
+    hottest = [k for k in np.argsort(-press, kind="stable").tolist() if possible[k]]
     chosen = hottest[: int(count * share)]
     spread = max(count - len(chosen), 1)
     times = np.cumsum([max(min(a.duration_ns for a in task.algorithms), 1) for task in instance.tasks])
     stretch = ((times / times[-1] + np.arange(1, total + 1) / total) / 2 * spread).astype(int)
     for part in range(spread + 1):
-        inside = np.flatnonzero(stretch == part)
+        inside = np.flatnonzero((stretch == part) & possible)
         if len(inside):
             chosen.append(int(inside[np.lexsort((-live[inside], -fixed[inside]))[0]]))
     return list(islice(dict.fromkeys((*chosen, *hottest)), count))

@@ -291,23 +291,30 @@ def comes_back_once(builder: ModelBuilder, back: Columns) -> None:
 
 def absent_is_to_come_back(
     builder: ModelBuilder, absent: Columns, back: Columns, at_the_end: int | None
-) -> None:
+) -> Rows:
     """(9): Absent bytes have still to come back, but for those of a carried block that are absent at the end.
 
-    `at_the_end` is their share; None means that there are none.
+    `at_the_end` is their share; None means that there are none. Without `back`, nothing can come back.
     """
-    still = builder.rows(len(back), lower=0.0, family="still")
-    builder.entries(still, back, 1.0)
+    still = builder.rows(len(absent), lower=0.0, family="still")
+    if len(back):
+        builder.entries(still, back, 1.0)
     builder.entries(still, absent, -1.0)
     if at_the_end is not None:
         builder.entries(still, at_the_end, 1.0)
+    return still
 
 
-def absent_is_out(builder: ModelBuilder, absent: Columns, out: Columns) -> None:
-    """(10): Absent bytes are out; a version that the host holds from the start has no such row."""
+def absent_is_out(builder: ModelBuilder, absent: Columns, out: Columns) -> Rows:
+    """(10): Absent bytes are out; a version that the host holds from the start has no such row.
+
+    Without `out`, the terms of what is out are added to the rows that are returned.
+    """
     gone = builder.rows(len(absent), lower=0.0, family="gone")
-    builder.entries(gone, out, 1.0)
+    if len(out):
+        builder.entries(gone, out, 1.0)
     builder.entries(gone, absent, -1.0)
+    return gone
 
 
 def absent_until_it_returns(
@@ -369,10 +376,16 @@ def leaves_and_returns(
 # --- carried blocks -----------------------------------------------------------------------------------------
 
 
-def is_saved(builder: ModelBuilder, out: int, held: int) -> None:
-    """(38): What the host has of a carried block at the start, it has of the last version at the end."""
+def is_saved(builder: ModelBuilder, out: int | None, held: int) -> Rows:
+    """(38): What the host has of a carried block at the start, it has of the last version at the end.
+
+    Without `out`, the last version cannot go out.
+    """
     row = builder.rows(1, lower=0.0, family="saved")
-    builder.entries(row, [out, held], [1.0, -1.0])
+    if out is not None:
+        builder.entries(row, out, 1.0)
+    builder.entries(row, held, -1.0)
+    return row
 
 
 def fits_at_the_ends(frame: Frame, room: float) -> Rows:

@@ -29,7 +29,7 @@ from ...instances.instance import Instance
 from ...instances.memory import footprint
 from ...validate.bounds.arguments import Prices, fitting, least_times
 from ...validate.bounds.certificate import certify, name_of_bound
-from ...validate.bounds.machine import is_slowed, slowed_intervals
+from ...validate.bounds.machine import is_slowed, slowed_intervals, touched_on_host
 from ...validate.bounds.reruns import RerunKey
 from ..bounds import Bound, certified_bound
 from ..linear.facade import solve_linear
@@ -56,6 +56,7 @@ from .families import (
     run,
 )
 from .machine.copies import directions
+from .machine.host_work import SharedBlock, add_host_runs, alone_with_host
 from .unbroken import LONG, UnbrokenCopies
 from .versions import first_loads_ns, fixed_blocks, merged, staying_bytes, versions_of
 
@@ -118,11 +119,14 @@ class FlowModel(PricedModel):
     ----------
     gaps
         The columns of each gap, or of each set of gaps that are the same to the checkpoints.
+    on_host
+        For each task that may run on the host, the column that says whether it does.
     beyond
         The extensions of the model: ``unbroken`` copies, and ``windows`` with their proven times.
     """
 
     gaps: dict[tuple[Gap, ...], GapColumns]
+    on_host: dict[int, int]
     beyond: tuple[str, ...]
 
 
@@ -271,6 +275,8 @@ def flow_model(
         raise ValueError("copies are unbroken only where evictions are whole")
     if any(task.recomputable for task in instance.tasks):
         raise ValueError("FLOW does not cover recomputable tasks")
+    if windows and instance.has_host_work:
+        raise ValueError("FLOW has no windows where tasks may run on the host")
     positions = np.array(tasks_of(instance, checkpoints), dtype=np.int64)
     whole = _Stretch(0, len(instance.tasks), range(len(instance.blocks)))
     before = [0, *accumulate(least_times(instance))]
@@ -278,7 +284,7 @@ def flow_model(
 
 
 def tasks_of(instance: Instance, checkpoints: Sequence[int]) -> list[int]:
-    """Return checkpoints in order, without duplicates.
+    """Return checkpoints in order, without duplicates and without tasks that may run on the host.
 
     Raises
     ------
@@ -290,7 +296,7 @@ def tasks_of(instance: Instance, checkpoints: Sequence[int]) -> list[int]:
         if not 0 <= k < len(instance.tasks):
             last = len(instance.tasks) - 1
             raise ValueError(f"checkpoint {k} is no task of {instance.name}; tasks are 0 to {last}")
-    return positions
+    return [k for k in positions if not instance.tasks[k].may_run_on_host]
 
 
 def window_model(
@@ -360,9 +366,16 @@ def _model(
     if stretch.until < len(instance.tasks):
         timed[-1] = 0.0
 
+    # blocks that a run on the host may touch have their versions at the end, or are left out
+    on_host = touched_on_host(instance)
+    shared = alone_with_host(instance)
+    blocks = [d for d in stretch.blocks if d not in on_host] if on_host else stretch.blocks
+    modelled = [d for d in stretch.blocks if d in shared or d not in on_host] if on_host else blocks
+
     # units of time and size
-    versions = versions_of(instance, positions, stretch.blocks)
+    versions = versions_of(instance, positions, blocks)
     others = copies_ns(instance.blocks[d] for d in stretch.blocks) + slowest_ns(fits)
+    others += slowest_ns(task.algorithms for task in instance.tasks if task.may_run_on_host)
     held = (version.bytes for version in versions)
     scratch = (algorithm.workspace_bytes for algorithms in fits for algorithm in algorithms)
     ns = time_unit(before[stretch.until] - before[stretch.first], others)
@@ -384,7 +397,7 @@ def _model(
     ]
     workspaces = [[a.workspace_bytes / size for a in algorithms] for algorithms in fits]
     capacity = np.repeat([float(room - footprint(instance, k)) for k in positions.tolist()], 2)
-    staying = staying_bytes(instance, positions, stretch.blocks)
+    staying = staying_bytes(instance, positions, modelled)
     slack = _ROUNDING * (room + staying)
     held_in = memory(builder, (capacity - staying + slack) / size, columns, workspaces)
     choices: dict[int, dict[int, int]] = {}
@@ -410,7 +423,12 @@ def _model(
     for i, (algorithms, choice) in enumerate(zip(fits, columns, strict=True)):
         if lost and any(lost[2 * i + 1]):
             builder.entries(outward.slowed[2 * i + 1], choice, [-a.duration_ns / ns for a in algorithms])
-    load, passing = first_loads_ns(instance, positions) if stretch.first == 0 else (0, 0.0)
+    runs = {}
+    if instance.has_host_work:
+        is_whole = integrality != "none"
+        times = (least / ns).tolist()
+        runs = add_host_runs(builder, instance, positions, delta, times, outward.slowed, ns, whole=is_whole)
+    load, passing = first_loads_ns(instance, positions, blocks) if stretch.first == 0 else (0, 0.0)
     if load:
         load_first(builder, inward, load / ns, passing / ns)
     lines: tuple[UnbrokenCopies, UnbrokenCopies] | None = None
@@ -429,9 +447,12 @@ def _model(
         else:
             added = add_version(frame, version, integrality == "all", lines)
         gaps.update(zip(version.names, added, strict=False))
+    for d, k in shared.items():
+        block = SharedBlock(frame, instance, positions, d, runs[k], whole=integrality == "all")
+        gaps.update(block.gaps)
     end_rows = np.zeros(0, dtype=np.int64)
     if frame.carried:
-        end_rows = _fit_at_the_ends(instance, stretch.blocks, frame)
+        end_rows = _fit_at_the_ends(instance, modelled, frame)
     idle_windows = [window for window in windows if window.idle]
     if idle_windows:
         add_idle_windows(builder, idle_windows, positions, back, ns)
@@ -451,6 +472,7 @@ def _model(
         end_rows=end_rows,
         link_rows=outward.link,
         gaps=gaps,
+        on_host={k: run.on_host for k, run in runs.items()},
         beyond=(*(["unbroken"] if long is not None else []), *(["windows"] if windows else [])),
     )
 

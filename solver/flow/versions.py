@@ -105,7 +105,7 @@ def versions_of(instance: Instance, positions: NDArray[np.int64], blocks: Sequen
         if is_carried and not can_be_away(instance, d):
             continue
         for after, until in stays(instance, d):
-            first, last = _instants(after, until, positions)
+            first, last = instants_of(after, until, positions)
             if is_carried and after == -1:
                 first = -1
             if first <= last:
@@ -116,7 +116,7 @@ def versions_of(instance: Instance, positions: NDArray[np.int64], blocks: Sequen
         final = len(writers) if is_carried or block.finally_ == "host" else 0
         for written in sorted({*gaps, *([final] if final else [])}):
             at_an_end = is_carried and written in (0, len(writers))
-            ready = _ready(writers[written - 1], positions) if written else None
+            ready = ready_at(writers[written - 1], positions) if written else None
             if is_carried and not written and (writers or instance.has_host_budget):
                 ready = -1
             versions.append(
@@ -190,7 +190,7 @@ def _least_time(copies: list[tuple[Fraction | None, int]], total: int) -> Fracti
     return min(rates) * total if rates else None
 
 
-def _ready(writer: int, positions: NDArray[np.int64]) -> int:
+def ready_at(writer: int, positions: NDArray[np.int64]) -> int:
     """Return the first instant by which bytes that a task writes can have been copied."""
     i = int(np.searchsorted(positions, writer, "left"))
     return 2 * i + 2 if i < len(positions) and positions[i] == writer else 2 * i
@@ -210,24 +210,26 @@ def stays(instance: Instance, d: int) -> Iterator[tuple[int, int]]:
     yield from pairwise(marks)
 
 
-def _instants(after: int, until: int, positions: NDArray[np.int64]) -> tuple[int, int]:
+def instants_of(after: int, until: int, positions: NDArray[np.int64]) -> tuple[int, int]:
     """Return the first and the last instant of a stay between two tasks; if there is none, it ends before."""
     first = int(np.searchsorted(positions, after, "right"))
     return 2 * first, 2 * int(np.searchsorted(positions, until, "left")) - 1
 
 
-def first_loads_ns(instance: Instance, positions: NDArray[np.int64]) -> tuple[int, float]:
+def first_loads_ns(
+    instance: Instance, positions: NDArray[np.int64], blocks: Sequence[int]
+) -> tuple[int, float]:
     """Return the time of the prefetches that must come before the first checkpoint, and that of the link.
 
-    They are of blocks that start on the host only, and are used before the first checkpoint or by it. Without
-    checkpoints, the one interval has all of them.
+    They are of those of some blocks that start on the host only, and are used before the first checkpoint or
+    by it. Without checkpoints, the one interval has all of them.
     """
     until = positions[0] if len(positions) else len(instance.tasks)
-    first = [
-        block
-        for block, uses in zip(instance.blocks, instance.uses, strict=True)
-        if block.initially == "host" and uses and uses[0] <= until
-    ]
+    first = []
+    for d in blocks:
+        block, uses = instance.blocks[d], instance.uses[d]
+        if block.initially == "host" and uses and uses[0] <= until:
+            first.append(block)
     passing = sum(float(link_ns(instance, block.loaded_bytes, block.prefetch_ns)) for block in first)
     return sum(block.prefetch_ns or 0 for block in first), passing
 
@@ -239,6 +241,6 @@ def staying_bytes(
     bytes_at = np.zeros(2 * len(positions))
     for d in blocks:
         for stay in stays(instance, d):
-            first, last = _instants(*stay, positions)
+            first, last = instants_of(*stay, positions)
             bytes_at[first : max(last + 1, first)] += instance.blocks[d].bytes
     return bytes_at

@@ -79,6 +79,8 @@ class Windows:
         ends
             Whether only the last and the first tasks are stretches, and only their time is bounded.
         """
+        if self._instance.has_host_work:
+            return  # a window would have to say which runs on the host fall into it
         deadline = time.monotonic() + seconds
         share = _SHARE_OF_ENDS if ends else _SHARE
 

@@ -19,24 +19,42 @@ import msgspec
 from ...instances.figures import MILLION
 from ...instances.instance import Algorithm, Block, Instance
 from .carried import cheapest_round
-from .machine import CopyCosts, Slowed, copy_costs, is_slowed, slowed_intervals
+from .machine import CopyCosts, Slowed, copy_costs, is_slowed, slowed_intervals, touched_on_host
 from .reruns import RerunKey, cheapest, course_of, rerun_intervals
 
 
 def compute_ns(instance: Instance) -> int:
-    """Return the sum of the tasks' least times, over algorithms that fit beside the task's blocks."""
-    return sum(least_times(instance))
+    """Return the sum of the tasks' least times, over algorithms that fit beside the task's blocks.
+
+    Tasks that may run on the host do not count: runs of the device follow each other without them. Nor is a
+    round shorter than the runs of the tasks that can run on the host alone.
+    """
+    on_host = sum(
+        min(algorithm.duration_ns for algorithm in task.algorithms)
+        for task in instance.tasks
+        if not task.device_algorithms
+    )
+    return max(sum(least_times(instance)), on_host)
 
 
 def least_times(instance: Instance) -> list[int]:
-    """Return, per task, the least time of the algorithms that fit, or of all algorithms if none fits."""
-    return [min(a.duration_ns for a in fitting(instance, k)) for k in range(len(instance.tasks))]
+    """Return, per task, the least time of the algorithms that fit, or of all algorithms if none fits.
+
+    It is 0 for tasks that may run on the host.
+    """
+    return [
+        0 if task.may_run_on_host else min(a.duration_ns for a in fitting(instance, k))
+        for k, task in enumerate(instance.tasks)
+    ]
 
 
 def fitting(instance: Instance, k: int) -> tuple[Algorithm, ...]:
-    """Return the algorithms of task k whose workspace fits beside its blocks, or all if none does."""
-    algorithms = instance.tasks[k].algorithms
-    if len(algorithms) == 1:
+    """Return the algorithms of task k whose workspace fits beside its blocks, or all if none does.
+
+    They are those of the device; a task that can run on the host alone has none.
+    """
+    algorithms = instance.tasks[k].device_algorithms
+    if len(algorithms) < 2:
         return algorithms
     room = instance.pool_bytes - touched_bytes(instance, k)
     return tuple(a for a in algorithms if a.workspace_bytes <= room) or algorithms
@@ -203,6 +221,7 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
         When the prices are not valid; the message has the reason.
     """
     again = rerun_intervals(instance, checkpoints)
+    shared = touched_on_host(instance)
     _require_prices(instance, checkpoints, prices, again)
     slowed = slowed_intervals(instance, checkpoints, again) if is_slowed(instance) else []
     prices = prices.times(MILLION) if slowed else prices
@@ -228,6 +247,8 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     read_again = {d for d, _ in reads}
     away = [here - spared for here, spared in zip(prices.memory, _saved_by_absence(prices), strict=True)]
     for d, block in enumerate(instance.blocks):
+        if d in shared:
+            continue
         costs = copy_costs(instance, block, engines, prices.link)
         if block.initially == "carried" and d not in read_again:
             ends = (*prices.ends, 0, 0)[:2]
@@ -440,6 +461,11 @@ def _require_prices(
         raise ValueError("there is not a price for every instant and every interval of every engine")
     if prices.denominator < 1 or min(prices.memory, default=0) < 0:
         raise ValueError("a price of memory is negative, or the denominator is not positive")
+    for k in checkpoints:
+        if instance.tasks[k].may_run_on_host:
+            raise ValueError(f"checkpoint {k} is a task that may run on the host")
+    if instance.has_host_work and again:
+        raise ValueError("prices are not for second runs and work on the host together")
     if prices.host and (len(prices.host) != instants or instance.host_budget_bytes is msgspec.UNSET):
         raise ValueError("prices of host memory are one for each instant, where it has a budget")
     if min(prices.host, default=0) < 0:

@@ -93,6 +93,13 @@ def on_link_alone(instance: Instance) -> Instance:
     return msgspec.structs.replace(instance, blocks=tuple(blocks))
 
 
+def touched_on_host(instance: Instance) -> frozenset[int]:
+    """Return the blocks that some task touches that may run on the host."""
+    if not instance.has_host_work:
+        return frozenset()
+    return frozenset(d for task in instance.tasks if task.may_run_on_host for d in task.blocks)
+
+
 def is_slowed(instance: Instance) -> bool:
     """Return whether copies slow any task down."""
     return any(task.slowdown_ppm is not msgspec.UNSET for task in instance.tasks)
@@ -112,7 +119,7 @@ def least_slowed_of_first(tasks: Iterable[Task]) -> Iterator[Slowed]:
     least: Slowed | None = None
     yield Slowed()
     for task in tasks:
-        if any(algorithm.duration_ns for algorithm in task.algorithms):
+        if any(algorithm.duration_ns for algorithm in task.device_algorithms):
             own = task.slowdown_ppm
             mine = Slowed() if own is msgspec.UNSET else Slowed(own.offload, own.prefetch)
             least = mine if least is None else Slowed(*map(min, least, mine))

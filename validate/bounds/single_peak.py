@@ -62,6 +62,9 @@ class SinglePeak:
     tasks between such an instant and task k lose time by the copies that come between, those that lose least
     at the best: they take as long as these tasks and that loss, too.
 
+    A task that may run on the host is no peak, takes no time, and needs no block on the device. What it may
+    have written has its copy on the host without an offload.
+
     Attributes
     ----------
     before
@@ -84,11 +87,16 @@ class SinglePeak:
         self._staying = _staying_bytes(instance)
 
     def choices(self, k: int) -> list[tuple[int, int]]:
-        """Return the duration of each fitting algorithm of task k, and the bytes without room beside it."""
+        """Return the duration of each fitting algorithm of task k, and the bytes without room beside it.
+
+        There is none if the task may run on the host.
+        """
+        if self.instance.tasks[k].may_run_on_host:
+            return []
         room = self.instance.pool_bytes - touched_bytes(self.instance, k)
         return [
             (algorithm.duration_ns, self._staying[k] + algorithm.workspace_bytes - room)
-            for algorithm in self.instance.tasks[k].algorithms
+            for algorithm in self.instance.tasks[k].device_algorithms
             if algorithm.workspace_bytes <= room
         ]
 
@@ -184,12 +192,15 @@ def _copied_by(pieces: Sequence[_Piece], excess: int, work: int) -> Fraction | N
 def _stays(instance: Instance) -> Iterator[tuple[int, int, int]]:
     """Yield every stay: its block, the task before and the task at its end; -1 is the start.
 
-    Carried blocks count as such that are initially on the device: every schedule is one of that instance.
+    Carried blocks count as such that are initially on the device: every schedule is one of that instance. A
+    use by a task that may run on the host needs no block on the device: no stay begins or ends with it.
     """
+    on_host = {k for k, task in enumerate(instance.tasks) if task.may_run_on_host}
     for d, block in enumerate(instance.blocks):
         there = [-1] if block.initially in ("device", "carried") else []
         for after, until in pairwise([*there, *needed(instance, d)]):
-            yield d, after, until
+            if not (after in on_host or until in on_host):
+                yield d, after, until
 
 
 def _staying_bytes(instance: Instance) -> list[int]:
@@ -208,7 +219,9 @@ def _evictable_stays(instance: Instance, before: list[int]) -> list[EvictableSta
         block, writers = instance.blocks[d], instance.writers[d]
         written = bisect_right(writers, after)
         writer = writers[written - 1] if written else -1
-        ready = before[writer + 1] if written else None
+        if written and instance.tasks[writer].may_run_on_host:
+            writer = -1  # the host may have made the version
+        ready = before[writer + 1] if writer >= 0 else None
         leaves = ready is None or block.offload_ns is not None
         if until > after + 1 and leaves and block.prefetch_ns is not None:
             out, back = (
