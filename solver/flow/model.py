@@ -96,6 +96,8 @@ class PricedModel:
         Where blocks are carried, the row of memory at both ends, and that of host memory if it has a budget.
     link_rows
         The rows of a link that both directions share, one for each interval; none without it.
+    stream_rows
+        Those of the stream of the host, where tasks may run on it.
     """
 
     linear: LinearModel
@@ -109,6 +111,7 @@ class PricedModel:
     host_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     end_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     link_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    stream_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,8 +221,8 @@ def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[Reru
         np.maximum(-duals[rows], 0.0) * (model.nanoseconds / model.bytes)
         for rows in (model.memory_rows, model.host_rows, model.end_rows)
     )
-    times = (*model.engine_rows, *([model.link_rows] if len(model.link_rows) else []))
-    engines = [np.clip(-duals[rows], 0.0, 1.0) for rows in times]
+    others = [rows for rows in (model.link_rows, model.stream_rows) if len(rows)]
+    engines = [np.clip(-duals[rows], 0.0, 1.0) for rows in (*model.engine_rows, *others)]
     highest = max(1.0, *(float(price.max(initial=0.0)) for price in (memory, host, ends)), *reruns.values())
     bits = _PRICE_BITS - math.frexp(highest)[1]
     if bits < 0:  # of a byte that would cost days
@@ -237,7 +240,8 @@ def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[Reru
         {key: price for key, price in paid_again.items() if price > 0},
         np.floor(host * 2.0**bits).astype(np.int64).tolist(),
         np.floor(ends * 2.0**bits).astype(np.int64).tolist(),
-        whole[-1] if len(model.link_rows) else (),
+        whole[len(model.engine_rows)] if len(model.link_rows) else (),
+        whole[-1] if len(model.stream_rows) else (),
     )
 
 
@@ -423,11 +427,13 @@ def _model(
     for i, (algorithms, choice) in enumerate(zip(fits, columns, strict=True)):
         if lost and any(lost[2 * i + 1]):
             builder.entries(outward.slowed[2 * i + 1], choice, [-a.duration_ns / ns for a in algorithms])
-    runs = {}
+    runs, stream = {}, np.zeros(0, dtype=np.int64)
     if instance.has_host_work:
         is_whole = integrality != "none"
         times = (least / ns).tolist()
-        runs = add_host_runs(builder, instance, positions, delta, times, outward.slowed, ns, whole=is_whole)
+        runs, stream = add_host_runs(
+            builder, instance, positions, delta, times, outward.slowed, ns, whole=is_whole
+        )
     load, passing = first_loads_ns(instance, positions, blocks) if stretch.first == 0 else (0, 0.0)
     if load:
         load_first(builder, inward, load / ns, passing / ns)
@@ -471,6 +477,7 @@ def _model(
         host_rows=host,
         end_rows=end_rows,
         link_rows=outward.link,
+        stream_rows=stream,
         gaps=gaps,
         on_host={k: run.on_host for k, run in runs.items()},
         beyond=(*(["unbroken"] if long is not None else []), *(["windows"] if windows else [])),

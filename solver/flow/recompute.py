@@ -142,8 +142,10 @@ def recompute_model(
     Raises
     ------
     ValueError
-        When a checkpoint is no task.
+        When a checkpoint is no task, or tasks may run on the host.
     """
+    if instance.has_host_work:
+        raise ValueError("FLOW with second runs does not cover tasks that may run on the host")
     return _Model(instance, tuple(tasks_of(instance, checkpoints)), integrality).build()
 
 

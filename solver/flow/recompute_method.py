@@ -43,7 +43,14 @@ def flow_recompute(instance: Instance, limits: Limits) -> Answer:
     It ends as `flow` does. If no task may run again, it is `flow` with another model. Without transfers, it
     makes only the copies that the instance requires. If the instance allows others, the models prove nothing
     for it, and the bound is the compute time.
+
+    Raises
+    ------
+    Refusal
+        Where tasks may run on the host.
     """
+    if instance.has_host_work:
+        raise Refusal("second runs are not modelled together with work on the host; take flow")
     alone = staying(instance)
     if _TRANSFERS in limits.without and alone != instance:
         return _Alone(alone, limits).answer()

@@ -287,7 +287,8 @@ def refine_bound(
     The compute and single-peak bounds, which are exact, come first. FLOW follows on more and more
     checkpoints, as `stages` orders them, until the time is up, every task is a checkpoint or the bound meets
     a schedule. Bounds of linear models are certified. Those of whole models rest on the solver's word. With
-    recomputable tasks, the model is FLOW with recomputation.
+    recomputable tasks, the model is FLOW with recomputation; if other tasks may run on the host, there is no
+    model of both.
 
     Parameters
     ----------
@@ -325,12 +326,15 @@ def refine_bound(
         best = best_bound(instance, memory=memory)
     if on_better is not None:
         on_better(best)
+    again = any(task.recomputable for task in instance.tasks)
+    if again and instance.has_host_work:  # there is no model of both
+        return best
     whole = finest_integrality(instance, solver, thresholds)
     if memory == "paged":
         instance = in_pages(instance)
     options = LinearOptions(workers=workers, seed=seed, log=log)
     other = None
-    if any(task.recomputable for task in instance.tasks):
+    if again:
         other = recompute_bound
     elif instance.cluster is not UNSET:
         other = cluster_flow_bound

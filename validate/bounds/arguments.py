@@ -18,7 +18,8 @@ import msgspec
 
 from ...instances.figures import MILLION
 from ...instances.instance import Algorithm, Block, Instance
-from .carried import cheapest_round
+from .carried import NEVER, cheapest_round
+from .host_work import alone_with_host, least_on_host
 from .machine import CopyCosts, Slowed, copy_costs, is_slowed, slowed_intervals, touched_on_host
 from .reruns import RerunKey, cheapest, course_of, rerun_intervals
 
@@ -148,6 +149,8 @@ class Prices:
     link
         Per interval, where both directions share a link, the price of the link's time, in nanoseconds per
         nanosecond; none: all are zero. In an interval, it and those of the engines add up to at most one.
+    stream
+        Per interval, where tasks may run on the host, the price of the host's time; as those of the link.
     """
 
     denominator: int
@@ -157,6 +160,7 @@ class Prices:
     host: Sequence[int] = ()
     ends: Sequence[int] = ()
     link: Sequence[int] = ()
+    stream: Sequence[int] = ()
 
     def times(self, factor: int) -> Prices:
         """Return the same prices as whole numbers over a larger denominator."""
@@ -172,6 +176,7 @@ class Prices:
             more(self.host),
             more(self.ends),
             more(self.link),
+            more(self.stream),
         )
 
 
@@ -202,6 +207,9 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
       the link's time is paid for the load of copies as the engines' prices are for their time.
     - Where copies slow tasks down, the share of an interval that other prices leave is paid for its tasks and
       for what they lose by the copies in it: an interval is at least as long as both (`slowed_intervals`).
+    - A task that may run on the host, and the blocks that no other such task touches, are one choice: it runs
+      on the device between checkpoints, or on the host in some interval, where it pays for the host's time.
+      Blocks that several such tasks touch pay nothing.
 
     The prices that a linear program finds give its bound. Any other prices give a bound as well, which is
     weaker.
@@ -246,21 +254,36 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     makes, reads = _dealings(instance, prices, again)
     read_again = {d for d, _ in reads}
     away = [here - spared for here, spared in zip(prices.memory, _saved_by_absence(prices), strict=True)]
+    ends = (*prices.ends, 0, 0)[:2]
+
+    def on_device(d: int, costs: CopyCosts) -> int:
+        """The least that a block pays whose uses are all on the device, and that no second run touches."""
+        if instance.blocks[d].initially == "carried":
+            return cheapest_round(instance, d, checkpoints, prices.memory, away, costs, ends)
+        versions = _versions(instance, d, checkpoints)
+        return sum(_version_price(one, upto, saved, len(prices.memory), costs) for one in versions)
+
+    for k, blocks in alone_with_host(instance).items():
+        costs = [copy_costs(instance, instance.blocks[d], engines, prices.link) for d in blocks]
+        paid = [least_on_host(instance, k, blocks, checkpoints, prices.memory, prices.stream, costs, ends)]
+        if here := fitting(instance, k):
+            time = left[2 * bisect_left(checkpoints, k)] * min(algorithm.duration_ns for algorithm in here)
+            paid.append(time + sum(map(on_device, blocks, costs)))
+        total += min(paid) if min(paid) < NEVER else 0  # else there is no schedule, and any bound holds
     for d, block in enumerate(instance.blocks):
         if d in shared:
             continue
-        costs = copy_costs(instance, block, engines, prices.link)
+        cost = copy_costs(instance, block, engines, prices.link)
         if block.initially == "carried" and d not in read_again:
-            ends = (*prices.ends, 0, 0)[:2]
-            total += cheapest_round(instance, d, checkpoints, prices.memory, away, costs, ends)
+            total += on_device(d, cost)
             continue
         for version in _versions(instance, d, checkpoints):
             name = d, version.writer
             if name in makes or name in reads:
                 course = course_of(instance, *name, checkpoints, reads[name])
-                total += cheapest(course, makes[name], reads[name], prices.memory, costs)
+                total += cheapest(course, makes[name], reads[name], prices.memory, cost)
             else:
-                total += _version_price(version, upto, saved, len(prices.memory), costs)
+                total += _version_price(version, upto, saved, len(prices.memory), cost)
     if instance.host_budget_bytes is not msgspec.UNSET:
         total -= sum(prices.host) * instance.host_budget_bytes
     for price, room in zip(prices.ends, _room_at_the_ends(instance), strict=False):
@@ -269,8 +292,8 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
 
 
 def _paid_for_time(prices: Prices) -> list[Sequence[int]]:
-    """Return the prices of the engines' time, and of the link's if there are any."""
-    return [*prices.engines, *([prices.link] if prices.link else [])]
+    """Return the prices of the engines' time, and of the link's and the host's if there are any."""
+    return [*prices.engines, *(paid for paid in (prices.link, prices.stream) if paid)]
 
 
 def _with_losses(prices: Prices, left: Sequence[int], slowed: Sequence[Slowed]) -> list[list[int]]:
@@ -476,6 +499,8 @@ def _require_prices(
         )
     if min(prices.ends, default=0) < 0:
         raise ValueError("a price at both ends is negative")
+    if prices.stream and (len(prices.stream) != instants + 1 or not instance.has_host_work):
+        raise ValueError("prices of the host's time are one for each interval, where tasks may run there")
     if prices.link and (len(prices.link) != instants + 1 or instance.link is msgspec.UNSET):
         raise ValueError("prices of the link are one for each interval, where both directions share one")
     for j, paid in enumerate(zip(*_paid_for_time(prices), strict=True)):

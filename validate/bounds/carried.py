@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ...instances.instance import Instance
 from .machine import CopyCosts
 
-_NEVER = 1 << 400
+NEVER = 1 << 400
 """A price above all that figures of files can make: the course is not possible."""
 
 
@@ -55,9 +55,9 @@ def cheapest_round(
     if not instance.uses[d]:
         return 0
     on_device, on_host = (instance.blocks[d].bytes * price for price in ends)
-    both = _Paid(_NEVER, on_device + on_host, _NEVER)
-    host = _Paid(_NEVER, _NEVER, on_host)
-    device = _Paid(on_device, _NEVER, _NEVER)
+    both = _Paid(NEVER, on_device + on_host, NEVER)
+    host = _Paid(NEVER, NEVER, on_host)
+    device = _Paid(on_device, NEVER, NEVER)
 
     def course(start: _Paid) -> _Paid:
         return _course(instance, d, checkpoints, memory, away, costs, start)
@@ -84,18 +84,18 @@ def _course(
     device, both, host = paid
     last = 2 * len(checkpoints)
     for j in range(last + 1):
-        out = _NEVER if costs.out_ns is None else costs.out_ns * costs.out[j]
+        out = NEVER if costs.out_ns is None else costs.out_ns * costs.out[j]
         if costs.back_ns is not None:
             both = min(both, host + costs.back_ns * costs.back[j])
         if j in written:
-            device, both, host = min(device, both), _NEVER, _NEVER
+            device, both, host = min(device, both), NEVER, NEVER
         elif j in used:
-            host = _NEVER
+            host = NEVER
         if j not in written or j % 2 == 0:
             both = min(both, device + out)
         touched = (j in used) if j % 2 else (j + 1 in used)  # by the checkpoint of the instant
         if touched:
-            host = _NEVER
+            host = NEVER
         else:
             host = min(host, both)
             if j < last:

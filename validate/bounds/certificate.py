@@ -61,6 +61,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     link_prices
         Where both directions share a link, and any of these prices is not zero: nanoseconds per nanosecond of
         the link's time in each interval.
+    stream_prices
+        The same of the host's time, where tasks may run on the host.
     page_bytes
         If only paged schedules are bounded, the bytes of which their page size is a multiple. The argument is
         then for the instance in whole pages.
@@ -84,6 +86,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     host_prices: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
     end_prices: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
     link_prices: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
+    stream_prices: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
     checksum: str = ""
 
 
@@ -127,6 +130,7 @@ def certify(
         host_prices=tuple(prices.host) if prices is not None and any(prices.host) else msgspec.UNSET,
         end_prices=tuple(prices.ends) if prices is not None and any(prices.ends) else msgspec.UNSET,
         link_prices=tuple(prices.link) if prices is not None and any(prices.link) else msgspec.UNSET,
+        stream_prices=tuple(prices.stream) if prices is not None and any(prices.stream) else msgspec.UNSET,
     )
     return sealed(msgspec.structs.replace(found, lower_bound_ns=proven_ns(instance, found)))
 
@@ -173,8 +177,9 @@ def proven_ns(instance: Instance, certificate: Certificate) -> int:
     host = () if certificate.host_prices is msgspec.UNSET else certificate.host_prices
     ends = () if certificate.end_prices is msgspec.UNSET else certificate.end_prices
     link = () if certificate.link_prices is msgspec.UNSET else certificate.link_prices
+    stream = () if certificate.stream_prices is msgspec.UNSET else certificate.stream_prices
     of_time = certificate.memory_prices, certificate.engine_prices
-    prices = Prices(certificate.denominator, *of_time, reruns, host, ends, link)
+    prices = Prices(certificate.denominator, *of_time, reruns, host, ends, link, stream)
     return max(priced_ns(instance, certificate.checkpoints, prices), 0)  # prices may prove nothing
 
 

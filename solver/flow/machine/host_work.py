@@ -82,8 +82,8 @@ def add_host_runs(
     ns: float,
     *,
     whole: bool,
-) -> dict[int, HostRun]:
-    """Add all tasks that may run on the host, by task: where they run, and both streams' time for them.
+) -> tuple[dict[int, HostRun], Rows]:
+    """Add all tasks that may run on the host; return them by task, and the rows of (44).
 
     `least` is the time of each interval's other tasks in units, and `slowed` the rows of (42).
     """
@@ -110,8 +110,7 @@ def add_host_runs(
             for chosen, time in choices:
                 one = builder.columns(1, lower=1.0, upper=1.0)
                 builder.entries(slowed[interval], [*one.tolist(), chosen], [-time, time])
-    stream_of_the_host(builder, delta, on_host)
-    return runs
+    return runs, stream_of_the_host(builder, delta, on_host)
 
 
 def _soonest(instance: Instance, positions: Columns, d: int, k: int) -> int:
@@ -132,13 +131,14 @@ def what_is_not_on_host(
         builder.entries(row, chosen, time)
 
 
-def stream_of_the_host(builder: ModelBuilder, delta: Columns, runs: Sequence[tuple[HostRun, float]]) -> None:
+def stream_of_the_host(builder: ModelBuilder, delta: Columns, runs: Sequence[tuple[HostRun, float]]) -> Rows:
     """(44): What the host runs in an interval takes no longer than the interval."""
     rows = builder.rows(len(delta), upper=0.0, family="host stream")
     builder.entries(rows, delta, -1.0)
     for run, time in runs:
         builder.entries(rows[run.first :], run.done, time)
         builder.entries(rows[run.first + 1 :], run.done[:-1], -time)
+    return rows
 
 
 def runs_once(builder: ModelBuilder, run: HostRun) -> None:
