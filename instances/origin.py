@@ -14,7 +14,7 @@ from .figures import Natural, Positive, Text, are_naturals, is_text, require_typ
 
 Graph = Literal["executable", "paper"]
 
-Optimizer = Literal["none", "sgd", "momentum", "adam"]
+Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw"]
 """What updates the weights in the round; ``none``: nothing does."""
 
 

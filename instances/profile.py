@@ -19,7 +19,8 @@ from .devices.kernels import Kernel
 from .errors import FormatError, PebblerError
 from .figures import Text, require_types
 from .files import read_document, write_document
-from .instance import Algorithm, Natural, Positive
+from .gpus.cluster import SECOND
+from .instance import Algorithm, Natural, Positive, Slowdown
 from .origin import Graph, LaunchTimes, MappingTimes
 
 
@@ -121,6 +122,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         What mapping pages costs; None: unknown, or the machine maps none.
     launches
         What launches cost; None: unknown.
+    slowdown_ppm
+        What copies take of the speed of the longest convolution or product; None: unknown.
+    host_bandwidth
+        Bytes a second that a step of Adam on the host reads and writes; None: unknown.
     kernels, energy
         What the device's own counters say; empty where nothing counts.
     meta
@@ -140,6 +145,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tasks: tuple[TaskTimes, ...]
     mapping: MappingTimes | None = None
     launches: LaunchTimes | None = None
+    slowdown_ppm: Slowdown | None = None
+    host_bandwidth: Positive | None = None
     kernels: tuple[TaskKernels, ...] = ()
     energy: tuple[IterationEnergy, ...] = ()
     meta: dict[str, Any] = {}
@@ -169,6 +176,15 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         for task in self.tasks:
             found.setdefault(task.sub_batch, {})[task.name] = task.algorithms
         return found
+
+    @property
+    def both_bandwidth(self) -> int | None:
+        """Bytes a second that the largest copies in both directions at once reach together; None: unknown."""
+        largest = self.copies[-1]
+        times = (largest.offload_beside_prefetch_ns, largest.prefetch_beside_offload_ns)
+        if not all(times):
+            return None
+        return sum(largest.bytes * SECOND // time for time in times if time)
 
     def task_algorithms(self, sub_batch: int, name: str) -> tuple[Algorithm, ...]:
         """Return what was measured for a task.

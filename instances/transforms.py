@@ -15,9 +15,10 @@ from .applied import Transform, TransformKind
 from .arguments import quoted, require_instance, require_kind, require_one_of
 from .devices.device import whole_ns
 from .errors import PebblerError
-from .instance import Block, Instance, Task
+from .figures import is_positive
+from .instance import Block, Instance, Link, Task
 from .memory import require_parts_at_pages
-from .units import PAGE_BYTES, ceil_to, parse_size
+from .units import PAGE_BYTES, ceil_to, parse_rate, parse_size
 
 LINKS: dict[str, float] = {"pcie3": 12.8e9, "pcie4": 25.6e9, "pcie5": 51.2e9, "nvlink": 150e9}
 """Bandwidths of links by name, in bytes per second and direction.
@@ -87,6 +88,42 @@ def with_link(instance: Instance, link: str) -> Instance:
         for block in instance.blocks
     )
     return _changed(instance, Transform(kind="link", value=link), blocks=blocks)
+
+
+def with_shared_link(instance: Instance, both: int | str) -> Instance:
+    """Return the instance with a link that copies in both directions share.
+
+    Parameters
+    ----------
+    instance
+        Any instance of one GPU.
+    both
+        What they get together: bytes a second, or a text such as ``30GB/s``.
+
+    Raises
+    ------
+    PebblerError
+        When it is no bandwidth, or when several GPUs share a bus already.
+    """
+    require_instance(instance)
+    return msgspec.structs.replace(instance, link=Link(both_bytes_per_second=parse_shared_link(both)))
+
+
+def parse_shared_link(both: int | str) -> int:
+    """Read what copies in both directions get together, in bytes a second.
+
+    Raises
+    ------
+    PebblerError
+        When it is no bandwidth.
+    """
+    if type(both) is str:
+        return parse_rate(both.removesuffix("/s"))
+    if not is_positive(both):
+        raise PebblerError(
+            f"link_both is {quoted(both)}; give whole bytes a second, or a text such as '30GB/s'"
+        )
+    return int(both)
 
 
 def parse_link(text: str) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from .arguments import quoted, require_kind, require_one_of, require_whole
-from .devices.device import Device, find_device
+from .devices.device import Device, find_device, whole_ns
 from .devices.roofline import (
     COST_MODEL,
     Convolution,
@@ -23,17 +23,24 @@ from .devices.roofline import (
 )
 from .errors import FormatError, PebblerError
 from .figures import is_text, text_of
-from .instance import Algorithm, Block, Instance, Task
+from .instance import Algorithm, Block, Instance, Slowdown, Task
 from .memory import least_budget, parse_host_memory, require_budget, with_budget, with_host_memory
 from .networks.builder import Layer, Network
 from .networks.taskgraph import FLOAT_BYTES, DataBlock, Graph, LayerTask, TaskGraph, task_graph
 from .networks.zoo import find_network
 from .origin import LayerTasks, Optimizer, Origin
 from .profile import Profile
-from .transforms import parse_link, with_link
-from .units import LARGEST
+from .transforms import parse_link, parse_shared_link, with_link, with_shared_link
+from .units import LARGEST, parse_rate
 
 BATCH_NORM_NOTE = "batch norm takes its statistics over the sub-batch, so results differ from the whole batch"
+
+Side = Literal["device", "host", "choose"]
+"""Where an optimizer computes; ``choose``: where a schedule says."""
+
+HOST_CALL_NS = 10_000
+"""Fixed time of a step of an optimizer on the host, whose threads start and end; an assumption."""
+
 _TRANSPOSED: dict[Pass, Pass] = {"FP": "BP1", "BP1": "FP", "BP2": "BP2"}
 
 
@@ -61,7 +68,7 @@ class Workload:
         has left them. They are blocks, too.
     optimizer
         Of a steady state, what updates the weights in the iteration: ``none``, ``sgd`` (the default),
-        ``momentum`` or ``adam``.
+        ``momentum``, ``adam`` or ``adamw``.
     profile
         Measured times and workspaces, in place of the cost model.
     link
@@ -70,12 +77,24 @@ class Workload:
         Version of cuDNN beside the device, as `find_device` takes it.
     host_memory
         Host memory for copies: bytes, or a text such as ``64GiB``; None: it never ends.
+    link_both
+        What copies in both directions get together, as `with_shared_link` takes it; ``measured``: what the
+        profile or the device has; None: they know nothing of each other.
+    slowdown
+        Whether copies slow tasks down as the profile has measured it.
+    optimizer_on
+        Where the optimizer computes: on the ``device``, on the ``host``, or where a schedule says
+        (``choose``).
+    host_bandwidth
+        What a step of the optimizer on the host reads and writes, such as ``100GB/s``; None: what the profile
+        or the device has.
 
     Raises
     ------
     PebblerError
-        When the batch is not positive, another argument is wrong, the profile is of something else, or there
-        is a profile and a version of cuDNN, or an optimizer without a steady state.
+        When the batch is not positive, another argument is wrong, the profile is of something else or lacks
+        what is asked of it, or there is a profile and a version of cuDNN, or an optimizer without a steady
+        state.
     """
 
     network: str | Network
@@ -90,6 +109,10 @@ class Workload:
     link: str | None = None
     cudnn: str | None = None
     host_memory: int | str | None = None
+    link_both: int | str | None = None
+    slowdown: bool = False
+    optimizer_on: Side = "device"
+    host_bandwidth: str | None = None
 
     def __post_init__(self) -> None:
         advice = "give a name, such as 'vgg16', or a Network, which NetworkBuilder makes"
@@ -101,12 +124,11 @@ class Workload:
         require_one_of("graph", self.graph, get_args(Graph))
         require_one_of("engines", self.engines, ("duplex", "single"))
         require_kind("weights_as_blocks", self.weights_as_blocks, bool, "give True or False")
+        require_one_of("optimizer_on", self.optimizer_on, get_args(Side))
         self._require_steady()
         if self.link is not None:
             require_kind("link", self.link, str, "give a text, such as '12GB/s' or '25GB/s,20GB/s'")
             parse_link(self.link)
-        if self.host_memory is not None:
-            parse_host_memory(self.host_memory)
         if self.cudnn is not None:
             require_kind("cudnn", self.cudnn, str, "give a version, such as '5.1'")
         if self.profile is not None:
@@ -121,6 +143,7 @@ class Workload:
                     raise PebblerError(
                         f"the profile is of the {word} '{got}', not of '{asked}'; give its own"
                     )
+        self._require_machine()
 
     @property
     def name(self) -> str:
@@ -136,10 +159,82 @@ class Workload:
                     f"the optimizer '{self.optimizer}' updates the weights of a steady state only; ask for "
                     "one (steady=True, or --steady), or leave it out"
                 )
-        if self.profile is not None and self.updated_by not in (None, "none"):
+        updates = self.updated_by not in (None, "none")
+        if self.profile is not None and updates and self.optimizer_on != "host":
             raise PebblerError(
-                "a profile has no times of the weights' updates; give a device, or the optimizer 'none'"
+                "a profile has no times of the weights' updates on the device; give a device, the optimizer "
+                "'none', or let it run on the host (optimizer_on, or --optimizer-on)"
             )
+        if self.optimizer_on != "device" and not updates:
+            raise PebblerError(
+                f"there is no optimizer that could run elsewhere than on the device (optimizer_on is "
+                f"'{self.optimizer_on}'); ask for a steady state with one (steady=True, or --steady)"
+            )
+
+    def _require_machine(self) -> None:
+        """Refuse what is wrong with the host, the link, or what copies take of the speed of tasks."""
+        if self.host_memory is not None:
+            parse_host_memory(self.host_memory)
+        if self.host_bandwidth is not None:
+            require_kind("host_bandwidth", self.host_bandwidth, str, "give a text, such as '100GB/s'")
+            parse_rate(self.host_bandwidth.removesuffix("/s"))
+            if self.optimizer_on == "device":
+                raise PebblerError(
+                    "host_bandwidth is for an optimizer on the host, and this one runs on the device; leave "
+                    "it out, or give optimizer_on (--optimizer-on host or choose)"
+                )
+        if self.link_both is not None:
+            self.shared_link()
+        require_kind("slowdown", self.slowdown, bool, "give True or False")
+        if self.slowdown and (self.profile is None or self.profile.slowdown_ppm is None):
+            raise PebblerError(
+                "how much copies slow tasks down has to be measured; give a profile that has slowdown_ppm, "
+                "or leave slowdown out"
+            )
+
+    def shared_link(self) -> int:
+        """Return what copies in both directions get together, in bytes a second.
+
+        Raises
+        ------
+        PebblerError
+            When `link_both` is no bandwidth, or is ``measured`` and nothing has measured it.
+        """
+        assert self.link_both is not None
+        if self.link_both != "measured":
+            return parse_shared_link(self.link_both)
+        if self.link is not None:
+            raise PebblerError(
+                "a link of one's own has nothing measured; give link_both (--link-both) as a bandwidth"
+            )
+        costs = find_device(self.device) if self.profile is None else self.profile
+        both = costs.both_bandwidth
+        whose = costs.name if isinstance(costs, Device) else "the profile"
+        if both is None:
+            raise PebblerError(
+                f"what copies in both directions get together was not measured for {whose}; give link_both "
+                "(--link-both) as a bandwidth, such as '36GB/s'"
+            )
+        return int(both)
+
+    def host_rate(self) -> float:
+        """Return the bytes a second that a step of the optimizer on the host reads and writes.
+
+        Raises
+        ------
+        PebblerError
+            When there is a profile that has not measured it, and no `host_bandwidth`.
+        """
+        if self.host_bandwidth is not None:
+            return parse_rate(self.host_bandwidth.removesuffix("/s"))
+        if self.profile is None:
+            return find_device(self.device).host_bandwidth
+        if self.profile.host_bandwidth is None:
+            raise PebblerError(
+                "the profile has no time of an optimizer on the host; give host_bandwidth "
+                "(--host-bandwidth), such as '100GB/s'"
+            )
+        return self.profile.host_bandwidth
 
     @property
     def updated_by(self) -> Optimizer | None:
@@ -182,6 +277,8 @@ class Workload:
         instance = self.round(sub_batch, rounds)
         if self.link is not None:
             instance = with_link(instance, self.link)
+        if self.link_both is not None:
+            instance = with_shared_link(instance, self.shared_link())
         if self.host_memory is not None:
             instance = with_host_memory(instance, self.host_memory)
         instance = with_budget(instance, budget)
@@ -205,7 +302,7 @@ class Workload:
         costs = find_device(self.device, self.cudnn) if self.profile is None else self.profile
         graph = task_graph(network, sub_batch, self.graph, self.weights_as_blocks, self.updated_by)
         try:
-            algorithms = [_algorithms(graph, task, costs) for task in graph.tasks]
+            algorithms = [self._algorithms(graph, task, costs) for task in graph.tasks]
         except FormatError:  # of an algorithm with a larger figure than there can be in a file
             raise _too_large(graph) from None
         _require_figures(graph, algorithms, costs)
@@ -223,6 +320,7 @@ class Workload:
                     outputs=task.outputs,
                     updates=task.updates,
                     algorithms=ways,
+                    slowdown_ppm=self._slowdown(ways),
                 )
                 for task, ways in zip(graph.tasks, algorithms, strict=True)
             ),
@@ -230,6 +328,26 @@ class Workload:
             origin=_origin(self, network, graph, costs),
             layers=_layers(network, graph),
         )
+
+    def _algorithms(
+        self, graph: TaskGraph, task: LayerTask, costs: Device | Profile
+    ) -> tuple[Algorithm, ...]:
+        """Return the algorithms of a task, by the cost model or by the profile; an update's, by its side."""
+        if task.role != "OPT" or self.optimizer_on == "device":
+            return _device_algorithms(graph, task, costs)
+        duration = HOST_CALL_NS + whole_ns(update_bytes(graph, task) / self.host_rate())
+        on_host = Algorithm(name="host", duration_ns=duration, workspace_bytes=0, on="host")
+        if self.optimizer_on == "host":
+            return (on_host,)
+        return (*_device_algorithms(graph, task, costs), on_host)
+
+    def _slowdown(self, ways: tuple[Algorithm, ...]) -> Slowdown | msgspec.UnsetType:
+        """Return what copies take of the speed of a task, which is nothing where it runs on the host only."""
+        if not self.slowdown or all(way.on == "host" for way in ways):
+            return msgspec.UNSET
+        assert self.profile is not None
+        assert self.profile.slowdown_ppm is not None
+        return self.profile.slowdown_ppm
 
     def minimum_budget(self, sub_batch: int | None = None) -> int:
         """M_min: bytes that every schedule needs at a sub-batch, by default the batch."""
@@ -311,7 +429,7 @@ def _block(block: DataBlock, costs: Device | Profile) -> Block:
     )
 
 
-def _algorithms(graph: TaskGraph, task: LayerTask, costs: Device | Profile) -> tuple[Algorithm, ...]:
+def _device_algorithms(graph: TaskGraph, task: LayerTask, costs: Device | Profile) -> tuple[Algorithm, ...]:
     if isinstance(costs, Profile):
         return costs.task_algorithms(graph.batch, task.name)
     return modelled(graph, task, costs)
@@ -322,7 +440,7 @@ def modelled(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algorit
     layer = task.layer
     again = sum(graph.blocks[d].bytes for d in task.updates)
     if task.role == "OPT":
-        return memory_bound_algorithms(device, again + _touched_bytes(graph, task))
+        return memory_bound_algorithms(device, update_bytes(graph, task))
     if layer.kind.multiplies and task.role in ("FP", "BP1", "BP2"):
         source = graph.network[layer.inputs[0]]
         extra = task.extra_bytes + again
@@ -353,6 +471,11 @@ def modelled(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algorit
 
 def _touched_bytes(graph: TaskGraph, task: LayerTask) -> int:
     return sum(graph.blocks[d].bytes for d in (*task.inputs, *task.outputs, *task.updates))
+
+
+def update_bytes(graph: TaskGraph, task: LayerTask) -> int:
+    """Bytes that an update of weights reads and writes: the gradient once, all that it updates twice."""
+    return sum(graph.blocks[d].bytes for d in task.updates) + _touched_bytes(graph, task)
 
 
 def _bias_bytes(graph: TaskGraph, task: LayerTask) -> int:

@@ -19,7 +19,7 @@ from ...instances.networks.taskgraph import Graph
 from ...instances.origin import Optimizer
 from ...instances.suites.suite import find_suite, members
 from ...instances.units import LARGEST, LARGEST_SEED, MOST_THREADS, parse_size, parse_time
-from ...instances.workload import Workload
+from ...instances.workload import Side, Workload
 from .jobs import GRACE, Job, Setting
 from .problems import FileProblem, Problem, SuiteProblem, WorkloadProblem, about, is_free
 
@@ -43,8 +43,10 @@ class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     Attributes
     ----------
-    network, batch, device, cudnn, graph, engines, weights_as_blocks, steady, optimizer, host_memory
+    network, batch, device, cudnn, graph, engines, weights_as_blocks
         As in a `Workload`.
+    steady, optimizer, optimizer_on, host_bandwidth, host_memory, link_both
+        As well.
     budgets
         Budgets in the usual form: ``12GiB``, ``50%``, ``1.05xMmin``.
     sub_batch
@@ -62,6 +64,9 @@ class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     steady: bool = False
     optimizer: Optimizer | None = None
     host_memory: str | None = None
+    link_both: str | None = None
+    optimizer_on: Side = "device"
+    host_bandwidth: str | None = None
     sub_batch: _Count | Literal["auto"] | None = None
 
 
@@ -198,6 +203,9 @@ def problems(sweep: Sweep, folder: Path) -> Iterator[tuple[Problem, tuple[Instan
             steady=grid.steady,
             optimizer=grid.optimizer,
             host_memory=grid.host_memory,
+            link_both=grid.link_both,
+            optimizer_on=grid.optimizer_on,
+            host_bandwidth=grid.host_bandwidth,
             cudnn=grid.cudnn,
         )
         for budget in grid.budgets:

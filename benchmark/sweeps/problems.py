@@ -75,6 +75,14 @@ class WorkloadProblem:
             rest.append("weights as blocks")
         if work.host_memory is not None:
             rest.append(f"host memory {work.host_memory}")
+        if work.link_both is not None:
+            rest.append(f"link {work.link_both} for both directions")
+        if work.optimizer_on != "device":
+            rest.append(
+                {"host": "optimizer on the host", "choose": "optimizer on either side"}[work.optimizer_on]
+            )
+        if work.host_bandwidth is not None:
+            rest.append(f"host {work.host_bandwidth}")
         if self.sub_batch is not None:
             rest.append(f"sub-batch {self.sub_batch}")
         return "/".join([work.name, str(work.batch), work.device, self.budget, *rest])

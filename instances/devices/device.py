@@ -20,16 +20,31 @@ from .library import Architecture, Library, library_of_year, read_library
 DEVICE_OF_TODAY = "RTX4090"
 """What a torch or ONNX model is scheduled for where no device is named; ``docs/importers.md`` says why."""
 
+HOST_BANDWIDTH = 100e9
+"""Bytes a second that a step of an optimizer on the host reads and writes where nothing else is known.
+
+An assumption: half of what eight channels of DDR4-3200 pass. DeepSpeed's Adam for processors takes 8.2 s for
+11.6 billion parameters (github.com/microsoft/DeepSpeed, pull request 735), which is 40 GB/s.
+"""
+
 Direction = Literal["offload", "prefetch"]
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 """Of a matrix product: the numbers that it multiplies; it adds them up in single precision."""
 
 _TENSOR_PEAKS = ("tf32_flops", "fp16_flops", "bf16_flops")
 _WHOLE = ("year", "multiprocessors", "memory_bytes", "launch_ns")
-_RATES = ("peak_flops", *_TENSOR_PEAKS, "bandwidth", "offload_bandwidth", "prefetch_bandwidth")
+_ASKED_FOR = ("both_bandwidth", "host_bandwidth")
+_RATES = (
+    "peak_flops",
+    *_TENSOR_PEAKS,
+    "bandwidth",
+    "offload_bandwidth",
+    "prefetch_bandwidth",
+    *_ASKED_FOR,
+)
 _SHARES = ("convolution_efficiency", "gemm_efficiency", "bandwidth_efficiency")
 _FIGURES = (*_WHOLE, *_RATES, *_SHARES)
-_OPTIONAL = {"architecture", *_TENSOR_PEAKS}
+_OPTIONAL = {"architecture", *_TENSOR_PEAKS, *_ASKED_FOR}
 
 _RANGES = {_WHOLE: (1, LARGEST), _RATES: (1, 1e21), _SHARES: (1e-6, 1)}
 """Least and greatest values; the greatest rate is a thousand times that of the largest machines of today."""
@@ -65,6 +80,10 @@ class Device:
         Size of the device memory.
     offload_bandwidth, prefetch_bandwidth
         Bytes a second that copies to the host and to the device reach.
+    both_bandwidth
+        Bytes a second that copies in both directions at once reach together; None: not known.
+    host_bandwidth
+        Bytes a second that a step of an optimizer on the host beside it reads and writes.
     launch_ns
         Fixed time of a kernel.
     sources
@@ -89,6 +108,8 @@ class Device:
     memory_bytes: int
     offload_bandwidth: float
     prefetch_bandwidth: float
+    both_bandwidth: float | None = None
+    host_bandwidth: float = HOST_BANDWIDTH
     launch_ns: int
     sources: tuple[tuple[str, str], ...] = field(compare=False, repr=False)
 

@@ -149,6 +149,10 @@ class TorchStepWorkload(Workload):
             )
         if self.link is None:
             raise PebblerError(f"{self.name}: give the link between device and host, such as '12GB/s'")
+        if self.host_bandwidth is not None:
+            raise PebblerError(
+                f"{self.name}: the optimizer takes as long as it was measured; leave 'host_bandwidth' out"
+            )
 
     def _lasting(self) -> Lasting:
         if self.steady:
@@ -174,6 +178,7 @@ class TorchStepWorkload(Workload):
             link=self.link,
             lasting=self._lasting(),
             engines=self.engines,
+            optimizer_on=self.optimizer_on,
             network=self.name,
             batch=self.batch,
         )

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from ..errors import PebblerError
 
-STATES: dict[str, tuple[str, ...]] = {"none": (), "sgd": (), "momentum": ("m",), "adam": ("m", "v")}
+STATES: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "sgd": (),
+    "momentum": ("m",),
+    "adam": ("m", "v"),
+    "adamw": ("m", "v"),
+}
 """Letters of the numbers that an optimizer keeps for each parameter, beside it and its gradient.
 
-SGD keeps nothing, with momentum its velocity, Adam (Kingma and Ba, 2015) and AdamW both moments; ``none`` is
-no optimizer.
+SGD keeps nothing, with momentum its velocity, Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter,
+2019) both moments; ``none`` is no optimizer.
 """
 
 

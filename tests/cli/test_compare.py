@@ -15,6 +15,7 @@ from pebbler.cli.compare import in_lines
 from pebbler.cli.main import main
 from pebbler.heuristics.methods import Method
 from pebbler.instances.files import read_instance
+from pebbler.instances.instance import Link
 
 Toys = Callable[..., None]
 
@@ -146,6 +147,35 @@ def test_a_link_may_be_named_beside_a_network_and_a_file(source: str) -> None:
 def test_several_gpus_have_the_link_of_their_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "lenet", "--gpus", "2", "--link", "pcie4"]) == 2
     assert "leave --link out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["lenet", "lenet.instance.json"])
+def test_both_directions_may_share_a_link_of_a_network_and_of_a_file(source: str) -> None:
+    budget = ("--budget", "1.05xMmin")
+    assert main(["instance", "lenet", *budget, "-o", "lenet.instance.json"]) == 0
+    assert main(["compare", source, *budget, "--link-both", "14GB/s", "--methods", "network-wide"]) in (0, 1)
+    made = read_instance("pebbler-out/lenet-b64.instance.json")
+    assert made.link == Link(both_bytes_per_second=14 * 10**9)
+    assert made.blocks == read_instance("lenet.instance.json").blocks
+
+
+def test_what_is_measured_is_of_a_device_or_a_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["instance", "lenet", "--link-both", "measured", "-o", "i.json"]
+    assert main([*asked, "--device", "a100"]) == 0
+    assert read_instance("i.json").link == Link(both_bytes_per_second=36_500_000_000)
+    assert main([*asked, "--device", "k40"]) == 2
+    assert "not measured for K40" in capsys.readouterr().err
+    assert main(["compare", "i.json", "--link-both", "measured"]) == 2
+    assert "a file has no link that was measured" in capsys.readouterr().err
+    assert main(["compare", "lenet", "--gpus", "2", "--link-both", "9GB/s"]) == 2
+    assert "give --bus in place of --link-both" in capsys.readouterr().err
+
+
+def test_an_optimizer_may_run_on_the_host() -> None:
+    asked = ["instance", "lenet", "--steady", "--optimizer", "adamw", "-o", "i.json"]
+    assert main([*asked, "--optimizer-on", "choose", "--host-bandwidth", "50GB/s"]) == 0
+    updates = [task for task in read_instance("i.json").tasks if task.name.startswith("OPT(")]
+    assert {tuple(one.on for one in task.algorithms) for task in updates} == {("device", "host")}
 
 
 def test_host_memory_is_a_budget_of_its_own(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

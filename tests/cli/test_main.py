@@ -434,6 +434,9 @@ def test_solving_under_the_minimum_is_refused(
         "--weights-as-blocks",
         "--steady",
         "--optimizer=sgd",
+        "--optimizer-on=host",
+        "--host-bandwidth=9GB/s",
+        "--slowdown",
     ],
 )
 def test_a_file_settles_what_it_was_made_from(

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from pebbler.instances.errors import FormatError, PebblerError
-from pebbler.instances.instance import Instance
+from pebbler.instances.instance import Instance, Slowdown
 from pebbler.instances.origin import LaunchTimes
 from pebbler.instances.profile import (
     CopyTimes,
@@ -14,7 +14,7 @@ from pebbler.instances.profile import (
     read_profile,
     write_profile,
 )
-from pebbler.instances.workload import Workload
+from pebbler.instances.workload import HOST_CALL_NS, Workload
 
 
 def profile_of(instance: Instance) -> Profile:
@@ -172,11 +172,49 @@ def test_a_profile_of_something_else_is_refused(profile, workload, message):
 
 
 def test_a_profile_has_no_times_of_updates(profile):
-    with pytest.raises(PebblerError, match="no times of the weights' updates; give a device, or"):
+    with pytest.raises(PebblerError, match="no times of the weights' updates on the device; give a"):
         Workload("lenet", 16, "Model", profile=profile, steady=True, optimizer="adam")
     frozen = Workload("lenet", 16, "Model", profile=profile, steady=True, optimizer="none").instance("1GiB")
     assert len(frozen.carried) == 4
     assert frozen.tasks[0].algorithms == profile.task_algorithms(16, "FP(conv1)")
+
+
+def test_an_optimizer_on_the_host_takes_what_was_measured(tmp_path):
+    asked = {"steady": True, "optimizer": "adamw", "optimizer_on": "host"}
+    steady = Workload("lenet", 16, "K40", **asked).instance("1GiB")
+    measured = msgspec.structs.replace(profile_of(steady), host_bandwidth=10**9)
+    write_profile(measured, tmp_path / "host.json")
+    workload = Workload("lenet", 16, "Model", profile=read_profile(tmp_path / "host.json"), **asked)
+    size = {block.name: block.bytes for block in steady.blocks}["W(ip1)"]
+    (update,) = (task for task in workload.instance("1GiB").tasks if task.name == "OPT(ip1)")
+    assert update.algorithms[0].duration_ns == HOST_CALL_NS + 7 * size
+    assert update.algorithms[0].on == "host"
+    unknown = Workload("lenet", 16, "Model", profile=profile_of(steady), **asked)
+    with pytest.raises(PebblerError, match="no time of an optimizer on the host; give host_bandwidth"):
+        unknown.instance("1GiB")
+    with pytest.raises(PebblerError, match="let it run on the host"):
+        Workload("lenet", 16, "Model", profile=measured, **(asked | {"optimizer_on": "choose"}))
+
+
+def test_both_directions_together_and_slowdown_are_measured(profile, tmp_path):
+    assert profile.both_bandwidth is None
+    with pytest.raises(PebblerError, match="was not measured for the profile"):
+        Workload("lenet", 16, "Model", profile=profile, link_both="measured")
+    largest = msgspec.structs.replace(
+        profile.copies[-1], offload_beside_prefetch_ns=8000, prefetch_beside_offload_ns=5000
+    )
+    slowdown = Slowdown(offload=100_000, prefetch=20_000)
+    measured = msgspec.structs.replace(profile, copies=(*profile.copies[:-1], largest), slowdown_ppm=slowdown)
+    write_profile(measured, tmp_path / "both.json")
+    measured = read_profile(tmp_path / "both.json")
+    assert measured.both_bandwidth == 3_250_000_000
+    plain = Workload("lenet", 16, "Model", profile=measured).instance("1GiB")
+    assert plain.link is msgspec.UNSET
+    assert all(task.slowdown_ppm is msgspec.UNSET for task in plain.tasks)
+    asked = Workload("lenet", 16, "Model", profile=measured, link_both="measured", slowdown=True)
+    instance = asked.instance("1GiB")
+    assert instance.link.both_bytes_per_second == 3_250_000_000
+    assert {task.slowdown_ppm for task in instance.tasks} == {slowdown}
 
 
 def test_the_example_of_the_documentation_is_a_profile(pytestconfig, tmp_path):

@@ -1,3 +1,4 @@
+import re
 import sys
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from pebbler.instances.networks.taskgraph import Graph
 from pebbler.instances.networks.zoo import list_networks
 from pebbler.instances.origin import Origin
 from pebbler.instances.transforms import with_link
-from pebbler.instances.workload import Workload
+from pebbler.instances.workload import HOST_CALL_NS, Workload
 
 STEADY = {"steady": True, "optimizer": "adam"}
 LARGE = ("resnet1001", "resnet1172", "resnet1304", "resnet1517", "lstm_rnn")
@@ -109,7 +110,7 @@ def test_every_network_has_a_steady_state(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "touched"), [(None, 3), ("sgd", 3), ("momentum", 5), ("adam", 7), ("none", 0)]
+    ("optimizer", "touched"), [(None, 3), ("sgd", 3), ("momentum", 5), ("adam", 7), ("adamw", 7), ("none", 0)]
 )
 def test_a_steady_state_updates_weights_at_the_rate_of_memory(optimizer, touched):
     """SGD reads dW, and reads and writes W; momentum m, too; Adam m and v."""
@@ -127,6 +128,71 @@ def test_a_steady_state_updates_weights_at_the_rate_of_memory(optimizer, touched
     k = {task.name: k for k, task in enumerate(instance.tasks)}
     layers = {layer.name: layer for layer in instance.named_layers}
     assert all(k[task.name] in layers[task.name[4:-1]].backward for task in updates)
+
+
+@pytest.mark.parametrize(("optimizer", "touched"), [("sgd", 3), ("momentum", 5), ("adamw", 7)])
+def test_an_optimizer_computes_on_the_host_or_where_a_schedule_says(optimizer, touched):
+    asked = {"steady": True, "optimizer": optimizer}
+    here = Workload("lenet", 4, "K40", **asked).instance("1xMmin")
+    size = {block.name: block.bytes for block in here.blocks}["W(ip1)"]
+    for rate, keys in ((100e9, {}), (25e9, {"host_bandwidth": "25GB/s"})):
+        choose = Workload("lenet", 4, "K40", **asked, optimizer_on="choose", **keys).instance("2GiB")
+        host = Workload("lenet", 4, "K40", **asked, optimizer_on="host", **keys).instance("2GiB")
+        for old, either, there in zip(here.tasks, choose.tasks, host.tasks, strict=True):
+            if not old.name.startswith("OPT("):
+                assert old == either == there
+                continue
+            assert either.algorithms == (*old.algorithms, *there.algorithms)
+            (algorithm,) = there.algorithms
+            assert (algorithm.on, algorithm.workspace_bytes) == ("host", 0)
+            if old.name == "OPT(ip1)":
+                assert algorithm.duration_ns == HOST_CALL_NS + round(touched * size / rate * 1e9)
+
+
+def test_a_host_is_as_fast_as_the_device_says():
+    asked = {"steady": True, "optimizer": "adam", "optimizer_on": "host"}
+    slow, fast = (
+        {task.name: task for task in Workload("lenet", 4, name, **asked).instance("1GiB").tasks}
+        for name in ("K40", "GH200")
+    )
+    times = [tasks["OPT(ip1)"].algorithms[0].duration_ns - HOST_CALL_NS for tasks in (slow, fast)]
+    assert times[0] == pytest.approx(3.8 * times[1], rel=1e-4)
+
+
+def test_a_link_for_both_directions_is_asked_for_or_measured():
+    plain = Workload("lenet", 4, "A100").instance("1GiB")
+    assert plain.link is msgspec.UNSET
+    asked = [("30GB/s", 30 * 10**9), (7, 7), ("1Gbps", 125 * 10**6), ("measured", 36_500_000_000)]
+    for both, rate in asked:
+        instance = Workload("lenet", 4, "A100", link_both=both).instance("1GiB")
+        assert instance.link.both_bytes_per_second == rate
+        assert msgspec.structs.replace(instance, link=msgspec.UNSET) == plain
+    both = Workload("lenet", 4, "A100", link="pcie3", link_both="20GB/s").instance("1GiB")
+    assert both.blocks == with_link(plain, "pcie3").blocks
+    assert both.link.both_bytes_per_second == 20 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"link_both": "fast"}, "'fast' is not a bandwidth"),
+        ({"link_both": 0}, "link_both is 0; give whole bytes a second"),
+        ({"link_both": 1.5}, "link_both is 1.5; give whole bytes a second"),
+        ({"link_both": "measured"}, "was not measured for K40; give link_both"),
+        ({"link_both": "measured", "link": "pcie4"}, "a link of one's own has nothing measured"),
+        ({"slowdown": True}, "give a profile that has slowdown_ppm"),
+        ({"slowdown": 1}, "slowdown"),
+        ({"optimizer_on": "host"}, "no optimizer that could run elsewhere"),
+        ({"optimizer_on": "choose", "steady": True, "optimizer": "none"}, "no optimizer that could run"),
+        ({"optimizer_on": "gpu", "steady": True}, "optimizer_on"),
+        ({"host_bandwidth": "9GB/s", "steady": True}, "this one runs on the device"),
+        ({"host_bandwidth": 9, "steady": True, "optimizer_on": "host"}, "give a text"),
+        ({"host_bandwidth": "0", "steady": True, "optimizer_on": "host"}, "it passes nothing"),
+    ],
+)
+def test_wrong_hosts_and_links_are_refused(keys, message):
+    with pytest.raises(PebblerError, match=re.escape(message)):
+        Workload("lenet", 4, "K40", **keys)
 
 
 def test_an_embedding_is_updated_as_a_whole():

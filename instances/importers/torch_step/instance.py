@@ -6,12 +6,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from ...devices.device import whole_ns
 from ...errors import PebblerError
 from ...figures import text_of
 from ...instance import Algorithm, Block, Initially, Instance, Task
 from ...origin import LayerTasks, Origin
 from ...transforms import parse_link
+from ...workload import Side
 from .memory import ALIGNMENT
 from .record import StepOperator, StepRecord, StepStorage
 
@@ -51,6 +54,7 @@ def step_instance(
     link: str,
     lasting: Lasting = "device",
     engines: Literal["duplex", "single"] = "duplex",
+    optimizer_on: Side = "device",
     network: str | None = None,
     batch: int | None = None,
 ) -> StepInstance:
@@ -75,6 +79,9 @@ def step_instance(
         a block all the same, so that no task that reads it runs again on other values.
     engines
         ``duplex``: one copy stream per direction; ``single``: one for both.
+    optimizer_on
+        Where the operators of the optimizer compute: on the ``device``, on the ``host``, which takes as long
+        as was measured, or where a schedule says (``choose``).
     network
         What the model is called; None: as the instance.
     batch
@@ -118,14 +125,8 @@ def step_instance(
                 inputs=blocks(operator.reads),
                 outputs=blocks(operator.outputs),
                 updates=blocks(operator.updates),
-                algorithms=(
-                    Algorithm(
-                        name=operator.manner,
-                        duration_ns=operator.duration_ns,
-                        workspace_bytes=operator.scratch_bytes,
-                    ),
-                ),
-                recomputable=operator.may_run_again,
+                algorithms=_algorithms(operator, optimizer_on),
+                recomputable=operator.may_run_again and _side(operator, optimizer_on) == "device",
             )
             for operator in chosen
         ),
@@ -148,7 +149,8 @@ def step_instance(
 def require_instance_of(record: StepRecord, instance: Instance) -> None:
     """Refuse an instance that is not one of a record.
 
-    Its times, its budget and its link are its own. Tensors may be in parts, and fewer tasks may run again.
+    Its times, its budget and its link are its own. Tensors may be in parts, fewer tasks may run again, and tasks
+    may run on the host.
 
     Raises
     ------
@@ -181,7 +183,7 @@ def _tasks(instance: Instance) -> dict[str, Any]:
     return {
         task.name: (
             k,
-            [algorithm.workspace_bytes for algorithm in task.algorithms],
+            {algorithm.workspace_bytes for algorithm in task.algorithms},
             *map(touched, (task.inputs, task.outputs, task.updates)),
         )
         for k, task in enumerate(instance.tasks)
@@ -195,6 +197,27 @@ def _tensors(instance: Instance) -> dict[str, Any]:
         size, where = found.get(block.tensor or block.name, (0, set()))
         found[block.tensor or block.name] = size + block.bytes, where | {(block.initially, block.finally_)}
     return found
+
+
+def _side(operator: StepOperator, optimizer_on: Side) -> Side:
+    """Return where an operator may compute: only those of the optimizer leave the device."""
+    return optimizer_on if operator.phase == "optimizer" else "device"
+
+
+def _algorithms(operator: StepOperator, optimizer_on: Side) -> tuple[Algorithm, ...]:
+    """Return the ways to compute an operator: as it was recorded, on the device, the host or either."""
+    measured = Algorithm(
+        name=operator.manner,
+        duration_ns=operator.duration_ns,
+        workspace_bytes=operator.scratch_bytes,
+    )
+    on_host = replace(measured, name="host", on="host")
+    ways: dict[Side, tuple[Algorithm, ...]] = {
+        "device": (measured,),
+        "host": (on_host,),
+        "choose": (measured, on_host),
+    }
+    return ways[_side(operator, optimizer_on)]
 
 
 def _block(storage: StepStorage, rates: tuple[float, float], lasting: Lasting, at_end: bool) -> Block:

@@ -63,6 +63,8 @@ def gpu_instances(
         return instances_of(workload, budget, arguments.sub_batch)
     if arguments.link is not None:
         raise PebblerError("several GPUs copy over the links of their device and the bus; leave --link out")
+    if arguments.link_both is not None:
+        raise PebblerError("several GPUs share a bus; give --bus in place of --link-both")
     if arguments.torch is not None:
         raise PebblerError("a torch model does not say which gradients are whose; give a network or --onnx")
     cluster = several_gpus(

@@ -156,7 +156,7 @@ def _foreign(arguments: argparse.Namespace) -> Instance:
     refuse_options(arguments, arguments.foreign, WORKLOAD_OPTIONS)
     if arguments.budget is None:
         raise PebblerError(f"{arguments.foreign} has no budget; give one, such as --budget 80%")
-    return linked(read_foreign(arguments.foreign), arguments.link)
+    return linked(read_foreign(arguments.foreign), arguments)
 
 
 def _transformed(arguments: argparse.Namespace, instance: Instance) -> Instance:

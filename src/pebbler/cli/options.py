@@ -28,6 +28,9 @@ WORKLOAD_OPTIONS = (
     "weights_as_blocks",
     "steady",
     "optimizer",
+    "optimizer_on",
+    "host_bandwidth",
+    "slowdown",
 )
 """Options that say what an instance file is made from."""
 
@@ -140,6 +143,18 @@ def add_workload(
         help="to the host, in place of the device's: pcie3, pcie4, pcie5, nvlink or the bytes of a second, "
         "25GB/s; two with a comma between them: to the host, to the device",
     )
+    command.add_argument(
+        "--link-both",
+        metavar="RATE|measured",
+        help="what copies in both directions get together, such as 30GB/s; measured: what the profile or the "
+        "device has. Default: they know nothing of each other",
+    )
+    command.add_argument(
+        "--slowdown",
+        action="store_true",
+        default=None,
+        help="copies slow tasks down as the profile has measured it",
+    )
     command.add_argument("--budget", metavar="SIZE", help="default: the device's memory")
     command.add_argument(
         "--host-memory", metavar="SIZE", help="of the host, for copies, such as 64GiB; default: it never ends"
@@ -158,7 +173,18 @@ def add_workload(
         default=None,
         help="one iteration of many: weights, as blocks, begin where the one before has left them",
     )
-    command.add_argument("--optimizer", choices=("none", "sgd", "momentum", "adam"), help=optimizer)
+    command.add_argument("--optimizer", choices=("none", "sgd", "momentum", "adam", "adamw"), help=optimizer)
+    command.add_argument(
+        "--optimizer-on",
+        choices=("device", "host", "choose"),
+        help="where the optimizer of --steady computes; choose: each method's choice; default: device",
+    )
+    command.add_argument(
+        "--host-bandwidth",
+        metavar="RATE",
+        help="what an optimizer on the host reads and writes, such as 100GB/s; default: by the device or "
+        "the profile",
+    )
 
 
 def add_transforms(command: argparse.ArgumentParser) -> None:
@@ -279,6 +305,10 @@ def workload_and_budget(arguments: argparse.Namespace, network: str | None) -> t
         "profile": profile,
         "link": arguments.link,
         "host_memory": arguments.host_memory,
+        "link_both": arguments.link_both,
+        "slowdown": bool(arguments.slowdown),
+        "optimizer_on": arguments.optimizer_on or "device",
+        "host_bandwidth": arguments.host_bandwidth,
     }
     if network is None:
         workload = _imported(arguments, settings)
@@ -301,11 +331,17 @@ def _imported(arguments: argparse.Namespace, settings: dict[str, Any]) -> Worklo
     return Workload(read_model(name), arguments.batch, **settings)
 
 
-def linked(instance: Instance, link: str | None) -> Instance:
-    """Return the instance of a file with the link that is asked for; without one, as it is."""
-    from ..instances.transforms import with_link
+def linked(instance: Instance, arguments: argparse.Namespace) -> Instance:
+    """Return the instance of a file with the link that is asked for, shared or not; without one, as it is."""
+    from ..instances.transforms import with_link, with_shared_link
 
-    return instance if link is None else with_link(instance, link)
+    if arguments.link is not None:
+        instance = with_link(instance, arguments.link)
+    if arguments.link_both is None:
+        return instance
+    if arguments.link_both == "measured":
+        raise PebblerError("a file has no link that was measured; give --link-both as a bandwidth")
+    return with_shared_link(instance, arguments.link_both)
 
 
 def instance_of_file(
@@ -324,7 +360,7 @@ def instance_of_file(
     if not is_file(source):
         return None
     refuse_options(arguments, source, (*WORKLOAD_OPTIONS, *others))
-    instance = linked(read_instance(source), arguments.link)
+    instance = linked(read_instance(source), arguments)
     if arguments.budget is not None:
         instance = with_budget(instance, parse_budget(arguments.budget, instance))
     if arguments.host_memory is not None:

@@ -89,6 +89,8 @@ def test_weights_and_host_memory_are_part_of_the_problem(tmp_path: Path) -> None
         "steady = true",
         'steady = true\noptimizer = "adam"',
         'host_memory = "2GiB"',
+        'link_both = "20GB/s"',
+        'steady = true\noptimizer = "adamw"\noptimizer_on = "choose"\nhost_bandwidth = "40GB/s"',
     ):
         text += ALEXNET + f'budgets = ["12GiB"]\n{keys}\n'
     found = jobs_of(write_config(tmp_path, text))
@@ -98,8 +100,10 @@ def test_weights_and_host_memory_are_part_of_the_problem(tmp_path: Path) -> None
         "/steady, sgd",
         "/steady, adam",
         "/host memory 2GiB",
+        "/link 20GB/s for both directions",
+        "/steady, adamw/optimizer on either side/host 40GB/s",
     ]
-    assert len({job.about.family_sha256 for job in found}) == 5
+    assert len({job.about.family_sha256 for job in found}) == 7
 
 
 def test_sub_batch_is_part_of_the_problem(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from importlib import resources
 
 import pytest
 
-from pebbler.instances.devices.device import Device, find_device, list_devices, read_device
+from pebbler.instances.devices.device import HOST_BANDWIDTH, Device, find_device, list_devices, read_device
 from pebbler.instances.errors import PebblerError
 
 FIGURES = {
@@ -21,6 +21,8 @@ FIGURES = {
 }
 
 TENSOR_PEAKS = {"tf32_flops", "fp16_flops", "bf16_flops"}
+HOSTS = {"both_bandwidth": None, "host_bandwidth": HOST_BANDWIDTH}
+"""Figures that are known of few devices, and what stands for them."""
 
 
 @pytest.fixture
@@ -106,6 +108,7 @@ def test_tensor_cores_do_a_whole_number_of_operations_a_lane():
 @pytest.mark.parametrize("device", list_devices(), ids=lambda device: device.name)
 def test_every_figure_has_a_source(device):
     given = {key for key in TENSOR_PEAKS if getattr(device, key) is not None}
+    given |= {key for key, value in HOSTS.items() if getattr(device, key) != value}
     assert {key for key, _ in device.sources} == FIGURES | given
     assert all(len(source) > 10 for _, source in device.sources)
 
@@ -289,3 +292,14 @@ def test_a_file_has_one_device(tmp_path):
         read_device(path)
     with pytest.raises(PebblerError, match="cannot be read"):
         read_device(tmp_path / "missing.toml")
+
+
+def test_few_links_and_hosts_are_known():
+    """Both directions together get more than one alone, and less than the two."""
+    both = {device.name: device for device in list_devices() if device.both_bandwidth is not None}
+    assert set(both) == {"A100", "A100-80GB"}
+    for device in both.values():
+        alone = (device.offload_bandwidth, device.prefetch_bandwidth)
+        assert max(alone) < device.both_bandwidth < sum(alone)
+    assert find_device("k40").host_bandwidth == HOST_BANDWIDTH
+    assert find_device("gh200").host_bandwidth > HOST_BANDWIDTH
