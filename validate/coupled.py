@@ -94,7 +94,7 @@ class _Simulation:
                 self.left[i] = MILLION * duration
                 self.slowed[i] = task.slowdown_ppm
         elif operation.kind != "move" and operation.block is not None and link is not UNSET:
-            self.left[i] = load = link.load(self.instance.blocks[operation.block].bytes, duration)
+            self.left[i] = load = link.load(self.instance.blocks[operation.block].loaded_bytes, duration)
             self.rates[i] = load / duration
         return False
 

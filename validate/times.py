@@ -173,7 +173,7 @@ def _copy_reason(instance: Instance, link: Link, operation: Operation, others: _
     if not own_ns or end == start:
         return _fixed_reason(instance, operation)
     assert operation.block is not None
-    load = link.load(instance.blocks[operation.block].bytes, own_ns)
+    load = link.load(instance.blocks[operation.block].loaded_bytes, own_ns)
     own = load / own_ns
 
     def passed(instant: int) -> Fraction:
@@ -208,4 +208,6 @@ def _rate(instance: Instance, link: Link, operation: Operation) -> Fraction:
     """Return the rate of a copy in bytes a nanosecond; that of one without a time of its own is 0."""
     assert operation.block is not None
     own_ns = _own_ns(instance, operation)
-    return link.load(instance.blocks[operation.block].bytes, own_ns) / own_ns if own_ns else Fraction(0)
+    return (
+        link.load(instance.blocks[operation.block].loaded_bytes, own_ns) / own_ns if own_ns else Fraction(0)
+    )

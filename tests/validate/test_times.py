@@ -8,6 +8,7 @@ from random import Random
 import msgspec
 import pytest
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from pebbler.instances.gpus.cluster import Cluster
 from pebbler.instances.instance import Algorithm, Block, Instance, Link, Slowdown, Task
@@ -76,10 +77,10 @@ def program(*operations: Operation) -> Schedule:
 
 
 def timed(schedule: Schedule, starts: list[int], ends: list[int]) -> Schedule:
-    return msgspec.structs.replace(
+    return replace(
         schedule,
         operations=tuple(
-            msgspec.structs.replace(operation, start_ns=start, end_ns=end)
+            replace(operation, start_ns=start, end_ns=end)
             for operation, start, end in zip(schedule.operations, starts, ends, strict=True)
         ),
         makespan_ns=max(ends, default=0),
@@ -181,7 +182,7 @@ def test_a_link_as_fast_as_both_together_changes_nothing(link: int) -> None:
     rng = Random(link)
     for _ in range(20):
         given, schedule = drawn(rng)
-        plain = msgspec.structs.replace(given, link=UNSET)
+        plain = replace(given, link=UNSET)
         rate = sum(
             max(
                 (block.bytes * GB // ns + 1 for block in given.blocks for ns in [getattr(block, way)] if ns),
@@ -189,7 +190,7 @@ def test_a_link_as_fast_as_both_together_changes_nothing(link: int) -> None:
             )
             for way in ("offload_ns", "prefetch_ns")
         )
-        shared = msgspec.structs.replace(given, link=Link(both_bytes_per_second=rate * link // 20))
+        shared = replace(given, link=Link(both_bytes_per_second=rate * link // 20))
         assert simulate(shared, schedule) == simulate(plain, schedule)
 
 
@@ -224,6 +225,15 @@ def test_a_run_is_slowed_longer_where_copies_share_a_link() -> None:
     )
 
 
+def test_a_block_in_whole_pages_loads_its_own_bytes() -> None:
+    given = instance(copies=((80, 8, 8), (80, 8, 8)), link=10 * GB)
+    pages = replace(given, blocks=tuple(replace(block, bytes=100, load_bytes=80) for block in given.blocks))
+    both = program(copy(0, "offload"), copy(1, "prefetch", 1))
+    assert simulate(pages, both) == simulate(given, both) == ([0, 0], [16, 16])
+    right = timed(both, [0, 0], [16, 16])
+    assert time_reasons(pages, right, Order(right)) == ([], [16, 16])
+
+
 def test_two_gpus_in_step_meet_one_whose_host_has_half() -> None:
     """Two GPUs with single engines in step on a bus of 2 R are one GPU on a link of R, if times divide."""
     one = instance((7, UNSET), copies=((80, 8, 8), (30, 5, 3)), link=6 * GB, single=True)
@@ -234,7 +244,7 @@ def test_two_gpus_in_step_meet_one_whose_host_has_half() -> None:
         host_bytes_per_second=GB,
         gradients=(),
     )
-    two = msgspec.structs.replace(one, link=UNSET, cluster=cluster)
+    two = replace(one, link=UNSET, cluster=cluster)
     operations = (
         copy(0, "offload", single=True),
         run(1),
@@ -245,7 +255,7 @@ def test_two_gpus_in_step_meet_one_whose_host_has_half() -> None:
     twice = program(
         *operations,
         *(
-            msgspec.structs.replace(
+            replace(
                 operation, id=operation.id + count, gpu=1, after=tuple(i + count for i in operation.after)
             )
             for operation in operations
@@ -320,6 +330,6 @@ def test_simulation_by_events_is_simulation_by_the_tick_and_the_checker_accepts_
 def _followed(schedule: Schedule, starts: list[int], ends: list[int], given: Instance) -> Schedule:
     """Operations that take as long as these times say, and start when what they wait for ends."""
     durations = [max(end - start, 0) for start, end in zip(starts, ends, strict=True)]
-    tasks = tuple(msgspec.structs.replace(task, slowdown_ppm=UNSET) for task in given.tasks)
-    plain = msgspec.structs.replace(given, link=UNSET, tasks=tasks)
+    tasks = tuple(replace(task, slowdown_ppm=UNSET) for task in given.tasks)
+    plain = replace(given, link=UNSET, tasks=tasks)
     return timed(schedule, *simulate(plain, schedule, durations))
