@@ -336,7 +336,7 @@ class Workload:
         if task.role != "OPT" or self.optimizer_on == "device":
             return _device_algorithms(graph, task, costs)
         duration = HOST_CALL_NS + whole_ns(update_bytes(graph, task) / self.host_rate())
-        on_host = Algorithm(name="host", duration_ns=duration, workspace_bytes=0, on="host")
+        on_host = Algorithm(name="kernel", duration_ns=duration, workspace_bytes=0, on="host")
         if self.optimizer_on == "host":
             return (on_host,)
         return (*_device_algorithms(graph, task, costs), on_host)

@@ -211,7 +211,7 @@ def _algorithms(operator: StepOperator, optimizer_on: Side) -> tuple[Algorithm, 
         duration_ns=operator.duration_ns,
         workspace_bytes=operator.scratch_bytes,
     )
-    on_host = replace(measured, name="host", on="host")
+    on_host = replace(measured, on="host")
     ways: dict[Side, tuple[Algorithm, ...]] = {
         "device": (measured,),
         "host": (on_host,),

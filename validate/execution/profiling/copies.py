@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ....instances.errors import PebblerError
-from ....instances.instance import Instance
+from ....instances.figures import MILLION
+from ....instances.instance import Instance, Slowdown
 from ....instances.profile import CopyTimes
 from ..device import Backend, DeviceError, Stream
 from ..kernel import Kernel, resident
@@ -89,6 +90,21 @@ class Copies:
                 "beside_offload_and_prefetch": beside_ns(kernel, [offload, prefetch], repeat),
             },
         }
+
+
+def slowdown_of(times: Mapping[str, int | None]) -> Slowdown | None:
+    """Return what copies take of a kernel's speed, by its times alone and beside each direction.
+
+    If both together would take more than all of it, each takes less, in proportion. None: a time is unknown.
+    """
+    alone, taken = times["alone"], []
+    for way in ("offload", "prefetch"):
+        beside = times[f"beside_{way}"]
+        if alone is None or beside is None:
+            return None
+        taken.append(max(0, MILLION - MILLION * alone // beside))
+    together = max(sum(taken), MILLION)
+    return Slowdown(offload=taken[0] * MILLION // together, prefetch=taken[1] * MILLION // together)
 
 
 def longest_kernel(device: Backend, stream: Stream, instance: Instance, rebuilt: Rebuilt) -> Work | None:

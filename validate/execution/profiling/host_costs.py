@@ -1,4 +1,4 @@
-"""Costs of the host for a program: the time of a launch, and the time of mapping pages."""
+"""Costs of the host: of a launch, of mapping pages, and of a step of an optimizer on the processor."""
 
 from __future__ import annotations
 
@@ -6,19 +6,32 @@ import logging
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from ....instances.errors import PebblerError
+from ....instances.gpus.cluster import SECOND
+from ....instances.networks.builder import NetworkBuilder
+from ....instances.networks.taskgraph import task_graph
 from ....instances.origin import LaunchTimes, MappingTimes
 from ....instances.units import PAGE_BYTES
+from ....instances.workload import update_bytes
+from ..cpu.backend import CpuBackend
 from ..device import Backend, DeviceError, Stream
+from ..kernel import kernels_of
 from ..streams import HELD, hold
+from .beside import Work, alone_ns
 
 _COUNTS = (HELD // 2, HELD)
 """Numbers of launches of a shorter and of a longer queue."""
 
 _MAPPED = 16
 """Pages of the larger of the two mappings that are measured."""
+
+_WIDTH = 2048
+"""Inputs and outputs of the layer whose weights are updated on the processor: with all of Adam, 64 MiB."""
 
 _log = logging.getLogger(__name__)
 
@@ -90,3 +103,24 @@ def mapping_times(device: Backend, repeat: int) -> MappingTimes | None:
         middle[count] = statistics.median_low(times[2:])
     page_ns = max(0, middle[_MAPPED] - middle[1]) // (_MAPPED - 1)
     return MappingTimes(call_ns=max(0, middle[1] - page_ns), page_ns=page_ns)
+
+
+def host_bandwidth(repeat: int) -> int:
+    """Measure a step of Adam on this processor; return the bytes that it reads and writes in a second."""
+    net = NetworkBuilder("step")
+    net.softmax("loss", net.fc("fc", net.input(_WIDTH, 1, 1), _WIDTH))
+    graph = task_graph(net.finish(batch=1, source="a layer"), 1, optimizer="adam")
+    (k,) = (k for k, task in enumerate(graph.tasks) if task.role == "OPT")
+    kernel = replace(kernels_of(graph, 1)[k], algorithm="kernel")
+    device = CpuBackend()
+    try:
+        stream = device.stream("host")
+        numbers = np.random.default_rng(0).standard_normal(kernel.parameters, dtype=np.float32)
+        addresses = {word: device.allocate(numbers.nbytes) for word in kernel.operands}
+        for address in addresses.values():
+            device.write(address, np.abs(numbers).view(np.uint8))
+        launch = device.prepare(kernel)
+        step = Work("a step of Adam", stream, partial(stream.launch, launch, addresses, 0))
+        return update_bytes(graph, graph.tasks[k]) * SECOND // alone_ns(step, repeat)
+    finally:
+        device.close()

@@ -40,8 +40,8 @@ from ..kernel import Kernel
 from ..plan import Plan, plan
 from ..rebuild import rebuild
 from ..unlimited import unlimited
-from .copies import Copies, longest_kernel
-from .host_costs import launch_times, mapping_times
+from .copies import Copies, longest_kernel, slowdown_of
+from .host_costs import host_bandwidth, launch_times, mapping_times
 
 _STRUCTURE = "K40"
 """Device of the cost model for instances whose algorithms are then replaced by measured ones."""
@@ -130,6 +130,7 @@ def _machine(
     network: str, instances: Sequence[Instance], backend: Callable[[], Backend], repeat: int
 ) -> Profile:
     """Return a profile without tasks, with the measurements of the machine."""
+    on_host = host_bandwidth(repeat)
     device = backend()
     try:
         rebuilt = rebuild(instances[-1])
@@ -159,6 +160,8 @@ def _machine(
         tasks=(),
         mapping=mapping,
         launches=launches,
+        slowdown_ppm=None if beside is None else slowdown_of(beside["kernel_ns"]),
+        host_bandwidth=on_host,
         meta={"backend": device.name, "beside_compute": beside},
     )
 

@@ -18,7 +18,7 @@ import pytest
 from pebbler import solve
 from pebbler.cli.main import main
 from pebbler.instances.errors import PebblerError
-from pebbler.instances.instance import Instance
+from pebbler.instances.instance import Instance, Slowdown
 from pebbler.instances.origin import LaunchTimes
 from pebbler.instances.profile import Profile, read_profile, write_profile
 from pebbler.instances.workload import Workload
@@ -31,6 +31,7 @@ from pebbler.validate.execution.executor import Execution, Executor
 from pebbler.validate.execution.kernel import Kernel
 from pebbler.validate.execution.plan import plan
 from pebbler.validate.execution.profiling.beside import Work, beside_ns
+from pebbler.validate.execution.profiling.copies import slowdown_of
 from pebbler.validate.execution.profiling.profiler import profile
 from pebbler.validate.execution.rebuild import rebuild
 from pebbler.validate.execution.unlimited import unlimited
@@ -91,8 +92,36 @@ def test_copies_and_a_kernel_are_measured_beside_each_other_whichever_is_longer(
         assert times["beside_kernel"] == pytest.approx(1.25 * copy, abs=2)
         assert times[f"beside_kernel_and_{other}"] == pytest.approx(1.25 * 2.5 * copy, abs=2)
         assert beside["kernel_ns"][f"beside_{way}"] == pytest.approx(1.5 * kernel_ns, abs=2)
+    assert found.slowdown_ppm is not None
+    assert found.slowdown_ppm.offload == pytest.approx(10**6 / 3, rel=0.02)
+    assert found.slowdown_ppm.prefetch == pytest.approx(10**6 / 3, rel=0.02)
+    assert found.both_bandwidth == pytest.approx(2 * 10**9 / 2.5, rel=0.02)
     assert beside["kernel_ns"]["alone"] == kernel_ns
     assert beside["kernel_ns"]["beside_offload_and_prefetch"] == pytest.approx(2 * kernel_ns, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("times", "taken"),
+    [
+        ((100, 200, 400), (400_000, 600_000)),
+        ((100, 125, 100), (200_000, 0)),
+        ((100, 99, 300), (0, 666_667)),
+        ((100, None, 300), None),
+    ],
+)
+def test_what_copies_take_of_a_kernels_speed_follows_from_its_times(
+    times: tuple[int, int | None, int], taken: tuple[int, int] | None
+) -> None:
+    names = ("alone", "beside_offload", "beside_prefetch")
+    found = slowdown_of(dict(zip(names, times, strict=True)))
+    assert found == (None if taken is None else Slowdown(offload=taken[0], prefetch=taken[1]))
+
+
+def test_a_step_of_an_optimizer_on_the_processor_is_measured() -> None:
+    """Its rate is more than that of a disk, and less than any memory has."""
+    found = of_lenet(VirtualDevice())
+    assert found.host_bandwidth is not None
+    assert 10**7 < found.host_bandwidth < 10**13
 
 
 def test_what_cannot_be_kept_busy_is_not_measured(caplog: pytest.LogCaptureFixture) -> None:
