@@ -355,11 +355,14 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return any(task.may_run_on_host for task in self.tasks)
 
     @cached_property
+    def is_slowed(self) -> bool:
+        """Whether copies slow some task down."""
+        return any(task.slowdown_ppm is not msgspec.UNSET for task in self.tasks)
+
+    @cached_property
     def is_coupled(self) -> bool:
         """Whether copies that are under way change the speed of each other, or of runs."""
-        return self.link is not msgspec.UNSET or any(
-            task.slowdown_ppm is not msgspec.UNSET for task in self.tasks
-        )
+        return self.link is not msgspec.UNSET or self.is_slowed
 
     @cached_property
     def carried(self) -> tuple[int, ...]:

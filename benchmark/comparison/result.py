@@ -284,7 +284,7 @@ class Comparison:
             ("lower bound", self._told_bound()),
             (
                 "model",
-                f"{_GRAPHS[instance.made_from.graph]}, {_COPIES[instance.engines]}, "
+                f"{_GRAPHS[instance.made_from.graph]}, {_told_copies(instance)}, "
                 f"{self.memory} memory, tensors {self.variant}",
             ),
             *(("planned", told) for told in self._plans()),
@@ -292,7 +292,7 @@ class Comparison:
                 self.instances,
                 {row.method: row.figures.iteration_ns for row in self.rows if row.figures is not None},
             ),
-            ("limits", model_limits(host_ends=instance.has_host_budget)),
+            ("limits", model_limits(host_ends=instance.has_host_budget, is_slowed=instance.is_slowed)),
         ]
         warnings = {row.instances[0].made_from.notes for row in self.rows}
         told = sorted(filter(None, warnings))
@@ -309,6 +309,13 @@ class Comparison:
                 told = f"{format_time(row.bound.lower_bound_ns)} ({row.bound.bound_by})"
                 methods.setdefault(f"{row.instances[0].name}, lower bound {told}", []).append(row.method)
         return [f"{', '.join(names)} on {which}" for which, names in methods.items()]
+
+
+def _told_copies(instance: Instance) -> str:
+    copies = _COPIES[instance.engines]
+    if instance.link is UNSET:
+        return copies
+    return f"{copies} over a link of {instance.link.both_bytes_per_second / 1e9:g} GB/s for both"
 
 
 def _told_carried(instance: Instance) -> str:

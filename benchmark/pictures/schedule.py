@@ -61,6 +61,7 @@ _ROWS: dict[Stream, str] = {
     "d2h": "to the host",
     "h2d": "to the device",
     "copy": "copies",
+    "host": "on the host",
     "cpu": "the host's cores",
     "network": "network",
     "nvlink": "NVLink",
@@ -89,9 +90,9 @@ class _Span(NamedTuple):
 def timeline(instance: Instance, schedule: Schedule, made: str | None = None) -> bytes:
     """Draw one round of a schedule as PNG: the streams as bars, above the memory in use.
 
-    Where host memory has a budget, copies there are drawn below. Blocks that are carried are a layer of the
-    memory of their own, whose height is the same at both ends. For several GPUs, the streams of the first
-    GPU and the host's cores are drawn.
+    Runs on the host have a row of their own. Where host memory has a budget, copies there are drawn below.
+    Blocks that are carried are a layer of the memory of their own, whose height is the same at both ends.
+    For several GPUs, the streams of the first GPU and the host's cores are drawn.
 
     Parameters
     ----------
@@ -459,8 +460,15 @@ def _reason(row: Row) -> str:
 def _conditions(instance: Instance, memory: str, made: str | None) -> str:
     graph = instance.made_from.graph
     words = [f"graph {graph}"] if graph else []
+    if instance.link is not UNSET:
+        words.append(f"a link of {instance.link.both_bytes_per_second / 1e9:g} GB/s for both directions")
     subject = "; ".join([*words, f"{instance.engines} copies", f"{memory} memory"])
-    return caption(subject, [] if made is None else [made], host_ends=instance.has_host_budget)
+    return caption(
+        subject,
+        [] if made is None else [made],
+        host_ends=instance.has_host_budget,
+        is_slowed=instance.is_slowed,
+    )
 
 
 _ABOVE: dict[str, Any] = {

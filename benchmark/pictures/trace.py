@@ -19,6 +19,7 @@ _STREAMS = {
     "cpu": "the host's cores",
     "network": "network",
     "nvlink": "NVLink",
+    "host": "on the host",
 }
 """Title of each stream."""
 
@@ -89,6 +90,8 @@ def _event(instance: Instance, operation: Operation, process: int, thread: int) 
         name = task.name
         details["algorithm"] = task.algorithms[operation.algorithm].name
         details["workspace_bytes"] = task.algorithms[operation.algorithm].workspace_bytes
+        if task.algorithms[operation.algorithm].on == "host":
+            details["on"] = "host"
     else:
         assert operation.block is not None
         block = instance.blocks[operation.block]

@@ -19,7 +19,7 @@ from pebbler.benchmark.pictures.schedule import overview, timeline
 from pebbler.benchmark.pictures.streams import Panel, draw_times
 from pebbler.heuristics.methods import Limits, Method
 from pebbler.heuristics.program.builder import ProgramBuilder
-from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.instance import Algorithm, Block, Instance, Link, Slowdown, Task
 from pebbler.validate.schedule import Schedule
 
 Toys = Callable[..., None]
@@ -79,6 +79,24 @@ def test_a_steady_state_shows_what_is_carried_and_updated(chain: Instance, keep:
         assert pixels(ordinary, colour) == 0, colour
     plain = msgspec.structs.replace(schedule, carried=msgspec.UNSET)
     assert pixels(timeline(instance, plain), CARRIED) == 0
+
+
+def test_runs_on_the_host_have_a_row_of_their_own(on_host: tuple[Instance, Schedule]) -> None:
+    instance, schedule = on_host
+    picture = timeline(instance, schedule)
+    assert pixels(picture, UPDATE) > LEGEND
+    assert pixels(picture, FORWARD) > LEGEND
+    alone = msgspec.structs.replace(schedule, operations=schedule.operations[:1])
+    assert pixels(timeline(instance, alone), FORWARD) > 1.2 * pixels(picture, FORWARD)
+
+
+def test_a_timeline_says_what_link_and_tasks_are_like(on_host: tuple[Instance, Schedule]) -> None:
+    instance, schedule = on_host
+    linked = msgspec.structs.replace(instance, link=Link(both_bytes_per_second=10**9))
+    task = msgspec.structs.replace(instance.tasks[0], slowdown_ppm=Slowdown(offload=1))
+    slowed = msgspec.structs.replace(instance, tasks=(task, *instance.tasks[1:]))
+    pictures = [timeline(one, schedule) for one in (instance, linked, slowed)]
+    assert len(set(pictures)) == 3
 
 
 def test_a_timeline_without_copies_shows_none(chain: Instance, keep: Method) -> None:

@@ -45,6 +45,16 @@ def test_streams_are_threads_with_names(tight: Instance, schedule: Schedule) -> 
             )
 
 
+def test_runs_on_the_host_are_a_thread(on_host: tuple[Instance, Schedule]) -> None:
+    events = trace(*on_host)["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    runs = {event["name"]: event for event in events if event["ph"] == "X"}
+    assert names[runs["FP(a)"]["tid"]] == "compute"
+    assert names[runs["OPT(a)"]["tid"]] == "on the host"
+    assert "on" not in runs["FP(a)"]["args"]
+    assert runs["OPT(a)"]["args"]["on"] == "host"
+
+
 def test_the_counter_is_the_memory_curve(tight: Instance, schedule: Schedule) -> None:
     counters = [event for event in trace(tight, schedule)["traceEvents"] if event["ph"] == "C"]
     instants, levels = memory_curve(tight, schedule)
