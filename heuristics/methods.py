@@ -127,6 +127,12 @@ Carries = Literal["settled", "read", "chosen"]
 lives on the host, or is read as `heuristics.carried` says. ``chosen``: the method itself chooses where such
 blocks are at both ends.
 """
+Sides = Literal["settled", "read", "chosen"]
+"""How a method takes tasks that may run on the host.
+
+``settled``: it plans the device's tasks alone, and the runs on the host are added to its program. ``read``:
+it knows of both, and each task has its side. ``chosen``: the method itself chooses where tasks run.
+"""
 SubBatchRule = Callable[[Workload, int], int]
 """A function from a workload and a budget in bytes to the number of images of a round."""
 Transform = Callable[[Instance], Instance]
@@ -164,6 +170,8 @@ class MethodInfo:
         Whether the method belongs to another package, which names it as an entry point.
     carries
         How the method takes blocks that rounds carry.
+    sides
+        How the method takes tasks that may run on the host.
     """
 
     name: str
@@ -176,6 +184,7 @@ class MethodInfo:
     rules: tuple[str, ...] = ()
     guest: bool = False
     carries: Carries = "settled"
+    sides: Sides = "settled"
 
     def require_rules(self, names: Collection[str]) -> None:
         """Refuse names of rules that the method does not have.
@@ -213,6 +222,7 @@ def register(
     transform: Transform | None = None,
     rules: tuple[str, ...] = (),
     carries: Carries = "settled",
+    sides: Sides = "settled",
 ) -> Callable[[Method], Method]:
     """Register a method under a name (a decorator).
 
@@ -228,7 +238,7 @@ def register(
         What the method does, in one line.
     source
         The paper or page that describes the method.
-    shown, sub_batch, transform, rules, carries
+    shown, sub_batch, transform, rules, carries, sides
         As in `MethodInfo`.
 
     Returns
@@ -246,6 +256,7 @@ def register(
             raise PebblerError(f"the {word} of a method is {quoted(text)}; give one line of text")
     require_one_of("shown", shown, get_args(Shown))
     require_one_of("carries", carries, get_args(Carries))
+    require_one_of("sides", sides, get_args(Sides))
 
     def enter(method: Method) -> Method:
         known = _methods.get(name)
@@ -253,7 +264,7 @@ def register(
             raise PebblerError(f"method '{name}' is registered already; choose another name")
         guest = known is not None and known.guest
         _methods[name] = MethodInfo(
-            name, summary, source, method, shown, sub_batch, transform, rules, guest, carries
+            name, summary, source, method, shown, sub_batch, transform, rules, guest, carries, sides
         )
         return method
 

@@ -12,6 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from ..heuristics.clock import LEAST, until
+from ..heuristics.host_work import has_host_work
 from ..heuristics.loading import load_for
 from ..heuristics.methods import Answer, Limits, MethodError, OnBetter, Refusal, find_method
 from ..heuristics.spread import spread
@@ -29,6 +30,7 @@ from .bounds import Bound, best_bound, certified_bound, why_impossible
 from .guests import Host, described
 from .linear.available import require_linear_solver
 from .result import Result, Status
+from .sides import take_sides
 from .steady import settle
 
 _log = logging.getLogger(__name__)
@@ -164,6 +166,8 @@ def attempt(
             if excluded is not None:
                 answers.deny()
                 answer = Answer(None, excluded, infeasible=True)
+            elif has_host_work(instance) and info.sides != "chosen":
+                answer = take_sides(instance, info, host.solve, limits)
             elif instance.carried and info.carries != "chosen":
                 answer = settle(instance, info, host.solve, limits)
             elif instance.cluster is UNSET:

@@ -14,16 +14,14 @@ the choices, block by block.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
 
 from ..heuristics.carried import states_of, unmoved
-from ..heuristics.clock import LEAST, OutOfTime, is_rule, left, look, until
-from ..heuristics.methods import Answer, Limits, Method, MethodInfo, OnBetter, Refusal
+from ..heuristics.clock import OutOfTime, left, look
+from ..heuristics.methods import Answer, Limits, Method, MethodInfo, Refusal
 from ..heuristics.papers.modnn import modnn
 from ..heuristics.parts import tensors_of
 from ..instances.instance import Block, Instance
@@ -33,21 +31,16 @@ from ..validate.host_memory import ALIGNMENT_BYTES
 from ..validate.measures import with_host
 from ..validate.schedule import MemoryModel, Residence, Schedule, unit_bytes
 from .bounds import why_impossible
+from .choosing import Choice, Choosing
 
-Hosted = frozenset[int]
+Hosted = Choice
 """The carried blocks that live on the host; the others are on the device at both ends."""
 
 _SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 """Shares of the carried bytes that have room on the device which choices keep there."""
 
-_PROBING = 0.2
-"""Share of the time limit in which is chosen for methods that take longer."""
-
 _LITTLE = 200_000
 """Greatest number of tasks that a search simulates to say how a choice looks."""
-
-_TRIES = 64
-"""Number of changes of the choice that looks best, of which the last round may make a few more."""
 
 
 def settle(
@@ -138,75 +131,23 @@ def completed(instance: Instance, schedule: Schedule) -> Schedule:
     return msgspec.structs.replace(schedule, carried=states_of(instance, schedule))
 
 
-class _Settling:
-    """The choices for one call of a method, and the best of its answers so far."""
+class _Settling(Choosing):
+    """The places of carried blocks for one call of a method: a choice has those that live on the host."""
 
-    def __init__(
-        self,
-        instance: Instance,
-        info: MethodInfo,
-        solve: Method,
-        limits: Limits,
-        offered: Sequence[Hosted],
-        *,
-        bounded: bool,
-    ) -> None:
-        self.offered, self.bounded, self.bound = offered, bounded, Answer(None)
-        self.instance, self.info, self.solve, self.limits = instance, info, solve, limits
-        seconds = math.inf if limits.time_limit is None else limits.time_limit
-        self.began, self.deadline = time.monotonic(), time.monotonic() + seconds
-        self.best: Schedule | None = None
-        self.ended: list[str] = []
-        start = limits.warm_start
-        self.first = None if start is None else frozenset(s.block for s in start.states if not s.device)
+    def choice_of(self, start: Schedule) -> Hosted:
+        """Return the blocks that live on the host in a schedule."""
+        return frozenset(state.block for state in start.states if not state.device)
 
-    def answer(self) -> Answer:
-        """Try choices in turn: a rule all of them, another method until it has a schedule."""
-        stopped_by = "done"
-        by_rule = is_rule(self.info.call)
-        try:
-            for hosted in self.choices() if by_rule else self.ranked():
-                if self.ended and time.monotonic() >= self.deadline:
-                    stopped_by = "time limit"
-                    break
-                stopped_by = self.plan(hosted)
-                if stopped_by == "interrupted" or (self.best is not None and not by_rule):
-                    break
-        except KeyboardInterrupt:
-            if self.best is None:
-                raise
-            stopped_by = "interrupted"
-        if self.best is None and self.ended:
-            raise Refusal(self.ended[0])
-        return replace(self.bound, schedule=self.best, stopped_by=stopped_by, infeasible=False)
+    def ladder(self) -> Iterator[Hosted]:
+        """Yield choices from most on the device to least."""
+        return ladder(self.instance, self.limits.memory, reads=self.info.carries == "read")
 
-    def choices(self) -> list[Hosted]:
-        """Return the choices, each once: that of the warm start, then from most on the device to least."""
-        ladder = list(_ladder(self.instance, self.limits.memory, reads=self.info.carries == "read"))
-        return list(dict.fromkeys([*([] if self.first is None else [self.first]), *self.offered, *ladder]))
-
-    def ranked(self) -> list[Hosted]:
-        """Return choices, those first that look best; where a search looks at them, more are found."""
-        choices = self.choices()
-        found = dict.fromkeys(choices, math.inf)
-        deadline = self.began + _PROBING * (self.deadline - self.began)
-        if len(choices) > 1:
-            with suppress(OutOfTime), until(deadline, LEAST):
-                for hosted in choices:
-                    found[hosted] = self.looks(hosted)
-                if self.info.carries == "read":
-                    self.improve(found)
-        start = self.limits.warm_start
-        if start is not None and self.first is not None:
-            found[self.first] = min(found[self.first], start.makespan_ns)
-        return sorted(found, key=lambda hosted: found[hosted])
-
-    def looks(self, hosted: Hosted) -> float:
+    def looks(self, choice: Hosted) -> float:
         """Return about how long the schedule of a choice is, by a little search or by a rule.
 
         The search is without addresses. It reads carried blocks, and so stands for methods that do.
         """
-        instance, memory = self.settled(hosted), self.limits.memory
+        instance, memory = self.settled(choice), self.limits.memory
         try:
             if self.info.carries == "read":
                 from ..heuristics.search.search import LocalSearch  # with it comes Numba
@@ -222,40 +163,23 @@ class _Settling:
             return math.inf
         return math.inf if schedule is None else schedule.makespan_ns
 
-    def improve(self, found: dict[Hosted, float]) -> None:
-        """Change the choice that looks best, where that is better: many blocks at once, then fewer."""
-        groups = [group for group in _groups(self.instance) if _can_live_on_host(self.instance, group)]
-        best, tries, size = min(found, key=lambda hosted: found[hosted]), 0, len(groups)
-        while size > 1 and tries < _TRIES:
-            size = -(-size // 2)
-            for begin in range(0, len(groups), size):
-                changed = {d for group in groups[begin : begin + size] for d in group}
-                hosted = best ^ changed
-                if hosted in found or not _has_room(self.instance, hosted, self.limits.memory):
-                    continue
-                tries += 1
-                found[hosted] = self.looks(hosted)
-                if found[hosted] < found[best]:
-                    best = hosted
+    def groups(self) -> list[list[int]]:
+        """Return the blocks that can live on the host, the parts of a tensor together."""
+        if self.info.carries != "read":
+            return []
+        return [group for group in _groups(self.instance) if _can_live_on_host(self.instance, group)]
 
-    def plan(self, hosted: Hosted) -> str:
-        """Call the method for a choice, keep its schedule if that is the best, and return why it ended."""
-        instance, limits = self.settled(hosted), self.limits
-        if limits.time_limit is not None:
-            limits = replace(limits, time_limit=max(self.deadline - time.monotonic(), 0.0))
-        limits = replace(limits, warm_start=self.start(instance, hosted), on_better=self.on_better())
-        try:
-            answer = self.solve(instance, limits)
-            schedule = None if answer.schedule is None else completed(self.instance, answer.schedule)
-        except Refusal as refusal:
-            self.ended.append(str(refusal))
-            return str(refusal) if self.best is None else "done"
-        self.ended.append(answer.stopped_by)
-        if self.bounded and (answer.lower_bound_ns or 0) > (self.bound.lower_bound_ns or 0):
-            self.bound = answer
-        if schedule is not None and (self.best is None or schedule.makespan_ns < self.best.makespan_ns):
-            self.best = schedule
-        return answer.stopped_by
+    def admits(self, choice: Hosted) -> bool:
+        """Return whether device and host have room for what is there at both ends."""
+        return _has_room(self.instance, choice, self.limits.memory)
+
+    def planned(self, choice: Hosted, limits: Limits) -> Answer:
+        """Call the method for a choice, and complete its schedule."""
+        instance = self.settled(choice)
+        answer = self.solve(instance, replace(limits, warm_start=self.start(instance, choice)))
+        if answer.schedule is None:
+            return answer
+        return replace(answer, schedule=completed(self.instance, answer.schedule))
 
     def settled(self, hosted: Hosted) -> Instance:
         """Return the instance of a choice."""
@@ -270,23 +194,8 @@ class _Settling:
         start = msgspec.structs.replace(start, carried=states if instance.carried else msgspec.UNSET)
         return None if check(instance, start).reasons else start
 
-    def on_better(self) -> OnBetter | None:
-        """Return the caller's function, called only with makespans that are better than those before."""
-        tell, best = self.limits.on_better, self.best
-        if tell is None:
-            return None
 
-        def told(makespan_ns: int | None, bound_ns: int | None) -> None:
-            known_ns = bound_ns if self.bounded else None
-            if makespan_ns is not None and (best is None or makespan_ns < best.makespan_ns):
-                tell(makespan_ns, known_ns)
-            elif known_ns is not None:
-                tell(None if best is None else best.makespan_ns, known_ns)
-
-        return told
-
-
-def _ladder(instance: Instance, memory: MemoryModel, *, reads: bool) -> Iterator[Hosted]:
+def ladder(instance: Instance, memory: MemoryModel, *, reads: bool) -> Iterator[Hosted]:
     """Yield choices that may have room, from most on the device to least; at least one."""
     groups = _groups(instance)
     carried = {d for group in groups for d in group}

@@ -1,8 +1,8 @@
 """The best schedule of a search, where the makespans of the search itself are estimates.
 
-Copies that share a link, or slow tasks down, depend on what is issued after them. A search estimates their
-times, so that it can say of any program soon how long it takes; only a simulation of the finished schedule
-says it exactly.
+The times of copies that share a link, and of tasks that copies slow down, depend on what is issued after
+them; runs on the host are added to a program in the end. A search estimates all this, so that it can say of
+any program soon how long it takes. Only a simulation of the finished schedule says it exactly.
 """
 
 from __future__ import annotations
@@ -10,10 +10,17 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+from ...instances.instance import Instance
 from ...validate.schedule import Schedule
+from ..host_work import has_host_work
 
 _LEAST_SHARE = 4.0
 """Least time between two simulations, as a multiple of the time that the first has taken."""
+
+
+def estimates(instance: Instance) -> bool:
+    """Return whether a search estimates the times of an instance's programs."""
+    return instance.is_coupled or has_host_work(instance)
 
 
 class Searching(Protocol):

@@ -10,11 +10,12 @@ import msgspec
 
 from ...instances.instance import Instance
 from ..clock import LEAST, OutOfTime, limited, until
+from ..host_work import planned
 from ..loading import kernels, loads
 from ..methods import Answer, Limits, Refusal, find_method, register
 from ..parts import with_parts
 from ..program import placement
-from .incumbent import Incumbent
+from .incumbent import Incumbent, estimates
 
 _FIRST_METHOD = "modnn"
 """Method whose schedule the search starts from when none is given."""
@@ -38,6 +39,7 @@ RELAXED_SHARE = 0.15
     shown="named",
     rules=RULES,
     carries="read",
+    sides="read",
 )
 @loads(kernels)
 def local_search(instance: Instance, limits: Limits) -> Answer:
@@ -67,20 +69,20 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
 
     with until(deadline, LEAST):
         search = new_search(instance, limits.memory, limits.seed, limits.without, place)
-    best, start = Incumbent("local-search"), limits.warm_start
+    best, start, estimated = Incumbent("local-search"), limits.warm_start, estimates(instance)
     best.offer(limits.incumbent)
     stopped_by, reason = "done", ""
 
     def known() -> int | None:
         """Return the makespan of the best program; of schedules only, where the search estimates it."""
-        if not instance.is_coupled:
+        if not estimated:
             return search.makespan_ns
         return None if best.schedule is None else best.schedule.makespan_ns
 
     try:
         if start is None:
             with until(deadline, LEAST):
-                start = find_method(_FIRST_METHOD).call(instance, limits).schedule
+                start = planned(find_method(_FIRST_METHOD).call, instance, limits).schedule
                 best.offer(start)
     except Refusal as refusal:
         reason = f"; {_FIRST_METHOD}: {refusal}"
@@ -95,7 +97,7 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
                 break
             before = known()
             search.run(deadline - time.monotonic())
-            if instance.is_coupled:
+            if estimated:
                 best.look(search)
             if known() != before and limits.on_better is not None:
                 limits.on_better(known(), None)

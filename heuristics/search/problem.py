@@ -43,6 +43,7 @@ def problem_of(
     moves: bool = True,
     sides: bool = True,
     addresses: bool = True,
+    runs_on_host: Sequence[tuple[int, Sequence[int]]] = (),
 ) -> Problem:
     """Return an instance as arrays, its sizes rounded up to the unit of the memory model.
 
@@ -59,6 +60,9 @@ def problem_of(
     addresses
         Whether addresses count in contiguous memory. If not, blocks need only free bytes, and decisions have
         the same meaning.
+    runs_on_host
+        Of each run on the host after all copies, in order: its duration in nanoseconds, and the blocks whose
+        last copies out it waits for.
 
     Raises
     ------
@@ -215,8 +219,11 @@ def problem_of(
         lists=lists,
         shares=shares,
         slows=_slows(instance),
-        host_runs=np.zeros((1, 2), dtype=np.int64),
-        host_reads=np.zeros(0, dtype=np.int64),
+        host_runs=_table(
+            [*(duration for duration, _ in runs_on_host), 0],
+            np.cumsum([0, *(len(reads) for _, reads in runs_on_host)]),
+        ),
+        host_reads=_integers([d for _, reads in runs_on_host for d in reads]),
     )
 
 
@@ -392,7 +399,7 @@ def _chains(
     return chained(gaps, 1)[:, [1, 2, 0]], chained(versions, -1)[:, [1, 0]]
 
 
-def _table(*columns: NDArray[Any]) -> Integers:
+def _table(*columns: NDArray[Any] | Sequence[int]) -> Integers:
     """Put columns side by side, row by row in memory, as the kernels are compiled for that."""
     return np.ascontiguousarray(np.column_stack(columns), dtype=np.int64)
 

@@ -17,6 +17,7 @@ from ...validate.schedule import MemoryModel, Schedule
 from ..choices import by_speed
 from ..clock import left, look
 from ..gaps import Guide, require_copies
+from ..host_work import HostWork, has_host_work
 from ..methods import Refusal
 from .costs import costings, with_light
 from .decisions import choose_sides, decisions_from, decisions_of, gap_keys
@@ -84,7 +85,8 @@ class LocalSearch:
     Parameters
     ----------
     instance, memory
-        The instance to schedule, and the memory model.
+        The instance to schedule, and the memory model. Each task runs on the device or on the host, not on
+        either.
     seed
         Seed of the random decisions.
     without
@@ -94,6 +96,8 @@ class LocalSearch:
 
     Attributes
     ----------
+    instance
+        The instance of the device's tasks, for which decisions and guides are.
     descents
         Number of descents that have ended.
 
@@ -101,7 +105,7 @@ class LocalSearch:
     ------
     Refusal
         When tasks are recomputable; when parts in contiguous memory are treated differently by tasks or
-        copies; when the time limit passes before the search is set up.
+        copies; as `HostWork`; when the time limit passes before the search is set up.
     """
 
     def __init__(
@@ -115,6 +119,9 @@ class LocalSearch:
     ) -> None:
         if any(task.recomputable for task in instance.tasks):
             raise Refusal("local search: recomputation is not modelled yet")
+        self._work = HostWork(instance) if has_host_work(instance) else None
+        if self._work is not None:
+            instance = self._work.device
         require_copies(instance)
         self.instance, self.memory, self.seed, self.without = instance, memory, seed, without
         problem = problem_of(
@@ -123,6 +130,7 @@ class LocalSearch:
             moves="moves" not in without,
             sides="places" not in without,
             addresses=addresses,
+            runs_on_host=() if self._work is None else self._work.runs(),
         )
         look()
         if "costs" not in without:
@@ -204,6 +212,8 @@ class LocalSearch:
             A schedule of the instance in any memory model, or a guide.
         """
         if isinstance(start, Schedule):
+            if self._work is not None:
+                start = self._work.projected(start)
             decisions = decisions_from(self.instance, self._problem, start)
             repair(self._problem, decisions, self._room, self._splitmix, -1, 0)
         else:
@@ -267,7 +277,9 @@ class LocalSearch:
         if self.makespan_ns is None:
             return None
         _, steps = simulate(self._problem, self._search.best, self._room, self._search.stalls[1], ANY)
-        return program_of(self.instance, self._problem, self.memory, self._room.log[:steps]).finish(method)
+        program = program_of(self.instance, self._problem, self.memory, self._room.log[:steps])
+        found = program.finish(method)
+        return found if self._work is None else self._work.completed(found)
 
     def guide(self) -> Guide:
         """Return the best program's evictions, the order of its copies, and its algorithms."""

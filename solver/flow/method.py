@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ...heuristics.clock import LEAST, OutOfTime, until
+from ...heuristics.host_work import has_host_work, planned
 from ...heuristics.loading import kernels, loads
 from ...heuristics.methods import Answer, Limits, Refusal, find_method, register
 from ...heuristics.parts import with_parts
-from ...heuristics.search.incumbent import Incumbent
+from ...heuristics.search.incumbent import Incumbent, estimates
 from ...heuristics.search.method import RELAXED_SHARE
 from ...heuristics.search.method import RULES as SEARCH_RULES
 from ...instances.errors import PebblerError
@@ -30,6 +31,7 @@ from ..bounds import best_bound
 from ..linear.model import LinearModel, LinearResult
 from ..linear.worker import LinearWorker, begin_solver, load_solver
 from ..packing.pack import load_packing, places
+from ..sides import take_sides
 from ..steady import settle
 from .checkpoints import Checkpoints
 from .decode import guide_of
@@ -94,6 +96,7 @@ _log = logging.getLogger(__name__)
     "this project",
     rules=_ALL_RULES,
     carries="chosen",
+    sides="chosen",
 )
 @loads(begin_solver, kernels, load_solver, load_packing)
 def flow(instance: Instance, limits: Limits) -> Answer:
@@ -121,6 +124,7 @@ def flow(instance: Instance, limits: Limits) -> Answer:
     transform=with_parts,
     rules=_ALL_RULES,
     carries="chosen",
+    sides="chosen",
 )
 @loads(begin_solver, kernels, load_solver, load_packing)
 def flow_parts(instance: Instance, limits: Limits) -> Answer:
@@ -150,9 +154,21 @@ def _require_single_runs(instance: Instance) -> None:
 def _answer(run: type[FlowRun], instance: Instance, limits: Limits) -> Answer:
     """Run the method; where blocks are carried, on the choice of their places that suits a rule best.
 
-    The models leave the places free, so that the bound is that of the instance. The solution of a first one
-    is offered as a choice.
+    So it is with tasks that may run on the host. The models leave places and sides free, so that the bound is
+    that of the instance. The solution of a first one is offered as a choice.
     """
+    if has_host_work(instance):
+        read = replace_fields(find_method(run.name), carries="read", sides="read")
+        given = replace_fields(
+            limits, time_limit=_SECONDS if limits.time_limit is None else limits.time_limit
+        )
+        return take_sides(
+            instance,
+            read,
+            lambda sided, left: run(sided, left, original=instance).answer(),
+            given,
+            bounded=True,
+        )
     if not instance.carried:
         return run(instance, limits).answer()
     seconds = _SECONDS if limits.time_limit is None else limits.time_limit
@@ -232,7 +248,7 @@ class FlowRun:
         self.whole = finest_integrality(bounded, limits.solver, self.thresholds)
         with until(began + _BOUND_SHARE * seconds, LEAST):
             self.bound = best_bound(bounded, limits.without, limits.memory)
-        self.best = Incumbent(self.name)
+        self.best, self.estimated = Incumbent(self.name), estimates(instance)
         self.best.offer(limits.incumbent)
         self.searches = "local-search" not in limits.without
         self.refines = "refinement" not in limits.without
@@ -304,7 +320,7 @@ class FlowRun:
         for rule in self.rules:
             try:
                 with until(self.deadline, LEAST if rule == _FIRST_METHOD else 0.0):
-                    ruled = find_method(rule).call(self.instance, self.limits).schedule
+                    ruled = planned(find_method(rule).call, self.instance, self.limits).schedule
             except Refusal as refusal:
                 if rule == _FIRST_METHOD:
                     self.reason = str(refusal)
@@ -320,7 +336,7 @@ class FlowRun:
         self._tell()
         for start in found:
             self.search.offer(start)
-        if self.instance.has_host_budget and isinstance(self.search, LocalSearch):
+        if self.search.instance.has_host_budget and isinstance(self.search, LocalSearch):
             self._fit_host(self.search)
         if isinstance(self.search, LocalSearch) and self.searches:
             self._search(_FIRST_SHARE)
@@ -339,7 +355,7 @@ class FlowRun:
         now = time.monotonic()
         try:
             with until(now + RELAXED_SHARE * (self.deadline - now), LEAST):
-                guide = fitting_guide(self.instance, search.problem, self.limits.seed)
+                guide = fitting_guide(search.instance, search.problem, self.limits.seed)
         except OutOfTime:
             return
         if guide is not None:
@@ -437,7 +453,7 @@ class FlowRun:
 
     def _tell(self) -> None:
         """Report the makespan and the bound if either has improved."""
-        if self.instance.is_coupled and self.search is not None:
+        if self.estimated and self.search is not None:
             self.best.look(self.search)
         known = self._makespan_ns(), self.bound.lower_bound_ns
         if known != self.told and self.limits.on_better is not None:
@@ -447,8 +463,8 @@ class FlowRun:
     def _makespan_ns(self) -> int | None:
         best = self.best.schedule
         found = [] if best is None else [best.makespan_ns]
-        if self.search is not None and self.search.makespan_ns is not None and not self.instance.is_coupled:
-            found.append(self.search.makespan_ns)  # it is exact
+        if self.search is not None and self.search.makespan_ns is not None and not self.estimated:
+            found.append(self.search.makespan_ns)
         return min(found, default=None)
 
     def _met(self) -> bool:

@@ -1,0 +1,316 @@
+"""Work on the host, as methods plan it: some tasks run there before all copies, and some after them.
+
+Methods plan the device's tasks, on an instance of those alone. A block whose last version is read on the host
+must end on the host there; a block that the host writes first begins on the host. The program is then
+completed: runs whose data is on the host from the start come first, and the copies that touch what they touch
+wait for them; the other runs come last, each after the copies of what it reads. So a task on the host cannot
+both read what the device has made and write what the device uses later. A step of an optimizer does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from msgspec.structs import replace
+
+from ..instances.instance import Block, Instance, Task
+from ..instances.origin import LayerTasks
+from ..instances.units import ceil_to
+from ..validate.host_memory import ALIGNMENT_BYTES
+from ..validate.measures import with_host
+from ..validate.schedule import HostResidence, Operation, Schedule
+from .methods import Answer, Limits, Method, Refusal
+from .program.timeline import simulated
+
+
+def may_run_on(task: Task, side: str) -> bool:
+    """Return whether a task has an algorithm on a side, ``device`` or ``host``."""
+    return any(algorithm.on == side for algorithm in task.algorithms)
+
+
+def has_host_work(instance: Instance) -> bool:
+    """Return whether a task has an algorithm on the host."""
+    return any(may_run_on(task, "host") for task in instance.tasks)
+
+
+def on_sides(instance: Instance, hosted: frozenset[int]) -> Instance:
+    """Return the instance in which some tasks run on the host, with the fastest algorithm, and no others.
+
+    A carried block that they touch lives on the host.
+    """
+    touched = {d for k in hosted for d in instance.tasks[k].blocks}
+    return replace(
+        instance,
+        blocks=tuple(
+            replace(block, initially="host", finally_="host")
+            if d in touched and block.initially == "carried"
+            else block
+            for d, block in enumerate(instance.blocks)
+        ),
+        tasks=tuple(
+            replace(task, algorithms=tuple(task.algorithms[a] for a in _choices(task, k in hosted)))
+            for k, task in enumerate(instance.tasks)
+        ),
+    )
+
+
+def of_both_sides(instance: Instance, hosted: frozenset[int], schedule: Schedule) -> Schedule:
+    """Return a schedule of an instance `on_sides`, with the numbers of algorithms in the original."""
+    choices = [_choices(task, k in hosted) for k, task in enumerate(instance.tasks)]
+    return replace(
+        schedule,
+        operations=tuple(
+            operation
+            if operation.task is None or operation.algorithm is None
+            else replace(operation, algorithm=choices[operation.task][operation.algorithm])
+            for operation in schedule.operations
+        ),
+    )
+
+
+def of_one_side(instance: Instance, hosted: frozenset[int], schedule: Schedule) -> Schedule | None:
+    """Return a schedule of the original as one of its instance `on_sides`, None if an algorithm is missing."""
+    choices = [_choices(task, k in hosted) for k, task in enumerate(instance.tasks)]
+    operations = []
+    for operation in schedule.operations:
+        if operation.task is not None and operation.algorithm is not None:
+            if operation.algorithm not in choices[operation.task]:
+                return None
+            operation = replace(operation, algorithm=choices[operation.task].index(operation.algorithm))
+        operations.append(operation)
+    return replace(schedule, operations=tuple(operations))
+
+
+def _choices(task: Task, hosted: bool) -> list[int]:
+    """Return the algorithms of a task on the device, or the fastest one on the host."""
+    found = [a for a, one in enumerate(task.algorithms) if (one.on == "host") == hosted]
+    if hosted:
+        found = [
+            min(found, key=lambda a: (task.algorithms[a].duration_ns, task.algorithms[a].workspace_bytes))
+        ]
+    return found
+
+
+def planned(method: Method, instance: Instance, limits: Limits) -> Answer:
+    """Call a method that plans the device's tasks; return its schedule with the runs on the host.
+
+    Raises
+    ------
+    Refusal
+        As the method, or as `HostWork`.
+    """
+    if not has_host_work(instance):
+        return method(instance, limits)
+    work = HostWork(instance)
+    answer = method(work.device, limits)
+    if answer.schedule is None:
+        return Answer(None, answer.stopped_by)
+    return Answer(work.completed(answer.schedule), answer.stopped_by)
+
+
+class HostWork:
+    """The tasks of an instance that run on the host, and the instance that is left for the device.
+
+    Parameters
+    ----------
+    instance
+        An instance in which each task has algorithms on one side only, as `on_sides` returns it.
+
+    Raises
+    ------
+    Refusal
+        When a task on the host reads what the device makes and writes what the device uses, or needs a copy
+        that is impossible, or host memory has no room for it.
+
+    Attributes
+    ----------
+    instance
+        The instance.
+    early, late
+        The tasks on the host that come before all copies, and those that come after them.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        hosted = [k for k, task in enumerate(instance.tasks) if may_run_on(task, "host")]
+        self._kept = [k for k in range(len(instance.tasks)) if k not in set(hosted)]
+        self._touches: list[list[int]] = [[] for _ in instance.blocks]
+        self._writes: list[list[int]] = [[] for _ in instance.blocks]
+        for k in self._kept:
+            for d in instance.tasks[k].blocks:
+                self._touches[d].append(k)
+            for d in _written(instance.tasks[k]):
+                self._writes[d].append(k)
+        count = 0
+        while count < len(hosted) and self._is_early(hosted[count]):
+            count += 1
+        self.early, self.late = hosted[:count], hosted[count:]
+        for k in self.late:
+            self._require_last(k)
+        if not self._kept:
+            raise Refusal("no task is left for the device")
+        if self.early and instance.has_host_budget:
+            name = instance.tasks[self.early[0]].name
+            raise Refusal(
+                f"task '{name}' runs on the host before all copies; that takes host memory without end"
+            )
+
+    @cached_property
+    def device(self) -> Instance:
+        """The instance of the device's tasks; its blocks are those of the original."""
+        instance = self.instance
+        turn = {k: i for i, k in enumerate(self._kept)}
+        layers = instance.layers
+        if instance.named_layers:
+            layers = tuple(
+                LayerTasks(
+                    name=layer.name,
+                    kind=layer.kind,
+                    forward=tuple(turn[k] for k in layer.forward if k in turn),
+                    backward=tuple(turn[k] for k in layer.backward if k in turn),
+                )
+                for layer in instance.named_layers
+            )
+        budget = instance.host_budget_bytes
+        if isinstance(budget, int):
+            budget = budget // ALIGNMENT_BYTES * ALIGNMENT_BYTES - self._added_bytes
+            if budget < 0:
+                raise Refusal("host memory has no room for what tasks on the host write and work with")
+        return replace(
+            instance,
+            blocks=tuple(self._block(d, block) for d, block in enumerate(instance.blocks)),
+            tasks=tuple(instance.tasks[k] for k in self._kept),
+            layers=layers,
+            host_budget_bytes=budget,
+        )
+
+    def runs(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Return the duration of each late run, and the blocks whose last copies out it waits for."""
+        found = []
+        for k in self.late:
+            task = self.instance.tasks[k]
+            reads = tuple(d for d in (*task.inputs, *task.updates) if self._writes[d])
+            found.append((task.algorithms[0].duration_ns, reads))
+        return found
+
+    def projected(self, schedule: Schedule) -> Schedule:
+        """Return the operations of a schedule on the device, as operations of the device's instance."""
+        turn = {k: i for i, k in enumerate(self._kept)}
+        operations = tuple(
+            operation if operation.task is None else replace(operation, task=turn[operation.task])
+            for operation in schedule.operations
+            if operation.task is None or operation.task in turn
+        )
+        return replace(schedule, operations=operations)
+
+    def completed(self, schedule: Schedule) -> Schedule:
+        """Return a schedule of the device's instance as one of the whole, with the runs on the host."""
+        fresh = max((operation.id for operation in schedule.operations), default=-1) + 1
+        ids = {k: fresh + i for i, k in enumerate((*self.early, *self.late))}
+        first = {d: ids[k] for k in self.early for d in self.instance.tasks[k].blocks}
+        written = {d: ids[k] for k in self.early for d in _written(self.instance.tasks[k])}
+        operations = [_run(ids[k], k, ()) for k in self.early]
+        last: dict[tuple[str, int], tuple[int, Operation]] = {}
+        for p, operation in enumerate(schedule.operations):
+            if operation.task is not None:
+                operation = replace(operation, task=self._kept[operation.task])
+            elif operation.block is not None and operation.kind != "move":
+                last[operation.kind, operation.block] = p, operation
+                before = (written if operation.kind == "prefetch" else first).get(operation.block)
+                if before is not None:
+                    operation = replace(operation, after=(*operation.after, before))
+            operations.append(operation)
+        for k in self.late:
+            task = self.instance.tasks[k]
+            waits: dict[str, tuple[int, int]] = {}
+            copies = [last.get(("offload", d)) for d in (*task.inputs, *task.updates)]
+            copies += [last.get(("prefetch", d)) for d in task.updates]
+            for copy in copies:
+                if copy is not None:
+                    p, operation = copy
+                    waits[operation.stream] = max(waits.get(operation.stream, (-1, -1)), (p, operation.id))
+            operations.append(_run(ids[k], k, sorted(i for _, i in waits.values())))
+        whole = replace(schedule, operations=tuple(operations))
+        if self.instance.has_host_budget:
+            whole = with_host(whole, (*schedule.host_copies, *self._residences(schedule, ids)))
+        return simulated(self.instance, whole)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _is_early(self, k: int) -> bool:
+        """Return whether a task finds all it reads on the host from the start, and no task before uses it."""
+        task = self.instance.tasks[k]
+        return not any(w < k for d in task.inputs for w in self._writes[d]) and not any(
+            w < k for d in _written(task) for w in self._touches[d]
+        )
+
+    def _require_last(self, k: int) -> None:
+        """Refuse a task whose results the device uses, or what it reads is changed there later."""
+        instance, task = self.instance, self.instance.tasks[k]
+        for d in task.blocks:
+            block = instance.blocks[d]
+            later = (self._touches if d in _written(task) else self._writes)[d]
+            at_end = block.finally_ == "device" and (
+                d in _written(task) or bool(self._writes[d]) or instance.has_host_budget
+            )
+            if at_end or any(j > k for j in later):
+                raise Refusal(
+                    f"task '{task.name}' would run on the host between tasks of the device that make and use "
+                    f"'{block.name}'"
+                )
+            if self._writes[d] and block.offload_ns is None:
+                raise Refusal(
+                    f"task '{task.name}' would read '{block.name}' on the host, and its offload_ns is null"
+                )
+
+    def _block(self, d: int, block: Block) -> Block:
+        """Return a block as the device's instance has it."""
+        tasks = self.instance.tasks
+        if any(d in _written(tasks[k]) for k in self.early):
+            block = replace(block, initially="host")
+        if block.initially == "absent" and not self._writes[d]:
+            return replace(block, finally_="anywhere")  # written on the host, after all copies
+        if block.finally_ != "device" and any(d in tasks[k].blocks for k in self.late):
+            block = replace(block, finally_="host")
+        return block
+
+    @cached_property
+    def _added_bytes(self) -> int:
+        """Bytes of host memory for outputs, and for one workspace after the other."""
+        tasks = [self.instance.tasks[k] for k in self.late]
+        sizes = [self.instance.blocks[d].bytes for task in tasks for d in task.outputs]
+        sizes.append(max((task.algorithms[0].workspace_bytes for task in tasks), default=0))
+        return sum(ceil_to(size, ALIGNMENT_BYTES) for size in sizes)
+
+    def _residences(self, schedule: Schedule, ids: dict[int, int]) -> Iterable[HostResidence]:
+        """Yield the residences of outputs and workspaces, above those of the device's instance."""
+        at = self.device.host_budget_bytes
+        assert isinstance(at, int)
+        placed = schedule.memory_model != "divisible"
+        for k in self.late:
+            for d in self.instance.tasks[k].outputs:
+                size = self.instance.blocks[d].bytes
+                yield HostResidence(block=d, offset=at if placed else None, bytes=size, acquired_by=ids[k])
+                at += ceil_to(size, ALIGNMENT_BYTES)
+        for k in self.late:
+            size = self.instance.tasks[k].algorithms[0].workspace_bytes
+            if size:
+                yield HostResidence(
+                    workspace_of=ids[k],
+                    offset=at if placed else None,
+                    bytes=size,
+                    acquired_by=ids[k],
+                    released_after=(ids[k],),
+                )
+
+
+def _written(task: Task) -> tuple[int, ...]:
+    return (*task.outputs, *task.updates)
+
+
+def _run(i: int, k: int, after: Iterable[int]) -> Operation:
+    """Return a run on the host, with its only algorithm."""
+    return Operation(
+        id=i, stream="host", kind="run", task=k, algorithm=0, after=tuple(after), start_ns=0, end_ns=0
+    )

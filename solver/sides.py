@@ -1,0 +1,167 @@
+"""Work on the host: on which side tasks run that have algorithms on both, chosen before a method plans.
+
+A few choices are tried: the first of these tasks run on the host, as many as take some share of the time of
+all, and the others on the device. What is done first on the host has the rest of the round for it, beside the
+device. Methods that know of work on the host plan for the choice that looks best to a little search, which
+also changes the choices, task by task.
+
+Other methods plan the device's tasks alone. The runs on the host are then added to their programs
+(`heuristics.host_work`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import msgspec
+
+from ..heuristics.clock import OutOfTime, left, look
+from ..heuristics.host_work import HostWork, may_run_on, of_both_sides, of_one_side, on_sides
+from ..heuristics.methods import Answer, Limits, Method, MethodInfo, Refusal
+from ..heuristics.papers.modnn import modnn
+from ..instances.instance import Instance
+from ..validate.check import check
+from ..validate.schedule import Schedule
+from .bounds import why_impossible
+from .choosing import Choice, Choosing
+from .steady import completed, ladder, settle, settled
+
+_SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
+"""Shares of the host's time for tasks that may run on either side which choices let run there."""
+
+_LITTLE = 100_000
+"""Greatest number of tasks that a search simulates to say how a choice looks."""
+
+
+def take_sides(
+    instance: Instance,
+    info: MethodInfo,
+    solve: Method,
+    limits: Limits,
+    offered: Sequence[Choice] = (),
+    *,
+    bounded: bool = False,
+) -> Answer:
+    """Choose the tasks that run on the host, plan with a method, and return its best schedule.
+
+    The bounds of the method are left out if they hold for one choice only. After the time limit, and after
+    Ctrl-C, no further choice is tried.
+
+    Parameters
+    ----------
+    instance
+        An instance in which a task has an algorithm on the host.
+    info, solve
+        The method, and the function that calls it.
+    limits
+        The limits of all calls together. A warm start names the first choice.
+    offered
+        Choices that come before those of the rule.
+    bounded
+        Whether the method bounds the original, whatever the choice.
+
+    Raises
+    ------
+    Refusal
+        When the method refuses every choice: the reason that it gives for the first one.
+    """
+    return _Siding(instance, info, solve, limits, offered, bounded=bounded).answer()
+
+
+class _Siding(Choosing):
+    """The sides of tasks for one call of a method: a choice has those that run on the host."""
+
+    def choice_of(self, start: Schedule) -> Choice:
+        """Return the tasks that run on the host in a schedule."""
+        return frozenset(o.task for o in start.operations if o.stream == "host" and o.task is not None)
+
+    def ladder(self) -> Iterator[Choice]:
+        """Yield choices from most on the host to least."""
+        tasks = self.instance.tasks
+        must = {k for k, task in enumerate(tasks) if not may_run_on(task, "device")}
+        either = self._either()
+        times = [min(a.duration_ns for a in tasks[k].algorithms if a.on == "host") for k in either]
+        for share in _SHARES:
+            count = sum(total <= share * sum(times) for total in accumulate(times))
+            yield frozenset(must.union(either[:count]))
+
+    def looks(self, choice: Choice) -> float:
+        """Return about how long the schedule of a choice is, by a little search or by a rule."""
+        memory, sided = self.limits.memory, on_sides(self.instance, choice)
+        try:
+            if self.info.sides == "settled":
+                work = HostWork(sided)
+                device = work.device
+                if device.carried:
+                    device = settled(device, next(ladder(device, memory, reads=False)), memory, reads=False)
+                schedule = modnn(device, Limits(memory=memory)).schedule
+                return math.inf if schedule is None else work.completed(schedule).makespan_ns
+            from ..heuristics.search.search import LocalSearch  # with it comes Numba
+
+            if sided.carried:
+                sided = settled(sided, next(ladder(sided, memory, reads=True)), memory, reads=True)
+            search = LocalSearch(sided, memory, self.limits.seed, addresses=False)
+            search.run(left(), min(search.round // 4, _LITTLE))
+            look()
+            return search.cost
+        except OutOfTime:
+            raise
+        except Refusal:
+            return math.inf
+
+    def groups(self) -> list[list[int]]:
+        """Return the tasks that may run on either side, where a search says how a choice looks."""
+        return [] if self.info.sides == "settled" else [[k] for k in self._either()]
+
+    def admits(self, choice: Choice) -> bool:
+        """Return whether the tasks of a choice can run on the host."""
+        try:
+            HostWork(on_sides(self.instance, choice))
+        except Refusal:
+            return False
+        return True
+
+    def planned(self, choice: Choice, limits: Limits) -> Answer:
+        """Call the method for a choice, and complete its schedule."""
+        sided = on_sides(self.instance, choice)
+        if self.info.sides == "settled":
+            work = HostWork(sided)
+            if (reason := why_impossible(work.device, limits.memory)) is not None:
+                raise Refusal(reason)
+            answer = self._settled(work.device, replace(limits, warm_start=None))
+            if answer.schedule is not None:
+                answer = replace(answer, schedule=work.completed(answer.schedule))
+        else:
+            answer = self._settled(sided, replace(limits, warm_start=self._start(sided, choice)))
+        if answer.schedule is None:
+            return answer
+        schedule = of_both_sides(self.instance, choice, answer.schedule)
+        if self.instance.carried:
+            schedule = completed(self.instance, schedule)
+        return replace(answer, schedule=schedule)
+
+    def _settled(self, instance: Instance, limits: Limits) -> Answer:
+        """Call the method for an instance in which every task has its side."""
+        if instance.carried and self.info.carries != "chosen":
+            return settle(instance, self.info, self.solve, limits, bounded=self.bounded)
+        return self.solve(instance, limits)
+
+    def _either(self) -> list[int]:
+        """Return the tasks that may run on either side."""
+        tasks = enumerate(self.instance.tasks)
+        return [k for k, task in tasks if may_run_on(task, "host") and may_run_on(task, "device")]
+
+    def _start(self, sided: Instance, choice: Choice) -> Schedule | None:
+        """Return the warm start as a schedule of the instance in which every task has its side, if it is."""
+        start = self.limits.warm_start
+        if start is None or choice != self.first:
+            return None
+        start = of_one_side(self.instance, choice, start)
+        if start is None:
+            return None
+        states = tuple(state for state in start.states if state.block in sided.carried)
+        start = msgspec.structs.replace(start, carried=states if sided.carried else msgspec.UNSET)
+        return None if check(sided, start).reasons else start
