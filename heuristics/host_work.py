@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from ..instances.instance import Block, Instance, Task
@@ -70,7 +71,7 @@ def of_both_sides(instance: Instance, hosted: frozenset[int], schedule: Schedule
 
 
 def of_one_side(instance: Instance, hosted: frozenset[int], schedule: Schedule) -> Schedule | None:
-    """Return a schedule of the original as one of its instance `on_sides`, None if an algorithm is missing."""
+    """Return a schedule of the original as one of the instance `on_sides`, None if its algorithms differ."""
     choices = [_choices(task, k in hosted) for k, task in enumerate(instance.tasks)]
     operations = []
     for operation in schedule.operations:
@@ -173,8 +174,8 @@ class HostWork:
                 for layer in instance.named_layers
             )
         budget = instance.host_budget_bytes
-        if isinstance(budget, int):
-            budget = budget // ALIGNMENT_BYTES * ALIGNMENT_BYTES - self._added_bytes
+        if isinstance(budget, int) and self._added_bytes:
+            budget = (budget - self._added_bytes) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
             if budget < 0:
                 raise Refusal("host memory has no room for what tasks on the host write and work with")
         return replace(
@@ -195,14 +196,19 @@ class HostWork:
         return found
 
     def projected(self, schedule: Schedule) -> Schedule:
-        """Return the operations of a schedule on the device, as operations of the device's instance."""
+        """Return a schedule's operations on the device, as operations of the device's instance."""
         turn = {k: i for i, k in enumerate(self._kept)}
+        left = {operation.id for operation in schedule.operations if operation.stream != "host"}
         operations = tuple(
-            operation if operation.task is None else replace(operation, task=turn[operation.task])
+            replace(
+                operation,
+                task=None if operation.task is None else turn[operation.task],
+                after=tuple(i for i in operation.after if i in left),
+            )
             for operation in schedule.operations
-            if operation.task is None or operation.task in turn
+            if operation.id in left
         )
-        return replace(schedule, operations=operations)
+        return replace(schedule, operations=operations, host_residences=UNSET, host_peak_bytes=UNSET)
 
     def completed(self, schedule: Schedule) -> Schedule:
         """Return a schedule of the device's instance as one of the whole, with the runs on the host."""
@@ -279,9 +285,12 @@ class HostWork:
     def _added_bytes(self) -> int:
         """Bytes of host memory for outputs, and for one workspace after the other."""
         tasks = [self.instance.tasks[k] for k in self.late]
-        sizes = [self.instance.blocks[d].bytes for task in tasks for d in task.outputs]
-        sizes.append(max((task.algorithms[0].workspace_bytes for task in tasks), default=0))
-        return sum(ceil_to(size, ALIGNMENT_BYTES) for size in sizes)
+        total = 0
+        for task in tasks:
+            for d in task.outputs:
+                total = ceil_to(total, ALIGNMENT_BYTES) + self.instance.blocks[d].bytes
+        workspace = max((task.algorithms[0].workspace_bytes for task in tasks), default=0)
+        return ceil_to(total, ALIGNMENT_BYTES) + workspace if workspace else total
 
     def _residences(self, schedule: Schedule, ids: dict[int, int]) -> Iterable[HostResidence]:
         """Yield the residences of outputs and workspaces, above those of the device's instance."""
