@@ -9,6 +9,7 @@ both read what the device has made and write what the device uses later. A step 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -21,6 +22,8 @@ from ..instances.units import ceil_to
 from ..validate.host_memory import ALIGNMENT_BYTES
 from ..validate.measures import with_host
 from ..validate.schedule import HostResidence, Operation, Schedule
+from .choices import by_speed
+from .gaps import Gap, Guide
 from .methods import Answer, Limits, Method, Refusal
 from .program.timeline import simulated
 
@@ -209,6 +212,27 @@ class HostWork:
             if operation.id in left
         )
         return replace(schedule, operations=operations, host_residences=UNSET, host_peak_bytes=UNSET)
+
+    def guided(self, original: Instance, guide: Guide) -> Guide:
+        """Return a guide for the original, from which `on_sides` has made this, as one for the device."""
+        kept, device = self._kept, self.device
+        hosted = set(range(len(original.tasks))).difference(kept)
+
+        def after(gap: Gap) -> Gap:
+            return gap[0], bisect_right(kept, gap[1]) - 1
+
+        choices = [_choices(task, k in hosted) for k, task in enumerate(original.tasks)]
+        return guide._replace(
+            returning=[after(gap) for gap in guide.returning],
+            leaving=[after(gap) for gap in guide.leaving],
+            algorithms=[
+                choices[k].index(guide.algorithms[k])
+                if guide.algorithms[k] in choices[k]
+                else by_speed(task)[0]
+                for k, task in zip(kept, device.tasks, strict=True)
+            ],
+            holds=[bisect_left(kept, k) for k in guide.holds],
+        )
 
     def completed(self, schedule: Schedule) -> Schedule:
         """Return a schedule of the device's instance as one of the whole, with the runs on the host."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ...heuristics.clock import LEAST, OutOfTime, until
-from ...heuristics.host_work import has_host_work, planned
+from ...heuristics.host_work import HostWork, has_host_work, planned
 from ...heuristics.loading import kernels, loads
 from ...heuristics.methods import Answer, Limits, Refusal, find_method, register
 from ...heuristics.parts import with_parts
@@ -220,8 +220,10 @@ class FlowRun:
         Name of the method.
     rules
         Methods by rule whose schedules the search starts from.
+    bounded
+        The instance that the models bound.
     modelled
-        The instance of the models: in paged memory, its sizes are whole pages.
+        The same as the models have it: in paged memory, its sizes are whole pages.
     rounds
         Number of LPs in a row with the same number of checkpoints, each with the checkpoints that the last
         one suggests.
@@ -239,7 +241,7 @@ class FlowRun:
 
     def __init__(self, instance: Instance, limits: Limits, *, original: Instance | None = None) -> None:
         kernels(limits)
-        bounded = instance if original is None else original
+        self.bounded = bounded = instance if original is None else original
         began = time.monotonic()
         seconds = _SECONDS if limits.time_limit is None else limits.time_limit
         self.deadline = began + seconds
@@ -442,7 +444,10 @@ class FlowRun:
             return
         large = len(self.instance.tasks) > self.thresholds.large
         if stage.integrality != "none" or large:  # else whole models come soon
-            self.search.suggest(guide_of(self.modelled, model, result.values))
+            guide = guide_of(self.modelled, model, result.values)
+            if has_host_work(self.instance):
+                guide = HostWork(self.instance).guided(self.bounded, guide)
+            self.search.suggest(guide)
 
     def _search(self, share: float = 1.0) -> None:
         """Search for a share of a round."""
