@@ -177,7 +177,10 @@ class Backend(Protocol):
         """
 
     def stream(self, name: str) -> Stream:
-        """Create a stream; `name` is ``compute``, ``d2h``, ``h2d`` or ``copy``."""
+        """Create a stream; `name` is ``compute``, ``d2h``, ``h2d``, ``copy``, or ``host``.
+
+        The last is for kernels that the host computes, on addresses of its buffers.
+        """
 
     def algorithms(self, kernel: Any) -> list[tuple[str, int]]:
         """Return the algorithms to try for a kernel, each with the bytes of workspace that it would use."""

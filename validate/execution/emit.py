@@ -52,14 +52,20 @@ def emit(instance: Instance, schedule: Schedule, rebuilt: Rebuilt) -> str:
     Raises
     ------
     PebblerError
-        When the memory is divisible, or a script has no CUDA code for a task or an algorithm, or carried data
-        would have to go from one round to the next.
+        When the memory is divisible, a task runs on the host, a script has no CUDA code for a task or an
+        algorithm, or carried data would have to go from one round to the next.
     """
     if instance.carried and instance.rounds > 1:
         raise PebblerError(
             f"{instance.name}: a script does not carry blocks over {instance.rounds} rounds; make the "
             "instance with one"
         )
+    for operation in schedule.operations:
+        if operation.stream == "host" and operation.task is not None:
+            raise PebblerError(
+                f"{instance.name}: a script computes nothing on the host, where "
+                f"'{instance.tasks[operation.task].name}' runs; let it run on the device, or take pebbler run"
+            )
     return _Script(instance, schedule, rebuilt).text()
 
 

@@ -218,6 +218,9 @@ class Issuer:
         """Make memory ready for a round: fill it with NaN where that is wanted, and map the first pages."""
         if self.poison:
             self._poison_pool()
+            if "host" in self._streams:  # whose runs read and write there
+                host = np.full(program.plan.areas["host"], 0xFF, dtype=np.uint8)
+                self.backend.write(self._bases["host"], host)
         for mapped in program.plan.maps:
             self.backend.map(self.address(mapped.place), mapped.pages)
 
@@ -519,13 +522,18 @@ def _before_mapping(plan: Plan) -> int:
 
 
 def require_no_pages(plan: Plan) -> None:
-    """Refuse a plan whose rounds cannot be captured as a graph: one in paged memory.
+    """Refuse a plan whose rounds cannot be one graph: one in paged memory, or with runs on the host.
 
     Raises
     ------
     PebblerError
-        When the plan is one in paged memory.
+        For such a plan.
     """
+    for step in plan.steps:
+        if step.operation.stream == "host":
+            raise PebblerError(
+                f"{step.name} runs on the host, so that a round cannot be one graph; run it without --graph"
+            )
     if plan.pages:
         raise PebblerError(
             "in paged memory a round cannot be one graph, for the host maps pages in the middle of it; "

@@ -101,8 +101,9 @@ class Kernel:
         words have one name if the computation works in place.
     adds
         Words of the results that are added to; other results are written.
-    algorithm, workspace_bytes
-        Algorithm and workspace of the instance; the word of the workspace is ``workspace``.
+    algorithm, workspace_bytes, on
+        Algorithm and workspace of the instance, and the side on which it runs; the word of the workspace is
+        ``workspace``.
     """
 
     task: str
@@ -118,6 +119,7 @@ class Kernel:
     adds: frozenset[str]
     algorithm: str = ""
     workspace_bytes: int = 0
+    on: Literal["device", "host"] = "device"
 
     @property
     def multiplies(self) -> bool:

@@ -1,8 +1,9 @@
 """The plan of an execution: a schedule with every address and every wait fixed before any operation runs.
 
 An address is a place: an offset in an area. Areas are ``pool`` (contiguous memory), ``resident`` (weights,
-gradients, labels and losses, outside the pool), ``host`` (pinned buffers, one for each block that is copied;
-where host memory has a budget, exactly that many bytes, with copies at their places),
+gradients, labels and losses, outside the pool), ``host`` (pinned buffers, one for each block that is copied
+or that a run on the host touches, and one for the workspaces of such runs; where host memory has a budget,
+exactly that many bytes, with copies and workspaces at their places),
 and, in paged memory, reserved addresses: one area for every tensor, one for the pages of every workspace, and
 one for moves. Executors bind areas to addresses; a stand-alone script can be written from a plan alone.
 """
@@ -208,7 +209,8 @@ class _Planner:
         self.acquired: dict[int, list[Residence]] = defaultdict(list)
         self.released: dict[int, list[tuple[Residence, tuple[int, ...]]]] = defaultdict(list)
         self.copies: dict[int, Place] = {}
-        self.copied_to: dict[int, Place] = {}
+        self.written_to: dict[tuple[int, int | None], Place] = {}
+        self.newer_on_host: set[int] = set()
         for residence in schedule.residences:
             if residence.acquired_by is not None:
                 self.acquired[self.position[residence.acquired_by]].append(residence)
@@ -279,29 +281,48 @@ class _Planner:
         if self.instance.host_budget_bytes is not UNSET:
             self._host_places(self.instance.host_budget_bytes)
             return
-        copied = {operation.block for operation in self.schedule.operations if operation.kind != "move"}
-        end = 0
-        for d, block in enumerate(self.instance.blocks):
-            if d in copied or block.finally_ == "host":
+        operations, blocks = self.schedule.operations, self.instance.blocks
+        copied = {operation.block for operation in operations if operation.kind != "move"}
+        runs = [operation for operation in operations if operation.stream == "host"]
+        touched = {d for run in runs if run.task is not None for d in self.instance.tasks[run.task].blocks}
+        together = {self.rebuilt.parts[d][0] for d in touched}
+        extents: dict[str, int] = defaultdict(int)
+        for (tensor, begin), block in zip(self.rebuilt.parts, blocks, strict=True):
+            extents[tensor] = max(extents[tensor], begin + block.bytes)
+        end, bases = 0, dict[str, int]()
+        for d, block in enumerate(blocks):
+            tensor, begin = self.rebuilt.parts[d]
+            if tensor in together:
+                if tensor not in bases:
+                    bases[tensor], end = end, ceil_to(end + extents[tensor], ALIGNMENT)
+                self.copies[d] = Place("host", bases[tensor] + begin)
+            elif d in copied or block.finally_ == "host":
                 self.copies[d] = Place("host", end)
                 end = ceil_to(end + block.bytes, ALIGNMENT)
-        self.areas["host"] = end
+        for run in runs:
+            self.written_to[self.position[run.id], None] = Place("host", end)
+        self.areas["host"] = end + max(map(self._workspace_bytes, runs), default=0)
 
     def _host_places(self, budget: int) -> None:
         self.areas["host"] = budget
         for residence in self.schedule.host_copies:
-            assert residence.block is not None
             assert residence.offset is not None
             place = Place("host", residence.offset)
-            if residence.acquired_by is None:
+            if residence.acquired_by is not None:
+                self.written_to[self.position[residence.acquired_by], residence.block] = place
+            elif residence.block is not None:
                 self.copies[residence.block] = place
-            else:
-                self.copied_to[self.position[residence.acquired_by]] = place
+
+    def _workspace_bytes(self, run: Operation) -> int:
+        assert run.task is not None
+        assert run.algorithm is not None
+        return self.instance.tasks[run.task].algorithms[run.algorithm].workspace_bytes
 
     def _left(self) -> Iterator[Load]:
         """Yield where each block is at the end: in its last residence if that lasts, else on the host."""
         for d in range(len(self.instance.blocks)):
-            if d in self.place and not self.place[d].released_after:
+            on_device = d in self.place and not self.place[d].released_after
+            if on_device and d not in self.newer_on_host:
                 if (
                     place := self._where(self.place[d])
                 ) is not None:  # else its pages lie where a move put them
@@ -325,7 +346,9 @@ class _Planner:
         for residence in self.acquired[i]:
             if residence.block is not None:
                 self.place[residence.block] = residence
-        if operation.task is not None:
+        if operation.stream == "host":
+            step = self._host_run(i, operation, waits)
+        elif operation.task is not None:
             step = self._run(i, operation, waits, maps, outside)
         else:
             assert operation.block is not None
@@ -357,12 +380,39 @@ class _Planner:
             tensor, begin = self.rebuilt.parts[d]
             area, offset = self._use(self.place[d], i, maps)
             found[tensor] = Place(area, offset - begin)
+        self.newer_on_host.difference_update((*task.outputs, *task.updates))
         operands = {
             word: found[name] if name in found else outside[name][0] for word, name in kernel.operands.items()
         }
         for residence in self.acquired[i]:
             if residence.workspace_of == operation.id:
                 operands["workspace"] = self._use(residence, i, maps)
+        return Step(operation, task.name, waits, kernel=kernel, operands=operands)
+
+    def _host_run(self, i: int, operation: Operation, waits: tuple[int, ...]) -> Step:
+        assert operation.task is not None
+        assert operation.algorithm is not None
+        task = self.instance.tasks[operation.task]
+        kernel = self.rebuilt.kernel(self.instance, operation.task, operation.algorithm)
+        found: dict[str, Place] = {}
+        for d in task.blocks:
+            self.copies[d] = self.written_to.get((i, d)) or self.copies[d]
+            tensor, begin = self.rebuilt.parts[d]
+            place = Place("host", self.copies[d].offset - begin)
+            if found.setdefault(tensor, place) != place:
+                raise PebblerError(
+                    f"task '{task.name}' runs on the host, where parts of '{tensor}' lie apart; "
+                    "make the instance without parts, or without a budget of host memory"
+                )
+        self.newer_on_host.update((*task.outputs, *task.updates))
+        if missing := [name for name in kernel.operands.values() if name not in found]:
+            raise PebblerError(
+                f"task '{task.name}' runs on the host, and '{missing[0]}', which it touches, is no block; "
+                "make the instance with weights as blocks"
+            )
+        operands = {word: found[name] for word, name in kernel.operands.items()}
+        if self._workspace_bytes(operation):
+            operands["workspace"] = self.written_to[i, None]
         return Step(operation, task.name, waits, kernel=kernel, operands=operands)
 
     def _copy(
@@ -380,11 +430,11 @@ class _Planner:
             source = self._use(before[d], i, maps)
             target = self._use(self.place[d], i, maps, moving=True)
         elif operation.kind == "offload":
-            if i in self.copied_to:
-                self.copies[d] = self.copied_to[i]
+            self.copies[d] = self.written_to.get((i, d)) or self.copies[d]
             source, target = self._use(self.place[d], i, maps), self.copies[d]
         else:
             source, target = self.copies[d], self._use(self.place[d], i, maps)
+            self.newer_on_host.discard(d)
         size = self.instance.blocks[d].bytes
         return Step(operation, name, waits, source=source, target=target, bytes=size)
 

@@ -59,7 +59,12 @@ class Rebuilt:
     def kernel(self, instance: Instance, task: int, algorithm: int) -> Kernel:
         """Return the computation of a task with one of the instance's algorithms."""
         chosen = instance.tasks[task].algorithms[algorithm]
-        return replace(self.kernels[task], algorithm=chosen.name, workspace_bytes=chosen.workspace_bytes)
+        return replace(
+            self.kernels[task],
+            algorithm=chosen.name,
+            workspace_bytes=chosen.workspace_bytes,
+            on=chosen.on,
+        )
 
 
 def rebuild(instance: Instance) -> Rebuilt:

@@ -184,7 +184,9 @@ class Trial:
 
     @property
     def nominal_ns(self) -> list[int]:
-        """Predicted time of every operation of a round."""
+        """Predicted time of every operation of a round: its own, or the schedule's where copies change it."""
+        if self.instance.is_coupled:
+            return [operation.end_ns - operation.start_ns for operation in self.schedule.operations]
         return [nominal_ns(self.instance, operation) for operation in self.schedule.operations]
 
     @property

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import count
+
 import msgspec
 
 from ...instances.instance import Instance
 from ...instances.units import ceil_to
-from ..schedule import Carried, Operation, Residence, Schedule
+from ..schedule import Carried, Kind, Operation, Residence, Schedule, Stream
 
 
 def unlimited(instance: Instance, schedule: Schedule) -> tuple[Instance, Schedule]:
     """Return the schedule's runs with its algorithms, one after the other, with every block at its own place.
 
-    Only blocks that must be on the host at the end are copied, carried ones stay on the device. Only
-    workspaces share memory. The instance is returned with the budget that this needs.
+    Only blocks that must be on the host at the end, or that a run on the host touches, are copied; carried
+    ones stay on the device. Only workspaces share memory. The instance is returned with the budget that this
+    needs.
     """
     unit = instance.alignment_bytes
     offsets: list[int] = []
@@ -33,17 +38,18 @@ def unlimited(instance: Instance, schedule: Schedule) -> tuple[Instance, Schedul
             bases[block.tensor] = end
             end += extents[block.tensor]
         offsets.append(bases[block.tensor] + block.begin)
-    operations = [
-        msgspec.structs.replace(operation, after=())
-        for operation in schedule.operations
-        if operation.kind == "run"
-    ]
+    operations = list(_in_turn(instance, schedule))
     acquired: dict[int, int | None] = {
         d: None for d, block in enumerate(instance.blocks) if block.initially != "absent"
     }
     residences = []
     scratch = 0
     for operation in operations:
+        if operation.kind == "prefetch":
+            assert operation.block is not None
+            acquired.setdefault(operation.block, operation.id)
+        if operation.stream != "compute":
+            continue
         assert operation.task is not None
         assert operation.algorithm is not None
         task = instance.tasks[operation.task]
@@ -65,7 +71,7 @@ def unlimited(instance: Instance, schedule: Schedule) -> tuple[Instance, Schedul
         Residence(block=d, offset=offsets[d], bytes=instance.blocks[d].bytes, acquired_by=writer)
         for d, writer in acquired.items()
     ]
-    operations += _homecoming(instance, schedule, operations[-1].id if operations else 0)
+    operations += _homecoming(instance, operations, schedule.makespan_ns)
     pool = end + ceil_to(scratch, unit)
     roomy = msgspec.structs.replace(
         instance, budget_bytes=instance.resident_bytes + pool, host_budget_bytes=msgspec.UNSET
@@ -84,9 +90,44 @@ def unlimited(instance: Instance, schedule: Schedule) -> tuple[Instance, Schedul
     )
 
 
-def _homecoming(instance: Instance, schedule: Schedule, last_run: int) -> list[Operation]:
+def _in_turn(instance: Instance, schedule: Schedule) -> Iterator[Operation]:
+    """Yield all runs, those on the host between copies of what they read and write; each waits for the last.
+
+    Device runs keep their order, and a run on the host comes before later tasks.
+    """
+    duplex = instance.engines == "duplex"
+    runs = [operation for operation in schedule.operations if operation.kind == "run"]
+    hosted = deque(sorted((run for run in runs if run.stream == "host"), key=lambda run: run.task or 0))
+    fresh = count(max((operation.id for operation in schedule.operations), default=0) + 1)
+    if not hosted:
+        yield from (msgspec.structs.replace(run, after=()) for run in runs)
+        return
+    before: tuple[int, ...] = ()
+    for run in [*(run for run in runs if run.stream != "host"), None]:
+        program = []
+        while hosted and (run is None or (hosted[0].task or 0) < (run.task or 0)):
+            task = instance.tasks[hosted[0].task or 0]
+            program += [
+                _copy("offload", "d2h" if duplex else "copy", d) for d in (*task.inputs, *task.updates)
+            ]
+            program.append(hosted.popleft())
+            program += [
+                _copy("prefetch", "h2d" if duplex else "copy", d) for d in (*task.outputs, *task.updates)
+            ]
+        for operation in [*program, *([] if run is None else [run])]:
+            i = operation.id if operation.kind == "run" else next(fresh)
+            yield msgspec.structs.replace(operation, id=i, after=before)
+            before = (i,)
+
+
+def _copy(kind: Kind, stream: Stream, block: int) -> Operation:
+    return Operation(id=0, kind=kind, stream=stream, block=block, start_ns=0, end_ns=0)
+
+
+def _homecoming(instance: Instance, runs: Sequence[Operation], end_ns: int) -> list[Operation]:
     """Offload, after all other operations, the blocks that must be on the host at the end."""
-    first = max((operation.id for operation in schedule.operations), default=0) + 1
+    first = max((operation.id for operation in runs), default=0) + 1
+    last_run = runs[-1].id if runs else 0
     wanted = [d for d, block in enumerate(instance.blocks) if block.finally_ == "host"]
     return [
         Operation(
@@ -95,8 +136,8 @@ def _homecoming(instance: Instance, schedule: Schedule, last_run: int) -> list[O
             kind="offload",
             block=d,
             after=(last_run,),
-            start_ns=schedule.makespan_ns,
-            end_ns=schedule.makespan_ns,
+            start_ns=end_ns,
+            end_ns=end_ns,
         )
         for i, d in enumerate(wanted)
     ]

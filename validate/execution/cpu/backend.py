@@ -29,7 +29,7 @@ class CpuBackend(ThreadedDevice):
 
     def __init__(self, delays: tuple[float, int] | None = None) -> None:
         super().__init__(delays)
-        self._scratch = Scratch()
+        self._scratch = {"device": Scratch(), "host": Scratch()}
         self._one_thread = threadpool_limits(1)
 
     @property
@@ -48,7 +48,7 @@ class CpuBackend(ThreadedDevice):
 
     def prepare(self, kernel: Kernel) -> CpuKernel:
         """See `Backend`."""
-        return prepare(kernel, self._scratch)
+        return prepare(kernel, self._scratch[kernel.on])
 
     def is_deterministic(self, kernel: Kernel) -> bool:  # noqa: ARG002
         """Return True: every kernel takes its sums in one order."""

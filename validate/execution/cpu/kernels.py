@@ -52,7 +52,7 @@ def _compute(kernel: Kernel) -> Compute:
     if role not in _OF_ALL and kind in _CONVOLUTIONS:
         return _CONVOLUTIONS[kind][role](Convolution(kernel))
     found = _OF_ALL.get(role) or KERNELS.get(kind, {}).get(role)
-    if found is None or kernel.algorithm not in ("kernel", "gemm"):
+    if found is None or (kernel.on == "device" and kernel.algorithm not in ("kernel", "gemm")):
         raise PebblerError(f"task '{kernel.task}': the CPU has no algorithm '{kernel.algorithm}' for it")
     return found
 

@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 
 from ....instances.errors import PebblerError
 from ....instances.units import format_size
+from ..cpu.kernels import prepare
+from ..cpu.scratch import Scratch as HostScratch
 from ..device import DeviceError, Event, Stream
 from ..kernel import Kernel
 from .calls import (
@@ -154,6 +156,31 @@ class CudaStream:
                 call(addresses, first)
 
 
+class HostStream(CudaStream):
+    """The stream of what the host computes itself, when it is issued.
+
+    The host then waits for what the work waits for, and issues nothing else meanwhile, so that only what it
+    has issued before overlaps the work. The events are those of a stream of the GPU that does nothing else.
+    """
+
+    def __init__(self, driver: Any, raw: Any, host: _PinnedMemory, pauses: Pauses) -> None:
+        super().__init__(driver, raw, host, pauses)
+        self._before: list[Event] = []
+
+    def wait(self, event: Event) -> None:
+        """Make later work wait for an event."""
+        super().wait(event)
+        self._before.append(event)
+
+    def launch(self, launch: CudaLaunch, addresses: Mapping[str, int], first: int) -> None:
+        """Compute a task now, when all is done that it waits for."""
+        for event in self._before:
+            event.synchronize()
+        self._before.clear()
+        for call in launch:
+            call(addresses, first)
+
+
 class CudaBackend:
     """A GPU as a backend; the executor closes it.
 
@@ -260,7 +287,8 @@ class CudaBackend:
         if name == "compute":
             return self._compute
         with _failing(self.driver):
-            return CudaStream(self.driver, self.driver.Stream(), self._host, self._pauses)
+            kind = HostStream if name == "host" else CudaStream
+            return kind(self.driver, self.driver.Stream(), self._host, self._pauses)
 
     def algorithms(self, kernel: Kernel) -> list[tuple[str, int]]:
         """Return all algorithms of the providers for a convolution, also those that `prepare` refuses."""
@@ -276,6 +304,8 @@ class CudaBackend:
 
     def prepare(self, kernel: Kernel) -> CudaLaunch:
         """Bind the calls of a task; a convolution's workspace must be large enough for its algorithm."""
+        if kernel.on == "host":
+            return [prepare(kernel, self._host_scratch)]
         calls = calls_of(kernel)
         self._reserve_scratch(scratch_bytes(calls))
         with _failing(self.driver):
@@ -283,6 +313,10 @@ class CudaBackend:
                 self._bind_convolution(kernel, call) if isinstance(call, Convolution) else self.bind(call)
                 for call in calls
             ]
+
+    @cached_property
+    def _host_scratch(self) -> HostScratch:
+        return HostScratch()
 
     def nothing(self) -> CudaLaunch:
         """Bind a kernel of one block that touches one value."""
