@@ -28,16 +28,6 @@ from .methods import Answer, Limits, Method, Refusal
 from .program.timeline import simulated
 
 
-def may_run_on(task: Task, side: str) -> bool:
-    """Return whether a task has an algorithm on a side, ``device`` or ``host``."""
-    return any(algorithm.on == side for algorithm in task.algorithms)
-
-
-def has_host_work(instance: Instance) -> bool:
-    """Return whether a task has an algorithm on the host."""
-    return any(may_run_on(task, "host") for task in instance.tasks)
-
-
 def on_sides(instance: Instance, hosted: frozenset[int]) -> Instance:
     """Return the instance in which some tasks run on the host, with the fastest algorithm, and no others.
 
@@ -104,7 +94,7 @@ def planned(method: Method, instance: Instance, limits: Limits) -> Answer:
     Refusal
         As the method, or as `HostWork`.
     """
-    if not has_host_work(instance):
+    if not instance.has_host_work:
         return method(instance, limits)
     work = HostWork(instance)
     answer = method(work.device, limits)
@@ -137,7 +127,7 @@ class HostWork:
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
-        hosted = [k for k, task in enumerate(instance.tasks) if may_run_on(task, "host")]
+        hosted = [k for k, task in enumerate(instance.tasks) if task.may_run_on_host]
         self._kept = [k for k in range(len(instance.tasks)) if k not in set(hosted)]
         self._touches: list[list[int]] = [[] for _ in instance.blocks]
         self._writes: list[list[int]] = [[] for _ in instance.blocks]

@@ -19,7 +19,7 @@ from itertools import accumulate
 import msgspec
 
 from ..heuristics.clock import OutOfTime, left, look
-from ..heuristics.host_work import HostWork, may_run_on, of_both_sides, of_one_side, on_sides
+from ..heuristics.host_work import HostWork, of_both_sides, of_one_side, on_sides
 from ..heuristics.methods import Answer, Limits, Method, MethodInfo, Refusal
 from ..heuristics.papers.modnn import modnn
 from ..instances.instance import Instance
@@ -81,7 +81,7 @@ class _Siding(Choosing):
     def ladder(self) -> Iterator[Choice]:
         """Yield choices from most on the host to least."""
         tasks = self.instance.tasks
-        must = {k for k, task in enumerate(tasks) if not may_run_on(task, "device")}
+        must = {k for k, task in enumerate(tasks) if not task.device_algorithms}
         either = self._either()
         times = [min(a.duration_ns for a in tasks[k].algorithms if a.on == "host") for k in either]
         for share in _SHARES:
@@ -152,7 +152,7 @@ class _Siding(Choosing):
     def _either(self) -> list[int]:
         """Return the tasks that may run on either side."""
         tasks = enumerate(self.instance.tasks)
-        return [k for k, task in tasks if may_run_on(task, "host") and may_run_on(task, "device")]
+        return [k for k, task in tasks if task.may_run_on_host and task.device_algorithms]
 
     def _start(self, sided: Instance, choice: Choice) -> Schedule | None:
         """Return the warm start as a schedule of the instance in which every task has its side, if it is."""

@@ -12,7 +12,6 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from ..heuristics.clock import LEAST, until
-from ..heuristics.host_work import has_host_work
 from ..heuristics.loading import load_for
 from ..heuristics.methods import Answer, Limits, MethodError, OnBetter, Refusal, find_method
 from ..heuristics.spread import spread
@@ -166,7 +165,7 @@ def attempt(
             if excluded is not None:
                 answers.deny()
                 answer = Answer(None, excluded, infeasible=True)
-            elif has_host_work(instance) and info.sides != "chosen":
+            elif instance.has_host_work and info.sides != "chosen":
                 answer = take_sides(instance, info, host.solve, limits)
             elif instance.carried and info.carries != "chosen":
                 answer = settle(instance, info, host.solve, limits)

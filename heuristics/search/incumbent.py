@@ -12,7 +12,6 @@ from typing import Protocol
 
 from ...instances.instance import Instance
 from ...validate.schedule import Schedule
-from ..host_work import has_host_work
 
 _LEAST_SHARE = 4.0
 """Least time between two simulations, as a multiple of the time that the first has taken."""
@@ -20,7 +19,7 @@ _LEAST_SHARE = 4.0
 
 def estimates(instance: Instance) -> bool:
     """Return whether a search estimates the times of an instance's programs."""
-    return instance.is_coupled or has_host_work(instance)
+    return instance.is_coupled or instance.has_host_work
 
 
 class Searching(Protocol):

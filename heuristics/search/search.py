@@ -17,7 +17,7 @@ from ...validate.schedule import MemoryModel, Schedule
 from ..choices import by_speed
 from ..clock import left, look
 from ..gaps import Guide, require_copies
-from ..host_work import HostWork, has_host_work
+from ..host_work import HostWork
 from ..methods import Refusal
 from .costs import costings, with_light
 from .decisions import choose_sides, decisions_from, decisions_of, gap_keys
@@ -119,7 +119,7 @@ class LocalSearch:
     ) -> None:
         if any(task.recomputable for task in instance.tasks):
             raise Refusal("local search: recomputation is not modelled yet")
-        self._work = HostWork(instance) if has_host_work(instance) else None
+        self._work = HostWork(instance) if instance.has_host_work else None
         if self._work is not None:
             instance = self._work.device
         require_copies(instance)

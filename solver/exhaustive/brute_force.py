@@ -51,6 +51,7 @@ _MOST_TASKS = 200
     "this project",
     shown="named",
     carries="chosen",
+    sides="chosen",
 )
 def _method(instance: Instance, limits: Limits) -> Answer:
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit

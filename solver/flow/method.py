@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ...heuristics.clock import LEAST, OutOfTime, until
-from ...heuristics.host_work import HostWork, has_host_work, planned
+from ...heuristics.host_work import HostWork, planned
 from ...heuristics.loading import kernels, loads
 from ...heuristics.methods import Answer, Limits, Refusal, find_method, register
 from ...heuristics.parts import with_parts
@@ -37,7 +37,7 @@ from .checkpoints import Checkpoints
 from .decode import guide_of
 from .model import FlowModel, bound_name, flow_model, proven
 from .stages import DEFAULT, ROUNDS, Stage, Tiling, finest_integrality, stages
-from .states import hosted_of
+from .states import hosted_of, run_on_host
 from .windows import Windows
 
 if TYPE_CHECKING:
@@ -157,19 +157,7 @@ def _answer(run: type[FlowRun], instance: Instance, limits: Limits) -> Answer:
     So it is with tasks that may run on the host. The models leave places and sides free, so that the bound is
     that of the instance. The solution of a first one is offered as a choice.
     """
-    if has_host_work(instance):
-        read = replace_fields(find_method(run.name), carries="read", sides="read")
-        given = replace_fields(
-            limits, time_limit=_SECONDS if limits.time_limit is None else limits.time_limit
-        )
-        return take_sides(
-            instance,
-            read,
-            lambda sided, left: run(sided, left, original=instance).answer(),
-            given,
-            bounded=True,
-        )
-    if not instance.carried:
+    if not (instance.carried or instance.has_host_work):
         return run(instance, limits).answer()
     seconds = _SECONDS if limits.time_limit is None else limits.time_limit
     began = time.monotonic()
@@ -179,16 +167,20 @@ def _answer(run: type[FlowRun], instance: Instance, limits: Limits) -> Answer:
         return Answer(None, "interrupted")
     left = max(seconds - (time.monotonic() - began), 0.0)
 
-    def solve(settled: Instance, given: Limits) -> Answer:
-        return run(settled, given, original=instance).answer()
+    def solve(chosen: Instance, given: Limits) -> Answer:
+        return run(chosen, given, original=instance).answer()
 
-    read = replace_fields(find_method(run.name), carries="read")
+    read = replace_fields(find_method(run.name), carries="read", sides="read")
     given = replace_fields(limits, time_limit=left)
-    return settle(instance, read, solve, given, offered, bounded=True)
+    choose = take_sides if instance.has_host_work else settle
+    return choose(instance, read, solve, given, offered, bounded=True)
 
 
 def _offered(run: type[FlowRun], instance: Instance, limits: Limits, seconds: float) -> list[frozenset[int]]:
-    """Return the places of carried blocks in a solution of FLOW, if it is found in some seconds."""
+    """Return what runs on the host, or the places of carried blocks, in a solution of FLOW.
+
+    There is none if it is not found in some seconds.
+    """
     modelled = in_pages(instance) if limits.memory == "paged" else instance
     checkpoints = Checkpoints(modelled).choose(run.thresholds.finding[0])
     model = flow_model(modelled, checkpoints, "none")
@@ -201,7 +193,11 @@ def _offered(run: type[FlowRun], instance: Instance, limits: Limits, seconds: fl
         except TimeoutError:
             worker.stop()
             values = None
-    return [] if values is None else [hosted_of(model, values, limits.memory)]
+    if values is None:
+        return []
+    if instance.has_host_work:
+        return [run_on_host(model, values)]
+    return [hosted_of(model, values, limits.memory)]
 
 
 class FlowRun:
@@ -445,7 +441,7 @@ class FlowRun:
         large = len(self.instance.tasks) > self.thresholds.large
         if stage.integrality != "none" or large:  # else whole models come soon
             guide = guide_of(self.modelled, model, result.values)
-            if has_host_work(self.instance):
+            if self.instance.has_host_work:
                 guide = HostWork(self.instance).guided(self.bounded, guide)
             self.search.suggest(guide)
 

@@ -1,4 +1,4 @@
-"""Where carried blocks are at both ends of a round, as a solution of FLOW has it.
+"""Where carried blocks are at both ends of a round, and what runs on the host, as a solution of FLOW has it.
 
 Rules that choose these places look at uses and sizes. FLOW weighs what each place costs: the copies of a
 block that lives on the host, and the memory of one that is on the device at both ends.
@@ -13,7 +13,7 @@ from ...validate.schedule import MemoryModel
 from .model import FlowModel
 
 _MOST = 0.5
-"""Share of a block whose absence puts it on the host."""
+"""Share of a block whose absence puts it on the host, and of a task that runs there."""
 
 
 def hosted_of(model: FlowModel, values: NDArray[np.float64], memory: MemoryModel) -> frozenset[int]:
@@ -40,3 +40,8 @@ def hosted_of(model: FlowModel, values: NDArray[np.float64], memory: MemoryModel
         count = int(float(absent.max(initial=0.0)) * len(blocks) + _MOST)
         hosted.update(blocks[len(blocks) - count :])
     return frozenset(hosted)
+
+
+def run_on_host(model: FlowModel, values: NDArray[np.float64]) -> frozenset[int]:
+    """Return the tasks of which at least half runs on the host in a solution of FLOW."""
+    return frozenset(k for k, column in model.on_host.items() if values[column] >= _MOST)

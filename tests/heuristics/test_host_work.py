@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from pebbler.heuristics.host_work import (
     HostWork,
-    has_host_work,
     of_both_sides,
     of_one_side,
     on_sides,
@@ -89,7 +88,7 @@ def test_the_device_has_its_tasks_alone() -> None:
         ("absent", "anywhere"),
         ("absent", "host"),
     ]
-    assert not has_host_work(device)
+    assert not device.has_host_work
 
 
 @pytest.mark.parametrize("budget", [None, 4 * KIB, 4 * KIB + 1])
