@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -243,6 +244,27 @@ def test_in_a_steady_state_weights_and_states_are_carried() -> None:
     assert within.schedule is not None, "not all of them are on the device at once"
 
 
+def test_operators_of_the_optimizer_alone_may_run_on_the_host() -> None:
+    """They take as long as was measured, and run once; so does clipping, which is not of the optimizer."""
+    workload = TorchStepWorkload("mine", 4, make_step=perceptron, link="1GB/s", clip=1.0, steady=True)
+    phases = {operator.name: operator.phase for operator in workload.record().operators}
+    for side, sides in (("host", ("host",)), ("choose", ("device", "host"))):
+        asked = replace(workload, optimizer_on=side, link_both="1GB/s")
+        asked._recorded.extend(workload._recorded)
+        instance = asked.instance("100%")
+        assert instance.link is not msgspec.UNSET
+        for task, plain in zip(instance.tasks, workload.instance("100%").tasks, strict=True):
+            if phases[task.name] != "optimizer":
+                assert task == plain
+                continue
+            assert tuple(one.on for one in task.algorithms) == sides
+            assert {msgspec.structs.replace(one, on="device") for one in task.algorithms} == {
+                *plain.algorithms
+            }
+            assert not task.recomputable
+    assert "optimizer" in phases.values()
+
+
 def test_what_no_operator_rewrites_is_resident_or_a_block() -> None:
     module, step, inputs, _ = made_by(perceptron)
     module[0].weight.requires_grad_(False)
@@ -290,6 +312,10 @@ def test_a_workload_records_the_step_once_and_has_one_round() -> None:
         ({"link": "12GB/s", "device": "v100"}, "recorded on the CPU, with times of its own"),
         ({"link": "1GB/s", "steady": True, "optimizer": "sgd"}, "the optimizer is what make_step returns"),
         ({"link": "wide"}, "'wide' is not a link"),
+        (
+            {"link": "1GB/s", "steady": True, "optimizer_on": "host", "host_bandwidth": "9GB/s"},
+            "takes as long as it was measured",
+        ),
     ],
 )
 def test_other_choices_of_a_workload_are_refused(options: dict[str, Any], told: str) -> None:
