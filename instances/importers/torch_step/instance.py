@@ -149,8 +149,8 @@ def step_instance(
 def require_instance_of(record: StepRecord, instance: Instance) -> None:
     """Refuse an instance that is not one of a record.
 
-    Its times, its budget and its link are its own. Tensors may be in parts, fewer tasks may run again, and tasks
-    may run on the host.
+    Its times, its budget and its link are its own. Tensors may be in parts, fewer tasks may run again, and
+    tasks may run on the host.
 
     Raises
     ------
