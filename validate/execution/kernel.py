@@ -35,6 +35,7 @@ there is beside w and dw tells by which optimizer:
 | sgd | | ``w -= RATE dw`` |
 | momentum | m | ``m = MOMENTUM m + dw``, then ``w -= RATE m`` |
 | adam | m, v | ``m = b m + (1 - b) dw``, ``v = c v + (1 - c) dw^2``, ``w -= r m / (sqrt(v) + e)`` |
+| adamw | m, v | ``w -= r d w`` first, with the decay d of `Kernel.decay`, then as adam |
 
 with ``ADAM`` = (r, b, c, e) of Kingma and Ba (2015), without their correction of the bias in the first
 iterations, for which a kernel would have to know how many there have been. m and v start at 0.
@@ -71,6 +72,9 @@ MOMENTUM = 0.9
 ADAM = (1e-3, 0.9, 0.999, 1e-8)
 """Adam's learning rate, the shares of both moments that it keeps, and what it adds to a root."""
 
+DECAY = 0.01
+"""How much AdamW takes off weights at each step, before the learning rate."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
@@ -99,6 +103,8 @@ class Kernel:
         ``signs`` (bytes: y > 0, written by FP, read by relu), ``labels``
         (int32, of the whole batch: one a position) and ``losses`` (of the whole batch: one an image). Two
         words have one name if the computation works in place.
+    decay
+        Of an update by AdamW: how much it takes off the weights; of anything else 0.
     adds
         Words of the results that are added to; other results are written.
     algorithm, workspace_bytes, on
@@ -117,6 +123,7 @@ class Kernel:
     key: int
     operands: Mapping[str, str]
     adds: frozenset[str]
+    decay: float = 0.0
     algorithm: str = ""
     workspace_bytes: int = 0
     on: Literal["device", "host"] = "device"
@@ -132,7 +139,9 @@ class Kernel:
         return self.layer.kind.name
 
 
-def kernels_of(graph: TaskGraph, batch: int, signs: frozenset[str] = frozenset()) -> list[Kernel]:
+def kernels_of(
+    graph: TaskGraph, batch: int, signs: frozenset[str] = frozenset(), *, decay: float = 0.0
+) -> list[Kernel]:
     """Return the computation of each task of an executable graph, without algorithms.
 
     Parameters
@@ -143,6 +152,8 @@ def kernels_of(graph: TaskGraph, batch: int, signs: frozenset[str] = frozenset()
         Images of all rounds together.
     signs
         Names of the layers whose ReLU keeps signs instead of y (Layrub, TACO 2018, section 4.2).
+    decay
+        How much updates take off the weights, by AdamW.
 
     Raises
     ------
@@ -155,7 +166,7 @@ def kernels_of(graph: TaskGraph, batch: int, signs: frozenset[str] = frozenset()
                 f"network '{graph.network.name}', layer '{layer.name}': there are no kernels for this "
                 f"'{layer.kind}'; only convolutional networks can be run"
             )
-    return [_kernel(graph, task, batch, signs) for task in graph.tasks]
+    return [_kernel(graph, task, batch, signs, decay) for task in graph.tasks]
 
 
 def resident(network: Network, batch: int) -> Iterator[tuple[str, int]]:
@@ -215,7 +226,7 @@ _DESCRIBED: dict[str, Callable[[Layer], bool]] = {
 """Which layers of a kind compute what the table above says; all, where nothing is said."""
 
 
-def _kernel(graph: TaskGraph, task: LayerTask, batch: int, signs: frozenset[str]) -> Kernel:
+def _kernel(graph: TaskGraph, task: LayerTask, batch: int, signs: frozenset[str], decay: float) -> Kernel:
     layer = task.layer
     operands = _operands(graph, task, layer.name in signs)
     written = {graph.blocks[d].name for d in task.outputs}
@@ -237,6 +248,7 @@ def _kernel(graph: TaskGraph, task: LayerTask, batch: int, signs: frozenset[str]
         key=graph.network.layers.index(layer),
         operands=MappingProxyType(operands),
         adds=frozenset(adds),
+        decay=decay if task.role == "OPT" else 0.0,
     )
 
 

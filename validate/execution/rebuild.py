@@ -10,7 +10,7 @@ from ...instances.errors import PebblerError
 from ...instances.instance import Instance
 from ...instances.networks.taskgraph import TaskGraph, task_graph
 from ...instances.networks.zoo import find_network
-from .kernel import Kernel, kernels_of, resident
+from .kernel import DECAY, Kernel, kernels_of, resident
 
 _Value = TypeVar("_Value")
 """Value of a key of the origin."""
@@ -103,7 +103,8 @@ def rebuild(instance: Instance) -> Rebuilt:
         if layer.relu and f"M({layer.name})" in present
     }
     tensors |= signs
-    kernels = kernels_of(graph, batch, frozenset(name[2:-1] for name in signs))
+    decay = DECAY if origin.optimizer == "adamw" else 0.0
+    kernels = kernels_of(graph, batch, frozenset(name[2:-1] for name in signs), decay=decay)
     _require_blocks(instance, graph, parts, tensors)
     _require_tasks(instance, graph, parts, signs)
     return Rebuilt(graph, batch, tensors, parts, tuple(kernels))

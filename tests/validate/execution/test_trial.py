@@ -25,7 +25,7 @@ from pebbler.validate.execution.cuda.calls import kinds as cuda_kinds
 from pebbler.validate.execution.data import initial
 from pebbler.validate.execution.device import DeviceError
 from pebbler.validate.execution.executor import Execution, Executor
-from pebbler.validate.execution.kernel import ADAM, MOMENTUM, RATE
+from pebbler.validate.execution.kernel import ADAM, DECAY, MOMENTUM, RATE
 from pebbler.validate.execution.plan import plan
 from pebbler.validate.execution.rebuild import rebuild
 from pebbler.validate.execution.training import descend
@@ -262,7 +262,7 @@ def test_a_steady_state_descends_as_training_does() -> None:
         np.testing.assert_allclose(found[-1].carried[name], values, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
 def test_an_optimizer_remembers(optimizer: Optimizer) -> None:
     """What is kept after an iteration tells the gradients; the rules in double precision give the weights."""
     instance = steady(optimizer, "64MiB")
@@ -283,7 +283,9 @@ def test_an_optimizer_remembers(optimizer: Optimizer) -> None:
             gradient = (m - first * m_before) / (1 - first)
             expected = second * v_before + (1 - second) * gradient**2
             np.testing.assert_allclose(v, expected, rtol=1e-2, atol=1e-3 * v.max())
-            np.testing.assert_allclose(w, w_before - rate * m / (np.sqrt(v) + epsilon), rtol=0, atol=1e-6)
+            kept = w_before * (1 - rate * DECAY) if optimizer == "adamw" else w_before
+            step = rate * m / (np.sqrt(v) + epsilon)
+            np.testing.assert_allclose(w, kept - step, rtol=0, atol=1e-7 if optimizer == "adamw" else 1e-6)
             v_before = v
         w_before, m_before = w, m
 

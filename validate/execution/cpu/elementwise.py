@@ -53,7 +53,10 @@ def update(at: Operands) -> None:
 def _adam(at: Operands, w: Array, dw: Array) -> None:
     m, v = at.weights("m"), at.weights("v")
     rate, first, second, epsilon = map(np.float32, ADAM)
+    kept = np.float32(1 - ADAM[0] * at.kernel.decay)
     for p in pieces(w.size, 8):
+        if at.kernel.decay:
+            w[p] *= kept
         change, root = at.scratch.arrays(*[(w[p].shape, np.float32)] * 2)
         m[p] *= first
         m[p] += np.multiply(dw[p], 1 - first, out=change)

@@ -257,7 +257,7 @@ def _update(kernel: Kernel) -> Own:
     name = "update_sgd"
     constants: tuple[float, ...] = (RATE,)
     if "v" in kernel.operands:
-        name, constants = "update_adam", ADAM
+        name, constants = "update_adam", (*ADAM, 1 - ADAM[0] * kernel.decay)
     elif "m" in kernel.operands:
         name, constants = "update_momentum", (MOMENTUM, RATE)
     touched = (Operand(word) for word in ("dw", "w", "m", "v") if word in kernel.operands)

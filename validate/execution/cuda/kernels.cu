@@ -109,13 +109,13 @@ KERNEL(update_momentum, const float *dw, float *w, float *m, float momentum, flo
   }
 }
 
-// m and v are the moments: Kingma and Ba 2015, without the correction of their bias.
+// m and v are the moments: Kingma and Ba 2015, without the correction of their bias. Of w a share is kept, by AdamW.
 KERNEL(update_adam, const float *dw, float *w, float *m, float *v, float rate, float first, float second, float epsilon,
-       long n) {
+       float kept, long n) {
   EACH(i, n) {
     m[i] = first * m[i] + (1 - first) * dw[i];
     v[i] = second * v[i] + (1 - second) * dw[i] * dw[i];
-    w[i] -= rate * m[i] / (sqrtf(v[i]) + epsilon);
+    w[i] = kept * w[i] - rate * m[i] / (sqrtf(v[i]) + epsilon);
   }
 }
 

@@ -124,7 +124,7 @@ def test_results_are_those_of_the_cpu(
         np.testing.assert_allclose(found.gradients[name], values, rtol=1e-3, atol=1e-4 * scale)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
 def test_weights_are_updated_as_on_the_cpu(fake_cuda: FakeCuda, optimizer: Optimizer) -> None:  # noqa: ARG001, F811
     instance = steady(QUICK, optimizer, "1.2xMmin")
     schedule = solve(instance, "modnn").schedule
