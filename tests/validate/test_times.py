@@ -10,7 +10,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from pebbler.instances.gpus.cluster import Cluster
+from pebbler.instances.gpus.cluster import Cluster, Gradient
 from pebbler.instances.instance import Algorithm, Block, Instance, Link, Slowdown, Task
 from pebbler.validate.order import Order
 from pebbler.validate.schedule import Kind, Operation, Schedule, Stream
@@ -263,6 +263,41 @@ def test_two_gpus_in_step_meet_one_whose_host_has_half() -> None:
     )
     starts, ends = simulate(one, program(*operations))
     assert simulate(two, twice) == (starts * 2, ends * 2)
+
+
+def test_gradients_that_two_gpus_add_up_on_the_host_meet_work_of_a_host_with_half_the_rate() -> None:
+    """Gradients go out, are added up one after the other, and weights return, in step on a bus of 2 R."""
+    one = instance((7, UNSET), (9, UNSET), copies=((80, 8, 8),), link=6 * GB)
+    update = Algorithm(name="a", duration_ns=16, workspace_bytes=0, on="host")
+    one = replace(one, tasks=(one.tasks[0], replace(one.tasks[1], algorithms=(update,))))
+    on_host = replace(run(2, 1, (1,)), stream="host")
+    alone = program(run(0), copy(1, "offload", after=(0,)), on_host, copy(3, "prefetch", after=(2,)))
+    gradient = Gradient(name="g", bytes=80, offload_ns=8, prefetch_ns=8, produced_by=0, used_by=())
+    cluster = Cluster(
+        gpus=2,
+        bus_bytes_per_second=12 * GB,
+        core_bytes_per_second=10 * GB,
+        host_bytes_per_second=10 * GB,
+        gradients=(gradient,),
+    )
+    two = replace(one, link=UNSET, cluster=cluster, tasks=one.tasks[:1])
+    runs = [replace(run(gpu), gpu=gpu) for gpu in range(2)]
+
+    def step(i: int, kind: Kind, stream: Stream, gpu: int, *after: int) -> Operation:
+        return Operation(
+            id=i, kind=kind, stream=stream, gpu=gpu, gradient=0, after=after, start_ns=0, end_ns=0
+        )
+
+    together = program(
+        *runs,
+        *(step(2 + gpu, "send", "d2h", gpu, gpu) for gpu in range(2)),
+        *(step(4 + gpu, "accumulate", "cpu", gpu, 2 + gpu) for gpu in range(2)),
+        *(step(6 + gpu, "return", "h2d", gpu, 4, 5) for gpu in range(2)),
+    )
+    _, ends = simulate(one, alone)
+    _, both = simulate(two, together)
+    assert (both[0], both[2], both[5], both[6]) == tuple(ends) == (7, 21, 37, 51)
+    assert (both[1], both[3], both[7]) == (ends[0], ends[1], ends[3])
 
 
 def drawn(rng: Random) -> tuple[Instance, Schedule]:
