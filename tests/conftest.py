@@ -89,14 +89,18 @@ def tight(chain: Instance) -> Instance:
 def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures are composed as always, and their files are there, but nothing is laid out or rendered.
 
-    It is for tests of text and files beside them: a picture takes a fifth of a second.
+    It is for tests of text and files beside them: a picture takes a fifth of a second, and a process that
+    draws half of them a second to start.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    from pebbler.benchmark.pictures import drawn
 
     def sign(_: FigureCanvasAgg, file: IO[bytes], **__: object) -> None:
         file.write(b"\x89PNG\r\n\x1a\n")
 
     monkeypatch.setattr(FigureCanvasAgg, "print_png", sign)
+    monkeypatch.setattr(drawn, "ALONE", 1000)
 
 
 @pytest.fixture

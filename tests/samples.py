@@ -1,4 +1,4 @@
-"""Seeds of which the tests take a few, and `.ci/long` all."""
+"""What the tests take a few of, and `.ci/long` all."""
 
 from __future__ import annotations
 
@@ -19,3 +19,8 @@ def sampled(few: range, seeds: range) -> list[Any]:
         few,
         *(pytest.param(range(first, first + seeds.step), marks=pytest.mark.slow) for first in seeds),
     ]
+
+
+def counts(few: int, many: int) -> list[Any]:
+    """A small number of draws and a large one, as parameters of a test; the large one is slow."""
+    return [few, pytest.param(many, marks=pytest.mark.slow)]

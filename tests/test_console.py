@@ -20,9 +20,7 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    "arguments", ["networks lenet", "networks lenet --json", "networks --json", "--help"]
-)
+@pytest.mark.parametrize("arguments", ["networks lenet", "networks lenet --json", "methods --json", "--help"])
 def test_a_full_output_is_a_sentence(arguments: str, tmp_path: Path) -> None:
     done = shell(f"{PEBBLER} {arguments} >/dev/full", tmp_path)
     assert done.returncode == 2
@@ -57,7 +55,7 @@ def test_nothing_gets_the_numbers_of_closed_streams(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_leaves_early(tmp_path: Path) -> None:
-    done = shell(f"{PEBBLER} networks --json | head -1; echo ${{PIPESTATUS[0]}}", tmp_path)
+    done = shell(f"{PEBBLER} methods --json | head -1; echo ${{PIPESTATUS[0]}}", tmp_path)
     assert done.stdout in ("{\n141\n", "{\n0\n")
     assert done.stderr == ""
 

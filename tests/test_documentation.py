@@ -135,7 +135,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)])
-def test_blocks_of_a_page_run(page: str, folder: Path) -> None:
+def test_blocks_of_a_page_run(page: str, folder: Path, request: pytest.FixtureRequest) -> None:
+    if page != "README.md":  # which has every picture of a comparison rendered
+        request.getfixturevalue("unrendered")
     for block in blocks_of(page):
         name, _, place = block.marks.get("file", "").partition(": ")
         if place:

@@ -17,11 +17,7 @@ from ..benchmark.swept import SMALL, outcomes, swept, write_config
 TWO = SMALL.replace("s?", "s1").replace('"modnn", "vdnn-all-m", "vdnn-all-p", ', '"modnn", ')
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run every command in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("elsewhere", "unrendered")
 
 
 @pytest.fixture

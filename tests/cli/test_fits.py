@@ -16,7 +16,7 @@ from pebbler.instances.networks.zoo import find_network
 Toys = Callable[..., None]
 METHODS = dict.fromkeys(name for way in WAYS for name in way.methods)
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
+pytestmark = pytest.mark.usefixtures("elsewhere", "unrendered")
 
 
 def test_the_answer_is_printed_drawn_and_can_be_checked(

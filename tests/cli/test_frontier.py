@@ -20,9 +20,7 @@ from pebbler.instances.workload import Workload
 Toys = Callable[..., None]
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere", "unrendered")
 
 
 def test_over_budgets_of_a_network(capsys: pytest.CaptureFixture[str]) -> None:

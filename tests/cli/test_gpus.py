@@ -14,10 +14,7 @@ from pebbler.instances.workload import Workload
 from pebbler.solver.solve import solve
 from pebbler.validate.schedule import write_schedule
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere", "unrendered")
 
 
 COMPARE = ["compare", "alexnet", "--batch", "64", "--budget", "1.1xMmin", "--methods", "modnn"]

@@ -40,7 +40,11 @@ print(sorted(late & {"numpy", "numba", "networkx", "ortools", "pandas", "pulp", 
 """
 
 
-@pytest.mark.parametrize("method", ["modnn", "knapsack-rule", "cp-sat", "flow", "flow-recompute", "poet"])
+SLOW = [pytest.param(method, marks=pytest.mark.slow) for method in ("flow-recompute", "poet")]
+"""Methods that load what `flow` loads."""
+
+
+@pytest.mark.parametrize("method", ["modnn", "knapsack-rule", "cp-sat", "flow", *SLOW])
 def test_what_a_method_imports_is_there_before_its_clock_starts(method: str) -> None:
     done = subprocess.run([sys.executable, "-c", CALLED, method], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

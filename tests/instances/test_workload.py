@@ -25,8 +25,15 @@ def vgg16() -> Workload:
     return Workload("vgg16", 256, "K40", graph="paper")
 
 
-@pytest.mark.parametrize("weights_as_blocks", [False, True])
-@pytest.mark.parametrize("graph", ["executable", "paper"])
+@pytest.mark.parametrize(
+    ("graph", "weights_as_blocks"),
+    [
+        ("executable", True),
+        ("paper", False),
+        pytest.param("executable", False, marks=pytest.mark.slow),
+        pytest.param("paper", True, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", [name for name in list_networks() if name not in LARGE])
 def test_every_network_gives_an_instance_that_can_be_read_back(name, graph, weights_as_blocks, tmp_path):
     workload = Workload(name, 2, "V100", graph=graph, weights_as_blocks=weights_as_blocks)

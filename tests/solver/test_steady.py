@@ -33,6 +33,8 @@ from pebbler.solver.steady import completed, settle, settled
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Carried, Schedule
 
+from ..samples import counts
+
 KIB = 1024
 """Size of each block of the small round."""
 
@@ -90,8 +92,9 @@ def solved(name: str, instance: Instance, memory: Memory, time_limit: float | No
 @pytest.mark.parametrize("host", [False, True])
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])
 @pytest.mark.parametrize("name", RULES)
-def test_rules(name: str, memory: Memory, host: bool) -> None:
-    found = [solved(name, carried(seed, memory, host=host), memory, None) for seed in range(25)]
+@pytest.mark.parametrize("count", counts(8, 25))
+def test_rules(name: str, memory: Memory, host: bool, count: int) -> None:
+    found = [solved(name, carried(seed, memory, host=host), memory, None) for seed in range(count)]
     assert any(found)
 
 

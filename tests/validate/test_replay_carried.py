@@ -13,6 +13,7 @@ from pebbler.instances.units import PAGE_BYTES
 from pebbler.validate.replay.machine import replay
 from pebbler.validate.schedule import Carried, HostResidence, MemoryModel, Operation, Residence, Schedule
 
+from ..samples import counts
 from .random_programs import MODELS, random_case
 from .test_replay import block, faults, figure, operation, residence, task, without_residence
 from .test_replay_host import Change, copy, without_copy
@@ -534,11 +535,12 @@ def fits(schedule: Schedule, instance: Instance, state: Carried) -> bool:
 
 
 @pytest.mark.parametrize("host", [False, True])
-def test_random_programs_can_be_repeated_where_they_leave_what_they_find(host: bool) -> None:
+@pytest.mark.parametrize("count", counts(200, 400))
+def test_random_programs_can_be_repeated_where_they_leave_what_they_find(host: bool, count: int) -> None:
     """Blocks that begin somewhere are carried, in random states; those that do not fit one are found."""
     rng = Random(7)
     seen: dict[bool, set[tuple[MemoryModel, bool, bool]]] = {True: set(), False: set()}
-    for _ in range(400):
+    for _ in range(count):
         ordinary, schedule = random_case(rng, host=host)
         begun = [d for d, block in enumerate(ordinary.blocks) if block.initially != "absent"]
         options = [in_state(state, d) for d in begun for state in (DEVICE, HOST, BOTH)]

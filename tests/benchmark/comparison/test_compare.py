@@ -396,6 +396,7 @@ def test_the_table_names_the_instances_that_planners_made(planners: Comparison) 
     assert "vdnn-dyn on" not in text
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_files_of_planners_stand_beside_their_instances(planners: Comparison, tmp_path: Path) -> None:
     written = {path.name for path in export(planners, tmp_path)}
     assert "vgg16-b4-mask.instance.json" in written

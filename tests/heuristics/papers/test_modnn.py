@@ -397,11 +397,11 @@ def test_random_instances_are_refused_only_where_something_does_not_fit(memory: 
         ("overfeat", (3,)),
         ("googlenet", (1, 7)),
         ("vgg16", (1, 64)),
-        ("vgg101b", (2,)),
+        pytest.param("vgg101b", (2,), marks=pytest.mark.slow),
         ("fcn", (16,)),
         ("resnet18", (1, 32)),
         ("resnet50", (8,)),
-        ("resnet101", (32,)),
+        pytest.param("resnet101", (32,), marks=pytest.mark.slow),
     ],
 )
 def test_networks_are_not_refused_at_a_tenth_over_the_least_budget(

@@ -18,6 +18,7 @@ from pebbler.instances.workload import Workload
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
 
+from ...samples import counts
 from .drawn import drawn_decisions
 
 
@@ -46,14 +47,15 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("memory", ["paged", "contiguous", "divisible"])
-def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel) -> None:
+@pytest.mark.parametrize("count", counts(3, 6))
+def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel, count: int) -> None:
     rng = np.random.default_rng(7)
     instance = CASES[case]
     problem = problem_of(instance, memory)
     state, stalls = state_for(problem), np.zeros(problem.length, dtype=np.int64)
     ran, out, back = 0, set(), set()
     for share in (0.3, 0.6, 0.9, 1.0):
-        for _ in range(6):
+        for _ in range(count):
             decisions = drawn_decisions(instance, problem, rng, share)
             makespan, steps = simulate(problem, decisions, state, stalls, ANY)
             if makespan >= IMPOSSIBLE:
@@ -64,7 +66,7 @@ def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel) -> No
             ran += 1
             out |= {o.block for o in schedule.operations if o.kind == "offload"}
             back |= {o.block for o in schedule.operations if o.kind == "prefetch"}
-    assert ran >= 4
+    assert ran >= 2 * count / 3
     carried = set(instance.carried)
     assert bool(out & carried) == (memory != "contiguous")
     assert bool((back - out) & carried) == (memory != "contiguous")  # what nobody writes leaves for nothing

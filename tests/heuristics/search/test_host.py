@@ -21,6 +21,7 @@ from pebbler.validate.check import check
 from pebbler.validate.measures import pinned_bytes
 from pebbler.validate.schedule import MemoryModel, Schedule
 
+from ...samples import counts
 from .drawn import drawn_decisions
 
 
@@ -38,7 +39,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("memory", ["paged", "contiguous", "divisible"])
-def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel) -> None:
+@pytest.mark.parametrize("count", counts(3, 8))
+def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel, count: int) -> None:
     """Where an offload finds no room on the host in time, its block stays."""
     rng = np.random.default_rng(5)
     ran = tight = 0
@@ -47,7 +49,7 @@ def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel) -> No
         instance = replace(CASES[case], host_budget_bytes=int(least * (1 + share)) + 10_000_000)
         problem = problem_of(instance, memory)
         state, stalls = state_for(problem), np.zeros(problem.length, dtype=np.int64)
-        for _ in range(8):
+        for _ in range(count):
             decisions = drawn_decisions(instance, problem, rng)
             makespan, steps = simulate(problem, decisions, state, stalls, ANY)
             if makespan >= IMPOSSIBLE:
@@ -59,7 +61,7 @@ def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel) -> No
             wanted = int(np.count_nonzero(decisions.evicted))
             ran += 1
             tight += offloads < wanted
-    assert ran >= 8
+    assert ran >= count
     assert tight
 
 

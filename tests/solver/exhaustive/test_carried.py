@@ -22,6 +22,8 @@ from pebbler.solver.solve import solve
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
 
+from ...samples import counts
+
 UNIT = 512
 """Bytes of a unit of size."""
 
@@ -143,9 +145,10 @@ def test_a_copy_that_is_carried_ends_where_it_began() -> None:
 
 
 @pytest.mark.parametrize("host_budget", [False, True])
-def test_bounds_then_exhaustive_search_then_every_method(host_budget: bool) -> None:
+@pytest.mark.parametrize("count", counts(20, 40))
+def test_bounds_then_exhaustive_search_then_every_method(host_budget: bool, count: int) -> None:
     judged = solved = found = 0
-    for seed in range(40):
+    for seed in range(count):
         instance = tiny_instance(seed, carried=True, host_budget=host_budget)
         try:
             divisible = brute_force(instance, "divisible", most_states=4000)
@@ -168,8 +171,8 @@ def test_bounds_then_exhaustive_search_then_every_method(host_budget: bool) -> N
             if result.makespan_ns is not None:
                 found += 1
                 assert least <= result.makespan_ns
-    assert judged >= 25
-    assert solved >= 2
+    assert judged >= 0.6 * count
+    assert solved >= 1
     assert found >= judged
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from pebbler.heuristics.search.search import LocalSearch
+from pebbler.instances.instance import Instance
 from pebbler.instances.memory import least_host_bytes
 from pebbler.instances.workload import Workload
 from pebbler.solver.flow.host import fitting_guide
@@ -95,9 +97,16 @@ def test_no_bound_of_a_hostile_instance_passes_any_random_schedule() -> None:
     assert met >= 30
 
 
-def test_a_choice_that_fits_both_memories_is_a_program_at_once() -> None:
-    """moDNN refuses, and the search's own first evictions take a sixth longer."""
-    whole = Workload("resnet18", 64, "v100").instance("50%")
+@pytest.mark.parametrize(
+    ("whole", "share"),
+    [
+        (Workload("vgg16", 64, "v100").instance("1.1xMmin"), 1.0),
+        pytest.param(Workload("resnet18", 64, "v100").instance("50%"), 0.9, marks=pytest.mark.slow),
+    ],
+    ids=["vgg16", "resnet18"],
+)
+def test_a_choice_that_fits_both_memories_is_a_program_at_once(whole: Instance, share: float) -> None:
+    """moDNN refuses, and on ResNet-18 the search's own first evictions take a sixth longer."""
     instance = replace(whole, host_budget_bytes=int(least_host_bytes(whole) * 1.05))
     assert solve(instance, "modnn", memory="paged").schedule is None
     search = LocalSearch(instance, "paged")
@@ -109,7 +118,7 @@ def test_a_choice_that_fits_both_memories_is_a_program_at_once() -> None:
     schedule = search.schedule("flow")
     assert schedule is not None
     assert check(instance, schedule).reasons == ()
-    assert schedule.makespan_ns < 0.9 * first
+    assert schedule.makespan_ns <= share * first
 
 
 def test_there_is_no_choice_where_whole_pages_leave_too_little_room() -> None:
