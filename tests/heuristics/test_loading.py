@@ -40,11 +40,13 @@ print(sorted(late & {"numpy", "numba", "networkx", "ortools", "pandas", "pulp", 
 """
 
 
-SLOW = [pytest.param(method, marks=pytest.mark.slow) for method in ("flow-recompute", "poet")]
-"""Methods that load what `flow` loads."""
-
-
-@pytest.mark.parametrize("method", ["modnn", "knapsack-rule", "cp-sat", "flow", *SLOW])
+@pytest.mark.parametrize(
+    "method",
+    [
+        *("modnn", "knapsack-rule", "cp-sat", "flow", "poet"),
+        pytest.param("flow-recompute", marks=pytest.mark.slow),  # it loads what `flow` loads
+    ],
+)
 def test_what_a_method_imports_is_there_before_its_clock_starts(method: str) -> None:
     done = subprocess.run([sys.executable, "-c", CALLED, method], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
