@@ -227,8 +227,8 @@ def _promising(peaks: SinglePeak) -> list[int]:
                 ),
                 default=math.inf,
             )
-    least = -math.inf if is_slowed(peaks.instance) else total  # what tasks lose by copies comes on top
-    ranked = sorted((k for k in estimates if estimates[k] > least), key=lambda k: -estimates[k])
+    lowest = -math.inf if is_slowed(peaks.instance) else total  # what tasks lose by copies comes on top
+    ranked = sorted((k for k in estimates if estimates[k] > lowest), key=lambda k: -estimates[k])
     return ranked[:_EXACT]
 
 

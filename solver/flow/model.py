@@ -56,7 +56,7 @@ from .families import (
     run,
 )
 from .machine.copies import directions
-from .machine.host_work import SharedBlock, add_host_runs, alone_with_host
+from .machine.host_work import HostRun, SharedBlock, add_host_runs, alone_with_host
 from .unbroken import LONG, UnbrokenCopies
 from .versions import first_loads_ns, fixed_blocks, merged, staying_bytes, versions_of
 
@@ -427,7 +427,8 @@ def _model(
     for i, (algorithms, choice) in enumerate(zip(fits, columns, strict=True)):
         if lost and any(lost[2 * i + 1]):
             builder.entries(outward.slowed[2 * i + 1], choice, [-a.duration_ns / ns for a in algorithms])
-    runs, stream = {}, np.zeros(0, dtype=np.int64)
+    runs: dict[int, HostRun] = {}
+    stream = np.zeros(0, dtype=np.int64)
     if instance.has_host_work:
         is_whole = integrality != "none"
         times = (least / ns).tolist()

@@ -162,12 +162,13 @@ class _Course:
         )
 
     def _after(self, j: int, paid: _Paid, *, old: bool) -> _Paid:
-        """Return the same after the task has run; with `old`, uses before it are done with what is there.
+        """Return the same after the task has run, in the same interval or, with `old`, in a later one.
 
-        If the task writes the block, earlier uses have to find the older version on the device.
+        In a later one, earlier uses of what the task writes have to find the older version on the device. In
+        the same one, `_before` has seen to them, and to all uses of what the task only reads.
         """
         if not self.writes:
-            return self._step(j, paid, self.used[j], self.written[j])
+            return self._step(j, paid, self.used[j], self.written[j]) if old else self._step(j, paid, [], [])
         if old and any(use < self.k for use in self.used[j]):
             is_written = any(use < self.k for use in self.written[j])
             paid = _Paid(older=NEVER if is_written else paid.older)

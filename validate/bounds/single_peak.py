@@ -107,12 +107,12 @@ class SinglePeak:
         free = sum(stay.bytes for stay in across if stay.ready is None)
         before, after = self._slowed(range(k - 1, -1, -1)), self._slowed(range(k + 1, len(self.before) - 1))
         out = [
-            _Piece(-stay.writer, stay.ready, stay.bytes, stay.out_ns, before[k - 1 - stay.writer].offload)
+            Piece(-stay.writer, stay.ready, stay.bytes, stay.out_ns, before[k - 1 - stay.writer].offload)
             for stay in across
             if stay.ready is not None
         ]
         back = [
-            _Piece(
+            Piece(
                 stay.until,
                 total - self.before[stay.until],
                 stay.bytes,
@@ -126,10 +126,10 @@ class SinglePeak:
         head, tail = self.before[k], total - self.before[k + 1]
         lengths = []
         for time, excess in self.choices(k):
-            end = _copied_by(out, excess - free, head)
-            start = _copied_by(back, excess, tail)
+            end = copied_by(out, excess - free, head)
+            start = copied_by(back, excess, tail)
             if end is not None and start is not None:
-                lengths.append(max(end, head) + time + max(start, tail))
+                lengths.append(max(end, Fraction(head)) + time + max(start, Fraction(tail)))
         return math.ceil(min(lengths, default=Fraction(0)))
 
     def _slowed(self, tasks: Iterable[int]) -> list[Slowed]:
@@ -145,7 +145,7 @@ nanosecond.
 """
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """Bytes to copy, in the order of the places in the program from which on they are available.
 
     They are available from `available` on, and take `time`. `lost` millionths of their time is what the tasks
@@ -159,7 +159,7 @@ class _Piece(NamedTuple):
     lost: int
 
 
-def _copied_by(pieces: Sequence[_Piece], excess: int, work: int) -> Fraction | None:
+def copied_by(pieces: Sequence[Piece], excess: int, work: int) -> Fraction | None:
     """Return the earliest time by which an engine can have copied `excess` bytes; None if there are too few.
 
     `pieces` are ordered from the last to the first. Of the pieces available from some instant on, all are

@@ -104,17 +104,27 @@ class Rows:
     def algorithms(self, k: int) -> list[tuple[int, Algorithm]]:
         task = self.instance.tasks[k]
         room = self.instance.pool_bytes - self.footprint(k)
-        fit = [
-            (a, algorithm) for a, algorithm in enumerate(task.algorithms) if algorithm.workspace_bytes <= room
-        ]
-        return fit or list(enumerate(task.algorithms))
+        here = [(a, algorithm) for a, algorithm in enumerate(task.algorithms) if algorithm.on == "device"]
+        return [(a, algorithm) for a, algorithm in here if algorithm.workspace_bytes <= room] or here
+
+    def is_hosted(self, k: int) -> bool:
+        """Whether a task is in K^h."""
+        return any(algorithm.on == "host" for algorithm in self.instance.tasks[k].algorithms)
+
+    def hosted(self, b: int) -> list[int]:
+        """Tasks of K^h that touch a block."""
+        return [k for k, task in enumerate(self.instance.tasks) if b in task.blocks and self.is_hosted(k)]
+
+    def least_here(self, k: int) -> float:
+        """t_k."""
+        return min((a.duration_ns for _, a in self.algorithms(k)), default=0) / self.ns
 
     def footprint(self, k: int) -> int:
         return sum(self.instance.blocks[b].bytes for b in self.instance.tasks[k].blocks)
 
     def least(self, k: int) -> float:
         """D_k."""
-        return sum(min(a.duration_ns for _, a in self.algorithms(other)) for other in range(k)) / self.ns
+        return sum(self.least_here(other) for other in range(k) if not self.is_hosted(other))
 
     def before(self, k: int, *, with_it: bool = False) -> int:
         """Checkpoints before a position, or up to it."""
@@ -122,6 +132,15 @@ class Rows:
 
     def ready(self, writer: int) -> int:
         return 2 * self.before(writer) + 2 * (writer in self.checkpoints)
+
+    def soonest(self, k: int) -> int:
+        """r_k of a task of K^h."""
+        task, found = self.instance.tasks[k], [0]
+        for b in (*task.inputs, *task.updates):
+            before = [writer for writer in self.writers(b) if writer < k]
+            if before and not self.is_hosted(before[-1]):
+                found.append(self.ready(before[-1]))
+        return max(found)
 
     def stays(self, b: int) -> list[tuple[int, Gap]]:
         """Stays with an instant inside, with the mark before each; the start is one of carried blocks."""
@@ -170,6 +189,7 @@ class Rows:
         terms: tuple[Terms, Terms],
         linked: Sequence[dict[Any, float]],
         again: Iterable[tuple[int, int]] = (),
+        choices: Sequence[tuple[int, int, float]] = (),
     ) -> None:
         """(41) and (42); a term of a version takes that many times its time on the link."""
         instance = self.instance
@@ -185,10 +205,11 @@ class Rows:
         for j, length in enumerate(lengths):
             may = [edges[j // 2 + 1]] if j % 2 else list(range(edges[j // 2] + 1, edges[j // 2 + 1]))
             may += [k for k, other in again if other == j]
-            tasks = [
-                instance.tasks[k] for k in may if any(a.duration_ns for a in instance.tasks[k].algorithms)
+            parts = [
+                instance.tasks[k].slowdown_ppm
+                for k in may
+                if any(a.duration_ns for a in instance.tasks[k].algorithms if a.on == "device")
             ]
-            parts = [task.slowdown_ppm for task in tasks]
             out = min((0 if part is UNSET else part.offload for part in parts), default=0) / 1e6
             back = min((0 if part is UNSET else part.prefetch for part in parts), default=0) / 1e6
             if not out + back:
@@ -197,6 +218,10 @@ class Rows:
             moves += [(name, -back * value) for name, value in terms[1][j] if name[0] != "iota"]
             run = self.time_of(j // 2) if j % 2 else []
             runs = [(("zeta", k, j), self.least(k) - self.least(k + 1)) for k in range(len(instance.tasks))]
+            for k, interval, time in choices:
+                if interval == j:
+                    self.column(("one", k), 1.0, 1.0)
+                    runs += [(("one", k), -time), (("lambda", k), time)]
             self.row("slowed", [(("delta", j), 1.0), *run, *runs, *moves], length)
 
     # --- rows that all models have ------------------------------------------------------------------
@@ -239,7 +264,7 @@ def flow(
     stretch: tuple[int, int] | None = None,
     idle: bool = False,
 ) -> Rows:
-    """FLOW, of (1) to (26) and (37) to (42)."""
+    """FLOW, of (1) to (26) and (37) to (51)."""
     model = Rows(instance, checkpoints, ns, size)
     n, m, whole = len(instance.tasks), len(checkpoints), integrality == "all"
     first, until = stretch or (0, n)
@@ -261,6 +286,8 @@ def flow(
             for b, block in enumerate(instance.blocks)
             if block.offload_ns is None or block.prefetch_ns is None
         }
+    shared = [b for b in sorted(blocks) if len(model.hosted(b)) == 1]
+    blocks = {b for b in blocks if not model.hosted(b)}
     versions = _versions(model, blocks)
     if not whole and not idle:
         versions = _added_up(versions)
@@ -268,7 +295,7 @@ def flow(
     out: Terms = defaultdict(list)
     back: Terms = defaultdict(list)
     copies: list[tuple[str, Name, list[int], float]] = []
-    ends: dict[int, tuple[int, float]] = {}
+    ends: dict[Any, tuple[Any, float]] = {}
     for v, version in enumerate(versions):
         if version.carried is not None:
             ends.setdefault(version.carried, (v, version.size))
@@ -317,8 +344,13 @@ def flow(
                 back[gap.first].append((("load", v), rate))
             copies.append(("back", (v, g), list(instants), version.prefetch or 0.0))
 
+    ratios: tuple[dict[Any, float], dict[Any, float]] = ({}, {})
+    of_host: Terms = defaultdict(list)
+    choices = _host_runs(model, integrality, lengths)
+    for b in shared:
+        _shared(model, b, whole, (in_memory, of_host, out, back), ratios, ends)
     staying = [0] * (2 * m)
-    for b in blocks:
+    for b in (*blocks, *shared):
         for _, gap in model.stays(b):
             for t in range(max(gap.first, 0), gap.last + 1):
                 staying[t] += instance.blocks[b].bytes
@@ -328,20 +360,21 @@ def flow(
     host = instance.host_budget_bytes
     if host is not UNSET and host < max(staying, default=0):
         for t in range(2 * m):  # (37)
-            model.row("host", [(name, -entry) for name, entry in in_memory[t]], high=host / size)
+            terms = [(name, -entry) for name, entry in in_memory[t]]
+            model.row("host", [*terms, *of_host[t]], high=host / size)
 
-    _both_ends(model, blocks, ends)
+    _both_ends(model, [*blocks, *shared], ends)
     if first == 0:
         soonest = checkpoints[0] if m else n
         load = sum(
             (block.prefetch_ns or 0) / ns
             for b, block in enumerate(instance.blocks)
+            if b in blocks
             if block.initially == "host" and any(b in task.blocks for task in instance.tasks[: soonest + 1])
         )
         if load:
             model.column(("L",), 1.0, 1.0)
             back[0].append((("L",), load))
-    ratios: tuple[dict[Any, float], dict[Any, float]] = ({}, {})
     for v, version in enumerate(versions):
         for way, time in enumerate((version.offload, version.prefetch)):
             ratios[way][v] = version.linked[way] / time if time else 0.0
@@ -349,10 +382,11 @@ def flow(
         early = [
             model.linked(b)[1]
             for b, block in enumerate(instance.blocks)
-            if block.initially == "host" and any(b in task.blocks for task in instance.tasks[: soonest + 1])
+            if b in blocks and block.initially == "host"
+            if any(b in task.blocks for task in instance.tasks[: soonest + 1])
         ]
         ratios[1][None] = sum(early) / ns / load
-    model.machine(lengths, (out, back), ratios)
+    model.machine(lengths, (out, back), ratios, (), choices)
     is_idle = idle or any(window[3] for window in windows)
     for j in range(2 * m + 1):  # (5), (6), (25)
         least = 0.0 if idle else -math.inf
@@ -374,7 +408,163 @@ def flow(
     return model
 
 
-def _both_ends(model: Rows, blocks: Iterable[int], ends: dict[int, tuple[int, float]]) -> None:
+def _host_runs(model: Rows, integrality: str, lengths: Sequence[float]) -> list[tuple[int, int, float]]:
+    """(43) to (45); the tasks that may run on either side, with their intervals and times on the device."""
+    instance, last = model.instance, 2 * model.m
+    either = []
+    stream: Terms = defaultdict(list)
+    hosted = [k for k in range(len(instance.tasks)) if model.is_hosted(k)]
+    for k in hosted:
+        here = model.algorithms(k)
+        model.column(("lambda", k), float(not here), whole=integrality != "none")
+        begin = model.soonest(k)
+        for j in range(begin, last + 1):
+            model.column(("H", k, j))
+            if j > begin:
+                model.row("host rising", [(("H", k, j), 1.0), (("H", k, j - 1), -1.0)], 0.0)
+        model.row("host done", [(("H", k, last), 1.0), (("lambda", k), -1.0)], 0.0, 0.0)
+        time = min(a.duration_ns for a in instance.tasks[k].algorithms if a.on == "host") / model.ns
+        for j in range(last + 1):
+            stream[j] += [(("H", k, j), time), (("H", k, j - 1), -time)]
+        if here:
+            either.append((k, 2 * model.before(k), model.least_here(k)))
+    for j in sorted({j for _, j, _ in either}):
+        terms = [(("lambda", k), time) for k, other, time in either if other == j]
+        spared = sum(time for _, other, time in either if other == j)
+        model.row("choice", [(("delta", j), 1.0), *terms], lengths[j] + spared)
+    for j in range(last + 1) if hosted else ():
+        model.row("host stream", [*stream[j], (("delta", j), -1.0)], high=0.0)
+    return either
+
+
+def _shared(
+    model: Rows,
+    b: int,
+    whole: bool,
+    terms: tuple[Terms, Terms, Terms, Terms],
+    ratios: tuple[dict[Any, float], dict[Any, float]],
+    ends: dict[Any, tuple[Any, float]],
+) -> None:
+    """A block that one task of K^h touches, of (4) to (10), (37), (38) and (46) to (51)."""
+    in_memory, of_host, out, back = terms
+    instance, last, n = model.instance, 2 * model.m, len(model.instance.tasks)
+    block, writers = instance.blocks[b], model.writers(b)
+    (k,) = model.hosted(b)
+    reads, writes = b not in instance.tasks[k].outputs, k in writers
+    carried, size, first_name = block.initially == "carried", block.bytes / model.size, ("s", b)
+    marks = [other for other, task in enumerate(instance.tasks) if b in task.blocks]
+    marks = [-1] * (block.initially != "absent") + marks + [n] * (carried or block.finally_ == "device")
+    gaps = list(pairwise(marks))
+    rate, load = ((block.prefetch_ns or 0) / model.ns, (block.offload_ns or 0) / model.ns)
+    linked = model.linked(b)
+    ratios[1][first_name] = linked[1] / block.prefetch_ns if block.prefetch_ns else 0.0
+
+    def name_of(number: int) -> Any:
+        return ("s", b, number) if number else first_name
+
+    def number_at(u: int) -> int:
+        return sum(writer <= u for writer in writers)
+
+    def q(number: int, t: int) -> Name:
+        stuck = block.offload_ns is None and number == 0
+        return ("q", name_of(number), -1 if stuck else t)
+
+    held = block.initially != "absent" and not (
+        carried and (writers or instance.host_budget_bytes is not UNSET)
+    )
+    for number in range(0 if block.initially != "absent" else 1, len(writers) + 1):
+        ratios[0][name_of(number)] = linked[0] / block.offload_ns if block.offload_ns else 0.0
+        if number == 0 and held:
+            continue
+        ready = model.ready(writers[number - 1]) if number else -1
+        if block.offload_ns is None:
+            if number == 0:
+                model.column(q(0, -1), whole=whole)
+            continue
+        for j in range(ready, last + 1):
+            model.column(q(number, j), whole=whole and j < 0)
+            if j > ready:
+                model.row("rising", [(q(number, j), 1.0), (q(number, j - 1), -1.0)], 0.0)  # (7)
+            if j >= 0:
+                out[j] += [(q(number, j), load), (q(number, j - 1), -load)]
+    read = number_at(k - 1)
+    if reads and not (read == 0 and held):
+        for j in range(model.soonest(k), last + 1):
+            model.row("host reads", [(q(read, j), 1.0), (("H", k, j), -1.0)], 0.0)  # (46)
+    after = next((until for u, until in gaps if u == k), None)
+    z: Name = ("lambda", k)
+    if after is not None and not writes:
+        z = ("z", b)
+        model.column(z)
+        model.row("away", [(("lambda", k), 1.0), (z, -1.0)], 0.0)  # (47)
+    at_first = [(("x", first_name, 0, -1), 1.0)]
+    if after is not None:
+        begin, end = 2 * model.before(k), 2 * model.before(after)
+        if writes:
+            before = next((u for u, until in gaps if until == k), None)
+            first = 0 if before is None else 2 * model.before(before, with_it=True)
+            begin = max(model.soonest(k), first)
+        for j in range(begin, end + 1) if block.prefetch_ns is not None else ():
+            model.column(("alpha", first_name, j))
+            back[j] += [(("alpha", first_name, j), rate), (("alpha", first_name, j - 1), -rate)]
+            if j > begin:
+                steps = [(("alpha", first_name, j), 1.0), (("alpha", first_name, j - 1), -1.0)]
+                model.row("arriving", steps, 0.0)  # (48)
+            if writes:
+                model.row("made", [(("H", k, j), 1.0), (("alpha", first_name, j), -1.0)], 0.0)  # (49)
+    for g, (u, until) in enumerate(gaps):
+        first = -1 if carried and u == -1 else 2 * model.before(u, with_it=True)
+        instants = range(first, 2 * model.before(until))
+        if block.prefetch_ns is not None:
+            for t in instants:
+                model.column(("rho", first_name, g, t))
+                if t > first:
+                    steps = [(("rho", first_name, g, t - 1), 1.0), (("rho", first_name, g, t), -1.0)]
+                    model.row("falling", steps, 0.0)  # (8)
+                back[t + 1] += [(("rho", first_name, g, t), rate), (("rho", first_name, g, t + 1), -rate)]
+            if u == -1 and block.initially == "host":
+                model.column(("rho", first_name, "b"))
+                back[0] += [(("rho", first_name, "b"), rate), (("rho", first_name, g, 0), -rate)]
+                away = [(z, 1.0)] if until == k else []
+                model.row("loads", [(("rho", first_name, "b"), 1.0), *away], 1.0)  # (50)
+                if instants:
+                    steps = [(("rho", first_name, "b"), 1.0), (("rho", first_name, g, 0), -1.0)]
+                    model.row("later", steps, 0.0)
+        number = number_at(u)
+        for t in instants:
+            x: Name = ("x", first_name, g, t)
+            model.column(x, whole=whole)
+            in_memory[t].append((x, -size))
+            still = [(x, -1.0), (("rho", first_name, g, t), 1.0)]
+            still += at_first if carried and until == n else []
+            still += [(z, 1.0)] if k in (u, until) else []
+            if u == k or (until == k and writes):
+                still.append((("alpha", first_name, t), -1.0))
+            model.row("still", still, 0.0)  # (9)
+            made = writes and number == number_at(k)
+            if not (number == 0 and held):
+                gone = [(x, -1.0), (q(number, t), 1.0), *([(("lambda", k), 1.0)] if made else [])]
+                model.row("gone", gone, 0.0)  # (10)
+            if made and u == k and reads and not (read == 0 and held):
+                model.row("gone", [(x, -1.0), (q(number, t), 1.0), (q(read, t), 1.0)], 0.0)
+            if marks[-1] == k and block.finally_ != "host":
+                of_host[t].append((("H", k, t), -size))
+            if u == k and not reads:
+                of_host[t] += [(("lambda", k), -size), (("H", k, t), size)]
+    if after is not None:
+        arrived = [(("alpha", first_name, 2 * model.before(after)), 1.0), (z, -1.0)]
+        model.row("arrived", [*arrived, *(at_first if carried and after == n else [])], 0.0)  # (48)
+    final = len(writers)
+    there = [(("H", k, last), 1.0)] if final and writers[-1] == k else []
+    if final and block.finally_ == "host":
+        model.row("ends there", [(q(final, last), 1.0), *there], 1.0)  # (51)
+    if carried:
+        ends[first_name] = (first_name, block.bytes)
+        if final:
+            model.row("saved", [(q(final, last), 1.0), *there, (q(0, -1), -1.0)], 0.0)  # (38)
+
+
+def _both_ends(model: Rows, blocks: Iterable[int], ends: dict[Any, tuple[Any, float]]) -> None:
     """(39) and (40)."""
     instance = model.instance
     if not ends:

@@ -1,0 +1,249 @@
+"""Work on the host in FLOW and in certificates: no bound is above the optimum, and toys have theirs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from pebbler.heuristics.methods import Limits, Refusal
+from pebbler.instances.instance import Algorithm, Block, Instance, Link, Task
+from pebbler.instances.memory import (
+    ideal_ns,
+    least_budget,
+    least_bytes,
+    live_bytes,
+    why_infeasible,
+)
+from pebbler.instances.suites.tiny import tiny_instance, twisted
+from pebbler.solver.bounds import best_bound
+from pebbler.solver.cp_sat.model import solve_divisible
+from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.solver.flow.model import Integrality, flow_bound, flow_model
+from pebbler.solver.flow.recompute import recompute_model
+from pebbler.solver.flow.stages import refine_bound
+from pebbler.solver.solve import solve
+from pebbler.validate.bounds.arguments import Prices, compute_ns, priced_ns
+from pebbler.validate.bounds.certificate import check_certificate
+
+from ...adversary.instances import with_host_work, with_link, with_slowdown
+from ...samples import chunks
+from ...validate.hostile import hostile_instance
+from .formulas import flow
+from .test_carried import carried
+from .test_formulas import agree
+
+HOW: tuple[Integrality, ...] = ("none", "algorithms", "all")
+
+
+def hosted(seed: int, *, coupled: bool = False) -> Instance:
+    """Return a tiny instance some of whose tasks may run on the host; half of them have an optimizer."""
+    rng = Random(f"hosted {seed}")
+    if seed % 4 == 0:
+        made = tiny_instance(seed, carried=rng.random() < 0.4, host_budget=rng.random() < 0.2)
+    elif seed % 4 == 1:
+        made = hostile_instance(Random(seed), most_tasks=3, host=rng.random() < 0.2)
+    else:
+        made = carried(seed, host=rng.random() < 0.2) if seed % 4 == 2 else twisted(seed)
+    tasks = tuple(replace(task, recomputable=False) for task in made.tasks)
+    made = replace(made, tasks=tasks, layers=UNSET)
+    made = _with_optimizer(rng, made) if rng.random() < 0.5 else with_host_work(rng, made)
+    if coupled:
+        made = with_slowdown(rng, with_link(rng, made))
+    return replace(made, budget_bytes=max(least_budget(made), 1) + rng.choice((0, 0, 1, 2, 4, 8)))
+
+
+def _with_optimizer(rng: Random, instance: Instance) -> Instance:
+    """Return the instance with weights, their gradient, what an optimizer keeps, and its step."""
+    tasks, blocks, d = list(instance.tasks), list(instance.blocks), len(instance.blocks)
+    size = min(block.bytes for block in blocks)
+    times = {"offload_ns": rng.choice((0, 1, 2)), "prefetch_ns": rng.choice((1, 2))}
+    weights = Block(name="w", bytes=size, initially=rng.choice(("carried", "device", "host")), **times)
+    kept = Block(name="m", bytes=size * rng.choice((1, 2)), initially="carried", **times)
+    gradient = Block(name="g", bytes=size, **times)
+    reads = sorted(rng.sample(range(len(tasks)), min(2, len(tasks))))
+    for k in reads:
+        tasks[k] = replace(tasks[k], inputs=(*tasks[k].inputs, d))
+    last = reads[-1]
+    tasks[last] = replace(tasks[last], outputs=(*tasks[last].outputs, d + 2))
+    sides = [Algorithm(name="h", duration_ns=rng.randint(0, 9), workspace_bytes=0, on="host")]
+    if rng.random() < 0.6:
+        sides.append(Algorithm(name="d", duration_ns=rng.randint(0, 4), workspace_bytes=0))
+    step = Task(name="step", inputs=(d + 2,), outputs=(), updates=(d, d + 1), algorithms=tuple(sides))
+    tasks.insert(rng.randint(last + 1, len(tasks)), step)
+    return replace(instance, blocks=(*blocks, weights, kept, gradient), tasks=tuple(tasks))
+
+
+def optimum(instance: Instance, states: int = 1500) -> int | None:
+    """Return the least time of a schedule, or None if the search is too large or there is none."""
+    try:
+        schedule = brute_force(instance, "divisible", most_states=states)
+    except (TimeoutError, Refusal):
+        return None
+    return None if schedule is None else schedule.makespan_ns
+
+
+@pytest.mark.parametrize("first", chunks(range(0, 48, 12)))
+def test_the_rows_are_those_of_the_page(first: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(first, first + 12):
+        instance = hosted(seed, coupled=seed % 3 == 0)
+        if seed % 3 == 0:
+            instance = replace(instance, link=Link(both_bytes_per_second=10**9))
+        n = len(instance.tasks)
+        for how in HOW:
+            for checkpoints in ([], list(range(0, n, 2)), list(range(n))):
+                model = flow_model(instance, checkpoints, how)
+                units = model.nanoseconds, model.bytes
+                seen += agree(flow(instance, list(model.checkpoints), how, *units), model)
+    assert min(seen[family] for family in ("choice", "host stream", "host done", "arrived", "made")) >= 5
+
+
+@pytest.mark.parametrize("is_coupled", [False, True])
+@pytest.mark.parametrize("first", chunks(range(0, 64, 16)))
+def test_no_bound_is_above_the_optimum(first: int, is_coupled: bool) -> None:
+    judged = met = 0
+    for seed in range(first, first + 16):
+        instance = hosted(seed, coupled=is_coupled)
+        least = optimum(instance)
+        if least is None:
+            continue
+        judged += 1
+        every = list(range(len(instance.tasks)))
+        found = [best_bound(instance).lower_bound_ns]
+        for checkpoints in (every, every[::2], []):
+            for how in HOW:
+                bound = flow_bound(instance, checkpoints, integrality=how)
+                assert bound is not None, seed
+                found.append(bound.lower_bound_ns)
+                if bound.certificate is not None:
+                    assert check_certificate(instance, bound.certificate).valid
+        unbroken = flow_bound(instance, every, integrality="all", unbroken=True)
+        assert unbroken is not None
+        assert max(*found, unbroken.lower_bound_ns) <= least, (seed, found, least)
+        met += max(found) == least
+    assert judged >= 2
+    assert met >= 1
+
+
+def test_prices_of_the_host_prove_no_more_than_the_optimum() -> None:
+    rng, proven = Random(1), 0
+    for seed in range(40):
+        instance = hosted(seed)
+        least = optimum(instance, 800)
+        if least is None:
+            continue
+        possible = [k for k, task in enumerate(instance.tasks) if not task.may_run_on_host]
+        checkpoints = sorted(rng.sample(possible, rng.randint(0, len(possible))))
+        instants, engines = 2 * len(checkpoints), 1 if instance.engines == "single" else 2
+        size = max(block.bytes for block in instance.blocks)
+        for _ in range(10):
+            *lines, stream = (
+                [size * rng.choice((0, 0, 1, 2, 3)) for _ in range(instants + 1)] for _ in range(engines + 1)
+            )
+            memory = [rng.choice((0, 0, 1, 2, 5)) for _ in range(instants)]
+            bound = priced_ns(instance, checkpoints, Prices(9 * size, memory, lines, stream=stream))
+            assert bound <= least, (seed, checkpoints)
+            proven += bound > 0
+    assert proven >= 30
+
+
+def step_of_an_optimizer(*, on_host: int | None = 6, on_device: int | None = 2) -> Instance:
+    """Return a forward and a backward task of 10 ns with weights, and the step that updates them.
+
+    Weights, gradient and what the step keeps have 8 bytes each, and copies take 4 ns. Under 16 bytes, what
+    the step keeps is not on the device with the weights and the gradient.
+    """
+    run = (Algorithm(name="a", duration_ns=10, workspace_bytes=0),)
+    sides = [Algorithm(name="h", duration_ns=on_host, workspace_bytes=0, on="host")] if on_host else []
+    sides += [Algorithm(name="d", duration_ns=on_device, workspace_bytes=0)] if on_device else []
+    copies = {"bytes": 8, "offload_ns": 4, "prefetch_ns": 4}
+    return Instance(
+        name="step-of-an-optimizer",
+        engines="duplex",
+        budget_bytes=24,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=(
+            Block(name="W", initially="carried", **copies),
+            Block(name="dW", **copies),
+            Block(name="m", initially="carried", **copies),
+        ),
+        tasks=(
+            Task(name="F", inputs=(0,), outputs=(), algorithms=run),
+            Task(name="B", inputs=(0,), outputs=(1,), algorithms=run),
+            Task(name="S", inputs=(1,), outputs=(), updates=(0, 2), algorithms=tuple(sides)),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("sides", "budget", "least"),
+    [
+        ({"on_host": None}, 24, 22),  # on the device, with everything there
+        (
+            {"on_device": None},
+            16,
+            34,
+        ),  # weights come in 4, the gradient leaves in 4, the host updates
+        ({}, 24, 22),  # the device is faster
+        ({}, 16, 34),  # and has no room
+        ({"on_host": 1}, 24, 22),  # 10 + 10 + 4 + 1 on the host, and the weights have to come back
+    ],
+)
+def test_where_a_step_runs(sides: dict[str, int | None], budget: int, least: int) -> None:
+    instance = replace(step_of_an_optimizer(**sides), budget_bytes=budget)
+    schedule = brute_force(instance, "divisible")
+    assert schedule is not None
+    assert schedule.makespan_ns == least
+    bound = flow_bound(instance, [0, 1], integrality="all")
+    assert bound is not None
+    assert bound.lower_bound_ns <= least
+    linear = flow_bound(instance, [0, 1])
+    assert linear is not None
+    assert linear.certificate is not None
+    assert check_certificate(instance, linear.certificate).valid
+
+
+def test_the_device_needs_nothing_for_what_may_run_on_the_host() -> None:
+    instance = step_of_an_optimizer()
+    assert least_budget(instance) == 16
+    assert least_budget(step_of_an_optimizer(on_host=None)) == 24
+    assert ideal_ns(instance) == compute_ns(instance) == 20
+    assert compute_ns(step_of_an_optimizer(on_host=50, on_device=None)) == 50
+    assert live_bytes(step_of_an_optimizer(on_device=None)) == [8, 16, 8]
+    assert why_infeasible(replace(instance, budget_bytes=16)) is None
+    stuck = replace(instance, blocks=tuple(replace(block, prefetch_ns=None) for block in instance.blocks))
+    assert least_bytes(replace(stuck, budget_bytes=16)) == 16
+    lost = replace(instance, blocks=tuple(replace(block, offload_ns=None) for block in instance.blocks))
+    assert why_infeasible(replace(lost, budget_bytes=16)) is None  # the host may have made all that it needs
+
+
+def test_what_has_no_model_of_work_on_the_host_says_so() -> None:
+    instance = step_of_an_optimizer()
+    with pytest.raises(Refusal, match="work on the host is not modelled"):
+        solve_divisible(instance, Limits(1.0))
+    again = tuple(replace(task, recomputable=not task.may_run_on_host) for task in instance.tasks)
+    both = replace(instance, tasks=again)
+    with pytest.raises(ValueError, match="does not cover tasks that may run on the host"):
+        recompute_model(both, [0, 1], "none")
+    assert refine_bound(both, 1.0).lower_bound_ns == 20
+    answer = solve(both, "flow-recompute", time_limit=1.0)
+    assert answer.schedule is None
+    assert "work on the host" in answer.stopped_by
+    prices = Prices(1, [0] * 4, [[0] * 5, [0] * 5])
+    with pytest.raises(ValueError, match="second runs and work on the host"):
+        priced_ns(both, [0, 1], prices)
+    with pytest.raises(ValueError, match="checkpoint 2 is a task that may run on the host"):
+        priced_ns(instance, [0, 1, 2], Prices(1, [0] * 6, [[0] * 7, [0] * 7]))
+    with pytest.raises(ValueError, match="prices of the host's time"):
+        priced_ns(instance, [0, 1], replace_stream(prices, [0] * 4))
+    assert flow_model(instance, [0, 1, 2], "none").checkpoints == (0, 1)
+
+
+def replace_stream(prices: Prices, stream: list[int]) -> Prices:
+    """Return the prices with others of the host's time."""
+    return Prices(prices.denominator, prices.memory, prices.engines, stream=stream)
