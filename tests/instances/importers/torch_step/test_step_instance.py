@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -249,11 +248,10 @@ def test_operators_of_the_optimizer_alone_may_run_on_the_host() -> None:
     workload = TorchStepWorkload("mine", 4, make_step=perceptron, link="1GB/s", clip=1.0, steady=True)
     phases = {operator.name: operator.phase for operator in workload.record().operators}
     for side, sides in (("host", ("host",)), ("choose", ("device", "host"))):
-        asked = replace(workload, optimizer_on=side, link_both="1GB/s")
-        asked._recorded.extend(workload._recorded)
-        instance = asked.instance("100%")
-        assert instance.link is not msgspec.UNSET
-        for task, plain in zip(instance.tasks, workload.instance("100%").tasks, strict=True):
+        asked = step_instance(
+            workload.record(), name="mine", link="1GB/s", lasting="carried", optimizer_on=side
+        )
+        for task, plain in zip(asked.instance.tasks, workload.instance("100%").tasks, strict=True):
             if phases[task.name] != "optimizer":
                 assert task == plain
                 continue
