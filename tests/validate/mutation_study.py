@@ -17,22 +17,27 @@ from pebbler.instances.errors import FormatError
 from pebbler.instances.files import encode
 from pebbler.instances.instance import Instance
 from pebbler.validate.check import check
-from pebbler.validate.measures import highest_byte, memory_curve, with_host
 from pebbler.validate.replay.durations import draw_durations
 from pebbler.validate.replay.fault import Fault
 from pebbler.validate.replay.machine import Machine
 from pebbler.validate.schedule import Schedule, require_indices
-from pebbler.validate.simulate import simulate
 
 from .carried_mutants import CARRIED, CARRIED_FORM, CARRIED_INSTANCE, CARRIED_ON_HOST
 from .host_mutants import HOST, HOST_FIGURES, HOST_FORM, HOST_INSTANCE
+from .machine_mutants import MACHINE_FIGURES, MACHINE_FORM, ON_HOST_OF_MACHINE, ON_MACHINE
+from .machine_programs import coupled_case, host_work_case, retimed
 from .mutants import FIGURES, FORM, INSTANCE, PROGRAM, Case, InstanceMutation, Mutation
 from .random_programs import random_case
 
-FORMAL: dict[Mutation | InstanceMutation, str] = {**FORM, **HOST_FORM, **CARRIED_FORM}
+FORMAL: dict[Mutation | InstanceMutation, str] = {
+    **FORM,
+    **HOST_FORM,
+    **CARRIED_FORM,
+    **MACHINE_FORM,
+}
 """Mutations against a rule of the form or a permission; each with its rule."""
 
-REPORTED: tuple[Mutation, ...] = (*FIGURES, *HOST_FIGURES)
+REPORTED: tuple[Mutation, ...] = (*FIGURES, *HOST_FIGURES, *MACHINE_FIGURES)
 """Mutations of what is reported."""
 
 ORDINARY: tuple[Mutation | InstanceMutation, ...] = (*PROGRAM, *INSTANCE, *FORM, *FIGURES)
@@ -48,6 +53,9 @@ OF_CARRIED: tuple[Mutation | InstanceMutation, ...] = (
     *CARRIED_FORM,
 )
 """Mutations of programs with carried blocks."""
+
+OF_MACHINE: tuple[Mutation | InstanceMutation, ...] = (*ON_MACHINE, *MACHINE_FORM, *MACHINE_FIGURES)
+"""Mutations of programs with a shared link, slowed runs or work on the host."""
 
 DRAWS = 50
 """Duration draws that an accepted schedule must survive, and in which damage by a rejected one is sought."""
@@ -144,7 +152,9 @@ def conduct(seed: int, per_kind: int, *, host: bool = False, carried: bool = Fal
 
     Ordinary mutations damage programs without a budget of host memory, or with one where `host` is set, and
     without carried blocks, or with some where `carried` is set. Every other program with carried blocks for
-    mutations of these has a budget of host memory.
+    mutations of these has a budget of host memory. Times of a shared link and of slowed
+    runs are reported wrong of programs without work on the host; what runs there is damaged in programs that
+    have it.
     """
     study = Study()
     for mutation in (*ORDINARY, *ON_HOST, *OF_CARRIED):
@@ -159,6 +169,34 @@ def conduct(seed: int, per_kind: int, *, host: bool = False, carried: bool = Fal
             ):
                 study.judge(mutation.__name__, case, draws)
                 count += 1
+    for mutation in OF_MACHINE:
+        rng, draws = Random(f"{seed} {mutation.__name__}"), Random(seed)
+        count = 0
+        while count < per_kind:
+            if mutation in MACHINE_FIGURES:
+                case_of = coupled_case(rng)
+            else:
+                case_of = host_work_case(rng, host=mutation in ON_HOST_OF_MACHINE)
+            for case in _mutate(mutation, case_of, rng):
+                study.judge(mutation.__name__, case, draws)
+                count += 1
+    return study
+
+
+def wander_on_host(seed: int, starts: int, steps: int) -> Study:
+    """Mutate on and on, as `wander` does, from programs with work on the host."""
+    study = Study()
+    rng = Random(seed)
+    ordinary = (*PROGRAM, *INSTANCE)
+    for _ in range(starts):
+        here = host_work_case(rng)
+        for _ in range(steps):
+            ends = here[0].has_host_budget and rng.random() < 0.3
+            kinds = (*HOST, *HOST_INSTANCE) if ends else ON_MACHINE if rng.random() < 0.5 else ordinary
+            mutation = rng.choice(kinds)
+            for case in _mutate(mutation, here, rng):
+                if study.judge(mutation.__name__, case, rng) and case is not None and case[1].residences:
+                    here = case
     return study
 
 
@@ -192,22 +230,6 @@ def survive(instance: Instance, schedule: Schedule, rng: Random) -> list[Fault]:
             break
         faults = machine.replay(draw_durations(instance, schedule, rng), rng)
     return faults
-
-
-def retimed(instance: Instance, schedule: Schedule) -> Schedule:
-    """Return the program with the figures that it really has, so that only its structure is judged."""
-    starts, ends = simulate(instance, schedule)
-    operations = tuple(
-        msgspec.structs.replace(operation, start_ns=start, end_ns=end)
-        for operation, start, end in zip(schedule.operations, starts, ends, strict=True)
-    )
-    timed = msgspec.structs.replace(schedule, operations=operations, makespan_ns=max(ends, default=0))
-    if schedule.memory_model == "divisible":
-        peak = max(memory_curve(instance, timed)[1])
-    else:
-        peak = instance.resident_bytes + highest_byte(timed)
-    timed = msgspec.structs.replace(timed, peak_bytes=peak)
-    return timed if timed.host_residences is msgspec.UNSET else with_host(timed, timed.host_residences)
 
 
 def markdown(study: Study) -> str:
@@ -299,6 +321,14 @@ def main() -> int:
             f"{further.mutants} more, {further.accepted} accepted, {further.rejected} rejected. "
             f"Contradictions: {len(walk.contradictions)}."
         )
+    walk = wander_on_host(arguments.seed, arguments.starts, 60)
+    further = walk.total()
+    contradictions += walk.contradictions
+    print(
+        f"Wandering on from accepted mutants, with work on the host: {further.mutants} more, "
+        f"{further.accepted} accepted, {further.rejected} rejected. "
+        f"Contradictions: {len(walk.contradictions)}."
+    )
     print()
     for mutation, rule in FORMAL.items():
         print(f"- {mutation.__name__.replace('_', ' ')} *: {rule}.")

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
+from msgspec import UNSET
 
+from pebbler.instances.instance import Instance
 from pebbler.validate.check import CheckReport, check
+from pebbler.validate.schedule import Schedule
 
 from ..samples import counts
 from . import mutation_study
 from .hostile import hostile_instance
+from .machine_programs import coupled_case, host_work_case, retimed, uncoupled
 from .mutants import InstanceMutation, Mutation
 from .mutation_study import (
     FORMAL,
     OF_CARRIED,
+    OF_MACHINE,
     ON_HOST,
     ORDINARY,
     Study,
@@ -23,6 +28,7 @@ from .mutation_study import (
     conduct,
     survive,
     wander,
+    wander_on_host,
 )
 from .random_programs import random_case, random_schedule
 
@@ -104,6 +110,49 @@ def test_random_rounds_carry_blocks_in_every_way() -> None:
     assert any(len(mine) > 1 for mine in copies)
 
 
+def test_random_programs_use_the_machine_in_every_way() -> None:
+    rng = Random(5)
+    coupled = [coupled_case(rng) for _ in range(40)]
+    assert {schedule.memory_model for _, schedule in coupled} == {"contiguous", "paged", "divisible"}
+    kinds = {(i.link is not UNSET, any(t.slowdown_ppm is not UNSET for t in i.tasks)) for i, _ in coupled}
+    assert kinds == {(True, False), (False, True), (True, True)}
+    longer = [
+        schedule.makespan_ns > retimed(uncoupled(instance), schedule).makespan_ns
+        for instance, schedule in coupled
+    ]
+    assert sum(longer) >= 10
+    hosted = [host_work_case(rng) for _ in range(40)]
+    assert {schedule.memory_model for _, schedule in hosted} == {"contiguous", "divisible"}
+    assert {(bool(i.carried), i.has_host_budget, i.is_coupled) for i, _ in hosted} >= {
+        (False, False, False),
+        (True, False, False),
+        (False, True, False),
+        (False, False, True),
+    }
+    on_host = [(i, o) for i, s in hosted for o in s.operations if o.stream == "host" and o.task is not None]
+    assert any(i.tasks[o.task].updates for i, o in on_host)
+    assert any(i.tasks[o.task].outputs for i, o in on_host)
+    copies = [copy for _, schedule in hosted for copy in schedule.host_copies]
+    assert any(copy.workspace_of is not None for copy in copies)
+
+
+@pytest.mark.parametrize("case", [coupled_case, host_work_case])
+def test_valid_programs_of_the_machine_are_accepted_and_survive(
+    case: Callable[[Random], tuple[Instance, Schedule]],
+) -> None:
+    rng = Random(2)
+    for _ in range(30):
+        instance, schedule = case(rng)
+        assert check(instance, schedule).reasons == ()
+        assert survive(instance, schedule, rng) == []
+
+
+def test_no_contradiction_far_from_programs_with_work_on_the_host() -> None:
+    walk = wander_on_host(seed=3, starts=8, steps=40)
+    assert walk.total().accepted >= 20
+    assert walk.contradictions == []
+
+
 @pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize("host", [False, True])
 @pytest.mark.parametrize("count", counts(20, 60))
@@ -135,10 +184,13 @@ def test_valid_programs_of_hostile_instances_with_host_memory_that_ends_survive(
 def test_study_is_large_and_of_every_outcome(study: Study, per_kind: int) -> None:
     """Of 45 mutants of each kind there are more than three thousand, a third of them of host memory."""
     total = study.total()
-    assert len(study.tallies) == len((*ORDINARY, *ON_HOST, *OF_CARRIED)) >= 3000 / 45
+    assert len(study.tallies) == len((*ORDINARY, *ON_HOST, *OF_CARRIED, *OF_MACHINE)) >= 3000 / 45
     on_host = _of(study, ON_HOST)
     assert on_host.mutants >= total.mutants / 4
     assert min(on_host.malformed, on_host.accepted, on_host.damaged, on_host.misreported) > 0
+    of_machine = _of(study, OF_MACHINE)
+    assert of_machine.mutants >= total.mutants / 8
+    assert min(of_machine.accepted, of_machine.damaged, of_machine.misreported, of_machine.ruled) > 0
     of_carried = _of(study, OF_CARRIED)
     assert of_carried.mutants >= total.mutants / 5
     assert min(of_carried.malformed, of_carried.accepted, of_carried.damaged, of_carried.ruled) > 0
@@ -154,6 +206,7 @@ def test_rejected_mutants_do_damage(study: Study) -> None:
     assert _of(study, [*ORDINARY, *ON_HOST], *FORMAL).confirmed >= 0.9
     assert _of(study, ON_HOST, *FORMAL).confirmed >= 0.75
     assert _of(study, OF_CARRIED, *FORMAL).confirmed >= 0.75
+    assert _of(study, OF_MACHINE, *FORMAL).confirmed >= 0.75
 
 
 def test_a_checker_that_accepts_everything_is_contradicted(monkeypatch: pytest.MonkeyPatch) -> None:
