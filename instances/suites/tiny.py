@@ -8,11 +8,19 @@ from typing import Literal
 import msgspec
 
 from ..gpus.cluster import Cluster, Gradient
-from ..instance import Algorithm, Block, Instance, Task
+from ..instance import Algorithm, Block, Instance, Link, Slowdown, Task
 from ..memory import least_budget, unlimited_peak
 
 
-def tiny_instance(seed: int, *, carried: bool = False, host_budget: bool = False) -> Instance:
+def tiny_instance(
+    seed: int,
+    *,
+    carried: bool = False,
+    host_budget: bool = False,
+    link: bool = False,
+    slowdown: bool = False,
+    host_work: bool = False,
+) -> Instance:
     """Return a chain or fork of two or three layers with its backward pass, and a tight budget.
 
     Sizes are a few units of four bytes, so that places can be enumerated. Some instances have in-place
@@ -27,11 +35,24 @@ def tiny_instance(seed: int, *, carried: bool = False, host_budget: bool = False
         Whether one layer or two have weights that rounds carry, and that the backward pass reads or updates.
     host_budget
         Whether host memory has a budget: a place for none up to all blocks.
+    link
+        Whether copies in both directions share a link, which often is too slow for two.
+    slowdown
+        Whether copies slow some tasks down.
+    host_work
+        Whether some tasks may run on the host, or have to.
     """
     instance = _chain_or_fork(Random(seed))
     instance = msgspec.structs.replace(instance, name=f"tiny-{seed}")
     if carried:
         instance = _with_weights(instance, Random(f"carried {seed}"))
+    if host_work:
+        instance = _with_host_work(instance, Random(f"host work {seed}"))
+    if link:
+        rate = Random(f"link {seed}").choice((1, 2, 2, 3, 3, 5)) * 10**9
+        instance = msgspec.structs.replace(instance, link=Link(both_bytes_per_second=rate))
+    if slowdown:
+        instance = _with_slowdown(instance, Random(f"slowdown {seed}"))
     if host_budget:
         places = Random(f"host {seed}").randint(0, len(instance.blocks))
         instance = msgspec.structs.replace(instance, host_budget_bytes=512 * places)
@@ -155,6 +176,35 @@ def _with_weights(instance: Instance, rng: Random) -> Instance:
                 tasks[k] = msgspec.structs.replace(task, **{touch: (*getattr(task, touch), weight)})
     changed = msgspec.structs.replace(instance, blocks=tuple(blocks), tasks=tuple(tasks), budget_bytes=2**40)
     return _tight(changed, rng)
+
+
+def _with_host_work(instance: Instance, rng: Random) -> Instance:
+    """Return the instance with tasks of the backward pass that may run on the host; some run there only."""
+    tasks = list(instance.tasks)
+    backward = [k for k, task in enumerate(tasks) if not task.recomputable and task.name[0] != "F"]
+    for k in sorted(rng.sample(backward, rng.randint(1, len(backward)))):
+        slow = rng.randint(1, 8)
+        scratch = rng.choice((0, 0, 4))
+        on_host = Algorithm(name="host", duration_ns=slow, workspace_bytes=scratch, on="host")
+        on_device = () if rng.random() < 0.25 else tasks[k].algorithms
+        tasks[k] = msgspec.structs.replace(tasks[k], algorithms=(*on_device, on_host))
+    return msgspec.structs.replace(instance, tasks=tuple(tasks))
+
+
+def _with_slowdown(instance: Instance, rng: Random) -> Instance:
+    """Return the instance with tasks that copies slow down, the first one at least."""
+    tasks = [
+        msgspec.structs.replace(
+            task,
+            slowdown_ppm=Slowdown(
+                offload=rng.choice((100_000, 250_000, 500_000)), prefetch=rng.choice((0, 250_000, 500_000))
+            ),
+        )
+        if not k or rng.random() < 0.7
+        else task
+        for k, task in enumerate(instance.tasks)
+    ]
+    return msgspec.structs.replace(instance, tasks=tuple(tasks))
 
 
 def plain(seed: int) -> Instance:

@@ -26,7 +26,7 @@ from .carried import Home, with_states
 from .emission import Emission
 from .host_memory import ABSENT
 from .pace import Busy, Pace
-from .search import shortest_path
+from .search import Path, shortest_path
 
 _DEVICE, _HOST = 0, 1
 
@@ -49,19 +49,9 @@ def host_work(
         raise Refusal(
             "brute force: no search for places in host memory where tasks may run there; leave out its budget"
         )
-    machine = _Machine(instance, memory)
+    machine = HostWork(instance, memory)
     path = shortest_path(machine, deadline=deadline, most_states=most_states)
-    if path is None:
-        return None
-    first = path[0][0]
-    emission = Emission(instance, memory, first.device, first.host)
-    for (before, _), (after, step) in itertools.pairwise(path):
-        assert step is not None
-        machine.emit(emission, before, step, after)
-    for d, home in zip(instance.carried, first.homes, strict=True):
-        emission.leave(d, device=home.device != ABSENT, host=home.host != ABSENT)
-    schedule = emission.finish()
-    return with_states(instance, schedule, first.homes) if instance.carried else schedule
+    return None if path is None else machine.program(path)
 
 
 class _State(NamedTuple):
@@ -110,11 +100,11 @@ class _Step(NamedTuple):
 _Steps = Iterator[tuple[_Step, _State, int]]
 
 
-class _Machine:
+class HostWork:
     """The machine, which gives all steps that are possible at an instant."""
 
     def __init__(self, instance: Instance, memory: MemoryModel) -> None:
-        self.instance = instance
+        self.instance, self.memory = instance, memory
         unit = unit_bytes(instance, memory)
         self.pool = instance.pool_bytes // unit * unit if memory == "paged" else instance.pool_bytes
         self.sizes = [ceil_to(block.bytes, unit) for block in instance.blocks]
@@ -164,12 +154,20 @@ class _Machine:
         )
 
     def time_left(self, state: _State) -> int:
-        """Return a lower bound on the time until the state is done: of each stream, by tasks of its side."""
+        """Return a lower bound on the time until the state is done.
+
+        A stream of runs has the tasks of its side left, and both together have all.
+        """
         left = [math.ceil(busy.left) if busy else 0 for busy in state.streams]
+        either = 0
         for k, sides in enumerate(self.sides):
-            if not state.begun >> k & 1 and len(sides) == 1:
+            if state.begun >> k & 1:
+                continue
+            if len(sides) == 1:
                 left[0 if "device" in sides else -1] += self.least[k]
-        return max(left)
+            else:
+                either += self.least[k]
+        return max(*left, -(-(left[0] + left[-1] + either) // 2))
 
     # --- decisions --------------------------------------------------------------------------------
 
@@ -415,8 +413,19 @@ class _Machine:
 
     # --- the program ------------------------------------------------------------------------------
 
-    def emit(self, emission: Emission, before: _State, step: _Step, after: _State) -> None:
-        """Add a decision to a program."""
+    def program(self, path: Path[_State, _Step]) -> Schedule:
+        """Return the program of a path's decisions, in order."""
+        first = path[0][0]
+        emission = Emission(self.instance, self.memory, first.device, first.host)
+        for (before, _), (after, step) in itertools.pairwise(path):
+            assert step is not None
+            self._emit(emission, before, step, after)
+        for d, home in zip(self.instance.carried, first.homes, strict=True):
+            emission.leave(d, device=home.device != ABSENT, host=home.host != ABSENT)
+        schedule = emission.finish()
+        return with_states(self.instance, schedule, first.homes) if first.homes else schedule
+
+    def _emit(self, emission: Emission, before: _State, step: _Step, after: _State) -> None:
         if step.kind == "wait":
             emission.wait(step.item, [s for s, busy in enumerate(after.streams) if busy is None])
         elif step.kind == "evict":

@@ -1,0 +1,60 @@
+"""Bounds, exhaustive search and schedules of rules: a shared link, slowed tasks, work on the host.
+
+Each alone, in pairs, with carried blocks, and with host memory that ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from pebbler.instances.suites.tiny import tiny_instance
+from pebbler.solver.bounds import best_bound
+from pebbler.solver.exhaustive.brute_force import brute_force
+from pebbler.solver.solve import solve
+from pebbler.validate.check import check
+from pebbler.validate.replay.machine import replay
+
+MACHINE = ("link", "slowdown", "host_work")
+KEYS = [
+    *((key,) for key in MACHINE),
+    *itertools.combinations(MACHINE, 2),
+    *itertools.product(MACHINE, ("carried", "host_budget")),
+]
+PARTS, SEEDS = 38, 8
+"""In the suite, the first part; in all, 304 instances with each keys."""
+
+
+@pytest.mark.parametrize(
+    "part", [pytest.param(n, marks=[pytest.mark.slow] if n else []) for n in range(PARTS)]
+)
+@pytest.mark.parametrize("keys", KEYS, ids="-".join)
+def test_bounds_then_exhaustive_search_then_schedules(keys: Sequence[str], part: int) -> None:
+    judged = worse = found = 0
+    for seed in range(SEEDS * part, SEEDS * (part + 1)):
+        instance = tiny_instance(seed, **dict.fromkeys(keys, True))
+        try:
+            shortest = brute_force(instance, "divisible", most_states=3000)
+        except TimeoutError:
+            continue
+        judged += 1
+        bound = best_bound(instance).lower_bound_ns
+        schedules = [solve(instance, name).schedule for name in ("modnn", "vdnn-all-m")]
+        if shortest is None:
+            assert schedules == [None, None], instance
+            continue
+        assert check(instance, shortest).reasons == (), instance
+        assert replay(instance, shortest, None, Random(seed)) == [], instance
+        assert bound <= shortest.makespan_ns, instance
+        for schedule in schedules:
+            if schedule is not None:
+                assert check(instance, schedule).reasons == (), instance
+                assert shortest.makespan_ns <= schedule.makespan_ns, instance
+                worse += shortest.makespan_ns < schedule.makespan_ns
+                found += 1
+    assert judged >= SEEDS / 3
+    assert found >= 1
+    assert worse >= 1
