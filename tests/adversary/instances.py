@@ -6,6 +6,7 @@ first of several choices is the plainest, and the least number the simplest.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
@@ -130,7 +131,8 @@ def with_link(rng: Random, instance: Instance) -> Instance:
     """Return the instance with a link about as fast as a copy of it, which is often too slow for two."""
     rates = [b.bytes * 10**9 // t for b in instance.blocks for t in (b.offload_ns, b.prefetch_ns) if t]
     rate = rng.choice(rates or [10**9]) * rng.choice((2, 2, 3, 1, 4, 8)) // 2 + rng.choice((0, 0, 0, 1))
-    return msgspec.structs.replace(instance, link=Link(both_bytes_per_second=min(max(rate, 1), LARGEST)))
+    least = 1 + max((b.bytes for b in instance.blocks), default=0) // 1000  # a copy takes minutes at most
+    return msgspec.structs.replace(instance, link=Link(both_bytes_per_second=min(max(rate, least), LARGEST)))
 
 
 def with_slowdown(rng: Random, instance: Instance) -> Instance:
@@ -148,6 +150,21 @@ def with_slowdown(rng: Random, instance: Instance) -> Instance:
         is_slowed = k == 0 or chance(rng, 75)
         tasks.append(msgspec.structs.replace(task, slowdown_ppm=lost) if is_slowed else task)
     return msgspec.structs.replace(instance, tasks=tuple(tasks))
+
+
+def with_copies(rng: Random, instance: Instance) -> Instance:
+    """Return the instance with more copies that are made, and take about as long as runs."""
+    times = (1, 3, *(a.duration_ns for task in instance.tasks for a in task.algorithms))
+    blocks = list(instance.blocks)
+    for d, block in enumerate(blocks):
+        if chance(rng, 50):
+            block = msgspec.structs.replace(
+                block, offload_ns=rng.choice(times), prefetch_ns=rng.choice(times)
+            )
+        if block.initially != "carried" and chance(rng, 30):
+            block = msgspec.structs.replace(block, finally_="host")
+        blocks[d] = block
+    return msgspec.structs.replace(instance, blocks=tuple(blocks))
 
 
 def with_host_work(rng: Random, instance: Instance) -> Instance:
@@ -171,11 +188,11 @@ def with_host_work(rng: Random, instance: Instance) -> Instance:
     return msgspec.structs.replace(instance, tasks=tuple(tasks))
 
 
-KEYS = {
+KEYS: dict[str, Callable[[Random, Instance], Instance]] = {
     "carried": with_carried,
     "host_work": with_host_work,
-    "link": with_link,
-    "slowdown": with_slowdown,
+    "link": lambda rng, instance: with_link(rng, with_copies(rng, instance)),
+    "slowdown": lambda rng, instance: with_slowdown(rng, with_copies(rng, instance)),
     "host_budget": with_host_budget,
 }
 """How an instance gets what it may have beyond its shape, in the order in which it does."""
