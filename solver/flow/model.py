@@ -56,7 +56,8 @@ from .families import (
     run,
 )
 from .machine.copies import directions
-from .machine.host_work import HostRun, SharedBlock, add_host_runs, alone_with_host
+from .machine.host_work import HostRun, SharedBlock, add_host_runs
+from .machine.together import host_tasks
 from .unbroken import LONG, UnbrokenCopies
 from .versions import first_loads_ns, fixed_blocks, merged, staying_bytes, versions_of
 
@@ -372,7 +373,8 @@ def _model(
 
     # blocks that a run on the host may touch have their versions at the end, or are left out
     on_host = touched_on_host(instance)
-    shared = alone_with_host(instance)
+    hosted = host_tasks(instance, positions, merges=integrality != "all") if on_host else []
+    shared = {d for task in hosted for group in task.blocks for d, _ in group.members}
     blocks = [d for d in stretch.blocks if d not in on_host] if on_host else stretch.blocks
     modelled = [d for d in stretch.blocks if d in shared or d not in on_host] if on_host else blocks
 
@@ -430,10 +432,15 @@ def _model(
     runs: dict[int, HostRun] = {}
     stream = np.zeros(0, dtype=np.int64)
     if instance.has_host_work:
-        is_whole = integrality != "none"
-        times = (least / ns).tolist()
         runs, stream = add_host_runs(
-            builder, instance, positions, delta, times, outward.slowed, ns, whole=is_whole
+            builder,
+            hosted,
+            positions,
+            delta,
+            (least / ns).tolist(),
+            outward.slowed,
+            ns,
+            whole=integrality != "none",
         )
     load, passing = first_loads_ns(instance, positions, blocks) if stretch.first == 0 else (0, 0.0)
     if load:
@@ -454,9 +461,10 @@ def _model(
         else:
             added = add_version(frame, version, integrality == "all", lines)
         gaps.update(zip(version.names, added, strict=False))
-    for d, k in shared.items():
-        block = SharedBlock(frame, instance, positions, d, runs[k], whole=integrality == "all")
-        gaps.update(block.gaps)
+    for task in hosted:
+        for group in task.blocks:
+            one = SharedBlock(frame, instance, positions, group, runs[task.task], whole=integrality == "all")
+            gaps.update(one.gaps)
     end_rows = np.zeros(0, dtype=np.int64)
     if frame.carried:
         end_rows = _fit_at_the_ends(instance, modelled, frame)
@@ -480,7 +488,7 @@ def _model(
         link_rows=outward.link,
         stream_rows=stream,
         gaps=gaps,
-        on_host={k: run.on_host for k, run in runs.items()},
+        on_host={k: runs[task.task].on_host for task in hosted for k in task.tasks},
         beyond=(*(["unbroken"] if long is not None else []), *(["windows"] if windows else [])),
     )
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from ....heuristics.gaps import Gap
 from ....instances.instance import Instance
-from ....validate.bounds.arguments import fitting
-from ....validate.bounds.machine import link_ns
 from ...linear.model import ModelBuilder
 from ..families import (
     CarriedColumns,
@@ -32,6 +30,7 @@ from ..families import (
     stays_out,
 )
 from ..versions import instants_of, ready_at, stays
+from .together import HostTask, SharedBlocks
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 
@@ -58,23 +57,9 @@ class HostRun:
     done: Columns
 
 
-def host_tasks(instance: Instance) -> list[int]:
-    """Return the tasks that may run on the host, in order."""
-    return [k for k, task in enumerate(instance.tasks) if task.may_run_on_host]
-
-
-def alone_with_host(instance: Instance) -> dict[int, int]:
-    """Return the blocks that just one task touches that may run on the host, with that task."""
-    found: dict[int, list[int]] = {}
-    for k in host_tasks(instance):
-        for d in instance.tasks[k].blocks:
-            found.setdefault(d, []).append(k)
-    return {d: tasks[0] for d, tasks in found.items() if len(tasks) == 1}
-
-
 def add_host_runs(
     builder: ModelBuilder,
-    instance: Instance,
+    tasks: Sequence[HostTask],
     positions: Columns,
     delta: Columns,
     least: Sequence[float],
@@ -85,25 +70,24 @@ def add_host_runs(
 ) -> tuple[dict[int, HostRun], Rows]:
     """Add all tasks that may run on the host; return them by task, and the rows of (44).
 
-    `least` is the time of each interval's other tasks in units, and `slowed` the rows of (42).
+    `least` is the time of each interval's other tasks in units, and `slowed` the rows of (42). Where several
+    tasks are one, part of them may run on the host.
     """
     runs = {}
     last = len(delta) - 1
     on_device: dict[int, list[tuple[int, float]]] = {}
     on_host: list[tuple[HostRun, float]] = []
-    for k in host_tasks(instance):
-        task = instance.tasks[k]
-        here = fitting(instance, k)
-        chosen = int(builder.columns(1, lower=float(not here), upper=1.0, integer=whole)[0])
-        first = max((_soonest(instance, positions, d, k) for d in (*task.inputs, *task.updates)), default=0)
-        runs[k] = HostRun(k, chosen, first, builder.columns(last + 1 - first, upper=1.0))
+    for task in tasks:
+        k, is_one = task.task, len(task.tasks) == 1
+        lower = float(task.device_ns is None)
+        chosen = int(builder.columns(1, lower=lower, upper=1.0, integer=whole and is_one)[0])
+        begin = task.soonest
+        runs[k] = HostRun(k, chosen, begin, builder.columns(last + 1 - begin, upper=1.0))
         runs_once(builder, runs[k])
-        if here:
+        if task.device_ns is not None:
             interval = 2 * int(np.searchsorted(positions, k))
-            time = min(algorithm.duration_ns for algorithm in here) / ns
-            on_device.setdefault(interval, []).append((chosen, time))
-        there = [algorithm.duration_ns for algorithm in task.algorithms if algorithm.on == "host"]
-        on_host.append((runs[k], min(there) / ns))
+            on_device.setdefault(interval, []).append((chosen, float(task.device_ns) / ns))
+        on_host.append((runs[k], float(task.host_ns) / ns))
     for interval, choices in on_device.items():
         what_is_not_on_host(builder, int(delta[interval]), choices, least[interval])
         if len(slowed) and slowed[interval] >= 0:
@@ -111,13 +95,6 @@ def add_host_runs(
                 one = builder.columns(1, lower=1.0, upper=1.0)
                 builder.entries(slowed[interval], [*one.tolist(), chosen], [-time, time])
     return runs, stream_of_the_host(builder, delta, on_host)
-
-
-def _soonest(instance: Instance, positions: Columns, d: int, k: int) -> int:
-    """Return the first interval in which the version that a task reads can be on the host."""
-    written = bisect_left(instance.writers[d], k)
-    writer = instance.writers[d][written - 1] if written else None
-    return 0 if writer is None or instance.tasks[writer].may_run_on_host else ready_at(writer, positions)
 
 
 def what_is_not_on_host(
@@ -219,15 +196,23 @@ class _Out:
 
 
 class SharedBlock:
-    """A block that one task touches that may run on the host: its versions, gaps and copies.
+    """Blocks as one that one task touches that may run on the host: their versions, gaps and copies.
 
     `gaps` has the columns of the gaps that have some, by the gap.
     """
 
     def __init__(
-        self, frame: Frame, instance: Instance, positions: Columns, d: int, run: HostRun, *, whole: bool
+        self,
+        frame: Frame,
+        instance: Instance,
+        positions: Columns,
+        group: SharedBlocks,
+        run: HostRun,
+        *,
+        whole: bool,
     ) -> None:
-        self.whole = whole
+        d = group.block
+        self.whole, self.group = whole, group
         self.frame, self.instance, self.positions, self.d, self.run = frame, instance, positions, d, run
         self.block, self.writers = instance.blocks[d], instance.writers[d]
         self.is_carried = self.block.initially == "carried"
@@ -261,11 +246,11 @@ class SharedBlock:
 
     def _offload(self, number: int) -> _Out:
         """Add the offload of a version."""
-        frame, builder, block = self.frame, self.frame.builder, self.block
+        frame, builder, group = self.frame, self.frame.builder, self.group
         ready = ready_at(self.writers[number - 1], self.positions) if number else -1
         if number == 0 and not (self.is_carried and (self.writers or self.instance.has_host_budget)):
             return _Out(-1, _NOTHING, held=True)
-        if block.offload_ns is None:
+        if group.offload_ns is None:
             if number:
                 return _Out(ready, _NOTHING)
             return _Out(-1, np.full(self.last + 2, builder.columns(1, upper=1.0, integer=self.whole)[0]))
@@ -273,8 +258,7 @@ class SharedBlock:
         columns = np.concatenate([at_the_start, builder.columns(self.last + 1 - max(ready, 0), upper=1.0)])
         stays_out(builder, columns)
         intervals = np.arange(ready, self.last + 1)
-        time = block.offload_ns / frame.ns
-        link = float(link_ns(self.instance, block.loaded_bytes, block.offload_ns)) / frame.ns
+        time, link = float(group.offload_ns) / frame.ns, float(group.out_link_ns) / frame.ns
         inside = intervals >= 0
         frame.out.move(builder, intervals[inside], columns[inside], time, link)
         frame.out.move(builder, intervals[1:], columns[:-1], -time, -link)
@@ -289,7 +273,7 @@ class SharedBlock:
 
     def _arrivals(self, until: int) -> None:
         """Add what comes back of the version that is away while the task runs, up to the next use."""
-        if self.block.prefetch_ns is None:
+        if self.group.prefetch_ns is None:
             return
         end = 2 * int(np.searchsorted(self.positions, until, "left"))
         begin = 2 * int(np.searchsorted(self.positions, self.run.task, "right"))
@@ -306,8 +290,8 @@ class SharedBlock:
             arrives_once_made(self.frame.builder, self.arrived, done)
 
     def _come_back(self, intervals: Columns, columns: Columns, share: float) -> None:
-        time = (self.block.prefetch_ns or 0) / self.frame.ns
-        link = float(link_ns(self.instance, self.block.loaded_bytes, self.block.prefetch_ns)) / self.frame.ns
+        time = float(self.group.prefetch_ns or 0) / self.frame.ns
+        link = float(self.group.back_link_ns) / self.frame.ns
         self.frame.back.move(self.frame.builder, intervals, columns, share * time, share * link)
 
     def _gap(self, since: int, until: int) -> None:
@@ -316,7 +300,7 @@ class SharedBlock:
         first, last = instants_of(since, until, self.positions)
         first = -1 if since == -1 and self.is_carried else first
         instants = np.arange(first, last + 1)
-        comes_back = block.prefetch_ns is not None
+        comes_back = self.group.prefetch_ns is not None
         rho = builder.columns(len(instants), upper=1.0) if comes_back else _NOTHING
         through = self.through if self.run.task in (since, until) else None
         if since == -1 and block.initially == "host" and comes_back:
@@ -346,7 +330,8 @@ class SharedBlock:
         self._is_out(number, instants, x, follows=since == self.run.task)
         self._is_absent(instants, x, made=number == self.made and since == self.run.task)
         out = self.out[number]
-        self.gaps[((self.d, since),)] = GapColumns(
+        names = self.group.gaps_at(self.instance, [mark[0] for mark in self.marks].index(since))
+        self.gaps[names] = GapColumns(
             first,
             x,
             rho if comes_back else x,
@@ -379,7 +364,7 @@ class SharedBlock:
         What a run on the host has read for the last time, or has not made yet, need not be anywhere.
         """
         builder, frame = self.frame.builder, self.frame
-        size = self.block.bytes / frame.size
+        size = self.group.bytes / frame.size
         x, instants = x[instants >= 0], instants[instants >= 0]
         builder.entries(frame.memory[instants], x, -size)
         if not len(frame.host):
@@ -404,7 +389,7 @@ class SharedBlock:
             return
         first = self.out[0]
         held = None if first.held else int(first.columns[0])
-        self.frame.carried[self.d] = CarriedColumns(self.block.bytes, self.absent_at_ends, held)
+        self.frame.carried[self.d] = CarriedColumns(self.group.bytes, self.absent_at_ends, held)
         if final and held is not None:
             out = self.out[final]
             row = is_saved(builder, int(out.columns[-1]) if len(out.columns) else None, held)

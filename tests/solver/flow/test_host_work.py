@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from random import Random
 
@@ -25,6 +26,7 @@ from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.flow.model import Integrality, flow_bound, flow_model
 from pebbler.solver.flow.recompute import recompute_model
 from pebbler.solver.flow.stages import refine_bound
+from pebbler.solver.linear.facade import solve_linear
 from pebbler.solver.solve import solve
 from pebbler.validate.bounds.arguments import Prices, compute_ns, priced_ns
 from pebbler.validate.bounds.certificate import check_certificate
@@ -94,12 +96,56 @@ def test_the_rows_are_those_of_the_page(first: int) -> None:
         if seed % 3 == 0:
             instance = replace(instance, link=Link(both_bytes_per_second=10**9))
         n = len(instance.tasks)
-        for how in HOW:
-            for checkpoints in ([], list(range(0, n, 2)), list(range(n))):
-                model = flow_model(instance, checkpoints, how)
-                units = model.nanoseconds, model.bytes
-                seen += agree(flow(instance, list(model.checkpoints), how, *units), model)
+        for checkpoints in ([], list(range(0, n, 2)), list(range(n))):  # in the others, some become one
+            model = flow_model(instance, checkpoints, "all")
+            page = flow(instance, list(model.checkpoints), "all", model.nanoseconds, model.bytes)
+            seen += agree(page, model)
     assert min(seen[family] for family in ("choice", "host stream", "host done", "arrived", "made")) >= 5
+
+
+def test_tasks_that_are_one_prove_as_much_where_they_are_alike() -> None:
+    """Two layers between two checkpoints, with steps of 1 : 2: the model has one step and no lower bound."""
+    instance = two_layers(2)
+    every = flow_model(instance, [0, 1], "none")
+    assert every.on_host[2] == every.on_host[3]
+    apart = flow_model(instance, [0, 1], "all")
+    assert apart.on_host[2] != apart.on_host[3]
+    other = flow_model(two_layers(3, odd=1), [0, 1], "none")
+    assert other.on_host[2] != other.on_host[3]
+    relaxed = dataclasses.replace(apart.linear, integer=apart.linear.integer & False)
+    optima = [solve_linear(linear).objective for linear in (every.linear, relaxed)]
+    assert optima[0] == pytest.approx(optima[1], rel=1e-6)
+
+
+def two_layers(factor: int, odd: int = 0) -> Instance:
+    """Return two tasks that each write a gradient, and the steps that update the weights with them."""
+    run = (Algorithm(name="a", duration_ns=10, workspace_bytes=0),)
+    blocks, tasks, steps = [], [], []
+    for i, size in enumerate((8, 8 * factor)):
+        copies = {"offload_ns": size, "prefetch_ns": size}
+        d = len(blocks)
+        blocks += [
+            Block(name=f"W{i}", bytes=size, initially="carried", **copies),
+            Block(name=f"m{i}", bytes=size + odd * i, initially="carried", **copies),
+            Block(name=f"dW{i}", bytes=size, **copies),
+        ]
+        tasks.append(Task(name=f"B{i}", inputs=(d,), outputs=(d + 2,), algorithms=run))
+        sides = (
+            Algorithm(name="h", duration_ns=2 * size, workspace_bytes=0, on="host"),
+            Algorithm(name="d", duration_ns=size, workspace_bytes=0),
+        )
+        steps.append(Task(name=f"S{i}", inputs=(d + 2,), outputs=(), updates=(d, d + 1), algorithms=sides))
+    reads = replace(tasks[0], inputs=(0, 3)), replace(tasks[1], inputs=(0, 3))
+    both = replace(reads[1], outputs=(2, 5))
+    return Instance(
+        name="two-layers",
+        engines="duplex",
+        budget_bytes=24 * factor,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=tuple(blocks),
+        tasks=(replace(reads[0], outputs=()), both, *steps),
+    )
 
 
 @pytest.mark.parametrize("is_coupled", [False, True])
