@@ -261,6 +261,13 @@ def why_host_is_short(instance: Instance, page_bytes: int = 1) -> str | None:
     """
     if instance.host_budget_bytes is msgspec.UNSET:
         return None
+    k, needed = _need_of_the_host(instance)
+    missing = needed - instance.host_budget_bytes
+    if missing > 0:
+        return (
+            f"task '{instance.tasks[k].name}' can run on the host alone and needs {_told(needed)} there for "
+            f"its blocks and workspace, {_told(missing)} more than host memory has"
+        )
     k, needed = _host_need(instance, page_bytes)
     missing = needed - instance.host_budget_bytes
     if missing <= 0:
@@ -273,12 +280,25 @@ def why_host_is_short(instance: Instance, page_bytes: int = 1) -> str | None:
 
 
 def least_host_bytes(instance: Instance, page_bytes: int = 1) -> int:
-    """Return the bytes of wanted blocks that the device cannot hold: with less on the host, nothing works.
+    """Return the bytes that the host needs at least: with less there, nothing works.
+
+    They are those of wanted blocks that the device cannot hold, or of a task that can run on the host alone.
 
     With `page_bytes`, this holds for paged memory on the device: blocks there take whole pages, and copies on
     the host exact bytes.
     """
-    return max(_host_need(instance, page_bytes)[1], 0)
+    return max(_host_need(instance, page_bytes)[1], _need_of_the_host(instance)[1], 0)
+
+
+def _need_of_the_host(instance: Instance) -> tuple[int, int]:
+    """Return the task that can run on the host alone and needs most there, and how many bytes; 0 of none."""
+    needed = [
+        0
+        if task.device_algorithms
+        else footprint(instance, k) + min(algorithm.workspace_bytes for algorithm in task.algorithms)
+        for k, task in enumerate(instance.tasks)
+    ]
+    return max(enumerate(needed), key=lambda item: item[1])
 
 
 def least_bytes(instance: Instance) -> int:

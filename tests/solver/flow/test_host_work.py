@@ -16,6 +16,7 @@ from pebbler.instances.memory import (
     ideal_ns,
     least_budget,
     least_bytes,
+    least_host_bytes,
     live_bytes,
     why_infeasible,
 )
@@ -262,6 +263,10 @@ def test_the_device_needs_nothing_for_what_may_run_on_the_host() -> None:
     assert compute_ns(step_of_an_optimizer(on_host=50, on_device=None)) == 50
     assert live_bytes(step_of_an_optimizer(on_device=None)) == [8, 16, 8]
     assert why_infeasible(replace(instance, budget_bytes=16)) is None
+    alone = replace(step_of_an_optimizer(on_device=None), host_budget_bytes=23)
+    assert least_host_bytes(alone) == 24
+    assert "can run on the host alone and needs 24 bytes" in (why_infeasible(alone) or "")
+    assert least_host_bytes(replace(instance, host_budget_bytes=23)) == 0
     stuck = replace(instance, blocks=tuple(replace(block, prefetch_ns=None) for block in instance.blocks))
     assert least_bytes(replace(stuck, budget_bytes=16)) == 16
     lost = replace(instance, blocks=tuple(replace(block, offload_ns=None) for block in instance.blocks))
