@@ -29,8 +29,11 @@ from .bounds import why_impossible
 from .choosing import Choice, Choosing
 from .steady import completed, ladder, settle, settled
 
-_SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
-"""Shares of the host's time for tasks that may run on either side which choices let run there."""
+_SHARES = (1.0, 0.0, 0.5, 0.25, 0.75)
+"""Shares of the host's time for tasks that may run on either side which choices let run there.
+
+All and nothing come first, in case that time is short.
+"""
 
 _LITTLE = 100_000
 """Greatest number of tasks that a search simulates to say how a choice looks."""
@@ -79,7 +82,7 @@ class _Siding(Choosing):
         return frozenset(o.task for o in start.operations if o.stream == "host" and o.task is not None)
 
     def ladder(self) -> Iterator[Choice]:
-        """Yield choices from most on the host to least."""
+        """Yield choices in which some first tasks run on the host."""
         tasks = self.instance.tasks
         must = {k for k, task in enumerate(tasks) if not task.device_algorithms}
         either = self._either()

@@ -174,7 +174,7 @@ def test_none_is_below_the_optimum() -> None:
 
 
 def test_a_method_gets_the_tasks_of_the_device_or_one_side_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From most on the host to least."""
+    """All tasks that may run on either side are tried on the host, none of them, and some."""
     instance = Workload("lenet", 4, "K40", steady=True, optimizer="sgd", optimizer_on="choose").instance(
         "64MiB"
     )
@@ -191,9 +191,8 @@ def test_a_method_gets_the_tasks_of_the_device_or_one_side_of_each(monkeypatch: 
         assert solve(instance, "toy").stopped_by == "not today"
     half = len(seen) // 2
     counts = [len(given.tasks) for given in seen[:half]]
-    assert counts == sorted(counts)
-    assert counts[0] == len(instance.tasks) - len(updates)
-    assert counts[-1] == len(instance.tasks)
+    assert counts[:2] == [len(instance.tasks) - len(updates), len(instance.tasks)]
+    assert len(set(counts)) == len(counts) > 2
     assert not any(given.has_host_work for given in seen[:half])
     hosted = [sum(task.may_run_on_host for task in given.tasks) for given in seen[half:]]
     assert hosted == [len(instance.tasks) - count for count in counts]
@@ -216,6 +215,6 @@ def test_the_side_of_an_optimizer_is_chosen() -> None:
             for task in instance.tasks
         )
         for name in ("modnn", "local-search"):
-            schedule = solve(replace(instance, tasks=tasks), name, time_limit=1).schedule
+            schedule = solve(replace(instance, tasks=tasks), name, time_limit=2).schedule
             assert schedule is not None
             assert any(operation.stream == "host" for operation in schedule.operations) == expected
