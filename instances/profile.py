@@ -103,6 +103,19 @@ class IterationEnergy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     energy_mj: Natural
 
 
+class TrainingStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a training step of torch was measured with beside its function.
+
+    Attributes
+    ----------
+    clip
+        Norm to which gradients were clipped before the optimizer's step; None: they were not, or the step
+        itself did.
+    """
+
+    clip: float | None
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False, dict=True):
     """Measurements of a network on a machine.
 
@@ -126,6 +139,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         What copies take of the speed of the longest convolution or product; None: unknown.
     host_bandwidth
         Bytes a second that a step of Adam on the host reads and writes; None: unknown.
+    training_step
+        Where the tasks are the operators of a whole training step of torch; then `network` is what the step
+        is called, and a sub-batch is a batch size.
     kernels, energy
         What the device's own counters say; empty where nothing counts.
     meta
@@ -149,6 +165,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     host_bandwidth: Positive | None = None
     kernels: tuple[TaskKernels, ...] = ()
     energy: tuple[IterationEnergy, ...] = ()
+    training_step: TrainingStep | msgspec.UnsetType = msgspec.UNSET
     meta: dict[str, Any] = {}
 
     def __post_init__(self) -> None:

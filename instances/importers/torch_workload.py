@@ -9,11 +9,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from msgspec import UnsetType
+
 from ..devices.device import DEVICE_OF_TODAY, find_device
 from ..devices.roofline import COST_MODEL
 from ..errors import PebblerError
 from ..instance import Instance
 from ..origin import Origin
+from ..profile import Profile
 from ..workload import BATCH_NORM_NOTE, Workload
 from .extras import require_extra
 from .operators import OperatorGraph, operator_instance
@@ -59,8 +62,8 @@ class TorchWorkload(Workload):
             )
         if self.graph != "executable" or self.weights_as_blocks or self.profile is not None:
             raise PebblerError(
-                f"{self.name}: a torch model has the executable graph, resident weights and no profile; "
-                "leave the other choices out"
+                f"{self.name}: a torch model has the executable graph, resident weights and no profile (a "
+                "whole training step has one: TorchStepWorkload); leave the other choices out"
             )
 
     def parameter_bytes(self) -> int:
@@ -108,14 +111,16 @@ class TorchStepWorkload(Workload):
     """One whole training step of a torch model, with clipping and the optimizer, as it runs on the CPU.
 
     `network` is what the model is called; `graph` is ``executable``; times are measured while the step is
-    recorded.
+    recorded, or those of a profile.
 
     Attributes
     ----------
     device
-        ``cpu``.
+        ``cpu``, or with a profile the device of that.
+    profile
+        As `pebbler profile --torch` measures it.
     link
-        Of copies to and from the host; it must be given.
+        Of copies to and from the host; without a profile, it must be given.
     weights_as_blocks
         Whether parameters, buffers and the optimizer's states may leave the device within a step.
     steady
@@ -124,6 +129,8 @@ class TorchStepWorkload(Workload):
         From the batch to ``(module, step, inputs, optimizer)``, as `record_made` takes it.
     clip
         Norm to which gradients are clipped before the optimizer's step; None: they are not.
+    recompute
+        Whether operators may run again.
 
     Raises
     ------
@@ -135,6 +142,7 @@ class TorchStepWorkload(Workload):
     weights_as_blocks: bool = True
     make_step: MakeTrainingStep
     clip: float | None = None
+    recompute: bool = True
     _recorded: list[StepRecord] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -142,16 +150,36 @@ class TorchStepWorkload(Workload):
         Workload.__post_init__(self)
         if self.optimizer is not None:
             raise PebblerError(f"{self.name}: the optimizer is what make_step returns; leave 'optimizer' out")
-        if self.device != "cpu" or self.graph != "executable" or self.profile is not None or self.cudnn:
+        if (self.device != "cpu" and self.profile is None) or self.graph != "executable" or self.cudnn:
             raise PebblerError(
-                f"{self.name}: a training step is recorded on the CPU, with times of its own; leave device, "
-                "graph, profile and cudnn out"
+                f"{self.name}: a training step is recorded on the CPU, with times of its own or a profile's; "
+                "leave device, graph and cudnn out"
             )
-        if self.link is None:
+        if self.profile is not None:
+            self._require_profile(self.profile)
+        elif self.link is None:
             raise PebblerError(f"{self.name}: give the link between device and host, such as '12GB/s'")
         if self.host_bandwidth is not None:
             raise PebblerError(
                 f"{self.name}: the optimizer takes as long as it was measured; leave 'host_bandwidth' out"
+            )
+
+    @property
+    def updated_by(self) -> None:
+        """What updates the weights is the step's own, and has no name among those of networks."""
+
+    def _require_profile(self, profile: Profile) -> None:
+        """Refuse a profile of something else than this step."""
+        measured = profile.training_step
+        if isinstance(measured, UnsetType):
+            raise PebblerError(
+                f"the profile of {profile.network} is not one of a training step; measure one with pebbler "
+                "profile --torch"
+            )
+        if measured.clip != self.clip:
+            raise PebblerError(
+                f"the profile is of a step that clips gradients to {measured.clip}, and this one clips to "
+                f"{self.clip}; give its own"
             )
 
     def _lasting(self) -> Lasting:
@@ -171,12 +199,13 @@ class TorchStepWorkload(Workload):
         """Return the instance under a budget of 0, with what its tasks and blocks are in the record."""
         from .torch_step.instance import step_instance
 
-        assert self.link is not None
         return step_instance(
             self.record(),
             name=_slug(self.name, self.batch),
             link=self.link,
+            profile=self.profile,
             lasting=self._lasting(),
+            recompute=self.recompute,
             engines=self.engines,
             optimizer_on=self.optimizer_on,
             network=self.name,

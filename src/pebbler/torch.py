@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .instances.importers.torch_step.record import StepRecord
     from .instances.importers.torch_step.steps import MakeTrainingStep
     from .instances.instance import Instance
+    from .instances.profile import Profile
     from .validate.execution.torch.policy import TrainingPolicy
     from .validate.execution.torch.step import StepExecutor
     from .validate.schedule import Schedule
@@ -285,7 +286,8 @@ def plan(
     memory: Literal["contiguous", "paged"] = "contiguous",
     weights_as_blocks: bool = True,
     parts: str | None = None,
-    link: str = "10GB/s",
+    link: str | None = None,
+    profile: Profile | None = None,
     clip: float | None = None,
     seed: int = 0,
 ) -> TrainingPlan:
@@ -320,7 +322,11 @@ def plan(
         or ``auto``, which fits the budget; None: they leave whole. Parameters, buffers and states always do,
         as each is one tensor of the user's between steps.
     link
-        Bandwidth of copies between host and device, for the prediction.
+        Bandwidth of copies between host and device, for the prediction: by default that of the profile, or
+        ``10GB/s``.
+    profile
+        Times of operators and copies, as `pebbler profile --torch` measures them and `pebbler.read_profile`
+        reads them; without one, times of operators are measured while the step is recorded.
     clip
         The norm that gradients are clipped to before the optimizer's step; None: they are not.
     seed
@@ -339,11 +345,14 @@ def plan(
     seconds = parse_time(time_limit) if isinstance(time_limit, str) else time_limit
     workloads = [
         TorchStepWorkload(
-            "training step",
+            "training step" if profile is None else profile.network,
             size,
+            "cpu" if profile is None else profile.machine.device,
             make_step=make_step,
             clip=clip,
-            link=link,
+            recompute=recompute,
+            profile=profile,
+            link=link or ("10GB/s" if profile is None else None),
             weights_as_blocks=weights_as_blocks,
             steady=weights_as_blocks,
         )
@@ -354,8 +363,6 @@ def plan(
     records = [workload.record() for workload in workloads]
     require_alike(records)
     instances = _in_one_pool([workload.instance(0, check_budget=False) for workload in workloads], budget)
-    if not recompute:
-        instances = [_without_recomputation(instance) for instance in instances]
     if parts is not None:
         instances = [_in_parts(instance, parts) for instance in instances]
     chosen = method or ("flow-recompute" if recompute else "flow" if parts is None else "flow-parts")
@@ -379,11 +386,6 @@ def _in_one_pool(instances: list[Instance], budget: int | str) -> list[Instance]
     for instance in found:
         require_budget(instance)
     return found
-
-
-def _without_recomputation(instance: Instance) -> Instance:
-    tasks = tuple(msgspec.structs.replace(task, recomputable=False) for task in instance.tasks)
-    return msgspec.structs.replace(instance, tasks=tasks)
 
 
 def _in_parts(instance: Instance, parts: str) -> Instance:

@@ -15,6 +15,8 @@ from ..extras import needs_torch
 torch = needs_torch()
 
 import pebbler.torch  # noqa: E402
+from pebbler.instances.files import read_instance  # noqa: E402
+from pebbler.instances.profile import read_profile  # noqa: E402
 
 Output = pytest.CaptureFixture[str]
 
@@ -144,3 +146,58 @@ def test_run_refuses_wrong_arguments(capsys: Output, arguments: tuple[str, ...],
     (line,) = captured.err.splitlines()
     assert words in line
     assert sorted(path.name for path in Path.cwd().iterdir() if path.suffix != "") == ["a_step.py"]
+
+
+# --- profiles -----------------------------------------------------------------------------------------
+
+PROFILE = ("profile", "--torch", "a_step:make_step", "--batch", "16", "--repeat", "1", "-o", "p.json")
+
+
+def test_a_profile_serves_instances_comparisons_and_runs(capsys: Output) -> None:
+    assert main([*PROFILE, "--clip", "0.5", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["network"] == "a_step:make_step"
+    assert told["tasks"] == told["algorithms"] > 20
+    profile = read_profile("p.json")
+    step = ("--torch", "a_step:make_step", "--batch", "16", "--profile", "p.json")
+    assert main(["instance", *step, "--steady", "--budget", "80%", "-o", "i.json"]) == 0
+    instance = read_instance("i.json")
+    measured = profile.algorithms[16]
+    assert [task.algorithms for task in instance.tasks] == [measured[task.name] for task in instance.tasks]
+    assert len(instance.carried) > 10
+    assert not any(task.recomputable for task in instance.tasks)
+    capsys.readouterr()
+    options = ("--weights-as-blocks", "--budget", "80%", "--time-limit", "2s", "--methods", "flow,modnn")
+    assert main(["compare", *step, *options, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ideal_ns"] == sum(one.duration_ns for (one,) in measured.values())
+    assert {row["method"] for row in found["results"] if row["makespan_ns"]} >= {"flow"}
+    assert main([*RUN, "--clip", "0.5", "--profile", "p.json", "--repeat", "1"]) == 0
+    assert "have the same bits as eager torch's" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("profile", "-o", "p.json"), "give NETWORK or --torch, such as pebbler profile lenet"),
+        ((*PROFILE, "lenet"), "a profile is made from one thing"),
+        ((*PROFILE, "--backend", "cuda"), "is measured on the CPU; leave --backend and --provider out"),
+        ((*PROFILE, "-o", "no/p.json"), "no/p.json cannot be written"),
+        (("profile", "--torch", "a_step:make_step", "-o", "p.json"), "give one as --batch N"),
+        (("profile", "lenet", "--clip", "1", "-o", "p.json"), "--clip is for a training step of torch"),
+    ],
+)
+def test_profile_refuses_wrong_arguments(capsys: Output, arguments: tuple[str, ...], words: str) -> None:
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert not Path("p.json").exists()
+
+
+def test_a_profile_of_a_network_is_none_of_a_step(capsys: Output) -> None:
+    assert main(["profile", "lenet", "--batch", "1", "--repeat", "1", "-o", "p.json"]) == 0
+    step = ("--torch", "a_step:make_step", "--batch", "16", "--profile", "p.json")
+    assert main(["instance", *step, "--budget", "1GiB", "-o", "i.json"]) == 2
+    assert "the profile is of the network 'lenet', not of 'a_step:make_step'" in capsys.readouterr().err
+    assert main(["fits", *step]) == 2
+    assert "settles --profile; leave the option out" in capsys.readouterr().err

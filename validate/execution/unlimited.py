@@ -90,6 +90,23 @@ def unlimited(instance: Instance, schedule: Schedule) -> tuple[Instance, Schedul
     )
 
 
+def in_order(instance: Instance) -> Schedule:
+    """Return the runs of all tasks, once each with the first algorithm, without times and places."""
+    return Schedule(
+        format="pebbler/schedule/1",
+        instance=instance.name,
+        method="profile",
+        memory_model="contiguous",
+        operations=tuple(
+            Operation(id=k, stream="compute", kind="run", task=k, algorithm=0, start_ns=0, end_ns=0)
+            for k in range(len(instance.tasks))
+        ),
+        residences=(),
+        makespan_ns=0,
+        peak_bytes=0,
+    )
+
+
 def _in_turn(instance: Instance, schedule: Schedule) -> Iterator[Operation]:
     """Yield all runs, those on the host between copies of what they read and write; each waits for the last.
 

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from ...devices.device import whole_ns
+from ...devices.device import Direction, whole_ns
 from ...errors import PebblerError
 from ...figures import text_of
 from ...instance import Algorithm, Block, Initially, Instance, Task
 from ...origin import LayerTasks, Origin
+from ...profile import Profile
 from ...transforms import parse_link
 from ...workload import Side
 from .memory import ALIGNMENT
@@ -51,8 +52,10 @@ def step_instance(
     record: StepRecord,
     *,
     name: str,
-    link: str,
+    link: str | None = None,
+    profile: Profile | None = None,
     lasting: Lasting = "device",
+    recompute: bool = True,
     engines: Literal["duplex", "single"] = "duplex",
     optimizer_on: Side = "device",
     network: str | None = None,
@@ -61,8 +64,9 @@ def step_instance(
     """Return the instance of a recorded step.
 
     Every operator that computes on the device is a task, whose only algorithm takes the time that was
-    measured and the scratch that its manner of writing needs. An operator may run again if it only makes new
-    data; where it draws random numbers, from the same state of the generator.
+    measured, by the profile if there is one, and the scratch that its manner of writing needs. An operator
+    may run again if it only makes new data; where it draws random numbers, from the same state of the
+    generator.
 
     Parameters
     ----------
@@ -71,12 +75,16 @@ def step_instance(
     name
         Of the instance.
     link
-        Between device and host, as `parse_link` takes it.
+        Between device and host, as `parse_link` takes it; it can be left out where there is a profile.
+    profile
+        Of the step with this batch; without one, times are those of the record.
     lasting
         ``device``: whatever of parameters, buffers and states an operator touches is a block, on the device
         when the step begins and when it ends; it may leave between. ``carried``: the step finds it where the
         step before has left it, which a schedule chooses. ``resident``: it never leaves. What is rewritten is
         a block all the same, so that no task that reads it runs again on other values.
+    recompute
+        Whether those operators may run again that can.
     engines
         ``duplex``: one copy stream per direction; ``single``: one for both.
     optimizer_on
@@ -90,7 +98,7 @@ def step_instance(
     Raises
     ------
     PebblerError
-        When the link is none, or the record has no task.
+        When the link is none, the record has no task, or the profile is not of this step.
     """
     operators = [k for k, operator in enumerate(record.operators) if operator.kind == "task"]
     if not operators:
@@ -107,7 +115,7 @@ def step_instance(
             (storages if is_block else resident).append(d)
     number = {d: index for index, d in enumerate(storages)}
     ends = {record.loss.storage} | _untaken_gradients(record, chosen)
-    rates = parse_link(link)
+    costs = _Costs(link, profile, batch)
 
     def blocks(touched: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(number[d] for d in touched if d in number)
@@ -118,15 +126,17 @@ def step_instance(
         budget_bytes=0,
         resident_bytes=sum(-(-record.storages[d].bytes // ALIGNMENT) * ALIGNMENT for d in resident),
         alignment_bytes=ALIGNMENT,
-        blocks=tuple(_block(record.storages[d], rates, lasting, d in ends) for d in storages),
+        blocks=tuple(_block(record.storages[d], costs, lasting, d in ends) for d in storages),
         tasks=tuple(
             Task(
                 name=text_of(operator.name),
                 inputs=blocks(operator.reads),
                 outputs=blocks(operator.outputs),
                 updates=blocks(operator.updates),
-                algorithms=_algorithms(operator, optimizer_on),
-                recomputable=operator.may_run_again and _side(operator, optimizer_on) == "device",
+                algorithms=_algorithms(costs.algorithm(operator), _side(operator, optimizer_on)),
+                recomputable=recompute
+                and operator.may_run_again
+                and _side(operator, optimizer_on) == "device",
             )
             for operator in chosen
         ),
@@ -135,11 +145,13 @@ def step_instance(
             network=network or name,
             batch=batch,
             sub_batch=batch,
-            device="cpu",
+            device="cpu" if profile is None else profile.machine.device,
             graph="executable",
             cost_model="profile",
             weights_as_blocks=lasting != "resident",
             steady=lasting == "carried",
+            mapping=None if profile is None else profile.mapping,
+            launches=None if profile is None else profile.launches,
         ),
         layers=_layers(chosen),
     )
@@ -204,23 +216,55 @@ def _side(operator: StepOperator, optimizer_on: Side) -> Side:
     return optimizer_on if operator.phase == "optimizer" else "device"
 
 
-def _algorithms(operator: StepOperator, optimizer_on: Side) -> tuple[Algorithm, ...]:
-    """Return the ways to compute an operator: as it was recorded, on the device, the host or either."""
-    measured = Algorithm(
-        name=operator.manner,
-        duration_ns=operator.duration_ns,
-        workspace_bytes=operator.scratch_bytes,
-    )
+def _algorithms(measured: Algorithm, side: Side) -> tuple[Algorithm, ...]:
+    """Return the ways to compute an operator: as it was measured, on the device, the host or either."""
     on_host = replace(measured, on="host")
     ways: dict[Side, tuple[Algorithm, ...]] = {
         "device": (measured,),
         "host": (on_host,),
         "choose": (measured, on_host),
     }
-    return ways[_side(operator, optimizer_on)]
+    return ways[side]
 
 
-def _block(storage: StepStorage, rates: tuple[float, float], lasting: Lasting, at_end: bool) -> Block:
+class _Costs:
+    """Times of operators and copies: of the record and the link, or of a profile."""
+
+    def __init__(self, link: str | None, profile: Profile | None, batch: int | None) -> None:
+        if link is None and profile is None:
+            raise PebblerError("give the link between device and host, such as '12GB/s', or a profile")
+        self._rates = None if link is None else parse_link(link)
+        self._profile = profile
+        self._batch = batch
+
+    def copy_ns(self, size: int, direction: Direction) -> int:
+        """Return the time of a copy."""
+        if self._rates is not None:
+            return whole_ns(size / self._rates[direction == "prefetch"])
+        assert self._profile is not None
+        return self._profile.copy_ns(size, direction)
+
+    def algorithm(self, operator: StepOperator) -> Algorithm:
+        """Return an operator as it was measured."""
+        own = Algorithm(
+            name=operator.manner,
+            duration_ns=operator.duration_ns,
+            workspace_bytes=operator.scratch_bytes,
+        )
+        if self._profile is None:
+            return own
+        if self._batch is None:
+            raise PebblerError("a profile is of certain batch sizes; give the batch")
+        (measured, *others) = self._profile.task_algorithms(self._batch, text_of(operator.name))
+        if others or replace(measured, duration_ns=own.duration_ns) != own:
+            raise PebblerError(
+                f"the profile has '{measured.name}' with {measured.workspace_bytes} bytes of workspace for "
+                f"'{operator.name}', and the step '{own.name}' with {own.workspace_bytes}; measure it anew"
+            )
+        return measured
+
+
+def _block(storage: StepStorage, costs: _Costs, lasting: Lasting, at_end: bool) -> Block:
     """Return the block of a storage.
 
     Here alone is decided where blocks that outlive a step are when it begins and ends.
@@ -232,8 +276,8 @@ def _block(storage: StepStorage, rates: tuple[float, float], lasting: Lasting, a
     return Block(
         name=text_of(storage.name),
         bytes=storage.bytes,
-        offload_ns=whole_ns(storage.bytes / rates[0]) if moves else None,
-        prefetch_ns=whole_ns(storage.bytes / rates[1]) if moves else None,
+        offload_ns=costs.copy_ns(storage.bytes, "offload") if moves else None,
+        prefetch_ns=costs.copy_ns(storage.bytes, "prefetch") if moves else None,
         initially="carried" if carried else here,
         finally_="device" if (lasts and not carried) or at_end else "anywhere",
     )

@@ -8,8 +8,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..instances.errors import PebblerError, escaped
-from ..instances.units import parse_rate
+from ..instances.errors import escaped
+from .gpus import GPU_OPTIONS, add_gpus, gpu_instances
 from .options import (
     Parser,
     add_command,
@@ -17,7 +17,6 @@ from .options import (
     add_workload,
     instance_of_file,
     name_list,
-    positive,
     print_json,
     refuse_options,
     require_folder,
@@ -27,11 +26,6 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..benchmark.comparison.result import Comparison
-    from ..instances.instance import Instance
-    from ..instances.workload import Workload
-
-_GPU_OPTIONS = ("nodes", "bus", "cores", "network", "nvlink")
-"""Options that need several GPUs."""
 
 EXAMPLE = "pebbler compare vgg16 --batch 256 --device k40 --budget 12GiB"
 
@@ -52,7 +46,7 @@ def add_compare(commands: argparse._SubParsersAction[Parser]) -> None:
         help="a network (see pebbler networks) or an instance file (.json)",
     )
     add_workload(command, auto=True)
-    _add_gpus(command)
+    add_gpus(command)
     command.add_argument(
         "--methods",
         type=name_list,
@@ -83,16 +77,16 @@ def _compare(arguments: argparse.Namespace) -> int:
     auto = arguments.sub_batch == "auto"
     names = default_methods((), auto=auto) if arguments.methods is None else arguments.methods
     with keeping(arguments.out), drawer(len(names) + 1) as other:
-        instance = instance_of_file(arguments, source, ("gpus", *_GPU_OPTIONS))
+        instance = instance_of_file(arguments, source, ("gpus", *GPU_OPTIONS))
         if instance is not None:
             comparison = compare(instance, arguments.methods, **settings)
         else:
             workload, budget = workload_and_budget(arguments, source)
             if auto:
-                refuse_options(arguments, "--sub-batch auto", ("gpus", *_GPU_OPTIONS))
+                refuse_options(arguments, "--sub-batch auto", ("gpus", *GPU_OPTIONS))
                 comparison = compare_auto(workload, budget, arguments.methods, **settings)
             else:
-                instances = _gpu_instances(arguments, workload, budget)
+                instances = gpu_instances(arguments, workload, budget)
                 comparison = compare(instances, arguments.methods, **settings)
         files = export(comparison, arguments.out, other)
     if arguments.json:
@@ -164,65 +158,3 @@ def in_lines(words: list[str], width: int) -> str:
         else:
             lines.append(f"    {part}")
     return " \\\n".join(lines)
-
-
-def _add_gpus(command: argparse.ArgumentParser) -> None:
-    """Add the options that `_gpu_instances` reads."""
-    command.add_argument(
-        "--gpus", type=positive, metavar="M", help="share the batch equally among M GPUs; default: 1"
-    )
-    command.add_argument(
-        "--nodes", type=positive, metavar="N", help="that the GPUs are spread over; default: 1"
-    )
-    command.add_argument(
-        "--bus",
-        type=_rate,
-        metavar="RATE",
-        help="bytes of a second, such as 12GB, that the GPUs of a node share in a direction; "
-        "default: those of one GPU's link",
-    )
-    command.add_argument(
-        "--cores", type=positive, metavar="N", help="of a node that add up gradients; default: 1"
-    )
-    command.add_argument(
-        "--network", type=_rate, metavar="RATE", help="of a node's link to others, such as 1Gbps"
-    )
-    command.add_argument(
-        "--nvlink", type=_rate, metavar="RATE", help="of a ring that adds up gradients instead of the host"
-    )
-
-
-def _rate(text: str) -> int:
-    """Read a bandwidth."""
-    try:
-        return parse_rate(text)
-    except PebblerError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _gpu_instances(
-    arguments: argparse.Namespace, workload: Workload, budget: int | str
-) -> tuple[Instance, ...]:
-    """Return the instances of an iteration on one GPU, or on several."""
-    from ..benchmark.comparison.plan import instances_of
-    from ..instances.gpus.workload import cluster_instances, several_gpus
-
-    if (arguments.gpus or 1) == 1:
-        refuse_options(arguments, "one GPU", _GPU_OPTIONS)
-        return instances_of(workload, budget, arguments.sub_batch)
-    if arguments.link is not None:
-        raise PebblerError("several GPUs copy over the links of their device and the bus; leave --link out")
-    if arguments.link_both is not None:
-        raise PebblerError("several GPUs share a bus; give --bus in place of --link-both")
-    if arguments.torch is not None:
-        raise PebblerError("a torch model does not say which gradients are whose; give a network or --onnx")
-    cluster = several_gpus(
-        workload,
-        arguments.gpus,
-        nodes=arguments.nodes or 1,
-        bus=arguments.bus,
-        cores=arguments.cores or 1,
-        network=arguments.network,
-        nvlink=arguments.nvlink,
-    )
-    return cluster_instances(workload, cluster, budget, arguments.sub_batch)

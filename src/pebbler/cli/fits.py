@@ -66,6 +66,8 @@ def _fits(arguments: argparse.Namespace) -> int:
     require_one(arguments, "the question", "network", "torch", "onnx", example=_EXAMPLE)
     require_network(arguments.network, "the question")
     refuse_options(arguments, "one round of the whole batch", ("sub_batch",))
+    if arguments.torch is not None:
+        refuse_options(arguments, "a question about other batches than a profile has", ("profile",))
     optimizer = arguments.optimizer or "adam"
     arguments.optimizer = optimizer if arguments.steady else None
     workload, asked = workload_and_budget(arguments, arguments.network)

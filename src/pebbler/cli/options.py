@@ -114,7 +114,8 @@ def add_workload(
     command.add_argument(
         "--torch",
         metavar="MODULE:FUNCTION",
-        help="a torch model instead: a function from a batch size to (module, step, inputs)",
+        help="a torch model instead: a function from a batch size to (module, step, inputs); with --profile "
+        "its whole training step",
     )
     command.add_argument("--onnx", metavar="FILE", help="an ONNX model instead")
     command.add_argument("--batch", type=positive, metavar="N", help="images; default: the network's own")
@@ -262,6 +263,17 @@ def threads(text: str) -> int:
     return _whole(text, 1, MOST_THREADS)
 
 
+def norm(text: str) -> float:
+    """Read the norm that gradients are clipped to."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0")
+    return number
+
+
 def _whole(text: str, least: int, most: int) -> int:
     number = int(text) if text.isdecimal() and len(text) <= 20 else -1
     if not least <= number <= most:
@@ -326,9 +338,22 @@ def _imported(arguments: argparse.Namespace, settings: dict[str, Any]) -> Worklo
     name = arguments.onnx if arguments.torch is None else arguments.torch
     if arguments.batch is None:
         raise PebblerError(f"{name} has no batch size of its own; give one as --batch N")
+    if arguments.torch is not None and settings["profile"] is not None:
+        return _measured_step(name, arguments.batch, settings)
     if arguments.torch is not None:
         return TorchWorkload(name, arguments.batch, make_step=find_step(name), **settings)
     return Workload(read_model(name), arguments.batch, **settings)
+
+
+def _measured_step(name: str, batch: int, settings: dict[str, Any]) -> Workload:
+    """Return the workload of a whole training step of torch, with the times of a profile."""
+    from msgspec import UNSET
+
+    from ..instances.importers.torch_workload import TorchStepWorkload, find_step
+
+    measured = settings["profile"].training_step
+    clip = None if measured is UNSET else measured.clip
+    return TorchStepWorkload(name, batch, make_step=find_step(name), clip=clip, recompute=False, **settings)
 
 
 def linked(instance: Instance, arguments: argparse.Namespace) -> Instance:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..instances.errors import escaped
@@ -13,8 +14,10 @@ from .options import (
     add_command,
     add_output,
     name_list,
+    norm,
     positive,
     print_json,
+    require_one,
     require_place,
     seed_number,
 )
@@ -32,14 +35,26 @@ def add_profile(commands: argparse._SubParsersAction[Parser]) -> None:
         "measure tasks, algorithms, workspaces and copies on this machine",
         "pebbler profile lenet --batch 64 --backend cpu -o lenet.profile.json",
     )
-    command.add_argument("network", metavar="NETWORK", help="see pebbler networks")
+    command.add_argument("network", nargs="?", metavar="NETWORK", help="see pebbler networks")
+    command.add_argument(
+        "--torch",
+        metavar="MODULE:FUNCTION",
+        help="a training step of torch instead: a function from a batch size to (module, step, inputs, "
+        "optimizer)",
+    )
+    command.add_argument(
+        "--clip",
+        type=norm,
+        metavar="NORM",
+        help="with --torch: clip gradients to this norm before the optimizer's step",
+    )
     command.add_argument("--batch", type=positive, metavar="N", help="images; default: the network's own")
     command.add_argument(
         "--sub-batch",
         type=_positives,
         default=(),
         metavar="N,...",
-        help="images of a round; default: the batch",
+        help="images of a round, or with --torch batch sizes to measure; default: the batch",
     )
     add_backend(command)
     command.add_argument(
@@ -64,11 +79,9 @@ def _positives(text: str) -> tuple[int, ...]:
 def _profile(arguments: argparse.Namespace) -> int:
     from ..console import complain
     from ..instances.errors import PebblerError
-    from ..instances.networks.zoo import find_network
     from ..instances.profile import write_profile
-    from ..validate.execution.backends import find_backend
-    from ..validate.execution.profiling.profiler import profile
 
+    require_one(arguments, "a profile", "network", "torch", example="pebbler profile lenet")
     require_place(arguments.output)
     kept: list[Profile] = []
     checksum = ""
@@ -79,15 +92,7 @@ def _profile(arguments: argparse.Namespace) -> int:
         kept.append(so_far)
 
     try:
-        found = profile(
-            arguments.network,
-            arguments.batch or find_network(arguments.network).batch,
-            find_backend(arguments.backend, arguments.provider),
-            sub_batches=arguments.sub_batch,
-            repeat=arguments.repeat,
-            seed=arguments.seed,
-            keep=keep,
-        )
+        found = (_network if arguments.torch is None else _step)(arguments, keep)
     except (KeyboardInterrupt, PebblerError):
         if kept:
             complain(f"{arguments.output} is partial: {_extent(kept[-1])}")
@@ -113,6 +118,50 @@ def _profile(arguments: argparse.Namespace) -> int:
             f"not deterministic: {len(found.meta['not_deterministic'])}"
         )
     return 0
+
+
+def _network(arguments: argparse.Namespace, keep: Callable[[Profile], None]) -> Profile:
+    from ..instances.errors import PebblerError
+    from ..instances.networks.zoo import find_network
+    from ..validate.execution.backends import find_backend
+    from ..validate.execution.profiling.profiler import profile
+
+    if arguments.clip is not None:
+        raise PebblerError("--clip is for a training step of torch; give --torch, or leave it out")
+    return profile(
+        arguments.network,
+        arguments.batch or find_network(arguments.network).batch,
+        find_backend(arguments.backend, arguments.provider),
+        sub_batches=arguments.sub_batch,
+        repeat=arguments.repeat,
+        seed=arguments.seed,
+        keep=keep,
+    )
+
+
+def _step(arguments: argparse.Namespace, keep: Callable[[Profile], None]) -> Profile:
+    from ..instances.errors import PebblerError
+    from ..instances.importers.torch_workload import find_step
+
+    if arguments.batch is None and not arguments.sub_batch:
+        raise PebblerError(f"{arguments.torch} has no batch size of its own; give one as --batch N")
+    if arguments.backend not in ("cpu", "torch") or arguments.provider:
+        raise PebblerError(
+            "a training step of torch is measured on the CPU; leave --backend and --provider out"
+        )
+    make_step = find_step(arguments.torch)
+
+    from ..validate.execution.torch.profiler import profile_step
+
+    return profile_step(
+        arguments.torch,
+        make_step,
+        arguments.sub_batch or (arguments.batch,),
+        clip=arguments.clip,
+        repeat=arguments.repeat,
+        seed=arguments.seed,
+        keep=keep,
+    )
 
 
 def _extent(found: Profile) -> str:

@@ -1,28 +1,48 @@
-"""The commands ``run`` and ``emit``: execute a schedule beside its prediction, or write it as a script."""
+"""The commands ``run`` and ``emit``: execute a schedule beside its prediction, or write it as a script.
+
+With ``--torch``, ``run`` plans a training step of a user's model, and takes steps by the plan.
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..instances.errors import escaped
+from ..instances.errors import PebblerError, escaped
 from .options import (
     Parser,
     add_backend,
     add_command,
     add_file,
     add_output,
+    norm,
     positive,
     print_json,
+    require_folder,
     require_one_gpu,
     require_place,
+    seconds,
     seed_number,
 )
-from .training import add_training, require_places, require_schedule_of_file, try_training
 
 if TYPE_CHECKING:
     from ..validate.execution.trial import Trial
+
+
+_PLANNING = (
+    "batch",
+    "budget",
+    "method",
+    "time_limit",
+    "memory",
+    "recompute",
+    "clip",
+    "link",
+    "profile",
+    "save",
+)
+"""Options that say how a step is planned."""
 
 
 def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -56,7 +76,7 @@ def add_run(commands: argparse._SubParsersAction[Parser]) -> None:
         "--picture", type=Path, metavar="PNG", help="draw predicted and measured streams, one above the other"
     )
     command.add_argument("--trace", type=Path, metavar="TRACE", help="write both timelines for Perfetto")
-    add_training(command)
+    _add_training(command)
 
 
 def add_emit(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -76,7 +96,7 @@ def add_emit(commands: argparse._SubParsersAction[Parser]) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.torch is not None:
         return _run_training(arguments)
-    require_schedule_of_file(arguments)
+    _require_schedule_of_file(arguments)
 
     from ..instances.files import read_summed_instance
     from ..validate.check import check
@@ -90,7 +110,7 @@ def _run(arguments: argparse.Namespace) -> int:
     instance, checksum = read_summed_instance(arguments.file)
     require_one_gpu(instance, "run")
     schedule = read_schedule(arguments.schedule, instance)
-    require_places(arguments)
+    _require_places(arguments)
     report = check(instance, schedule, instance_sha256=checksum)
     if not report.valid:
         if arguments.json:
@@ -114,7 +134,7 @@ def _run_training(arguments: argparse.Namespace) -> int:
     from ..torch import NoScheduleError
 
     try:
-        trial = try_training(arguments)
+        trial = _try_training(arguments)
     except NoScheduleError as error:
         if arguments.json:
             print_json({"status": "unknown", "stopped_by": str(error)})
@@ -150,8 +170,6 @@ def _print_trial(arguments: argparse.Namespace, trial: Trial) -> int:
 
 def _require_graph(arguments: argparse.Namespace) -> None:
     """Refuse what goes with no graph, before anything is read."""
-    from ..instances.errors import PebblerError
-
     if arguments.backend == "cpu":
         raise PebblerError(f"--graph is for --backend cuda; the backend {arguments.backend} has no graphs")
     for option in ("operations", "picture", "trace"):
@@ -189,3 +207,118 @@ def _emit(arguments: argparse.Namespace) -> int:
     else:
         print(f"wrote {written}: {len(schedule.operations)} operations")
     return 0
+
+
+# --- a training step of torch ---------------------------------------------------------------------------
+
+
+def _add_training(command: argparse.ArgumentParser) -> None:
+    """Add ``--torch``, and the options that go with it only."""
+    group = command.add_argument_group(
+        "a training step of torch, in place of FILE and SCHEDULE (see docs/torch.md)"
+    )
+    group.add_argument(
+        "--torch",
+        metavar="MODULE:FUNCTION",
+        help="plan the step of a function from a batch size to (module, step, inputs, optimizer), take steps "
+        "by the plan, and compare them with eager torch",
+    )
+    group.add_argument("--batch", type=positive, metavar="N", help="the batch size")
+    group.add_argument("--budget", metavar="SIZE", help="memory of the device, also 50%% or 1.05xMmin")
+    group.add_argument("--method", metavar="M", help="default: flow; with --recompute flow-recompute")
+    group.add_argument("--time-limit", type=seconds, metavar="T", help="of the method; default: 60s")
+    group.add_argument("--memory", choices=("contiguous", "paged"), help="default: contiguous")
+    group.add_argument(
+        "--recompute", action="store_true", default=None, help="operators may run again where that is quicker"
+    )
+    group.add_argument(
+        "--clip", type=norm, metavar="NORM", help="clip gradients to this norm before the optimizer's step"
+    )
+    group.add_argument(
+        "--profile", metavar="PROFILE", help="measured times of operators and copies, for the prediction"
+    )
+    group.add_argument(
+        "--link", metavar="RATE", help="of copies, for the prediction; default: the profile's, or 10GB/s"
+    )
+    group.add_argument("--save", type=Path, metavar="FOLDER", help="write the plan, for pebbler.torch.load")
+
+
+def _require_schedule_of_file(arguments: argparse.Namespace) -> None:
+    """Refuse what is no complete question about a schedule in a file."""
+    for option in _PLANNING:
+        if getattr(arguments, option) is not None:
+            name = option.replace("_", "-")
+            raise PebblerError(
+                f"--{name} is for a step of torch; give --torch MODULE:FUNCTION, or leave it out"
+            )
+    if arguments.file is None or arguments.schedule is None:
+        raise PebblerError(
+            "run executes a schedule: give FILE and SCHEDULE, or a step of your own as --torch "
+            "MODULE:FUNCTION; see pebbler run --help"
+        )
+    if arguments.backend is None:
+        raise PebblerError("say where it runs: give --backend cpu or --backend cuda; see pebbler run --help")
+
+
+def _require_places(arguments: argparse.Namespace) -> None:
+    """Refuse files that cannot be written, before the work begins."""
+    for place in (arguments.picture, arguments.trace):
+        if place is not None:
+            require_place(place)
+
+
+def _try_training(arguments: argparse.Namespace) -> Trial:
+    """Plan the step of a function, and take steps by the plan."""
+    if arguments.file is not None:
+        raise PebblerError(f"--torch plans a step of its own; leave out {arguments.file}, or --torch")
+    if arguments.backend not in (None, "torch"):
+        raise PebblerError("a step of torch runs with the backend torch; leave --backend out")
+    if arguments.graph:
+        raise PebblerError("--graph is for --backend cuda; a step of torch has no graphs")
+    for option in ("batch", "budget"):
+        if getattr(arguments, option) is None:
+            raise PebblerError(f"--torch needs --{option}, such as --batch 64 and --budget 50%")
+    _require_places(arguments)
+    if arguments.save is not None:
+        require_folder(arguments.save)
+
+    from ..instances.importers.torch_workload import find_step
+    from ..instances.profile import read_profile
+    from ..torch import plan
+
+    make_step = find_step(arguments.torch)
+
+    def seeded(batch: int) -> Any:
+        import torch
+
+        torch.manual_seed(arguments.seed)
+        return make_step(batch)
+
+    planned = plan(
+        seeded,
+        batch=arguments.batch,
+        budget=arguments.budget,
+        time_limit=60.0 if arguments.time_limit is None else arguments.time_limit,
+        recompute=bool(arguments.recompute),
+        method=arguments.method,
+        memory=arguments.memory or "contiguous",
+        link=arguments.link,
+        profile=None if arguments.profile is None else read_profile(arguments.profile),
+        clip=arguments.clip,
+        seed=arguments.seed,
+    )
+    if arguments.save is not None:
+        planned.save(arguments.save)
+
+    from ..validate.execution.torch.planned import PlannedStep
+    from ..validate.execution.torch.trial import attempt_step
+
+    return attempt_step(
+        PlannedStep(planned.record, planned.instance, planned.schedule),
+        make_step,
+        arguments.batch,
+        clip=arguments.clip,
+        repeat=arguments.repeat,
+        reference=not arguments.no_reference,
+        seed=arguments.seed,
+    )

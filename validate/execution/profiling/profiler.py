@@ -31,7 +31,6 @@ from ....instances.profile import (
     TaskTimes,
 )
 from ....instances.workload import Workload
-from ...schedule import Operation, Schedule
 from ..cuda.recorded import kernels_of_tasks
 from ..data import initial
 from ..device import Backend, DeviceError, require_kernels
@@ -39,14 +38,14 @@ from ..executor import Executor, Program
 from ..kernel import Kernel
 from ..plan import Plan, plan
 from ..rebuild import rebuild
-from ..unlimited import unlimited
+from ..unlimited import in_order, unlimited
 from .copies import Copies, longest_kernel, slowdown_of
 from .host_costs import host_bandwidth, launch_times, mapping_times
 
 _STRUCTURE = "K40"
 """Device of the cost model for instances whose algorithms are then replaced by measured ones."""
 
-_MOST_COPIES = 20
+MOST_COPIES = 20
 """Greatest number of times that each copy, launch and mapping is measured: large ones take long and vary
 little.
 """
@@ -104,7 +103,7 @@ def profile(
         raise PebblerError(f"a sub-batch of {wrong} is not within 1 and the batch of {batch}")
     instances = [Workload(network, size, _STRUCTURE).round(size, 1) for size in sizes]
     measured: list[_SubBatch] = []
-    whole = _machine(network, instances, backend, min(repeat, _MOST_COPIES))
+    whole = _machine(network, instances, backend, min(repeat, MOST_COPIES))
 
     def keep_so_far() -> None:
         so_far = _with_tasks(whole, measured)
@@ -142,14 +141,7 @@ def _machine(
         kernel = longest_kernel(device, copies.compute, instances[-1], rebuilt)
         beside = None if kernel is None else copies.beside(kernel, repeat)
         launches, mapping = launch_times(device, repeat), mapping_times(device, repeat)
-        versions = device.versions()
-        machine = Machine(
-            device=device.device,
-            memory_bytes=device.memory_bytes(),
-            driver=versions.pop("driver"),
-            libraries=versions,
-            date=datetime.now(UTC).date().isoformat(),
-        )
+        machine = machine_of(device)
     finally:
         device.close()
     return Profile(
@@ -166,10 +158,22 @@ def _machine(
     )
 
 
+def machine_of(device: Backend) -> Machine:
+    """Say where and when something is measured."""
+    versions = device.versions()
+    return Machine(
+        device=device.device,
+        memory_bytes=device.memory_bytes(),
+        driver=versions.pop("driver"),
+        libraries=versions,
+        date=datetime.now(UTC).date().isoformat(),
+    )
+
+
 def _with_tasks(whole: Profile, measured: Sequence[_SubBatch]) -> Profile:
     """Return the profile with the measurements of tasks so far."""
     tasks = [task for one in measured for task in one.tasks()]
-    spread = [_middle_half(times) for one in measured for times in one.times()]
+    spread = [middle_half(times) for one in measured for times in one.times()]
     return msgspec.structs.replace(
         whole,
         tasks=tuple(tasks),
@@ -385,22 +389,8 @@ class _SubBatch:
             msgspec.structs.replace(task, algorithms=(algorithm,))
             for task, algorithm in zip(self._instance.tasks, algorithms, strict=True)
         )
-        operations = tuple(
-            Operation(id=k, stream="compute", kind="run", task=k, algorithm=0, start_ns=0, end_ns=0)
-            for k in range(len(tasks))
-        )
-        program = Schedule(
-            format="pebbler/schedule/1",
-            instance=self._instance.name,
-            method="profile",
-            memory_model="contiguous",
-            operations=operations,
-            residences=(),
-            makespan_ns=0,
-            peak_bytes=0,
-        )
         instance = msgspec.structs.replace(self._instance, tasks=tasks)
-        return plan(*unlimited(instance, program), self._rebuilt)
+        return plan(*unlimited(instance, in_order(instance)), self._rebuilt)
 
     # --- kernels ----------------------------------------------------------------------------------
 
@@ -421,7 +411,7 @@ class _SubBatch:
             device.close()
 
 
-def _middle_half(times: Sequence[int]) -> float:
+def middle_half(times: Sequence[int]) -> float:
     """Return the width of the middle half of some times as a share of the median."""
     if len(times) < 2:
         return 0.0

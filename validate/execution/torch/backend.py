@@ -45,4 +45,8 @@ class TorchBackend(ThreadedDevice):
 
     def versions(self) -> dict[str, str]:
         """See `Backend`."""
-        return {"driver": platform.release(), "Python": platform.python_version(), "torch": torch.__version__}
+        return {
+            "driver": platform.release(),
+            "Python": platform.python_version(),
+            "torch": str(torch.__version__),
+        }
