@@ -132,7 +132,8 @@ class Issuer:
         forced that a device must show.
     late_ns
         Nanoseconds, less than a second, for which the stream of an operation pauses before it, by its id. So
-        a certain operation of another stream overtakes it, if no wait prevents that.
+        a certain operation of another stream overtakes it, if no wait prevents that. Memory that several
+        operations release is then not filled.
 
     Raises
     ------
@@ -305,7 +306,8 @@ class Issuer:
             assert step.target is not None
             stream.copy(self.address(step.target), self.address(step.source), step.bytes)
         if self.poison:
-            for item in step.poisoned:
+            # A fill that waits for a late operation would hold a stream that the program does not hold.
+            for item in (item for item in step.poisoned if not (self.late_ns and item.after)):
                 for p in item.after:
                     stream.wait(events[p][1])
                 stream.fill(self.address(item.place), item.bytes)

@@ -18,14 +18,11 @@ from ....extras import needs_torch
 
 torch = needs_torch()
 
-from msgspec.structs import replace  # noqa: E402
-
 import pebbler  # noqa: E402
 from pebbler.instances.errors import PebblerError  # noqa: E402
 from pebbler.instances.transforms import split_parts  # noqa: E402
 from pebbler.torch import TrainingPlan  # noqa: E402
 from pebbler.validate.execution.device import DeviceError  # noqa: E402
-from pebbler.validate.execution.faults import essential_waits  # noqa: E402
 
 from .models import Made, checkpointed, cnn, gpt, half, lstm, momentum, noisy, wide  # noqa: E402
 from .training import (  # noqa: E402
@@ -108,47 +105,6 @@ def test_parameters_in_parts_are_refused() -> None:
 def test_parts_of_no_size_are_refused() -> None:
     with pytest.raises(PebblerError, match="'small' is not a size of parts; write it as 8MiB, or auto"):
         planned(noisy, "80%", parts="small")
-
-
-# --- waits --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def tight() -> TrainingPlan:
-    """A program with many copies; the same each time, for all operators take as long."""
-    plan = recorded(noisy)
-    tasks = tuple(
-        replace(task, algorithms=tuple(replace(one, duration_ns=200_000) for one in task.algorithms))
-        for task in plan.instance.tasks
-    )
-    return within(
-        dataclasses.replace(plan, instance=replace(plan.instance, tasks=tasks)), "1.2xMmin", "modnn"
-    )
-
-
-def after_a_step(plan: TrainingPlan, **options: Any) -> list[Any]:
-    made = made_by(noisy)
-    torch.manual_seed(7)
-    with executor_of(plan, made, **options) as step:
-        return [step(*made[2]), *state_of(made)]
-
-
-def test_delays_alone_do_no_damage(tight: TrainingPlan) -> None:
-    wanted = after_a_step(tight)
-    for seed in range(3):
-        assert are_equal(after_a_step(tight, delays=(0.001, seed), poison=True), wanted)
-
-
-def test_a_wait_that_is_left_out_shows_in_the_bits(tight: TrainingPlan) -> None:
-    wanted = after_a_step(tight)
-    waits = essential_waits(tight.instance, tight.schedule)
-    assert len(waits) > 10
-    chosen = waits[:: len(waits) // 10]
-    damaged = sum(
-        not are_equal(after_a_step(tight, omit=[wait], late_ns={wait[1]: 100_000_000}), wanted)
-        for wait in chosen
-    )
-    assert damaged >= 0.9 * len(chosen), f"{damaged} of {len(chosen)}"
 
 
 # --- the user's module --------------------------------------------------------------------------------
