@@ -280,7 +280,7 @@ class Comparison:
                     )
                 ]
             ),
-            ("ideal", f"{format_time(self.ideal_ns)} (fastest algorithms, no memory limit)"),
+            ("ideal", f"{format_time(self.ideal_ns)} ({_told_ideal(instance)})"),
             ("lower bound", self._told_bound()),
             (
                 "model",
@@ -309,6 +309,11 @@ class Comparison:
                 told = f"{format_time(row.bound.lower_bound_ns)} ({row.bound.bound_by})"
                 methods.setdefault(f"{row.instances[0].name}, lower bound {told}", []).append(row.method)
         return [f"{', '.join(names)} on {which}" for which, names in methods.items()]
+
+
+def _told_ideal(instance: Instance) -> str:
+    told = "fastest algorithms, no memory limit"
+    return f"{told}, nothing for what may run on the host" if instance.has_host_work else told
 
 
 def _told_copies(instance: Instance) -> str:

@@ -19,7 +19,7 @@ from pebbler.cli.main import main
 from pebbler.heuristics.methods import Answer, Limits, Method
 from pebbler.instances.errors import BudgetError, PebblerError
 from pebbler.instances.files import read_instance, sha256_of, write_instance
-from pebbler.instances.instance import Instance
+from pebbler.instances.instance import Algorithm, Instance, Link, Slowdown
 from pebbler.instances.units import format_size
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, best_bound, certified_bound, compute_bound
@@ -267,6 +267,39 @@ def test_the_table_says_what_was_asked_and_what_is_left_out(
         "predicted by simulation, not measured",
     ):
         assert words in text
+
+
+def test_notes_say_what_link_and_host_are_like(chain: Instance, toys: Toys, keep: Method) -> None:
+    toys(keep=keep)
+    slow = Slowdown(offload=1, prefetch=1)
+    host = Algorithm(name="there", duration_ns=5, workspace_bytes=0, on="host")
+    first = chain.tasks[0]
+    told = {
+        instance.name: " ".join(compare(instance, ["keep"]).summary().split())
+        for instance in (
+            msgspec.structs.replace(chain, name="plain"),
+            msgspec.structs.replace(chain, name="linked", link=Link(both_bytes_per_second=3 * 10**10)),
+            msgspec.structs.replace(
+                chain,
+                name="slowed",
+                tasks=(msgspec.structs.replace(first, slowdown_ppm=slow), *chain.tasks[1:]),
+            ),
+            msgspec.structs.replace(
+                chain,
+                name="hosted",
+                tasks=(
+                    msgspec.structs.replace(first, algorithms=(*first.algorithms, host)),
+                    *chain.tasks[1:],
+                ),
+            ),
+        )
+    }
+    for words, name, is_there in (
+        ("(duplex) over a link of 30 GB/s for both,", "linked", True),
+        ("copies do not slow compute down", "slowed", False),
+        ("(fastest algorithms, no memory limit, nothing for what may run on the host)", "hosted", True),
+    ):
+        assert {one for one in told if (words in told[one]) == is_there} == {name}
 
 
 def test_the_table_says_what_is_carried_on_the_device(chain: Instance, toys: Toys, keep: Method) -> None:
