@@ -7,9 +7,15 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from pebbler.heuristics import methods
 from pebbler.heuristics.clock import is_rule, limited
-from pebbler.heuristics.methods import Answer, Limits, MethodInfo, Refusal, list_methods
+from pebbler.heuristics.methods import (
+    Answer,
+    Limits,
+    MethodInfo,
+    Refusal,
+    list_methods,
+    temporary_methods,
+)
 from pebbler.instances.instance import Algorithm, Block, Instance, Link, Task
 from pebbler.instances.memory import least_budget, unlimited_peak, with_budget
 from pebbler.instances.suites.tiny import tiny_instance
@@ -173,7 +179,7 @@ def test_none_is_below_the_optimum() -> None:
     assert sum(met) >= 0.8 * len(met)
 
 
-def test_a_method_gets_the_tasks_of_the_device_or_one_side_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_gets_the_tasks_of_the_device_or_one_side_of_each() -> None:
     """All tasks that may run on either side are tried on the host, none of them, and some."""
     instance = Workload("lenet", 4, "K40", steady=True, optimizer="sgd", optimizer_on="choose").instance(
         "64MiB"
@@ -187,8 +193,8 @@ def test_a_method_gets_the_tasks_of_the_device_or_one_side_of_each(monkeypatch: 
 
     for sides in ("settled", "read"):
         info = MethodInfo("toy", "a toy", "tests", limited(watched), carries="chosen", sides=sides)  # type: ignore[arg-type]
-        monkeypatch.setattr(methods, "_methods", {"toy": info})
-        assert solve(instance, "toy").stopped_by == "not today"
+        with temporary_methods([info]):
+            assert solve(instance, "toy").stopped_by == "not today"
     half = len(seen) // 2
     counts = [len(given.tasks) for given in seen[:half]]
     assert counts[:2] == [len(instance.tasks) - len(updates), len(instance.tasks)]
