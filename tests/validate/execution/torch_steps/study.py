@@ -56,11 +56,11 @@ BUDGETS = ("50%", "1.05xMmin")
 
 METHODS = {
     "copies": ("flow", "modnn"),
-    "recompute": ("flow-recompute",),
+    "recompute": ("memonger-rule", "flow-recompute"),
     "parts": ("flow-parts", "modnn-parts"),
 }
 """What a schedule may do: copy tensors, also run operators again, or copy parts of tensors. With its methods,
-of which each is asked where the ones before it have found no schedule.
+of which each is asked where the ones before it have found no schedule: the rule runs most operators again.
 """
 
 LINK = "1GB/s"
@@ -345,8 +345,10 @@ def told(found: dict[str, list[Run]], figure: str) -> str:
 
 
 def told_end(run: Run) -> str:
-    """Return how a run ended, in a word for those that have eager's bits."""
-    return run.way if run.ended == "equal" else f"**{run.way}: {run.ended}**"
+    """Return how a run ended, in a few words for those that have eager's bits."""
+    if run.ended != "equal":
+        return f"**{run.way}: {run.ended}**"
+    return f"{run.way} ({run.again} operators)" if run.again else run.way
 
 
 def main() -> int:
