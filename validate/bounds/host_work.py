@@ -100,6 +100,19 @@ class _Course:
                 if use != k:
                     found[bisect_left(checkpoints, use) + bisect_right(checkpoints, use)].append(use)
 
+        # after the task has run, from each state: the states that an interval can end in, with what is paid
+        self.ways = [
+            [
+                [
+                    (i, paid)
+                    for i, paid in enumerate(self._rent(j, self._after(j, unit, old=True), ran=True))
+                    if paid < NEVER
+                ]
+                for unit in _UNITS
+            ]
+            for j in range(self.last + 1)
+        ]
+
     def by_interval(self, ends: Sequence[int]) -> list[int]:
         """Return the least paid, for each interval in which the task runs."""
         if not self.writes and any(writer > self.k for writer in self.instance.writers[self.d]):
@@ -130,10 +143,12 @@ class _Course:
         """Yield the least paid for each interval in which the task runs."""
         later = [end] * (self.last + 2)
         wanted = self.block.initially == "carried" or self.block.finally_ != "anywhere"
-        for j in range(self.last, -1, -1):
-            if wanted or any(self.used[j:]):
-                each = (self._rent(j, self._after(j, unit, old=True), ran=True) for unit in _UNITS)
-                later[j] = _Paid(*(_least(paid, later[j + 1]) for paid in each))
+        until = self.last if wanted else max((j for j, uses in enumerate(self.used) if uses), default=-1)
+        for j in range(until, -1, -1):
+            left = later[j + 1]
+            later[j] = _Paid(
+                *(min([paid + left[i] for i, paid in ways], default=NEVER) for ways in self.ways[j])
+            )
         paid = start
         for j in range(self.last + 1):
             before = self._before(j, paid)
