@@ -22,6 +22,12 @@ from ....validate.bounds.arguments import fitting
 from ....validate.bounds.machine import link_ns
 from ..versions import instants_of, ready_at, stays
 
+_FEW = 1000
+"""Part of the pool below which blocks are alike whatever their pace."""
+
+_NO_MATTER = 10**6
+"""A pace that no copy and no task has."""
+
 
 class SharedBlocks(NamedTuple):
     """Blocks that are one to the model: the first of them, each with its task, their bytes and copies.
@@ -95,8 +101,8 @@ def host_tasks(instance: Instance, positions: NDArray[np.int64], *, merges: bool
             _soonest(instance, positions, k),
             tuple(kind for kind, _ in ordered),
             tuple(Fraction(size, weight) for size in sizes),
-            _pace(device, weight),
-            _pace(host, weight),
+            _pace(instance, device, weight),
+            _pace(instance, host, weight),
         )
         groups[alike if merges and sizes else k].append((k, together))
     return [_merged(instance, positions, group) for group in groups.values()]
@@ -187,11 +193,18 @@ def _kind(instance: Instance, positions: NDArray[np.int64], d: int, k: int) -> H
         marks,
         ready,
         bisect_right(writers, k),
-        _pace(block.offload_ns, block.bytes),
-        _pace(block.prefetch_ns, block.bytes),
+        _pace(instance, block.offload_ns, block.bytes),
+        _pace(instance, block.prefetch_ns, block.bytes),
     )
 
 
-def _pace(time: int | None, size: int) -> int | None:
-    """Return the time of a byte in steps of a tenth; bytes without time are a kind of their own."""
-    return None if time is None else round(math.log(time / size) / math.log(1.1)) if time else 10**6
+def _pace(instance: Instance, time: int | None, size: int) -> int | None:
+    """Return the time of a byte in steps of a tenth.
+
+    Bytes without time are a kind of their own, and so are so few that their time hardly matters.
+    """
+    if time is None:
+        return None
+    if size * _FEW < instance.pool_bytes:
+        return _NO_MATTER
+    return round(math.log(time / size) / math.log(1.1)) if time else -_NO_MATTER
