@@ -179,10 +179,10 @@ def _with_weights(instance: Instance, rng: Random) -> Instance:
 
 
 def _with_host_work(instance: Instance, rng: Random) -> Instance:
-    """Return the instance with tasks of the backward pass that may run on the host; some run there only."""
+    """Return the instance with one or two tasks of the backward pass that may or must run on the host."""
     tasks = list(instance.tasks)
     backward = [k for k, task in enumerate(tasks) if not task.recomputable and task.name[0] != "F"]
-    for k in sorted(rng.sample(backward, rng.randint(1, len(backward)))):
+    for k in sorted(rng.sample(backward, rng.randint(1, min(2, len(backward))))):
         slow = rng.randint(1, 8)
         scratch = rng.choice((0, 0, 4))
         on_host = Algorithm(name="host", duration_ns=slow, workspace_bytes=scratch, on="host")
