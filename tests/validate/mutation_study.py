@@ -169,6 +169,18 @@ def conduct(seed: int, per_kind: int, *, host: bool = False, carried: bool = Fal
             ):
                 study.judge(mutation.__name__, case, draws)
                 count += 1
+    _conduct_on_machine(study, seed, per_kind)
+    return study
+
+
+def conduct_on_machine(seed: int, per_kind: int) -> Study:
+    """Make mutants of programs with a shared link, slowed runs and work on the host, as `conduct` does."""
+    study = Study()
+    _conduct_on_machine(study, seed, per_kind)
+    return study
+
+
+def _conduct_on_machine(study: Study, seed: int, per_kind: int) -> None:
     for mutation in OF_MACHINE:
         rng, draws = Random(f"{seed} {mutation.__name__}"), Random(seed)
         count = 0
@@ -180,7 +192,6 @@ def conduct(seed: int, per_kind: int, *, host: bool = False, carried: bool = Fal
             for case in _mutate(mutation, case_of, rng):
                 study.judge(mutation.__name__, case, draws)
                 count += 1
-    return study
 
 
 def wander_on_host(seed: int, starts: int, steps: int) -> Study:
@@ -298,8 +309,12 @@ def main() -> int:
     parser.add_argument("--starts", type=int, default=300)
     parser.add_argument("--host", action="store_true", help="of programs with host memory that ends alone")
     parser.add_argument("--carried", action="store_true", help="of programs with carried blocks alone")
+    parser.add_argument("--machine", action="store_true", help="of links, slowed runs and host work alone")
     arguments = parser.parse_args()
-    study = conduct(arguments.seed, arguments.per_kind, host=arguments.host, carried=arguments.carried)
+    if arguments.machine:
+        study = conduct_on_machine(arguments.seed, arguments.per_kind)
+    else:
+        study = conduct(arguments.seed, arguments.per_kind, host=arguments.host, carried=arguments.carried)
     print(markdown(study))
     total = study.total()
     form = study.total(*(mutation.__name__ for mutation in FORMAL))
@@ -311,7 +326,7 @@ def main() -> int:
     contradictions = list(study.contradictions)
     hosts = (True,) if arguments.host else (False, True)
     carries = (True,) if arguments.carried else (False, True)
-    for host, carried in itertools.product(hosts, carries):
+    for host, carried in () if arguments.machine else itertools.product(hosts, carries):
         walk = wander(arguments.seed, arguments.starts, 60, host=host, carried=carried)
         further = walk.total()
         contradictions += walk.contradictions
