@@ -23,7 +23,8 @@ stream is held, and has one time.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType, TracebackType
@@ -225,7 +226,14 @@ class Issuer:
         for mapped in program.plan.maps:
             self.backend.map(self.address(mapped.place), mapped.pages)
 
-    def issue(self, program: Program, first: int, *, ahead: bool = True) -> tuple[Timed, ...]:
+    def issue(
+        self,
+        program: Program,
+        first: int,
+        *,
+        ahead: bool = True,
+        issued: Callable[[], object] = lambda: None,
+    ) -> tuple[Timed, ...]:
         """Execute a round's operations; what they read is in memory.
 
         Parameters
@@ -236,6 +244,8 @@ class Issuer:
             Index in the batch of the round's first image.
         ahead
             Whether streams are held while the host issues the first operations.
+        issued
+            Called when the host has issued all operations, or has failed to.
 
         Raises
         ------
@@ -253,8 +263,11 @@ class Issuer:
                 events.append(self._issue(program, i, events, first))
                 hosts.append((time.perf_counter_ns() - begin - mapping - waiting, mapping, waiting))
         except DeviceError:
+            issued()
             self._finish(plan, events)
             raise
+        finally:
+            issued()
         self._finish(plan, events)
         origin.synchronize()
         return tuple(
@@ -282,6 +295,10 @@ class Issuer:
 
     def _finish(self, plan: Plan, events: list[tuple[Event, Event]]) -> None:
         """Wait for all issued work; a failure is that of the first operation of the list that has failed."""
+        last = {step.operation.stream: end for step, (_, end) in zip(plan.steps, events, strict=False)}
+        for end in last.values():  # so that the host does not wake up for each operation
+            with suppress(DeviceError):
+                end.synchronize()
         for step, (_, end) in zip(plan.steps, events, strict=False):
             try:
                 end.synchronize()

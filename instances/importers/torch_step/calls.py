@@ -20,13 +20,14 @@ TensorOf = Callable[[Reference], Any]
 
 def filled(tree: Any, tensor_of: TensorOf, values: Mapping[ScalarInput, float]) -> Any:
     """Return arguments of a record with tensors and numbers in the place of references and expressions."""
+    return tree_map(lambda leaf: filled_leaf(leaf, tensor_of, values), tree)
 
-    def leaf(value: Any) -> Any:
-        if isinstance(value, Reference):
-            return tensor_of(value)
-        return evaluate(value, values) if isinstance(value, ScalarInput | Formula) else value
 
-    return tree_map(leaf, tree)
+def filled_leaf(leaf: Any, tensor_of: TensorOf, values: Mapping[ScalarInput, float]) -> Any:
+    """Return the tensor or number that one argument stands for."""
+    if isinstance(leaf, Reference):
+        return tensor_of(leaf)
+    return evaluate(leaf, values) if isinstance(leaf, ScalarInput | Formula) else leaf
 
 
 def perform(operator: StepOperator, tensor_of: TensorOf, values: Mapping[ScalarInput, float]) -> None:

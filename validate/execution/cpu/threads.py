@@ -57,11 +57,12 @@ class CpuEvent:
 
     def synchronize(self) -> None:
         """See `Event`."""
-        turn = threading.Lock()
-        turn.acquire()
-        self._waiting.append(turn)
-        if not self._reached:  # else nobody may be there any more to release it
+        if not self._reached:
+            turn = threading.Lock()
             turn.acquire()
+            self._waiting.append(turn)
+            if not self._reached:  # else nobody may be there any more to release it
+                turn.acquire()
         if self.failure is not None:
             raise self.failure
 
@@ -207,6 +208,16 @@ class ThreadedDevice:
         stream = CpuStream(name, self._aborted, delays)
         self._streams.append(stream)
         return stream
+
+    def gate(self) -> Callable[[], None]:
+        """Hold all streams until the function that this returns is called.
+
+        While the host issues work, it and the streams would take the interpreter from each other.
+        """
+        event = CpuEvent()
+        for stream in self._streams:
+            stream.wait(event)
+        return lambda: event.reach(None)
 
     def nothing(self) -> CpuKernel:
         """See `Backend`."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ....instances.errors import PebblerError
 from ....instances.figures import text_of
-from ....instances.importers.torch_step.calls import filled, new_results
+from ....instances.importers.torch_step.calls import filled, filled_leaf, new_results
 from ....instances.importers.torch_step.memory import ALIGNMENT, tensor_at
 from ....instances.importers.torch_step.record import Reference, StepOperator, StepRecord
 from ....instances.importers.torch_step.scalars import Formula, ScalarInput
@@ -174,35 +174,43 @@ class OperatorLaunch:
             if operator.out is not None
             or (operator.manner == "copied" and result.storage in operator.outputs)
         ]
-        self._varies = any(_varies(leaf, kernel) for leaf in tree_leaves((operator.args, operator.kwargs)))
+        leaves, self._form = tree_flatten((operator.args, operator.kwargs))
+        self._varying = [(i, leaf) for i, leaf in enumerate(leaves) if _varies(leaf, kernel)]
         self._addresses: Mapping[str, int] = {}
+        self._leaves: list[Any] = []
         self._call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._targets: list[Any] = []
 
     def __call__(self, addresses: Mapping[str, int], first: int) -> None:  # noqa: ARG002
-        """Run the operator."""
-        with torch.set_grad_enabled(self.kernel.operator.grad_mode):
-            if torch.get_num_threads() != self.kernel.moment.threads:
-                torch.set_num_threads(self.kernel.moment.threads)
-            draw, generator = self.kernel.operator.draw, self.kernel.moment.generator
-            if draw is not None:
-                torch.set_rng_state(generator[draw.before])
-            self.compute(addresses)
-            if draw is not None:
-                generator[draw.after] = torch.get_rng_state()
+        """Run the operator; the thread is left with its settings, which are mostly those of the next."""
+        operator, moment = self.kernel.operator, self.kernel.moment
+        if torch.is_grad_enabled() is not operator.grad_mode:
+            torch.set_grad_enabled(operator.grad_mode)
+        if torch.get_num_threads() != moment.threads:
+            torch.set_num_threads(moment.threads)
+        draw = operator.draw
+        if draw is not None:
+            torch.set_rng_state(moment.generator[draw.before])
+        self.compute(addresses)
+        if draw is not None:
+            moment.generator[draw.after] = torch.get_rng_state()
 
     def compute(self, addresses: Mapping[str, int]) -> None:
         """Run the operator, whatever settings and random numbers there are."""
         operator, kernel = self.kernel.operator, self.kernel
-        check = self._call is None or addresses != self._addresses
-        if check or self._varies:
+        check = addresses is not self._addresses and (self._call is None or addresses != self._addresses)
+        if check:
             at = _Memory(kernel, addresses)
             args = filled(operator.args, at.tensor, kernel.moment.values)
             kwargs = filled(operator.kwargs, at.tensor, kernel.moment.values)
             self._targets = [at.tensor(result) for result in self._results]
-            if operator.out is not None:
-                kwargs = {**kwargs, **dict(zip(operator.out.names, self._targets, strict=True))}
-            self._addresses, self._call = addresses, (args, kwargs)
+            self._leaves = tree_leaves((args, kwargs))
+            self._addresses, self._call = addresses, self._with_targets(args, kwargs)
+        elif self._varying:
+            at = _Memory(kernel, addresses)
+            for i, leaf in self._varying:
+                self._leaves[i] = filled_leaf(leaf, at.tensor, kernel.moment.values)
+            self._call = self._with_targets(*tree_unflatten(self._leaves, self._form))
         assert self._call is not None
         args, kwargs = self._call
         overload = operator.overload if operator.out is None else operator.out.overload
@@ -215,6 +223,13 @@ class OperatorLaunch:
             ]
             for given, target in zip(made, self._targets, strict=True):
                 target.copy_(given)
+
+    def _with_targets(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return arguments with the results' places, where the operator's overload takes these."""
+        out = self.kernel.operator.out
+        return (args, kwargs if out is None else kwargs | dict(zip(out.names, self._targets, strict=True)))
 
 
 class _Memory:

@@ -182,7 +182,9 @@ class StepExecutor(Issuer):
             for operator in record.operators:
                 if operator.kind == "host":
                     perform(operator, lambda at: tensor_at(at, _on_host(size, at)), values)
-            self.timed = self.issue(program, 0, ahead=False)
+            assert isinstance(self.backend, TorchBackend)
+            open_gate = None if program.plan.pages else self.backend.gate()  # pages are mapped meanwhile
+            self.timed = self.issue(program, 0, ahead=False, issued=open_gate or (lambda: None))
             for mapped in program.plan.last_maps:
                 self.backend.map(self.address(mapped.place), mapped.pages)
             loss = tensor_at(record.loss, self._storage(size, record.loss.storage)).clone()
