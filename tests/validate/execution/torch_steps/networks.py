@@ -6,6 +6,7 @@ Each function takes a batch size; losses are in 32 bits, or in 16 by autocast (`
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -135,7 +136,8 @@ class Lstm(nn.Module):
     def forward(self, given: Any) -> Any:
         x = self.words(given).transpose(0, 1)
         # In 16 bits, oneDNN has such layers on some processors only, and torch asks for them on all.
-        with torch.backends.mkldnn.flags(enabled=not torch.is_autocast_enabled("cpu")):
+        in_half = torch.is_autocast_enabled("cpu")
+        with torch.backends.mkldnn.flags(enabled=False) if in_half else nullcontext():
             x = self.layers(x)[0]
         return self.head(x.transpose(0, 1))
 

@@ -325,7 +325,7 @@ def table(runs: Sequence[Run]) -> str:
     rows: dict[tuple[str, ...], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         rows[run.network, run.precision, run.memory, run.budget][run.torch].append(run)
-    return markdown(
+    shown = markdown(
         ("network", "precision", "memory", "budget", "eager's peak", *(f"torch {one}" for one in versions)),
         [
             (
@@ -336,6 +336,8 @@ def table(runs: Sequence[Run]) -> str:
             for key, found in rows.items()
         ],
     )
+    made = dict.fromkeys(f"{run.date}; torch {run.torch}; {run.made_with}." for run in runs)
+    return "\n\n".join((shown.rstrip("\n"), *made)) + "\n"
 
 
 def told(found: dict[str, list[Run]], figure: str) -> str:
