@@ -93,7 +93,7 @@ def test_arrays_are_as_the_kernels_were_compiled_for(memory: MemoryModel, parts:
     instance = Workload("vgg16", 64, "k40").instance("1.2xMmin")
     problem = problem_of(with_parts(instance) if parts else instance, memory)
     arrays = [one for one in problem if isinstance(one, np.ndarray)]
-    assert len(arrays) == 9
+    assert len(arrays) == 13
     assert all(one.dtype == np.int64 and one.flags.c_contiguous and one.flags.writeable for one in arrays)
 
 
