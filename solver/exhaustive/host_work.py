@@ -116,6 +116,10 @@ class HostWork:
         self.single = instance.engines == "single"
         self.sides = [{a.on for a in task.algorithms} for task in instance.tasks]
         self.least = [min(a.duration_ns for a in task.algorithms) for task in instance.tasks]
+        ours = [
+            time if sides == {"device"} else 0 for time, sides in zip(self.least, self.sides, strict=True)
+        ]
+        self.tail = [sum(ours[k:]) for k in range(len(ours))]
         self.rerun = {d for task in instance.tasks if task.recomputable for d in task.blocks}
         self.remade = {d for task in instance.tasks if task.recomputable for d in task.outputs}
 
@@ -156,7 +160,8 @@ class HostWork:
     def time_left(self, state: _State) -> int:
         """Return a lower bound on the time until the state is done.
 
-        A stream of runs has the tasks of its side left, and both together have all.
+        A stream of runs has the tasks of its side left, and both together have all. What has to be on the
+        device and is not is fetched before the task that needs it, and after all that is needed earlier.
         """
         left = [math.ceil(busy.left) if busy else 0 for busy in state.streams]
         either = 0
@@ -167,7 +172,23 @@ class HostWork:
                 left[0 if "device" in sides else -1] += self.least[k]
             else:
                 either += self.least[k]
+        fetched = left[-2]
+        for k, d in self._to_be_fetched(state):
+            fetched += self.instance.blocks[d].prefetch_ns or 0
+            left[-2] = max(left[-2], fetched + self.tail[k])
         return max(*left, -(-(left[0] + left[-1] + either) // 2))
+
+    def _to_be_fetched(self, state: _State) -> list[tuple[int, int]]:
+        """Return what is on the host only and needed on the device, with the first task that needs it."""
+        found = []
+        for d, version in enumerate(state.device):
+            if version != ABSENT or state.host[d] == ABSENT or d in self.remade:
+                continue
+            for k in self.instance.uses[d]:
+                if not state.begun >> k & 1 and self.sides[k] == {"device"}:
+                    found.append((k, d))
+                    break
+        return sorted(found)
 
     # --- decisions --------------------------------------------------------------------------------
 
@@ -319,7 +340,33 @@ class HostWork:
             busy._replace(left=then) if busy and then else None
             for busy, then in zip(state.streams, left, strict=True)
         )
-        return _Step("wait", elapsed), state._replace(streams=streams, turn=0, is_fresh=False), elapsed
+        later = state._replace(streams=streams, turn=0, is_fresh=False)
+        return _Step("wait", elapsed), self._without_dead(later), elapsed
+
+    def _without_dead(self, state: _State) -> _State:
+        """Release what nobody will read, but where the time that a copy of it takes may be of use."""
+        if self.instance.is_coupled:
+            return state
+        device, host = (
+            tuple(
+                ABSENT if version != ABSENT and self._is_dead(state, d, side) else version
+                for d, version in enumerate(there)
+            )
+            for side, there in ((_DEVICE, state.device), (_HOST, state.host))
+        )
+        return state._replace(device=device, host=host if self.instance.has_host_budget else state.host)
+
+    def _is_dead(self, state: _State, d: int, side: int) -> bool:
+        """Return whether nothing uses what is on a side, and nobody will read that version."""
+        here, there = (state.device, state.host) if side == _DEVICE else (state.host, state.device)
+        if d in self.rerun or self._is_in_use(state, d, side):
+            return False
+        if any(not state.begun >> k & 1 and self._before(d, k) == here[d] for k in self.instance.uses[d]):
+            return False
+        if here[d] < self._latest(state, d):
+            return True
+        is_copied = there[d] == here[d] and not self._is_written(state, d, 1 - side)
+        return not self._ends_on(state, d, side) and (is_copied or not self._ends_on(state, d, 1 - side))
 
     # --- conditions -------------------------------------------------------------------------------
 
@@ -428,6 +475,12 @@ class HostWork:
     def _emit(self, emission: Emission, before: _State, step: _Step, after: _State) -> None:
         if step.kind == "wait":
             emission.wait(step.item, [s for s, busy in enumerate(after.streams) if busy is None])
+            for d, (old, new) in enumerate(zip(before.device, after.device, strict=True)):
+                if old != new:
+                    emission.evict(d)
+            for d, (old, new) in enumerate(zip(before.host, after.host, strict=True)):
+                if old != new:
+                    emission.drop(d)
         elif step.kind == "evict":
             emission.evict(step.item)
         elif step.kind == "drop":
@@ -435,8 +488,8 @@ class HostWork:
         elif step.kind in ("run", "host"):
             task = self.instance.tasks[step.item]
             there = before.device if step.kind == "run" else before.host
-            new = [d for d in task.outputs if there[d] == ABSENT]
-            emission.run(step.item, step.algorithm, new)
+            placed = [d for d in task.outputs if there[d] == ABSENT]
+            emission.run(step.item, step.algorithm, placed)
         else:
             emission.copy(step.kind, step.item)
 
