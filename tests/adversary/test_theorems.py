@@ -121,16 +121,25 @@ REACHED = {
 }
 
 
-@pytest.mark.parametrize("keys", MACHINES, ids="-".join)
-@pytest.mark.parametrize("name", [name for name in THEOREMS if THEOREMS[name].takes(MACHINE)])
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        pytest.param(
+            name,
+            keys,
+            id=f"{name}-{'-'.join(keys)}",
+            marks=[] if name == SEARCH or (len(keys) == 1 and not theorem.is_slow) else [pytest.mark.slow],
+        )
+        for name, theorem in THEOREMS.items()
+        for keys in MACHINES
+        if theorem.takes(keys)
+    ],
+)
 def test_no_bound_is_above_a_schedule_on_the_machine_as_it_is(name: str, keys: Sequence[str]) -> None:
     theorem = THEOREMS[name]
-    if not theorem.takes(keys):
-        return
-    count = 40 if name == SEARCH else 3 if theorem.is_slow else 10
+    count = 25 if name == SEARCH else 2 if theorem.is_slow else 8
     tally = attacked(theorem, 17, count, keys)
     assert tally.instances >= 0.3 * count
-    assert tally.instances > tally.impossible or theorem.is_slow
     for key in keys:
         if key in REACHED:
             assert tally.features[REACHED[key]] == tally.instances, tally

@@ -105,8 +105,8 @@ class Case:
         return self._optima[memory]
 
     def checkpoints(self) -> tuple[int, ...]:
-        """All tasks, or any of them."""
-        every = tuple(range(len(self.instance.tasks)))
+        """All tasks that the host cannot compute, or any of them."""
+        every = tuple(k for k, task in enumerate(self.instance.tasks) if not task.may_run_on_host)
         if not chance(self.rng, 50):
             return every
         return tuple(k for k in every if not chance(self.rng, 50)) or every[:1]
@@ -207,6 +207,8 @@ def _flow(
 ) -> Iterator[Claim]:
     """Solve FLOW on some checkpoints; a certificate that comes with it is proven anew."""
     instance, checkpoints = case.instance, case.checkpoints()
+    if not checkpoints:
+        return
     possible = case.optimum
     model = flow_model(instance, checkpoints, integrality, windows, unbroken=unbroken, long=long)
     result = solve_linear(model.linear)
@@ -385,17 +387,26 @@ def _drawn_prices(case: Case, checkpoints: Sequence[int]) -> Prices:
     host = []
     if case.instance.has_host_budget:
         host = [rng.choice((0, 0, rng.randint(0, top))) for _ in range(2 * count)]
-    return Prices(one, memory, engines, reruns, host)
+    link, stream = list[int](), list[int]()
+    left = [one - sum(paid) for paid in zip(*engines, strict=True)]
+    if case.instance.link is not msgspec.UNSET:
+        link = [rng.randint(0, some) for some in left]
+        left = [some - price for some, price in zip(left, link, strict=True)]
+    if case.instance.has_host_work:
+        stream = [rng.randint(0, some) for some in left]
+    return Prices(one, memory, engines, reruns, host, link=link, stream=stream)
 
 
 def _priced(case: Case) -> Iterator[Claim]:
     checkpoints = case.checkpoints()
+    if not checkpoints:
+        return
     for _ in range(4):
         prices = _drawn_prices(case, checkpoints)
         certificate = certify(case.instance, "prices", "drawn", checkpoints=checkpoints, prices=prices)
         if certificate.lower_bound_ns:
             assert not check_certificate(case.instance, certificate).reasons
-        is_priced = any(prices.memory) or any(prices.host) or any(map(any, prices.engines))
+        is_priced = any(map(any, (prices.memory, prices.host, prices.link, prices.stream, *prices.engines)))
         yield Claim(f"prices at {checkpoints}", certificate.lower_bound_ns, case.optimum, is_priced)
 
 
@@ -484,7 +495,7 @@ def _least_of(case: Case, window: Window) -> float:
     return math.inf if least is None else least
 
 
-@theorem("docs/flow.md", SMALL)
+@theorem("docs/flow.md", SMALL, without=("host_work",))
 def windows(case: Case) -> Iterator[Claim]:
     """Let no task run again. The optimum of FLOW on a stretch, whose every task and the one before are
     checkpoints, and in which only the time between its ends counts, is at most the time between these two in
@@ -497,7 +508,7 @@ def windows(case: Case) -> Iterator[Claim]:
             yield Claim(f"{kind} {window}", window.least_ns, _least_of(case, window))
 
 
-@theorem("docs/flow.md", SMALL)
+@theorem("docs/flow.md", SMALL, without=("host_work",))
 def idle_windows(case: Case) -> Iterator[Claim]:
     """Let no task run again. From the end of the task before the last so many tasks to the end of the
     schedule, the engine of prefetches is without a copy that FLOW knows for at least the optimum of the idle
@@ -509,7 +520,7 @@ def idle_windows(case: Case) -> Iterator[Claim]:
             yield Claim(f"idle {window}", window.least_ns, _least_of(case, window))
 
 
-@theorem("docs/flow.md", PLAIN)
+@theorem("docs/flow.md", PLAIN, without=("host_work",))
 def flow_with_windows(case: Case) -> Iterator[Claim]:
     """FLOW on any checkpoints, with a row for each of any windows and idle windows that are proven, has an
     optimum of at most the makespan of every schedule: windows may overlap, and are of any lengths."""
@@ -534,11 +545,12 @@ def pages(case: Case) -> Iterator[Claim]:
         yield claim._replace(has_row=claim.has_row and changed)
 
 
-@theorem("docs/parts.md", Shape(tasks=4, blocks=3, parts=False))
+@theorem("docs/parts.md", Shape(tasks=4, blocks=3, parts=False), without=("link",))
 def parts(case: Case) -> Iterator[Claim]:
     """FLOW with only the choice of algorithms whole, on an instance whose tensors are whole, is at most the
     makespan of every schedule of the same tensors in parts of any size, if a part's copy takes exactly its
-    share of the tensor's. (Where times of parts are rounded, the bound is that of the instance in parts.)"""
+    share of the tensor's. (Where times of parts or their loads on a link are rounded, the bound is that of
+    the instance in parts.)"""
     cut, count = case.rng.randint(2, 3), len(case.instance.blocks)
     if not count:
         return
@@ -597,6 +609,8 @@ def flow_with_second_runs(case: Case) -> Iterator[Claim]:
     of every schedule. Intervals in which a task may run again are as for prices with second runs."""
     integrality: Integrality = case.rng.choice(("none", "algorithms", "all"))
     checkpoints, possible = case.checkpoints(), case.optimum
+    if not checkpoints:
+        return
     again = any(rerun_intervals(case.instance, checkpoints).values())
     bound = recompute_bound(case.instance, checkpoints, integrality=integrality)
     if bound is None:
@@ -674,7 +688,7 @@ def ticks_of_cp_sat(case: Case) -> Iterator[Claim]:
         return
     assert found.lower_bound_ns is not None
     yield Claim(f"CP-SAT, exact: {found.exact}", found.lower_bound_ns, possible, not found.exact)
-    is_relaxed = case.instance.has_host_budget or bool(case.instance.carried)
+    is_relaxed = case.instance.has_host_budget or bool(case.instance.carried) or case.instance.is_coupled
     if found.exact and found.status == "OPTIMAL" and not is_relaxed:
         yield Claim("what CP-SAT cannot beat", possible, found.lower_bound_ns, has_row=False)
 
