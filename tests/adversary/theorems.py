@@ -420,7 +420,7 @@ def prices(case: Case) -> Iterator[Claim]:
     yield from _priced(case)
 
 
-@theorem("docs/certificates.md", Shape(tasks=4, blocks=4, reruns=True))
+@theorem("docs/certificates.md", Shape(tasks=4, blocks=4, reruns=True), without=("host_work",))
 def prices_with_second_runs(case: Case) -> Iterator[Claim]:
     """Tasks may run again where the instance says so. To the prices above come any prices from zero on of
     second runs, by task, interval and block: only of tasks that update nothing, in intervals between
@@ -602,7 +602,7 @@ def _cut(instance: Instance, d: int, count: int) -> Instance:
     return msgspec.structs.replace(instance, blocks=blocks, tasks=tasks)
 
 
-@theorem("docs/recomputation.md", Shape(tasks=4, blocks=4, reruns=True))
+@theorem("docs/recomputation.md", Shape(tasks=4, blocks=4, reruns=True), without=("host_work",))
 def flow_with_second_runs(case: Case) -> Iterator[Claim]:
     """Tasks may run again where the instance says so. FLOW with second runs in the intervals between first
     runs, on any tasks as checkpoints, with anything whole or nothing, has an optimum of at most the makespan
