@@ -29,6 +29,7 @@ from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.instances.memory import with_budget
 from pebbler.torch import TrainingPlan
 from pebbler.validate.check import check
+from pebbler.validate.execution.device import DeviceError
 from pebbler.validate.replay.durations import own_durations
 from pebbler.validate.replay.machine import replay
 from pebbler.validate.schedule import Schedule
@@ -179,11 +180,15 @@ def after_a_step(make: Make, plan: TrainingPlan, **options: Any) -> list[Any]:
 
 
 def shows(make: Make, plan: TrainingPlan, omission: Omission, wanted: list[Any]) -> bool:
-    """Whether a step without the wait has other bits, where what was awaited is late."""
+    """Whether a step without the wait has other bits, or fails on them, where what was awaited is late."""
     without = dataclasses.replace(plan, result=dataclasses.replace(plan.result, schedule=omission.schedule))
-    return any(
-        not are_equal(after_a_step(make, without, late_ns={omission.late: late}), wanted) for late in LATE_NS
-    )
+    for late in LATE_NS:
+        try:
+            if not are_equal(after_a_step(make, without, late_ns={omission.late: late}), wanted):
+                return True
+        except DeviceError:  # such as a label that is none
+            return True
+    return False
 
 
 def study(make: Make, plan: TrainingPlan, cases: int, seed: int = 0) -> Tally:
