@@ -371,8 +371,9 @@ def ideal_ns(instance: Instance) -> int:
 
     Tasks that may run on the host do not count: the device may do its work without them.
     """
-    chosen = zip(instance.tasks, fastest(instance), strict=True)
-    return sum(algorithm.duration_ns for task, algorithm in chosen if not task.may_run_on_host)
+    chosen = fastest(instance)
+    pairs = zip(instance.tasks, chosen, strict=True)
+    return sum(algorithm.duration_ns for task, algorithm in pairs if not task.may_run_on_host)
 
 
 def live_ranges(instance: Instance) -> list[range]:

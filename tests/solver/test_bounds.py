@@ -16,7 +16,7 @@ from pebbler.instances.suites.tiny import tiny_instance
 from pebbler.instances.transforms import in_pages
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, CopyQueue, best_bound, compute_bound, single_peak_bound
-from pebbler.validate.bounds.arguments import EvictableStay
+from pebbler.validate.bounds.single_peak import EvictableStay
 
 
 def block(name: str, size: int, out: int | None = None, back: int | None = None, **keys: object) -> Block:
@@ -331,7 +331,7 @@ def test_a_queue_of_copies_is_the_worst_instant_of_those_at_hand() -> None:
     for seed in range(60):
         rng = Random(seed)
         count = rng.randint(0, 20)
-        stays = [EvictableStay(rng.randint(1, 9), 0, 2, None, 0, 0) for _ in range(count)]
+        stays = [EvictableStay(rng.randint(1, 9), 0, 2, -1, None, 0, 0) for _ in range(count)]
         available = [rng.choice((None, *range(6))) for _ in stays]
         times = [rng.randint(0, 30) for _ in stays]
         queue, there = CopyQueue(stays, available, times), set()
