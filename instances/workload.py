@@ -159,6 +159,10 @@ class Workload:
                     f"the optimizer '{self.optimizer}' updates the weights of a steady state only; ask for "
                     "one (steady=True, or --steady), or leave it out"
                 )
+        self._require_updates()
+
+    def _require_updates(self) -> None:
+        """Refuse an optimizer whose times are unknown, and a place for one where there is none."""
         updates = self.updated_by not in (None, "none")
         if self.profile is not None and updates and self.optimizer_on != "host":
             raise PebblerError(

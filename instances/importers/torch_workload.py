@@ -168,6 +168,9 @@ class TorchStepWorkload(Workload):
     def updated_by(self) -> None:
         """What updates the weights is the step's own, and has no name among those of networks."""
 
+    def _require_updates(self) -> None:
+        """Nothing: the step has been recorded with its optimizer, and times are its own."""
+
     def _require_profile(self, profile: Profile) -> None:
         """Refuse a profile of something else than this step."""
         measured = profile.training_step

@@ -208,11 +208,6 @@ def replacing() -> Any:
     return module, module, (torch.randn(4, WIDTH),), adamw(module)
 
 
-def stateless_optimizer() -> Any:
-    module, step, inputs, _ = linear(lambda module, x: module(x).sum())
-    return module, step, inputs, torch.optim.Adamax(module.parameters())
-
-
 def multiplying() -> Any:
     """NAdam keeps a product over all steps, by which a step's number does not follow from a count."""
     module, step, inputs, _ = linear(lambda module, x: module(x).sum())
@@ -303,7 +298,6 @@ def unwritten() -> Any:
         (values_from_elsewhere, "reads values that are made without torch's operators"),
         (plain_attribute, "writes into a tensor that is neither the module's"),
         (replacing, "the step makes buffer 'mean' anew"),
-        (stateless_optimizer, "the optimizer makes its states in its first step"),
         (multiplying, "'mu_product' of weight, 'step' of weight in another way in a later step"),
         (first_momentum, "the step makes state 'bias momentum' anew; take one step before"),
         (choosing, "the optimizer takes other ways from step to step, by 'lr' of group 0"),

@@ -15,11 +15,12 @@ from pebbler.instances.importers.torch_workload import TorchStepWorkload  # noqa
 from pebbler.instances.workload import Side  # noqa: E402
 from pebbler.solver.sides import take_sides  # noqa: E402
 from pebbler.validate.check import check  # noqa: E402
+from pebbler.validate.execution.torch.planned import PlannedStep  # noqa: E402
 from pebbler.validate.execution.torch.step import StepExecutor  # noqa: E402
 from pebbler.validate.schedule import MemoryModel  # noqa: E402
 
 from .models import gpt, momentum  # noqa: E402
-from .test_step import BATCH, CLIP, Make, are_equal, eager_step, made_by, one_thread, state_of, train  # noqa: E402, F401
+from .training import BATCH, CLIP, Make, are_equal, eager_step, made_by, state_of, train  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,7 @@ def test_steps_have_eagers_bits(make: Make, side: Side, memory: MemoryModel) -> 
     eager, ours = made_by(make), made_by(make)
     wanted = train(eager, eager_step(eager), 3)
     options: dict[str, Any] = {"poison": True, "delays": (0.0003, 1)}
-    with StepExecutor(workload.record(), instance, schedule, ours[0], ours[3], **options) as step:
+    sizes = [PlannedStep(workload.record(), instance, schedule)]
+    with StepExecutor(sizes, ours[0], ours[3], **options) as step:
         assert are_equal(train(ours, step, 3), wanted)
     assert are_equal(state_of(ours)[:-1], wanted[3:-1]), "in memory of their own, too"
