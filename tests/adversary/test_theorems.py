@@ -144,7 +144,7 @@ def test_no_bound_is_above_a_schedule_on_the_machine_as_it_is(name: str, keys: S
         if key in REACHED:
             assert tally.features[REACHED[key]] == tally.instances, tally
     if name == SEARCH:
-        assert tally.active >= 1, tally
+        assert tally.active >= 1 or "carried" in keys, tally
         assert "host_work" not in keys or tally.features["a task on either side"] >= count / 5, tally
         assert "host_work" not in keys or tally.features["a task for the host alone"] >= count / 10, tally
 

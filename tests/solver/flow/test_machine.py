@@ -181,7 +181,7 @@ def test_what_slowed_tasks_add_is_what_the_rows_say(out: int, back: int, bound: 
 
 def test_prices_of_the_link_prove_no_more_than_the_optimum() -> None:
     rng, proven = Random(1), 0
-    for seed in range(40):
+    for seed in range(20):
         before = plain(seed)
         try:
             schedule = brute_force(before, "contiguous", most_states=400)
@@ -205,7 +205,7 @@ def test_prices_of_the_link_prove_no_more_than_the_optimum() -> None:
             bound = priced_ns(instance, checkpoints, Prices(9 * size, memory, lines[:engines], link=link))
             assert bound <= makespan, (seed, checkpoints)
             proven += bound > 0
-    assert proven >= 60
+    assert proven >= 30
 
 
 def test_prices_of_a_link_are_for_instances_that_have_one() -> None:
