@@ -18,6 +18,7 @@ from ..instances.figures import MILLION
 from ..instances.instance import Instance, Slowdown
 from .gpus.bus import fair_shares
 from .schedule import Schedule
+from .waits import Waits
 
 
 def simulate_coupled(
@@ -44,18 +45,7 @@ class _Simulation:
         self.durations_ns = durations_ns
         count = len(durations_ns)
         self.starts, self.ends = [0] * count, [0] * count
-        self.waits = [0] * count
-        self.followers: list[list[int]] = [[] for _ in range(count)]
-        position: dict[int, int] = {}
-        last: dict[str, int] = {}
-        for i, operation in enumerate(self.operations):
-            before = {position[other] for other in operation.after}
-            if operation.stream in last:
-                before.add(last[operation.stream])
-            for j in before:
-                self.followers[j].append(i)
-            self.waits[i] = len(before)
-            position[operation.id] = last[operation.stream] = i
+        self.waits = Waits(self.operations, [operation.stream for operation in self.operations])
         self.left: dict[int, Fraction | int] = {}
         self.rates: dict[int, Fraction] = {}  # of copies on the link, in bytes a nanosecond
         self.slowed: dict[int, Slowdown] = {}  # runs that copies slow down
@@ -63,7 +53,7 @@ class _Simulation:
     def run(self) -> tuple[list[int], list[int]]:
         """Go from event to event until no operation is under way."""
         now = 0
-        ready = [i for i, count in enumerate(self.waits) if not count]
+        ready = self.waits.ready()
         while True:
             while ready:
                 ready = [j for i in ready if self.start(i, now) for j in self.end(i, now)]
@@ -101,12 +91,7 @@ class _Simulation:
     def end(self, i: int, now: int) -> list[int]:
         """End an operation; return what can start."""
         self.ends[i] = now
-        ready = []
-        for j in self.followers[i]:
-            self.waits[j] -= 1
-            if not self.waits[j]:
-                ready.append(j)
-        return ready
+        return self.waits.end(i)
 
     def speeds(self) -> dict[int, Fraction | int]:
         """Return how fast each operation that is under way proceeds."""

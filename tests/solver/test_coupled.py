@@ -5,13 +5,14 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from pebbler.heuristics.clock import is_rule
 from pebbler.heuristics.methods import list_methods
 from pebbler.instances.instance import Instance, Link, Slowdown
 from pebbler.instances.memory import unlimited_peak, with_budget
-from pebbler.instances.suites.tiny import tiny_instance
+from pebbler.instances.suites.tiny import scaled, tiny_instance
 from pebbler.instances.units import PAGE_BYTES
 from pebbler.solver.answers import Memory
 from pebbler.solver.solve import solve
@@ -28,28 +29,8 @@ def coupled(seed: int, memory: Memory, keys: str) -> Instance:
     if seed % 2:
         made = with_budget(made, (made.budget_bytes + unlimited_peak(made)) // 2)
     scale = PAGE_BYTES // 4 if memory == "paged" else 128
-    made = replace(
-        made,
-        budget_bytes=made.budget_bytes * scale,
-        resident_bytes=made.resident_bytes * scale,
-        alignment_bytes=made.alignment_bytes * scale,
-        host_budget_bytes=made.host_budget_bytes * scale // 64
-        if made.has_host_budget
-        else made.host_budget_bytes,
-        blocks=tuple(
-            replace(b, bytes=b.bytes * scale, begin=None if b.begin is None else b.begin * scale)
-            for b in made.blocks
-        ),
-        tasks=tuple(
-            replace(
-                task,
-                algorithms=tuple(
-                    replace(a, workspace_bytes=a.workspace_bytes * scale) for a in task.algorithms
-                ),
-            )
-            for task in made.tasks
-        ),
-    )
+    host = made.host_budget_bytes
+    made = replace(scaled(made, size=scale), host_budget_bytes=host if host is UNSET else host * scale // 64)
     if "link" in keys:
         rate = 4 * scale * 10**9 // rng.choice((1, 2, 3))
         made = replace(made, link=Link(both_bytes_per_second=rate + rng.choice((0, 1))))

@@ -24,7 +24,7 @@ from pebbler.heuristics.papers.modnn import modnn
 from pebbler.heuristics.program.builder import ProgramBuilder
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import unlimited_peak, with_budget
-from pebbler.instances.suites.tiny import tiny_instance
+from pebbler.instances.suites.tiny import scaled, tiny_instance
 from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.solver.answers import Memory
@@ -45,25 +45,9 @@ def carried(seed: int, memory: Memory, *, host: bool) -> Instance:
     if seed % 5 == 0:
         made = with_budget(made, 2 * unlimited_peak(made))
     scale = PAGE_BYTES // 4 if memory == "paged" else 128
+    budget = made.host_budget_bytes
     return replace(
-        made,
-        budget_bytes=made.budget_bytes * scale,
-        resident_bytes=made.resident_bytes * scale,
-        alignment_bytes=made.alignment_bytes * scale,
-        host_budget_bytes=UNSET if made.host_budget_bytes is UNSET else made.host_budget_bytes * scale // 64,
-        blocks=tuple(
-            replace(b, bytes=b.bytes * scale, begin=None if b.begin is None else b.begin * scale)
-            for b in made.blocks
-        ),
-        tasks=tuple(
-            replace(
-                task,
-                algorithms=tuple(
-                    replace(a, workspace_bytes=a.workspace_bytes * scale) for a in task.algorithms
-                ),
-            )
-            for task in made.tasks
-        ),
+        scaled(made, size=scale), host_budget_bytes=budget if budget is UNSET else budget * scale // 64
     )
 
 

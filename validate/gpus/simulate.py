@@ -18,8 +18,9 @@ from fractions import Fraction
 from ...instances.gpus.cluster import SECOND
 from ...instances.instance import Instance
 from ..schedule import Schedule
+from ..waits import Waits
 from .bus import fair_shares
-from .program import Bus, Track, alone_ns, bus_load, bus_of, cluster_of, track_of
+from .program import Bus, alone_ns, bus_load, bus_of, cluster_of, track_of
 
 
 def simulate_cluster(
@@ -75,20 +76,9 @@ class _Simulation:
         self.durations_ns = durations_ns
         count = len(durations_ns)
         self.starts, self.ends = [0] * count, [0] * count
-        self.waits = [0] * count
-        self.followers: list[list[int]] = [[] for _ in range(count)]
-        position: dict[int, int] = {}
-        last: dict[Track, int] = {}
-        for i, operation in enumerate(self.operations):
-            track = track_of(cluster_of(instance), operation)
-            before = {position[other] for other in operation.after}
-            if track in last:
-                before.add(last[track])
-            for j in before:
-                self.followers[j].append(i)
-            self.waits[i] = len(before)
-            position[operation.id] = last[track] = i
-        rate = Fraction(cluster_of(instance).bus_bytes_per_second, SECOND)
+        cluster = cluster_of(instance)
+        self.waits = Waits(self.operations, [track_of(cluster, operation) for operation in self.operations])
+        rate = Fraction(cluster.bus_bytes_per_second, SECOND)
         self.traffic: dict[Bus, _Traffic] = defaultdict(lambda: _Traffic(rate))
         self.changed: set[Bus] = set()
         self.fixed: list[tuple[int, int]] = []  # end and position of what takes no bus
@@ -96,7 +86,7 @@ class _Simulation:
     def run(self) -> tuple[list[int], list[int]]:
         """Go from event to event until no operation is under way."""
         now = 0
-        ready = [i for i, count in enumerate(self.waits) if not count]
+        ready = self.waits.ready()
         while True:
             while ready:
                 ready = [j for i in ready if self.start(i, now) for j in self.end(i, now)]
@@ -145,9 +135,4 @@ class _Simulation:
     def end(self, i: int, now: int) -> list[int]:
         """End an operation; return what can start."""
         self.ends[i] = now
-        ready = []
-        for j in self.followers[i]:
-            self.waits[j] -= 1
-            if not self.waits[j]:
-                ready.append(j)
-        return ready
+        return self.waits.end(i)
