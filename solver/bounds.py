@@ -21,7 +21,6 @@ from ..instances.memory import why_host_is_short, why_infeasible
 from ..instances.transforms import in_pages
 from ..instances.units import PAGE_BYTES, format_size, format_time
 from ..validate.bounds.certificate import Certificate, certify, name_of_bound
-from ..validate.bounds.machine import is_slowed
 from ..validate.bounds.single_peak import EvictableStay, SinglePeak
 from ..validate.schedule import MemoryModel
 from .gradient_bounds import gradient_bound_ns
@@ -227,7 +226,7 @@ def _promising(peaks: SinglePeak) -> list[int]:
                 ),
                 default=math.inf,
             )
-    lowest = -math.inf if is_slowed(peaks.instance) else total  # what tasks lose by copies comes on top
+    lowest = -math.inf if peaks.instance.is_slowed else total  # what tasks lose by copies comes on top
     ranked = sorted((k for k in estimates if estimates[k] > lowest), key=lambda k: -estimates[k])
     return ranked[:_EXACT]
 

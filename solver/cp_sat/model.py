@@ -18,7 +18,7 @@ from ...heuristics.loading import loads
 from ...heuristics.methods import Answer, Limits, Refusal, register
 from ...instances.instance import Instance
 from ...instances.memory import footprint
-from ...validate.bounds.machine import is_slowed, on_link_alone
+from ...validate.bounds.machine import on_link_alone
 from .decode import Clock, Gap, Plan, decode, encode, gaps_of
 from .interrupts import load_cp_sat, solve_interruptibly
 
@@ -93,7 +93,7 @@ def _why(found: Relaxation, instance: Instance) -> str:
     if found.status == "OPTIMAL":
         if instance.has_host_budget:
             return "optimal where each copy has host memory for itself"
-        if _is_coupled(instance):
+        if instance.is_coupled:
             return "optimal where no copy delays what runs beside it"
         return "optimal in divisible memory" if found.exact else "optimal for times or sizes rounded down"
     return "interrupted" if found.interrupted else "time limit"
@@ -144,11 +144,6 @@ def solve_divisible(instance: Instance, limits: Limits) -> Relaxation:
     )
 
 
-def _is_coupled(instance: Instance) -> bool:
-    """Return whether copies delay each other, or tasks, by more than their own time."""
-    return instance.link is not UNSET or is_slowed(instance)
-
-
 def _solver(limits: Limits, seconds: float) -> cp_model.CpSolver:
     """Return a solver with a time limit in seconds; infinity means no limit."""
     from ortools.sat.python import cp_model
@@ -197,7 +192,7 @@ class DivisibleModel:
             self.unit *= 2
         self.capacity = max(instance.pool_bytes // self.unit, 0)
         self.is_exact = self.unit == exact and not self.clock.rounds
-        self.is_exact = self.is_exact and not (instance.has_host_budget or _is_coupled(instance))
+        self.is_exact = self.is_exact and not (instance.has_host_budget or instance.is_coupled)
         # of what never fits, no more is taken than says so
         self.sizes = [min(block.bytes // self.unit, self.capacity + 1) for block in instance.blocks]
         # no size is above the capacity by more than one, what a task needs is within it, and no time is

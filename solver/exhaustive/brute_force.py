@@ -687,10 +687,10 @@ class _Machine:
         copies = {d: at if host_explicit else None for d, at in enumerate(first.copies) if at != _ABSENT}
         instance = settled(self.instance, first.homes)
         builder = ProgramBuilder(instance, memory=self.memory, start=start, copies=copies)
-        begun: dict[int, int] = {}  # per stream, the operation that it does
-        ended: dict[
-            int, int
-        ] = {}  # and the one that it has done, where a start at the right instant needs it
+        # per stream, the operation that it does, and the one that it has done, where a start at the right
+        # instant needs it
+        begun: dict[int, int] = {}
+        ended: dict[int, int] = {}
         for (before, _), (after, step) in itertools.pairwise(path):
             for d, (old, new) in enumerate(zip(before.copies, after.copies, strict=True)):
                 if old != _ABSENT and new == _ABSENT:

@@ -29,7 +29,7 @@ from ...instances.instance import Instance
 from ...instances.memory import footprint
 from ...validate.bounds.arguments import Prices, fitting, least_times
 from ...validate.bounds.certificate import certify, name_of_bound
-from ...validate.bounds.machine import is_slowed, slowed_intervals, touched_on_host
+from ...validate.bounds.machine import slowed_intervals, touched_on_host
 from ...validate.bounds.reruns import RerunKey
 from ..bounds import Bound, certified_bound
 from ..linear.facade import solve_linear
@@ -424,7 +424,7 @@ def _model(
     back = out if single else engine_of_prefetches(builder, delta, least_copied)
     if idle:
         idle_time(builder, back, timed)
-    lost = slowed_intervals(instance, positions.tolist(), {}) if is_slowed(instance) else []
+    lost = slowed_intervals(instance, positions.tolist(), {}) if instance.is_slowed else []
     outward, inward = directions(builder, instance, delta, (out, back), least / ns, lost)
     for i, (algorithms, choice) in enumerate(zip(fits, columns, strict=True)):
         if lost and any(lost[2 * i + 1]):

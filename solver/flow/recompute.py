@@ -30,7 +30,7 @@ from ...heuristics.recomputation.reruns import Plan, Run, stages_of, unrolled, u
 from ...instances.instance import Instance
 from ...instances.memory import footprint
 from ...validate.bounds.arguments import fitting, least_times
-from ...validate.bounds.machine import is_slowed, link_ns, slowed_intervals
+from ...validate.bounds.machine import link_ns, slowed_intervals
 from ...validate.bounds.reruns import RerunKey, rerun_intervals
 from ..bounds import Bound
 from ..linear.facade import solve_linear
@@ -225,7 +225,7 @@ class _Model:
         out = engine_of_offloads(builder, delta, -np.inf)
         engines = out, (out if single else engine_of_prefetches(builder, delta, -np.inf))
         again = rerun_intervals(instance, self.checkpoints)
-        lost = slowed_intervals(instance, self.checkpoints, again) if is_slowed(instance) else []
+        lost = slowed_intervals(instance, self.checkpoints, again) if instance.is_slowed else []
         self.out, self.back = directions(builder, instance, delta, engines, shortest, lost)
         if lost:
             self._runs_lose_time(self.out.slowed, [time / self.ns for time in least], choices, times)

@@ -20,7 +20,7 @@ from ...instances.figures import MILLION
 from ...instances.instance import Algorithm, Block, Instance
 from .carried import NEVER, cheapest_round
 from .host_work import alone_with_host, least_on_host
-from .machine import CopyCosts, Slowed, copy_costs, is_slowed, slowed_intervals, touched_on_host
+from .machine import CopyCosts, Slowed, copy_costs, slowed_intervals, touched_on_host
 from .reruns import RerunKey, cheapest, course_of, rerun_intervals
 
 
@@ -231,7 +231,7 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     again = rerun_intervals(instance, checkpoints)
     shared = touched_on_host(instance)
     _require_prices(instance, checkpoints, prices, again)
-    slowed = slowed_intervals(instance, checkpoints, again) if is_slowed(instance) else []
+    slowed = slowed_intervals(instance, checkpoints, again) if instance.is_slowed else []
     prices = prices.times(MILLION) if slowed else prices
     one = prices.denominator
     left = [one - sum(paid) for paid in zip(*_paid_for_time(prices), strict=True)]

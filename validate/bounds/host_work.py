@@ -118,9 +118,8 @@ class _Course:
         if not self.writes and any(writer > self.k for writer in self.instance.writers[self.d]):
             return [0] * (self.last + 1)  # the task may read a version after the device has made the next
         on_device, on_host = (self.block.bytes * price for price in ends)
-        rounds: list[
-            tuple[_Paid, _Paid]
-        ] = []  # what is paid at the start, and what is left to pay at the end
+        # what is paid at the start, and what is left to pay at the end
+        rounds: list[tuple[_Paid, _Paid]] = []
         kept = _Paid(0, 0, 0, 0, 0)
         if self.block.finally_ == "device":
             kept = _Paid(device=0, both=0)

@@ -16,8 +16,6 @@ import msgspec
 
 from ...instances.instance import Block, Instance, Task
 
-_SECOND = 10**9
-
 
 class Slowed(NamedTuple):
     """What copies of each direction take at least of the speed of some tasks, in millionths."""
@@ -70,7 +68,7 @@ def link_ns(instance: Instance, size: int, time: int | None) -> Fraction:
     """
     if instance.link is msgspec.UNSET or not time:
         return Fraction(0)
-    exact = Fraction(size * _SECOND, instance.link.both_bytes_per_second)
+    exact = size / instance.link.rate
     return Fraction(time) if time < exact <= time + 1 else exact
 
 
@@ -98,11 +96,6 @@ def touched_on_host(instance: Instance) -> frozenset[int]:
     if not instance.has_host_work:
         return frozenset()
     return frozenset(d for task in instance.tasks if task.may_run_on_host for d in task.blocks)
-
-
-def is_slowed(instance: Instance) -> bool:
-    """Return whether copies slow any task down."""
-    return any(task.slowdown_ppm is not msgspec.UNSET for task in instance.tasks)
 
 
 def least_slowed(tasks: Iterable[Task]) -> Slowed:

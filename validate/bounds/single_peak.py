@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ...instances.figures import MILLION
 from ...instances.instance import Instance
 from .arguments import least_times, needed, touched_bytes
-from .machine import Slowed, alone_ns, is_slowed, least_slowed_of_first
+from .machine import Slowed, alone_ns, least_slowed_of_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class SinglePeak:
 
     def _slowed(self, tasks: Iterable[int]) -> list[Slowed]:
         """Return, for 0, 1, 2, ... of some tasks, what copies take at least of the speed of any of them."""
-        if not is_slowed(self.instance):
+        if not self.instance.is_slowed:
             return [Slowed()] * (len(self.instance.tasks) + 1)
         return list(least_slowed_of_first(self.instance.tasks[k] for k in tasks))
 

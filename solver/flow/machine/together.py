@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ....heuristics.gaps import Gap
 from ....instances.instance import Instance
 from ....validate.bounds.arguments import fitting
+from ....validate.bounds.host_work import alone_with_host
 from ....validate.bounds.machine import link_ns
 from ..versions import instants_of, ready_at, stays
 
@@ -61,16 +62,6 @@ class HostTask(NamedTuple):
     device_ns: Fraction | None
     host_ns: Fraction
     blocks: tuple[SharedBlocks, ...]
-
-
-def alone_with_host(instance: Instance) -> dict[int, list[int]]:
-    """Return, for each task that may run on the host, the blocks that no other such task touches."""
-    touching: dict[int, list[int]] = defaultdict(list)
-    tasks = [k for k, task in enumerate(instance.tasks) if task.may_run_on_host]
-    for k in tasks:
-        for d in instance.tasks[k].blocks:
-            touching[d].append(k)
-    return {k: [d for d in instance.tasks[k].blocks if touching[d] == [k]] for k in tasks}
 
 
 def _soonest(instance: Instance, positions: NDArray[np.int64], k: int) -> int:
