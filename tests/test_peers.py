@@ -237,7 +237,7 @@ def test_optima_and_bounds_never_rise_with_the_budget(first: int) -> None:
     assert falls >= 2
 
 
-@pytest.mark.parametrize("seed", [2, 3, 5, 7, 10])
+@pytest.mark.parametrize("seed", [2, 3, 7, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (5, 10))])
 def test_so_it_is_in_contiguous_memory(seed: int) -> None:
     instance = without_parts(plain(seed))
     still = tuple(msgspec.structs.replace(block, move_ns=None) for block in instance.blocks)
@@ -267,7 +267,8 @@ def test_a_megabyte_is_no_mebibyte() -> None:
 
 
 @pytest.mark.parametrize(
-    ("network", "batch", "budget"), [("lenet", 7, "1.3xMmin"), ("alexnet", 33, "1.1xMmin")]
+    ("network", "batch", "budget"),
+    [("lenet", 7, "1.3xMmin"), pytest.param("alexnet", 33, "1.1xMmin", marks=pytest.mark.slow)],
 )
 def test_the_peak_that_is_told_is_that_of_the_addresses(network: str, batch: int, budget: str) -> None:
     """Workspaces and the alignment count, to the byte."""

@@ -227,62 +227,58 @@ class _Machine:
                     for state in starts
                     for place in self._rooms(state, state.places, self.needs.sizes[d], self.exact[d])
                 ]
-        if self.carried:
-            starts = self._with_homes(starts)
-        yield from starts if self.host is None else self._with_copies(starts, self.host)
-
-    def _with_homes(self, starts: list[_State]) -> list[_State]:
-        """Return the initial states with every choice of the places of carried blocks."""
+        begun = iter(starts)
         for d in self.carried:
-            starts = [
-                start._replace(
-                    places=_put(start.places, d, place),
-                    host=start.host & ~(1 << d) | on_host << d,
-                    homes=(*start.homes, Home(place, 0 if on_host else _ABSENT)),
-                    unused=start.unused | (on_device and on_host) << d,
-                    unread=start.unread | (on_device and on_host and self.host is not None) << d,
-                )
-                for start in starts
-                for on_device, on_host in choices(self.instance, d)
-                for place in (
-                    self._rooms(start, start.places, self.needs.sizes[d], self.exact[d])
-                    if on_device
-                    else (_ABSENT,)
-                )
-            ]
-        return starts
+            begun = self._with_home(begun, d)
+        yield from begun if self.host is None else self._with_copies(begun, self.host)
 
-    def _with_copies(self, starts: list[_State], host: HostPool) -> list[_State]:
-        """Return the initial states with every choice of the copies that are on the host from time 0."""
-        starts = [start._replace(copies=(_ABSENT,) * len(start.places), host=0) for start in starts]
+    def _with_home(self, starts: Iterator[_State], d: int) -> Iterator[_State]:
+        """Yield the initial states with every choice of the places of a carried block."""
+        for start in starts:
+            for on_device, on_host in choices(self.instance, d):
+                rooms = self._rooms(start, start.places, self.needs.sizes[d], self.exact[d])
+                for place in rooms if on_device else (_ABSENT,):
+                    yield start._replace(
+                        places=_put(start.places, d, place),
+                        host=start.host & ~(1 << d) | on_host << d,
+                        homes=(*start.homes, Home(place, 0 if on_host else _ABSENT)),
+                        unused=start.unused | (on_device and on_host) << d,
+                        unread=start.unread | (on_device and on_host and self.host is not None) << d,
+                    )
+
+    def _with_copies(self, starts: Iterator[_State], host: HostPool) -> Iterator[_State]:
+        """Yield the initial states with every choice of the copies that are on the host from time 0."""
+        starts = (start._replace(copies=(_ABSENT,) * len(start.places), host=0) for start in starts)
         for d, block in enumerate(self.instance.blocks):
             if d in self.carried:
-                starts = [copied for start in starts for copied in self._with_carried_copy(start, host, d)]
-                continue
-            if block.initially == "absent" or not starts:
-                continue
-            wanted = self._is_wanted_on_host(starts[0], d)
-            if not wanted and self.pace is None:
-                continue
-            kept = [
-                start._replace(copies=_put(start.copies, d, place), host=start.host | 1 << d)
-                for start in starts
-                for place in host.rooms(start.copies, d)
-            ]
-            must = block.initially == "host" and wanted
-            starts = kept if must or host.is_ample else [*starts, *kept]
+                starts = self._with_carried_copy(starts, host, d)
+            elif block.initially != "absent":
+                starts = self._with_copy(list(starts), host, d)
         return starts
 
-    def _with_carried_copy(self, start: _State, host: HostPool, d: int) -> Iterator[_State]:
-        """Yield an initial state with every place of a carried block's copy, if its home has one."""
+    def _with_copy(self, starts: list[_State], host: HostPool, d: int) -> Iterator[_State]:
+        """Yield the initial states with and without a block's copy at every place, as far as it may be."""
+        wanted = bool(starts) and self._is_wanted_on_host(starts[0], d)
+        may = wanted or (bool(starts) and self.pace is not None)
+        must = may and (host.is_ample or (self.instance.blocks[d].initially == "host" and wanted))
+        if not must:
+            yield from starts
+        if may:
+            for start in starts:
+                for place in host.rooms(start.copies, d):
+                    yield start._replace(copies=_put(start.copies, d, place), host=start.host | 1 << d)
+
+    def _with_carried_copy(self, starts: Iterator[_State], host: HostPool, d: int) -> Iterator[_State]:
+        """Yield the initial states with every place of a carried block's copy, if its home has one."""
         i = self.carried[d]
-        if start.homes[i].host == _ABSENT:
-            yield start
-            return
-        for place in host.rooms(start.copies, d):
-            homes = (*start.homes[:i], start.homes[i]._replace(host=place), *start.homes[i + 1 :])
-            copies = _put(start.copies, d, place)
-            yield start._replace(copies=copies, host=start.host | 1 << d, homes=homes)
+        for start in starts:
+            if start.homes[i].host == _ABSENT:
+                yield start
+                continue
+            for place in host.rooms(start.copies, d):
+                homes = (*start.homes[:i], start.homes[i]._replace(host=place), *start.homes[i + 1 :])
+                copies = _put(start.copies, d, place)
+                yield start._replace(copies=copies, host=start.host | 1 << d, homes=homes)
 
     def is_done(self, state: _State) -> bool:
         """Return whether every task has run, every stream is idle and every block is where it must end."""

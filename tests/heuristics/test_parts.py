@@ -127,7 +127,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("memory", ["paged", "contiguous", "divisible"])
-@pytest.mark.parametrize("count", counts(15, 25))
+@pytest.mark.parametrize("count", counts(8, 25))
 def test_random_suffixes_run_as_simulated(case: str, memory: MemoryModel, count: int) -> None:
     instance = CASES[case]
     problem = problem_of(instance, memory)

@@ -51,9 +51,14 @@ def table(text: str, title: str) -> list[list[str]]:
     return [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines]
 
 
-def test_the_page_has_the_streams_of_every_layer_device_and_model(page: str) -> None:
-    assert streams_table(PAPER_DEVICES) in page
-    assert streams_table(NEWER_DEVICES) in page
+@pytest.mark.parametrize("devices", [PAPER_DEVICES, pytest.param(NEWER_DEVICES, marks=pytest.mark.slow)])
+def test_the_page_has_the_streams_of_every_layer_device_and_model(
+    devices: tuple[str, ...], page: str
+) -> None:
+    assert streams_table(devices) in page
+
+
+def test_the_page_has_the_memory_of_streams(page: str) -> None:
     assert memory_table() in page
 
 

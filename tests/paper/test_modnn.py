@@ -95,6 +95,7 @@ def test_ideal_has_all_data_and_the_largest_workspace() -> None:
     assert 12 * 10**9 < memory("resnet34", 256).ideal < 12 * 2**30
 
 
+@pytest.mark.slow
 def test_ratios_are_made_of_the_other_tables() -> None:
     """By hand: eq. 7 of VGG-16, and bytes at 12 GB where moDNN copies nothing but loads the input."""
     rows = [line.strip("| ").split(" | ") for line in papers_modnn.ratios_table().splitlines()]

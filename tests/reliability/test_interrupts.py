@@ -27,8 +27,17 @@ def of(folder: Path, name: str) -> Command:
     return next(command for command in commands(folder) if command.name == name)
 
 
-@pytest.mark.parametrize("moment", [0.1, 2.0])
-@pytest.mark.parametrize("name", ["bound", "compare", "pack"])
+@pytest.mark.parametrize(
+    ("name", "moment"),
+    [
+        ("bound", 0.1),
+        ("compare", 2.0),
+        pytest.param("pack", 0.1, marks=pytest.mark.slow),
+        pytest.param("bound", 2.0, marks=pytest.mark.slow),
+        pytest.param("compare", 0.1, marks=pytest.mark.slow),
+        pytest.param("pack", 2.0, marks=pytest.mark.slow),
+    ],
+)
 def test_ctrl_c_ends_a_command_and_keeps_its_best(folder: Path, name: str, moment: float) -> None:
     found = interrupt(of(folder, name), moment, [signal.SIGINT], allowed=SLACK)
     assert (found.signal, found.status, found.faults) == ("SIGINT", 130, ())

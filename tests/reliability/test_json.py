@@ -10,7 +10,7 @@ import pytest
 from .interrupts import prepare
 from .json_runs import COMMANDS, fault_of, study
 
-A_SOLVER_EACH = ("solve cp-sat", "bound", "compare", "pack", "streams")
+A_SOLVER_EACH = ("solve cp-sat", "bound", "pack")
 ON_LENET = 253
 """A seed that draws LeNet for all of them, SCIP, CBC, and time limits of 0.3 s at most."""
 FILES = ("lenet.instance.json", "vgg16.instance.json", "again.instance.json")

@@ -86,8 +86,8 @@ def test_rules(name: str, memory: Memory, host: bool, count: int) -> None:
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_methods(name: str, memory: Memory, host: bool) -> None:
-    for seed in range(3):
-        solved(name, carried(seed, memory, host=host), memory, 0.2)
+    for seed in range(2):
+        solved(name, carried(seed, memory, host=host), memory, 0.1)
 
 
 # --- the small round ------------------------------------------------------------------------------------
@@ -474,7 +474,7 @@ def network() -> Instance:
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])
 def test_vgg16(network: Instance, memory: Memory) -> None:
     by_rule = solve(network, "modnn", memory=memory)
-    searched = solve(network, "local-search", memory=memory, time_limit=1)
+    searched = solve(network, "local-search", memory=memory, time_limit=0.3)
     assert len(network.carried) == 16
     assert by_rule.makespan_ns is not None
     assert searched.makespan_ns is not None

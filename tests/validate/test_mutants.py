@@ -33,7 +33,7 @@ from .mutation_study import (
 from .random_programs import random_case, random_schedule
 
 
-@pytest.fixture(scope="module", params=counts(3, 45))
+@pytest.fixture(scope="module", params=counts(2, 45))
 def per_kind(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
@@ -148,8 +148,8 @@ def test_valid_programs_of_the_machine_are_accepted_and_survive(
 
 
 def test_no_contradiction_far_from_programs_with_work_on_the_host() -> None:
-    walk = wander_on_host(seed=3, starts=8, steps=40)
-    assert walk.total().accepted >= 20
+    walk = wander_on_host(seed=3, starts=4, steps=40)
+    assert walk.total().accepted >= 10
     assert walk.contradictions == []
 
 
@@ -228,7 +228,7 @@ def _of(
 
 @pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize("host", [False, True])
-@pytest.mark.parametrize("starts", counts(4, 12))
+@pytest.mark.parametrize("starts", counts(2, 12))
 def test_no_contradiction_far_from_what_a_builder_writes(host: bool, carried: bool, starts: int) -> None:
     walk = wander(seed=3, starts=starts, steps=60, host=host, carried=carried)
     assert walk.total().accepted >= 3 * starts

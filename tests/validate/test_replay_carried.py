@@ -535,7 +535,7 @@ def fits(schedule: Schedule, instance: Instance, state: Carried) -> bool:
 
 
 @pytest.mark.parametrize("host", [False, True])
-@pytest.mark.parametrize("count", counts(200, 400))
+@pytest.mark.parametrize("count", counts(150, 400))
 def test_random_programs_can_be_repeated_where_they_leave_what_they_find(host: bool, count: int) -> None:
     """Blocks that begin somewhere are carried, in random states; those that do not fit one are found."""
     rng = Random(7)

@@ -119,6 +119,7 @@ def test_quick_methods_only_lead_near_the_answer(toys: Toys, vgg: Instance) -> N
     assert found.least <= 1.1 * max(value for value in tried["last"] if value < found.least)
 
 
+@pytest.mark.slow
 def test_host_memory_is_compared_with_a_schedule_that_has_all_it_wants(toys: Toys) -> None:
     """Here such a schedule is far over the ideal, and prices of FLOW exclude more than what has no room."""
 

@@ -75,6 +75,7 @@ def test_a_program_whose_pieces_have_places_takes_as_long_as_without_addresses(s
     assert equal >= found // 2
 
 
+@pytest.mark.slow
 def test_what_has_no_places_leads_the_search_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     offered = []
     offer = LocalSearch.offer

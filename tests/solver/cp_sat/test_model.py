@@ -44,15 +44,15 @@ def agree(instance: Instance) -> bool:
     return True
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 200, 40)))
+@pytest.mark.parametrize("first", chunks(range(0, 200, 20)))
 def test_the_optimum_is_that_of_exhaustive_search(first: int) -> None:
-    assert sum(agree(plain(seed)) for seed in range(first, first + 40)) >= 36
+    assert sum(agree(plain(seed)) for seed in range(first, first + 20)) >= 17
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 200, 40)))
+@pytest.mark.parametrize("first", chunks(range(0, 200, 20)))
 def test_so_it_is_with_places_at_the_end_null_times_and_no_time_at_all(first: int) -> None:
-    solved = sum(agree(twisted(seed)) for seed in range(first, first + 40))
-    assert 4 <= solved <= 36
+    solved = sum(agree(twisted(seed)) for seed in range(first, first + 20))
+    assert 2 <= solved <= 18
 
 
 def swap(**changes: int | None) -> Instance:

@@ -18,6 +18,8 @@ from pebbler.solver.solve import solve
 from pebbler.validate.check import check
 from pebbler.validate.schedule import MemoryModel
 
+from ...samples import counts
+
 KIB = 1024
 """Size of each block of the instances by hand."""
 
@@ -183,11 +185,12 @@ def _least(instance: Instance, memory: MemoryModel, host: int | None) -> float:
     return found.makespan_ns
 
 
-def test_between_no_copies_and_as_many_as_one_likes() -> None:
+@pytest.mark.parametrize("count", counts(12, 24))
+def test_between_no_copies_and_as_many_as_one_likes(count: int) -> None:
     """With plenty of host memory nothing changes, with none there are no copies, and in between more is never
     worse. In contiguous memory a schedule is no shorter than in divisible."""
     steps = judged = 0
-    for seed in range(24):
+    for seed in range(count):
         instance = tiny_instance(seed)
         total = sum(-(-block.bytes // 512) * 512 for block in instance.blocks)
         for memory in MODELS:
@@ -204,8 +207,8 @@ def test_between_no_copies_and_as_many_as_one_likes() -> None:
             steps += len(set(times)) - 1
             if not any(block.finally_ == "host" for block in instance.blocks):
                 assert times[0] == _least(_copyless(instance), memory, None)
-    assert judged >= 20
-    assert steps >= 8
+    assert judged >= 0.8 * count
+    assert steps >= count / 3
 
 
 def test_too_many_places_on_the_host_are_refused() -> None:

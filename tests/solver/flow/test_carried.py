@@ -27,7 +27,7 @@ from pebbler.validate.bounds.arguments import Prices, least_times, priced_ns
 from pebbler.validate.bounds.certificate import check_certificate
 
 from ...adversary.instances import with_carried
-from ...samples import chunks
+from ...samples import chunks, counts
 from ...validate.hostile import hostile_instance
 from .formulas import flow
 from .test_formulas import agree
@@ -76,10 +76,10 @@ def as_at_first(instance: Instance) -> Instance:
     )
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 60, 15)))
+@pytest.mark.parametrize("first", chunks(range(0, 60, 5)))
 def test_the_rows_are_those_of_the_page(first: int) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(first, first + 15):
+    for seed in range(first, first + 5):
         instance = carried(seed, host=seed % 2 == 1)
         n, before = len(instance.tasks), [0, *accumulate(least_times(instance))]
         windows = [(0, max(n // 2, 1), 11, False), (n - 1, n, 3, True)]
@@ -114,10 +114,10 @@ def lower(instance: Instance, checkpoints: list[int], how: Integrality, **option
 
 
 @pytest.mark.parametrize("host", [False, True])
-@pytest.mark.parametrize("first", chunks(range(0, 400, 16)))
+@pytest.mark.parametrize("first", chunks(range(0, 400, 8)))
 def test_flow_is_never_above_the_optimum(first: int, host: bool) -> None:
     solved = met = 0
-    for seed in range(first, first + 16):
+    for seed in range(first, first + 8):
         instance = carried(seed, host=host)
         try:
             schedule = brute_force(instance, "divisible", most_states=1500)
@@ -139,7 +139,7 @@ def test_flow_is_never_above_the_optimum(first: int, host: bool) -> None:
         ]
         assert max(*bounds, *others) <= schedule.makespan_ns, (seed, bounds, others)
         met += bounds[-1] == schedule.makespan_ns
-    assert solved >= 2
+    assert solved >= 1
     assert met >= solved / 2
 
 
@@ -203,9 +203,10 @@ def test_a_round_pays_for_what_it_finds(touch: str, host: int | None, optimum: i
 
 
 @pytest.mark.parametrize("host", [False, True])
-def test_certificates_say_what_the_linear_program_says(host: bool) -> None:
+@pytest.mark.parametrize("count", counts(8, 24))
+def test_certificates_say_what_the_linear_program_says(count: int, host: bool) -> None:
     risen = 0
-    for seed in range(24):
+    for seed in range(count):
         instance = carried(seed, host=host)
         for checkpoints in (range(len(instance.tasks)), range(0, len(instance.tasks), 2)):
             model = flow_model(instance, checkpoints, "none")
@@ -220,12 +221,13 @@ def test_certificates_say_what_the_linear_program_says(host: bool) -> None:
             assert proven >= 0.999999 * result.objective * model.nanoseconds - 1e-3
             other = flow_bound(as_at_first(instance), checkpoints)
             risen += other is not None and proven > other.lower_bound_ns
-    assert risen >= 2
+    assert risen >= 1
 
 
-def test_prices_of_any_kind_prove_no_more_than_the_optimum() -> None:
+@pytest.mark.parametrize("count", counts(15, 60))
+def test_prices_of_any_kind_prove_no_more_than_the_optimum(count: int) -> None:
     rng, proven = Random(1), 0
-    for seed in range(60):
+    for seed in range(count):
         instance = carried(seed, host=seed % 2 == 1)
         try:
             schedule = brute_force(instance, "divisible", most_states=2000)
@@ -246,4 +248,4 @@ def test_prices_of_any_kind_prove_no_more_than_the_optimum() -> None:
             bound = priced_ns(instance, checkpoints, prices)
             assert bound <= schedule.makespan_ns, (seed, checkpoints, prices)
             proven += bound > 0
-    assert proven >= 100
+    assert proven >= count

@@ -25,6 +25,7 @@ from pebbler.solver.gradient_bounds import gradient_bound_ns
 from pebbler.solver.solve import solve
 from pebbler.validate.gpus.program import cluster_of, one_gpu
 
+from ...samples import counts
 from ...validate.hostile import hostile_cluster
 
 GB = 10**9
@@ -137,10 +138,11 @@ def test_a_gradient_whose_task_ended_before_an_instant_has_not_still_to_pass(
         assert bound.lower_bound_ns <= 31
 
 
-def test_nothing_proves_more_than_anything_that_hostile_gpus_do() -> None:
+@pytest.mark.parametrize("count", counts(24, 70))
+def test_nothing_proves_more_than_anything_that_hostile_gpus_do(count: int) -> None:
     """Every bound on any checkpoints, under the search on one node, and under every schedule elsewhere."""
     searched = schedules = better = 0
-    for seed in range(70):
+    for seed in range(count):
         rng = Random(seed)
         instance = hostile_cluster(rng, gpus=2 if seed % 2 else None)
         if instance.budget_bytes < least_budget(instance):
@@ -166,6 +168,6 @@ def test_nothing_proves_more_than_anything_that_hostile_gpus_do() -> None:
                 bound = cluster_flow_bound(instance, some, integrality=integrality)  # type: ignore[arg-type]
                 assert bound is None or bound.lower_bound_ns <= min(known), (seed, some)
                 better += bound is not None and bound.lower_bound_ns > least
-    assert searched >= 4
-    assert schedules >= 60
-    assert better >= 10
+    assert searched >= count / 20
+    assert schedules >= 0.8 * count
+    assert better >= count / 7

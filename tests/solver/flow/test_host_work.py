@@ -32,7 +32,7 @@ from pebbler.validate.bounds.arguments import Prices, compute_ns, priced_ns
 from pebbler.validate.bounds.certificate import check_certificate
 
 from ...adversary.instances import with_host_work, with_link, with_slowdown
-from ...samples import chunks
+from ...samples import chunks, counts
 from ...validate.hostile import hostile_instance
 from .formulas import flow
 from .test_carried import carried
@@ -149,10 +149,10 @@ def two_layers(factor: int, odd: int = 0) -> Instance:
 
 
 @pytest.mark.parametrize("is_coupled", [False, True])
-@pytest.mark.parametrize("first", chunks(range(0, 48, 16)))
+@pytest.mark.parametrize("first", chunks(range(0, 48, 12)))
 def test_no_bound_is_above_the_optimum(first: int, is_coupled: bool) -> None:
     judged = met = 0
-    for seed in range(first, first + 16):
+    for seed in range(first, first + 12):
         instance = hosted(seed, coupled=is_coupled)
         least = optimum(instance)
         if least is None:
@@ -171,13 +171,14 @@ def test_no_bound_is_above_the_optimum(first: int, is_coupled: bool) -> None:
         assert unbroken is not None
         assert max(*found, unbroken.lower_bound_ns) <= least, (seed, found, least)
         met += max(found) == least
-    assert judged >= 2
+    assert judged >= 1
     assert met >= 1
 
 
-def test_prices_of_the_host_prove_no_more_than_the_optimum() -> None:
+@pytest.mark.parametrize("count", counts(20, 40))
+def test_prices_of_the_host_prove_no_more_than_the_optimum(count: int) -> None:
     rng, proven = Random(1), 0
-    for seed in range(40):
+    for seed in range(count):
         instance = hosted(seed)
         least = optimum(instance, 800)
         if least is None:
@@ -194,7 +195,7 @@ def test_prices_of_the_host_prove_no_more_than_the_optimum() -> None:
             bound = priced_ns(instance, checkpoints, Prices(9 * size, memory, lines, stream=stream))
             assert bound <= least, (seed, checkpoints)
             proven += bound > 0
-    assert proven >= 30
+    assert proven >= count / 2
 
 
 def step_of_an_optimizer(*, on_host: int | None = 6, on_device: int | None = 2) -> Instance:

@@ -184,7 +184,7 @@ def test_prices_of_the_link_prove_no_more_than_the_optimum() -> None:
     for seed in range(20):
         before = plain(seed)
         try:
-            schedule = brute_force(before, "contiguous", most_states=400)
+            schedule = brute_force(before, "divisible", most_states=400)
         except (TimeoutError, Refusal):
             continue
         if schedule is None:

@@ -59,10 +59,10 @@ def test_flow_without_checkpoints_is_a_bound_too() -> None:
     assert beyond >= 10
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 160, 40)))
+@pytest.mark.parametrize("first", chunks(range(0, 160, 16)))
 def test_flow_is_never_above_the_optimum(first: int) -> None:
     tight = beyond = solved = 0
-    for instance in without_recomputation(range(first, first + 40)):
+    for instance in without_recomputation(range(first, first + 16)):
         schedule = brute_force(instance, "divisible")
         if schedule is None:
             continue
@@ -74,17 +74,17 @@ def test_flow_is_never_above_the_optimum(first: int) -> None:
         assert some <= bounds["all"]
         tight += bounds["all"] == schedule.makespan_ns
         beyond += bounds["all"] > best_bound(instance).lower_bound_ns
-    assert solved >= 20
+    assert solved >= 8
     assert tight >= solved / 2
     assert beyond >= solved / 5
 
 
 @pytest.mark.parametrize("ending", ["host", "device"])
-@pytest.mark.parametrize("first", range(0, 40, 20))
+@pytest.mark.parametrize("first", chunks(range(0, 40, 10)))
 def test_what_must_end_somewhere_is_counted(first: int, ending: str) -> None:
     rng = Random(first)
     risen = solved = 0
-    for instance in without_recomputation(range(first, first + 20)):
+    for instance in without_recomputation(range(first, first + 10)):
         d = rng.choice([d for d, b in enumerate(instance.blocks) if b.offload_ns is not None])
         block = msgspec.structs.replace(instance.blocks[d], finally_=ending)
         changed = msgspec.structs.replace(
@@ -201,7 +201,7 @@ def test_two_bytes_of_ten_billion_leave_as_wholly_as_others() -> None:
         assert bound.lower_bound_ns <= 14000
 
 
-@pytest.mark.parametrize("first", range(0, 60, 30))
+@pytest.mark.parametrize("first", chunks(range(0, 60, 30)))
 def test_no_scale_of_sizes_and_times_makes_a_bound_too_high(first: int) -> None:
     """Blocks of a byte beside terabytes, tasks of no time beside copies of minutes, or the reverse."""
     rng = Random(first)

@@ -109,7 +109,7 @@ def test_schedule_bound_and_certificate_belong_together(memory: str) -> None:
     assert rule is None or result.makespan_ns <= rule
 
 
-@pytest.mark.parametrize("count", counts(15, 30))
+@pytest.mark.parametrize("count", counts(6, 30))
 def test_tiny_instances_in_parts_between_bound_and_brute_force(count: int) -> None:
     solved = 0
     for seed in range(count):

@@ -43,12 +43,12 @@ def optimum(instance: Instance) -> int | None:
     return None if found is None else found.makespan_ns
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 45, 15)))
+@pytest.mark.parametrize("first", chunks(range(0, 45, 5)))
 def test_every_choice_of_checkpoints_bounds_from_below(first: int) -> None:
     """Whatever is whole; with all checkpoints, the whole model mostly meets the optimum."""
     solved = met = 0
     whole: Integrality
-    for seed in range(first, first + 15):
+    for seed in range(first, first + 5):
         instance = recomputing(seed, parts=seed % 3 == 0)
         try:
             best = optimum(instance)
@@ -66,7 +66,7 @@ def test_every_choice_of_checkpoints_bounds_from_below(first: int) -> None:
                 if len(checkpoints) == tasks and whole == "all":
                     solved += 1
                     met += bound.lower_bound_ns == best
-    assert solved >= 8
+    assert solved >= 2
     assert met >= 0.8 * solved
 
 
@@ -205,6 +205,7 @@ def test_the_bound_of_the_command_covers_recomputation() -> None:
     assert check_certificate(instance, bound.certificate).valid
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes() -> None:
     instance = recomputing(6)
     assert encode(solve(instance, "flow-recompute").schedule) == encode(

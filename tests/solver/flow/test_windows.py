@@ -26,7 +26,7 @@ from pebbler.validate.bounds.arguments import least_times
 from pebbler.validate.schedule import Schedule
 from pebbler.validate.simulate import simulate
 
-from ...samples import sampled
+from ...samples import counts, sampled
 
 DATA = Path(__file__).parent / "data"
 
@@ -73,7 +73,7 @@ def idle_ns(instance: Instance, schedule: Schedule, begin: int) -> int:
     return schedule.makespan_ns - begin - sum(busy.values())
 
 
-@pytest.mark.parametrize("seeds", sampled(range(2), range(0, 120, 12)))
+@pytest.mark.parametrize("seeds", sampled(range(1), range(0, 120, 12)))
 def test_no_schedule_passes_a_window_faster(seeds: range) -> None:
     windows = waits = idle = 0
     for seed in seeds:
@@ -162,6 +162,7 @@ def test_repeated_layers_are_solved_once_and_say_more_than_few_checkpoints() -> 
     assert better.certified_ns <= plain.lower_bound_ns
 
 
+@pytest.mark.slow
 def test_whole_evictions_say_far_more_of_the_last_tasks_than_their_relaxation() -> None:
     instance = in_pages(Workload("vgg:groups=2-24-64-4-4", 128, "v100").instance("1.05xMmin"))
     total, before = len(instance.tasks), [0, *accumulate(least_times(instance))]
@@ -197,7 +198,8 @@ def bytes_of(model: LinearModel) -> tuple[bytes, ...]:
     return tuple(array.tobytes() for array in arrays)
 
 
-def test_a_window_that_is_not_looked_at_takes_no_longer_than_its_tasks() -> None:
+@pytest.mark.parametrize("count", counts(25, 100))
+def test_a_window_that_is_not_looked_at_takes_no_longer_than_its_tasks(count: int) -> None:
     skipped = kept = 0
     looked_at: set[tuple[bytes, ...]] = set()
 
@@ -205,7 +207,7 @@ def test_a_window_that_is_not_looked_at_takes_no_longer_than_its_tasks() -> None
         looked_at.add(bytes_of(model))
         return solved(model, seconds)
 
-    for seed in range(100):
+    for seed in range(count):
         instance = tiny_instance(seed)
         if any(task.recomputable for task in instance.tasks):
             continue
@@ -221,8 +223,8 @@ def test_a_window_that_is_not_looked_at_takes_no_longer_than_its_tasks() -> None
                 assert found is not None
                 assert found * model.nanoseconds == pytest.approx(before[until] - before[first]), seed
                 skipped += 1
-    assert skipped > 30
-    assert kept > 30
+    assert skipped > 0.3 * count
+    assert kept > 0.3 * count
 
 
 def test_what_has_no_time_or_is_stopped_stays_unknown() -> None:

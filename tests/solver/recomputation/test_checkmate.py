@@ -155,7 +155,7 @@ def test_what_only_a_copy_can_bring_is_refused() -> None:
 def test_flow_proves_a_bound_before_its_search_has_ended_a_round() -> None:
     """A round of the search takes longer than the limit; where there are no copies, none are left out."""
     instance = staying(with_recomputation(Workload("vgg16", 64, "v100").instance("1.2xMmin")))
-    result = solve(instance, "flow-recompute", time_limit=4.0, without=("transfers",))
+    result = solve(instance, "flow-recompute", time_limit=2.0, without=("transfers",))
     assert result.bound_by is not None
     assert result.bound_by.startswith("flow-recompute")
     assert result.schedule is not None
@@ -164,10 +164,10 @@ def test_flow_proves_a_bound_before_its_search_has_ended_a_round() -> None:
 def test_with_a_limit_flow_leads() -> None:
     """Bound <= exhaustive search <= schedule where FLOW comes first, and programs after it."""
     by_flow = 0
-    for instance in map(without_copies, map(tiny_instance, range(8))):
+    for instance in map(without_copies, map(tiny_instance, range(6))):
         limited = with_budget(instance, (least_budget(instance) + unlimited_peak(instance)) // 2)
         optimum = brute_force(limited, "divisible")
-        result = solve(limited, "checkmate", time_limit=5.0, without=("states",))
+        result = solve(limited, "checkmate", time_limit=2.0, without=("states",))
         if optimum is None:
             assert result.schedule is None
             continue

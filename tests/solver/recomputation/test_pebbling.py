@@ -47,12 +47,15 @@ def test_it_meets_exhaustive_search(first: int) -> None:
     assert again >= 5
 
 
-def test_chains_of_39_tasks_match_the_dynamic_programme() -> None:
+@pytest.mark.parametrize(
+    "budgets", [(3, 16), pytest.param((4, 5, 19, 21), marks=pytest.mark.slow)], ids=["few", "more"]
+)
+def test_chains_of_39_tasks_match_the_dynamic_programme(budgets: tuple[int, ...]) -> None:
     """The tightest budgets and loose ones; the command is `docs/scripts/checkpointing.py` for all of them."""
     forward, backward = random_chain(19, seed=19)
     chain = training_chain(forward, backward, 1, 1)
     assert len(chain.tasks) == 39
-    for budget in (3, 4, 5, 16, 19, 21):
+    for budget in budgets:
         found = pebble(with_budget(chain, budget))
         assert found.lower_bound_ns == chain_optimum(forward, backward, 1, 1, budget)
 

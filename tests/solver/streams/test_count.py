@@ -102,7 +102,13 @@ def test_a_layer_whose_kernels_all_exceed_the_device_has_no_repaired_solution() 
         count_streams(one, K40, "as-printed-repaired")
 
 
-@pytest.mark.parametrize("layer", TABLE_5, ids=lambda layer: layer.name)
+@pytest.mark.parametrize(
+    "layer",
+    [
+        pytest.param(layer, id=layer.name, marks=[pytest.mark.slow] if i % 6 else [])
+        for i, layer in enumerate(TABLE_5)
+    ],
+)
 def test_every_way_to_solve_a_model_agrees_on_every_layer_and_device(layer: ConvLayer) -> None:
     solver = default_solver()
     for device, name in product(map(find_device, DEVICES), MODELS):

@@ -86,12 +86,12 @@ def disturbed(certificate: Certificate, rng: Random) -> Prices:
     return Prices(one, memory, engines, {(k, j, d): changed(price, 100 * one) for k, j, d, price in named})
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 120, 40)))
+@pytest.mark.parametrize("first", chunks(range(0, 120, 20)))
 def test_no_prices_prove_more_than_the_optimum(first: int) -> None:
     """Random prices on random checkpoints, and those of the linear program, as they are and disturbed."""
     rng = Random(first)
     solved = tight = beyond = 0
-    for instance in without_recomputation(range(first, first + 40)):
+    for instance in without_recomputation(range(first, first + 20)):
         schedule = brute_force(instance, "divisible")
         if schedule is None:
             continue
@@ -109,17 +109,17 @@ def test_no_prices_prove_more_than_the_optimum(first: int) -> None:
             bound = priced_ns(instance, tasks, disturbed(found.certificate, rng))
             assert bound <= schedule.makespan_ns
             beyond += bound > compute_ns(instance)
-    assert solved >= 20
+    assert solved >= 10
     assert tight >= solved / 4
-    assert beyond >= 20
+    assert beyond >= 10
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 60, 20)))
+@pytest.mark.parametrize("first", chunks(range(0, 60, 10)))
 def test_no_prices_prove_more_than_the_optimum_where_tasks_run_again(first: int) -> None:
     """Those of the linear program prove its bound, whatever the checkpoints; others less."""
     rng = Random(first)
     solved = again = beyond = 0
-    for seed in range(first, first + 20):
+    for seed in range(first, first + 10):
         instance = recomputing(seed, parts=seed % 3 > 0)
         try:
             schedule = brute_force(instance, "divisible", most_states=5_000)
@@ -147,7 +147,7 @@ def test_no_prices_prove_more_than_the_optimum_where_tasks_run_again(first: int)
             some = sorted(rng.sample(tasks, rng.randint(0, len(tasks))))
             bound = priced_ns(instance, some, random_prices(instance, some, rng))
             assert bound <= schedule.makespan_ns
-    assert solved >= 10
+    assert solved >= 5
     assert again >= 1
     assert beyond >= 2
 
@@ -250,7 +250,7 @@ def proven_by_anything(instance: Instance, rng: Random, draws: int) -> int:
 
 
 @given(rng=st.randoms(use_true_random=False), recomputable=st.booleans(), huge=st.booleans())
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_nothing_proves_more_than_the_optimum_of_any_instance(
     rng: Random, recomputable: bool, huge: bool
 ) -> None:

@@ -50,10 +50,8 @@ LARGER = ("caffenet:size=67", "googlenet:size=64", "convnext_t:size=32")
 EVEN = {
     "lenet": (1.5, "contiguous"),
     "cifar10_quick": (1.0, "paged"),
-    "vgg": (1.0, "contiguous"),
-    "resnet": (1.5, "paged"),
 }
-"""A factor of the least budget and a memory for each network."""
+"""A factor of the least budget and a memory for networks that the suite takes."""
 SLOW = pytest.mark.slow
 ALWAYS = {"modnn", "local-search"}
 """Methods that find a schedule at every budget down to the least one."""
@@ -80,7 +78,7 @@ def executed(instance: Instance, schedule: Schedule) -> Trial:
 @pytest.mark.parametrize(
     ("name", "factor", "memory"),
     [
-        pytest.param(name, factor, memory, marks=[] if EVEN[name] == (factor, memory) else SLOW)
+        pytest.param(name, factor, memory, marks=[] if EVEN.get(name) == (factor, memory) else SLOW)
         for name in SMALL
         for factor in (1.0, 1.5)
         for memory in ("contiguous", "paged")

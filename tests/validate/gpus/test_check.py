@@ -18,6 +18,7 @@ from pebbler.validate.gpus.simulate import simulate_cluster
 from pebbler.validate.replay.machine import replay
 from pebbler.validate.schedule import GRADIENT_KINDS, Kind, Operation, Schedule, Stream
 
+from ...samples import counts
 from ..cluster_programs import random_cluster_case
 
 
@@ -61,9 +62,10 @@ def case() -> tuple[Instance, Schedule]:
             return instance, schedule
 
 
-def test_random_schedules_of_all_are_valid() -> None:
+@pytest.mark.parametrize("count", counts(20, 80))
+def test_random_schedules_of_all_are_valid(count: int) -> None:
     rng = Random(5)
-    for _ in range(80):
+    for _ in range(count):
         instance, _, schedule = random_cluster_case(rng)
         assert check_cluster(instance, schedule).reasons == ()
         assert check(instance, schedule).valid

@@ -329,7 +329,11 @@ def test_a_profile_that_can_be_used_is_kept_after_every_step(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+    "number",
+    [
+        signal.SIGTERM,
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGKILL, signal.SIGINT)),
+    ],
 )
 def test_a_command_that_is_ended_leaves_a_file_that_can_be_used(number: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pebbler", "profile", "lenet", "--batch", "2", "--repeat", "9999"]
