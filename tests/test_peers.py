@@ -216,10 +216,10 @@ def optimum(schedule: Schedule | None) -> float:
     return math.inf if schedule is None else schedule.makespan_ns
 
 
-@pytest.mark.parametrize("first", chunks(range(0, 24, 8)))
+@pytest.mark.parametrize("first", chunks(range(0, 24, 4)))
 def test_optima_and_bounds_never_rise_with_the_budget(first: int) -> None:
     falls = 0
-    for seed in range(first, first + 8):
+    for seed in range(first, first + 4):
         instance = without_parts((plain, twisted)[seed % 2](seed))
         still = tuple(msgspec.structs.replace(block, move_ns=None) for block in instance.blocks)
         instance = msgspec.structs.replace(instance, blocks=still)
@@ -234,7 +234,7 @@ def test_optima_and_bounds_never_rise_with_the_budget(first: int) -> None:
         assert never_rises([compute_bound(one).lower_bound_ns for one in feasible])
         assert never_rises([milp(one) for one in feasible])
         falls += divisible[0] > divisible[-1]
-    assert falls >= 2
+    assert falls >= 1
 
 
 @pytest.mark.parametrize("seed", [2, 3, 7, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (5, 10))])

@@ -14,6 +14,7 @@ from pebbler.heuristics.methods import find_method
 from pebbler.solver.bounds import best_bound
 
 
+@pytest.mark.slow
 def test_cells_are_of_the_core_grid() -> None:
     assert set(CELLS) <= set(cells())
 

@@ -99,6 +99,7 @@ def test_runs_that_the_file_has_are_not_repeated(file: Path, monkeypatch: pytest
     assert file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_run_that_is_repeated_takes_the_old_ones_place(file: Path) -> None:
     old = {one.setting.memory_model: one for one in read_latest(file)}
     make_in_turn(short("paged"), file, again=True)

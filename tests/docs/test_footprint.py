@@ -8,6 +8,7 @@ import footprint
 from footprint import BEGIN, END, LARGEST, main, measure
 
 
+@pytest.mark.slow
 def test_each_step_has_a_time_and_a_peak_of_its_own() -> None:
     uses = measure("random", "chain-copies-s0")
     assert len(uses) == 4

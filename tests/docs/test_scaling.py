@@ -34,7 +34,7 @@ def test_every_method_is_measured_under_every_budget() -> None:
 def test_the_page_has_a_table_a_family(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
-    monkeypatch.setattr(scaling, "SIZES", (400, 800))
+    monkeypatch.setattr(scaling, "SIZES", (200, 400))
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}old\n{END}after\n")
     scaling.main(["--write", str(page)])

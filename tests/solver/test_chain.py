@@ -100,6 +100,7 @@ def test_the_page_has_every_link_on_five_hundred_instances_and_more(pytestconfig
             assert f"contiguous <= {method.name} in contiguous" in rows
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_same_table_into_a_page(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain, "chain_instance", lambda seed: chain_instance(6 * seed + 1))
     page = tmp_path / "page.md"

@@ -269,6 +269,7 @@ def test_a_guest_that_ignores_its_time_limit_is_killed(
     assert eventually(lambda: not alive(pid))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_guests_choose_sub_batches() -> None:
     workload = Workload("lenet", 6, "k40")

@@ -479,6 +479,7 @@ def test_all_runs_are_in_csv_and_parquet(results: Path, folder: Path) -> None:
         assert json.loads(entry["schedules"]) == list(run.found.schedules)
 
 
+@pytest.mark.slow
 def test_same_results_give_the_same_bytes(results: Path, folder: Path, tmp_path: Path) -> None:
     with Results(results) as opened:
         write_report(opened, tmp_path / "again")

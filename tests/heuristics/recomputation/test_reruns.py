@@ -154,12 +154,13 @@ def test_the_search_meets_exhaustive_search(seeds: range) -> None:
     assert again >= 1
 
 
-def test_without_copies_the_search_meets_the_dynamic_programme_on_a_chain() -> None:
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_without_copies_the_search_meets_the_dynamic_programme_on_a_chain(step: int) -> None:
     """At every budget at which there is a schedule; where the pool is too small for the first plan, too."""
     forward, backward = random_chain(4, seed=4)
     instance = training_chain(forward, backward, 1, 1)
     feasible = 0
-    for budget in range(least_budget(instance), unlimited_peak(instance) + 1):
+    for budget in range(least_budget(instance), unlimited_peak(instance) + 1, step):
         limited = with_budget(instance, budget)
         search = RerunSearch(limited, "contiguous")
         search.run(work=30_000)
@@ -172,7 +173,7 @@ def test_without_copies_the_search_meets_the_dynamic_programme_on_a_chain() -> N
         assert check(limited, schedule).reasons == ()
         assert schedule.makespan_ns == optimum
         feasible += 1
-    assert feasible >= 3
+    assert feasible >= 3 / step
 
 
 def test_the_same_seed_gives_the_same_schedule() -> None:
@@ -180,7 +181,7 @@ def test_the_same_seed_gives_the_same_schedule() -> None:
     found = []
     for _ in range(2):
         search = RerunSearch(instance, "paged", seed=3)
-        search.run(work=50_000)
+        search.run(work=20_000)
         found.append(search.schedule("search"))
     assert found[0] == found[1] is not None
 

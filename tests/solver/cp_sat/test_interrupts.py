@@ -48,6 +48,7 @@ def test_an_interrupt_after_a_solver_is_an_exception(solve: str) -> None:
     assert done.stdout.endswith("kept\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_search_and_keeps_its_best() -> None:
     """However early it comes; CP-SAT's own handling has deadlocked here."""
     code = """

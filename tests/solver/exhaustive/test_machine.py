@@ -25,7 +25,7 @@ KEYS = [
     *((key, other) for key in MACHINE for other in ("carried", "host_budget")),
 ]
 KEYS.remove(("host_work", "carried"))  # too large a search; attacks have smaller instances of both
-PARTS, SEEDS = 38, 8
+PARTS, SEEDS = 76, 4
 """In the suite, the first part; in all, 304 instances with each keys."""
 
 

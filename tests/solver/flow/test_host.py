@@ -69,6 +69,7 @@ def test_plenty_of_host_memory_has_no_rows() -> None:
     assert "host" in list(flow_model(replace(WHOLE, host_budget_bytes=LEAST), EVERY, "none").rows)
 
 
+@pytest.mark.slow
 def test_flow_closes_the_gap() -> None:
     """Between the least that host memory can be and what a schedule takes without limit."""
     small = Workload("alexnet", 64, "k40").instance("1.05xMmin")

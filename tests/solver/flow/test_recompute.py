@@ -213,6 +213,7 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
     )
 
 
+@pytest.mark.slow
 def test_second_runs_and_copies_compute_the_same_bits() -> None:
     """On the CPU, a schedule that has both gives the gradients of a run without a budget."""
     instance = with_link(Workload("resnet56:depth=8", 2, "V100").instance("1.3xMmin"), "3GB")

@@ -357,7 +357,10 @@ def minimalloc_file(root: Path, name: str) -> Path:
     return file
 
 
-@pytest.mark.parametrize(("name", "least"), FILES)
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [pytest.param(*file, marks=pytest.mark.slow if file[0] in "BE" else []) for file in FILES],
+)
 def test_minimallocs_hard_files_are_packed_as_low_as_possible(
     name: str, least: int, pytestconfig: pytest.Config
 ) -> None:

@@ -232,6 +232,7 @@ def test_ctrl_c_works_after_cp_sat_has_searched(conv1: LayerKernels) -> None:
         signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_more_ways_than_can_be_counted_are_refused() -> None:
     kernels = tuple(
         Kernel(

@@ -41,7 +41,7 @@ from pebbler.validate.bounds.certificate import Certificate
 from pebbler.validate.bounds.reruns import rerun_intervals
 from pebbler.validate.bounds.single_peak import Piece, SinglePeak, copied_by
 
-from ...samples import chunks
+from ...samples import chunks, counts
 from ..hostile import hostile_instance, hugely
 
 
@@ -177,10 +177,11 @@ def test_every_position_of_a_single_peak_is_under_the_optimum() -> None:
             assert max(peaks.at(k) for k in range(len(instance.tasks))) <= schedule.makespan_ns
 
 
-def test_the_prices_of_the_linear_program_prove_its_bound() -> None:
+@pytest.mark.parametrize("count", counts(20, 60))
+def test_the_prices_of_the_linear_program_prove_its_bound(count: int) -> None:
     """Strong duality: the checker's own model of what a version may do is that of the rows, and integral."""
     beyond = 0
-    for instance in without_recomputation(range(60)):
+    for instance in without_recomputation(range(count)):
         every = range(len(instance.tasks))
         result = solve_linear(flow_model(instance, every, "none").linear)
         bound = flow_bound(instance, every)
@@ -190,7 +191,7 @@ def test_the_prices_of_the_linear_program_prove_its_bound() -> None:
             model = flow_model(instance, every, "none")
             assert bound.lower_bound_ns >= result.bound * model.nanoseconds * (1 - 1e-6)
             beyond += bound.lower_bound_ns > compute_ns(instance)
-    assert beyond >= 10
+    assert beyond >= count / 6
 
 
 def test_merging_versions_in_the_program_does_not_weaken_the_proof() -> None:
@@ -250,7 +251,7 @@ def proven_by_anything(instance: Instance, rng: Random, draws: int) -> int:
 
 
 @given(rng=st.randoms(use_true_random=False), recomputable=st.booleans(), huge=st.booleans())
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_nothing_proves_more_than_the_optimum_of_any_instance(
     rng: Random, recomputable: bool, huge: bool
 ) -> None:

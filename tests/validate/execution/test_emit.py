@@ -165,6 +165,7 @@ def compile_with_nvcc(text: str, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_nvcc_takes_our_kernels(tmp_path: Path) -> None:
     assert compile_with_nvcc(source(), tmp_path) == ""
 
