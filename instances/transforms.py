@@ -214,10 +214,10 @@ def with_algorithms(instance: Instance, transform: Transform, tasks: tuple[Task,
 def in_pages(instance: Instance, page_bytes: int = PAGE_BYTES) -> Instance:
     """Return the instance with sizes in whole pages, as in paged memory, and with unchanged times of copies.
 
-    Sizes of blocks and workspaces are rounded up to pages, and the pool is rounded down. Copies on the host
-    have exact bytes: where its memory has a budget, that grows by as many bytes as all blocks do, and a link
-    that both directions share passes no more than before. A bound on this instance is a bound on the paged
-    schedules of the original.
+    Sizes of blocks and of workspaces on the device are rounded up to pages, and the pool is rounded down.
+    Host memory has exact bytes: workspaces there remain, its budget grows by as many bytes as all blocks do,
+    and a link that both directions share passes no more than before. A bound on this instance is a bound on
+    the paged schedules of the original.
 
     Raises
     ------
@@ -237,7 +237,9 @@ def in_pages(instance: Instance, page_bytes: int = PAGE_BYTES) -> Instance:
         msgspec.structs.replace(
             task,
             algorithms=tuple(
-                msgspec.structs.replace(a, workspace_bytes=ceil_to(a.workspace_bytes, page_bytes))
+                a
+                if a.on == "host"
+                else msgspec.structs.replace(a, workspace_bytes=ceil_to(a.workspace_bytes, page_bytes))
                 for a in task.algorithms
             ),
         )

@@ -177,6 +177,32 @@ def test_none_is_below_the_optimum() -> None:
     assert sum(met) >= 5
 
 
+def test_a_workspace_on_the_host_takes_its_bytes_and_no_page() -> None:
+    """Host memory for two blocks of a page and a workspace of 4 bytes is enough, however large a page is."""
+
+    def block(name: str, **keys: str) -> Block:
+        return Block(name=name, bytes=PAGE_BYTES, offload_ns=3, prefetch_ns=3, **keys)  # type: ignore[arg-type]
+
+    gpu = Algorithm(name="gpu", duration_ns=5, workspace_bytes=0)
+    cpu = Algorithm(name="cpu", duration_ns=7, workspace_bytes=4, on="host")
+    instance = Instance(
+        name="exact",
+        engines="duplex",
+        budget_bytes=PAGE_BYTES,
+        resident_bytes=0,
+        blocks=(block("W", initially="host"), block("G")),
+        tasks=(
+            Task(name="backward", inputs=(), outputs=(1,), algorithms=(gpu,)),
+            Task(name="update", inputs=(1,), outputs=(), updates=(0,), algorithms=(cpu,)),
+        ),
+        host_budget_bytes=2 * PAGE_BYTES + 4,
+    )
+    assert solved("modnn", instance, "paged", None) == 5 + 3 + 7
+    short = solve(replace(instance, host_budget_bytes=2 * PAGE_BYTES + 3), "modnn", memory="paged")
+    assert short.schedule is None
+    assert "task 'update' can run on the host alone and needs 4194308 bytes" in short.stopped_by
+
+
 def test_a_method_gets_the_tasks_of_the_device_or_one_side_of_each() -> None:
     """All tasks that may run on either side are tried on the host, none of them, and some."""
     instance = Workload("lenet", 4, "K40", steady=True, optimizer="sgd", optimizer_on="choose").instance(

@@ -79,10 +79,10 @@ def needed(instance: Instance, d: int) -> list[int]:
 def in_whole_pages(instance: Instance, page_bytes: int) -> Instance:
     """Return an instance with sizes in whole pages, which paged schedules satisfy except for addresses.
 
-    Sizes of blocks and workspaces are rounded up to whole pages, and the pool is rounded down. Parts of a
-    tensor become blocks of their own, because places do not matter here. Copies in host memory keep their
-    exact bytes: where it has a budget, that grows by as many bytes as all blocks do. So do copies on a link
-    that both directions share.
+    Sizes of blocks and of workspaces on the device are rounded up to whole pages, and the pool is rounded
+    down. Parts of a tensor become blocks of their own, because places do not matter here. Workspaces and
+    copies in host memory keep their exact bytes: where it has a budget, that grows by as many bytes as all
+    blocks do. So do copies on a link that both directions share.
     """
 
     def pages(size: int) -> int:
@@ -101,7 +101,8 @@ def in_whole_pages(instance: Instance, page_bytes: int) -> Instance:
     tasks = []
     for task in instance.tasks:
         algorithms = tuple(
-            msgspec.structs.replace(a, workspace_bytes=pages(a.workspace_bytes)) for a in task.algorithms
+            a if a.on == "host" else msgspec.structs.replace(a, workspace_bytes=pages(a.workspace_bytes))
+            for a in task.algorithms
         )
         tasks.append(msgspec.structs.replace(task, algorithms=algorithms))
     pool = max(instance.pool_bytes, 0) // page_bytes * page_bytes
