@@ -34,6 +34,7 @@ from ...solver.result import Result, Status
 from ...solver.solve import attempt
 from ...validate.bounds.certificate import Certificate, proven_ns, read_certificate, write_certificate
 from ...validate.schedule import Schedule, read_schedule, write_schedule
+from ..output.captions import ModelLimits, limits_of
 from ..output.machine import made_here
 from ..output.names import file_name
 from ..output.table import format_html, format_table, line_width, wrapped
@@ -92,6 +93,8 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Settings with which each point was solved.
     ideal_ns, least_budget_bytes, peak_bytes
         Time without a memory limit, M_min, and the peak without a limit.
+    limits
+        Limits of the model: what the instance has of a shared link, slowed tasks and a budget of the host.
     points
         The points by increasing budget.
     made
@@ -108,6 +111,7 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ideal_ns: int
     least_budget_bytes: int
     peak_bytes: int
+    limits: ModelLimits = ModelLimits()
     points: tuple[Point, ...] = ()
     made: tuple[str, ...] = ()
 
@@ -433,6 +437,7 @@ class Sweep:
             ideal_ns=ideal_ns(self.instance),
             least_budget_bytes=least_budget(self.instance),
             peak_bytes=unlimited_peak(self.instance),
+            limits=limits_of(self.instance),
         )
 
 

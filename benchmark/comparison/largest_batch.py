@@ -33,6 +33,7 @@ from ...solver.bounds import Bound, best_bound, compute_bound
 from ...solver.solve import solve
 from ...validate.gpus.check import check
 from ...validate.schedule import Schedule
+from ..output.captions import ModelLimits, limits_of
 from ..output.machine import made_here
 from ..output.table import format_html, format_table, line_width, wrapped
 
@@ -125,6 +126,8 @@ class LargestBatch(msgspec.Struct, frozen=True, kw_only=True):
         ``done``, ``time limit`` or ``interrupted``.
     made
         When, where and with what, as `made_here` tells it.
+    limits
+        Limits of the model.
     """
 
     network: str
@@ -139,6 +142,7 @@ class LargestBatch(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[Point, ...]
     stopped_by: str
     made: tuple[str, ...] = ()
+    limits: ModelLimits = ModelLimits()
 
     def __str__(self) -> str:
         above = self.excluded_from or math.inf  # the search above it is of no interest
@@ -435,6 +439,7 @@ class BatchSearch:
             points=tuple(self.points[batch] for batch in sorted(self.points)),
             stopped_by=stopped_by,
             made=(made_here(),),
+            limits=limits_of(self.instance(min(self.points))) if self.points else ModelLimits(),
         )
 
     def why_not(self, batch: int) -> str | None:

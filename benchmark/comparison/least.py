@@ -43,6 +43,7 @@ from ...solver.solve import solve
 from ...validate.bounds.certificate import Certificate, misses, proven_ns, sealed
 from ...validate.host_memory import ALIGNMENT_BYTES
 from ...validate.schedule import Schedule
+from ..output.captions import ModelLimits, limits_of
 from ..output.machine import made_here
 from ..output.table import format_table, line_width, wrapped
 from .largest_batch import BEST
@@ -125,6 +126,8 @@ class Least(msgspec.Struct, frozen=True, kw_only=True):
         ``time limit`` or ``interrupted``.
     made
         When, where and with what, as `made_here` tells it.
+    limits
+        Limits of the model, by what was asked; host memory that is sought is no limit.
     """
 
     instance: str
@@ -145,6 +148,7 @@ class Least(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[Point, ...]
     stopped_by: str
     made: tuple[str, ...]
+    limits: ModelLimits = ModelLimits()
 
     @property
     def reference_ns(self) -> int | None:
@@ -426,6 +430,7 @@ class _Search:
             points=tuple(self._point(value) for value in values),
             stopped_by=stopped_by,
             made=(made_here(),),
+            limits=limits_of(self.instance),
         )
 
     def _refer(self) -> None:

@@ -16,7 +16,7 @@ from ...solver.bounds import Bound
 from ...solver.result import Status
 from ...validate.measures import carried_bytes
 from ...validate.schedule import Schedule
-from ..output.captions import model_limits
+from ..output.captions import limits_of
 from ..output.table import format_html, format_table, line_width, wrapped
 from .gpus import cluster_figures, cluster_notes
 
@@ -292,7 +292,7 @@ class Comparison:
                 self.instances,
                 {row.method: row.figures.iteration_ns for row in self.rows if row.figures is not None},
             ),
-            ("limits", model_limits(host_ends=instance.has_host_budget, is_slowed=instance.is_slowed)),
+            ("limits", str(limits_of(instance))),
         ]
         warnings = {row.instances[0].made_from.notes for row in self.rows}
         told = sorted(filter(None, warnings))

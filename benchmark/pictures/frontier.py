@@ -75,7 +75,7 @@ def frontier_picture(frontiers: Sequence[Frontier]) -> bytes:
         figure.suptitle(f"{first.instance}: time against budget", fontsize=12)
         limit = "" if first.time_limit is None else f", {first.time_limit:g} s a point"
         made = dict.fromkeys(chain.from_iterable(frontier.made for frontier in frontiers))
-        footnote(figure, caption(f"{first.memory_model} memory{limit}", made))
+        footnote(figure, caption(f"{first.memory_model} memory{limit}", made, first.limits))
         return png(figure)
 
 

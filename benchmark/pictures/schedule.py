@@ -24,7 +24,7 @@ from ...instances.units import format_size, format_time
 from ...validate.gpus.program import gradient_of, part_of
 from ...validate.measures import host_curve
 from ...validate.schedule import Operation, Schedule, Stream, require_schedule
-from ..output.captions import caption
+from ..output.captions import caption, limits_of
 from ..output.drawing import footnote, png, size_unit, time_unit
 from ..output.series import label_ends
 from ..output.usage import memory_use
@@ -460,15 +460,8 @@ def _reason(row: Row) -> str:
 def _conditions(instance: Instance, memory: str, made: str | None) -> str:
     graph = instance.made_from.graph
     words = [f"graph {graph}"] if graph else []
-    if instance.link is not UNSET:
-        words.append(f"a link of {instance.link.both_bytes_per_second / 1e9:g} GB/s for both directions")
     subject = "; ".join([*words, f"{instance.engines} copies", f"{memory} memory"])
-    return caption(
-        subject,
-        [] if made is None else [made],
-        host_ends=instance.has_host_budget,
-        is_slowed=instance.is_slowed,
-    )
+    return caption(subject, [] if made is None else [made], limits_of(instance))
 
 
 _ABOVE: dict[str, Any] = {

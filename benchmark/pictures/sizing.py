@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -84,12 +85,15 @@ def least_picture(found: Least) -> bytes:
         figure.suptitle(
             f"{found.instance}: the least {found.sought} within {found.overhead:.0%}: {told}", fontsize=12
         )
+        limits = found.limits
+        if found.over == "host-memory":
+            limits = msgspec.structs.replace(limits, host_ends=True)
         footnote(
             figure,
             caption(
                 f"{found.method}, {found.time_limit:g} s, {found.memory_model} memory",
                 found.made,
-                host_ends=found.over == "host-memory",
+                limits,
             ),
         )
         return png(figure)
@@ -157,7 +161,7 @@ def batch_picture(found: Mapping[str, LargestBatch], asked: int | None = None) -
             f"{first.network} on {first.device}, {first.budget_bytes / scale:.2f} {size}: which batches fit",
             fontsize=12,
         )
-        footnote(figure, caption(f"{first.memory_model} memory", first.made))
+        footnote(figure, caption(f"{first.memory_model} memory", first.made, first.limits))
         return png(figure)
 
 

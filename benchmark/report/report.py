@@ -15,7 +15,7 @@ from ...instances.errors import PebblerError
 from ...instances.files import write_atomically
 from ...instances.importers.extras import require_extra
 from ..output import latex
-from ..output.captions import caption
+from ..output.captions import SEVERAL, caption
 from ..output.drawing import footnote, png, svg
 from ..sweeps.evaluation import evaluate
 from ..sweeps.results import COLUMNS, Results, Run, cells_of, origins
@@ -64,8 +64,8 @@ def write_report(results: Results, folder: Path, *, parquet: bool = False) -> Wr
     except OSError as error:
         raise PebblerError(f"{folder} cannot be made: {error.strerror or error}") from None
     limits = time_limits(evaluation)
-    conditions = f"{limits} {caption('Iteration times', origins(evaluation.runs))}"
-    short = f"{limits} {caption('Iteration times', origins(evaluation.runs, most=_MOST_ORIGINS))}"
+    conditions = f"{limits} {caption('Iteration times', origins(evaluation.runs), SEVERAL)}"
+    short = f"{limits} {caption('Iteration times', origins(evaluation.runs, most=_MOST_ORIGINS), SEVERAL)}"
     shown: list[tuple[Exhibit, bytes]] = []
     contents: dict[str, bytes] = {"runs.csv": _csv(runs)}
     for exhibit in exhibits(evaluation):
