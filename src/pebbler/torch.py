@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,9 +22,10 @@ from .instances.importers.torch_workload import TorchStepWorkload
 from .instances.memory import require_budget, with_budget
 from .instances.transforms import split_parts
 from .instances.units import as_lines, format_size, format_time, parse_size, parse_time
+from .solver.answers import Answers
 from .solver.bounds import Bound
 from .solver.result import Result, Status
-from .solver.solve import solve
+from .solver.solve import attempt
 from .validate.check import check
 from .validate.measures import average_bytes, moved_bytes, pinned_bytes
 from .validate.schedule import read_schedule, write_schedule
@@ -38,6 +40,13 @@ if TYPE_CHECKING:
     from .validate.schedule import Schedule
 
 __all__ = ["NoScheduleError", "TrainingPlan", "load", "plan"]
+
+_RULES = {
+    "flow": ("modnn",),
+    "flow-parts": ("modnn-parts",),
+    "flow-recompute": ("memonger-rule", "superneurons-rule", "modnn"),
+}
+"""The methods that `plan` asks unless it is told another one, with rules for when one has found nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -311,8 +320,8 @@ def plan(
     recompute
         Whether operators may run again.
     method
-        Name of the method; by default ``flow``, with `parts` ``flow-parts``, and with `recompute`
-        ``flow-recompute``.
+        Name of the method; None: ``flow``, with `parts` ``flow-parts``, and with `recompute`
+        ``flow-recompute``, and where that has found no schedule in time, the best one by a rule.
     memory
         ``contiguous``, or ``paged``.
     weights_as_blocks
@@ -365,16 +374,39 @@ def plan(
     instances = _in_one_pool([workload.instance(0, check_budget=False) for workload in workloads], budget)
     if parts is not None:
         instances = [_in_parts(instance, parts) for instance in instances]
-    chosen = method or ("flow-recompute" if recompute else "flow" if parts is None else "flow-parts")
+    usual = "flow-recompute" if recompute else "flow" if parts is None else "flow-parts"
+    methods = (method,) if method is not None else (usual, *_RULES[usual])
     plans = []
     for record, instance in zip(records, instances, strict=True):
-        result = solve(instance, chosen, time_limit=seconds, memory=memory, seed=seed)
+        result = _solved(instance, methods, seconds, memory, seed)
         if result.schedule is None:
             raise NoScheduleError(
-                f"{chosen} found no schedule of {instance.name} within {budget}: {result.stopped_by}"
+                f"{result.method} found no schedule of {instance.name} within {budget}: {result.stopped_by}"
             )
         plans.append(TrainingPlan(record, instance, result))
     return replace(plans[0], others=tuple(plans[1:]))
+
+
+def _solved(
+    instance: Instance,
+    methods: Sequence[str],
+    seconds: float | None,
+    memory: Literal["contiguous", "paged"],
+    seed: int,
+) -> Result:
+    """Return the answer of the first method, or where it has found no schedule, the best of the others'.
+
+    The bound is the best one that any of them has.
+    """
+    method, *rules = methods
+    answers = Answers(instance, memory)
+    results = [attempt(answers, method, time_limit=seconds, seed=seed)]
+    if results[0].status is Status.UNKNOWN:
+        results += [attempt(answers, rule, seed=seed) for rule in rules]
+    for failure in (result.failure for result in results):
+        if failure is not None:
+            raise failure
+    return min(results, key=lambda one: inf if one.makespan_ns is None else one.makespan_ns)
 
 
 def _in_one_pool(instances: list[Instance], budget: int | str) -> list[Instance]:

@@ -19,8 +19,12 @@ from ....extras import needs_torch
 torch = needs_torch()
 
 import pebbler  # noqa: E402
+import pebbler.torch  # noqa: E402
 from pebbler.instances.errors import PebblerError  # noqa: E402
 from pebbler.instances.transforms import split_parts  # noqa: E402
+from pebbler.solver.answers import Answers  # noqa: E402
+from pebbler.solver.result import Result, Status  # noqa: E402
+from pebbler.solver.solve import attempt  # noqa: E402
 from pebbler.torch import TrainingPlan  # noqa: E402
 from pebbler.validate.execution.device import DeviceError  # noqa: E402
 
@@ -105,6 +109,30 @@ def test_parameters_in_parts_are_refused() -> None:
 def test_parts_of_no_size_are_refused() -> None:
     with pytest.raises(PebblerError, match="'small' is not a size of parts; write it as 8MiB, or auto"):
         planned(noisy, "80%", parts="small")
+
+
+def test_where_the_usual_method_finds_no_schedule_the_best_one_by_a_rule_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[Result] = []
+
+    def without_schedule(answers: Answers, method: str, **options: Any) -> Result:
+        found.append(attempt(answers, method, **options))
+        if method.startswith("flow"):
+            found[-1] = dataclasses.replace(
+                found[-1], status=Status.UNKNOWN, schedule=None, makespan_ns=None, stopped_by="time limit"
+            )
+        return found[-1]
+
+    monkeypatch.setattr(pebbler.torch, "attempt", without_schedule)
+    plan = planned(noisy, "80%", recompute=True, weights_as_blocks=False, time_limit=0.5)
+    assert found[0].method == "flow-recompute"
+    makespans = [result.makespan_ns for result in found[1:] if result.makespan_ns is not None]
+    assert plan.schedule.makespan_ns == min(makespans)
+    assert plan.result.method == plan.schedule.method != "flow-recompute"
+    assert plan.result.lower_bound_ns >= found[0].lower_bound_ns, "the bound is that of both"
+    with pytest.raises(pebbler.torch.NoScheduleError, match=r"flow found no schedule .*: time limit"):
+        planned(noisy, "80%", method="flow", time_limit=0.5)
 
 
 # --- the user's module --------------------------------------------------------------------------------
