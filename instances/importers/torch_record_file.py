@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import msgspec
 import torch
-from torch.utils._pytree import tree_leaves
 
 from ..errors import FormatError
 from ..figures import Natural, shown
@@ -30,6 +29,7 @@ from .torch_step.record import (
     StepRecord,
     StepStorage,
     TensorName,
+    leaves_of,
     scalars_of,
 )
 from .torch_step.scalars import SYMBOLS, Formula, Guard, ScalarInput
@@ -331,7 +331,7 @@ class _Reader:
     def _require_touched(self, where: str, entry: OperatorEntry, trees: tuple[Any, ...]) -> None:
         """Refuse an operator whose tensors lie in other storages than those that it says it touches."""
         listed = (*entry.reads, *entry.outputs, *entry.updates)
-        found = {leaf.storage for leaf in tree_leaves(trees) if isinstance(leaf, Reference)}
+        found = {leaf.storage for leaf in leaves_of(trees) if isinstance(leaf, Reference)}
         fits = {*listed} == found if entry.kind in ("task", "host") else {*listed} <= found
         if not fits or len({*listed}) < len(listed) or not {*entry.hidden} <= found:
             raise FormatError(

@@ -23,7 +23,7 @@ stream is held, and has one time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -226,14 +226,7 @@ class Issuer:
         for mapped in program.plan.maps:
             self.backend.map(self.address(mapped.place), mapped.pages)
 
-    def issue(
-        self,
-        program: Program,
-        first: int,
-        *,
-        ahead: bool = True,
-        issued: Callable[[], object] = lambda: None,
-    ) -> tuple[Timed, ...]:
+    def issue(self, program: Program, first: int, *, ahead: bool = True) -> tuple[Timed, ...]:
         """Execute a round's operations; what they read is in memory.
 
         Parameters
@@ -244,8 +237,6 @@ class Issuer:
             Index in the batch of the round's first image.
         ahead
             Whether streams are held while the host issues the first operations.
-        issued
-            Called when the host has issued all operations, or has failed to.
 
         Raises
         ------
@@ -263,11 +254,8 @@ class Issuer:
                 events.append(self._issue(program, i, events, first))
                 hosts.append((time.perf_counter_ns() - begin - mapping - waiting, mapping, waiting))
         except DeviceError:
-            issued()
             self._finish(plan, events)
             raise
-        finally:
-            issued()
         self._finish(plan, events)
         origin.synchronize()
         return tuple(

@@ -7,9 +7,8 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
-from .record import OutForm, Reference, StepOperator
+from .record import OutForm, Reference, StepOperator, leaves_of, mapped
 from .scalars import Formula, ScalarInput, evaluate
 
 _COPIES = (torch.ops.aten.clone.default, torch.ops.aten._to_copy.default)
@@ -20,14 +19,13 @@ TensorOf = Callable[[Reference], Any]
 
 def filled(tree: Any, tensor_of: TensorOf, values: Mapping[ScalarInput, float]) -> Any:
     """Return arguments of a record with tensors and numbers in the place of references and expressions."""
-    return tree_map(lambda leaf: filled_leaf(leaf, tensor_of, values), tree)
 
+    def fill(leaf: Any) -> Any:
+        if isinstance(leaf, Reference):
+            return tensor_of(leaf)
+        return evaluate(leaf, values) if isinstance(leaf, ScalarInput | Formula) else leaf
 
-def filled_leaf(leaf: Any, tensor_of: TensorOf, values: Mapping[ScalarInput, float]) -> Any:
-    """Return the tensor or number that one argument stands for."""
-    if isinstance(leaf, Reference):
-        return tensor_of(leaf)
-    return evaluate(leaf, values) if isinstance(leaf, ScalarInput | Formula) else leaf
+    return mapped(fill, tree)
 
 
 def perform(operator: StepOperator, tensor_of: TensorOf, values: Mapping[ScalarInput, float]) -> None:
@@ -59,14 +57,14 @@ def perform(operator: StepOperator, tensor_of: TensorOf, values: Mapping[ScalarI
         returned = operator.overload(*args, **kwargs)
         if operator.manner == "copied":
             made = set(operator.outputs)
-            for given, target in zip(tree_leaves(returned), tree_leaves(operator.results), strict=True):
+            for given, target in zip(leaves_of(returned), leaves_of(operator.results), strict=True):
                 if isinstance(target, Reference) and target.storage in made:
                     tensor_of(target).copy_(given)
 
 
 def new_results(operator: StepOperator) -> list[Reference]:
     """Return the results that an operator makes, in the order in which it returns them."""
-    return [leaf for leaf in tree_leaves(operator.results) if isinstance(leaf, Reference)]
+    return [leaf for leaf in leaves_of(operator.results) if isinstance(leaf, Reference)]
 
 
 def _copy_to(source: Any, *_: Any, out: Any, **__: Any) -> Any:

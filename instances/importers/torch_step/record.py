@@ -7,11 +7,9 @@ given tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
-
-from torch.utils._pytree import tree_leaves
 
 from .scalars import Formula, Guard, ScalarInput, inputs_of
 
@@ -275,6 +273,25 @@ class StepRecord:
 
 def scalars_of(operators: Iterable[StepOperator], guards: Iterable[Guard]) -> set[ScalarInput]:
     """Return the numbers of the optimizer that operators and choices follow from."""
-    leaves = [leaf for operator in operators for leaf in tree_leaves((operator.args, operator.kwargs))]
+    leaves = [leaf for operator in operators for leaf in leaves_of((operator.args, operator.kwargs))]
     found = [leaf for leaf in leaves if isinstance(leaf, ScalarInput | Formula)]
     return set().union(*map(inputs_of, [*found, *(guard.condition for guard in guards)]))
+
+
+def leaves_of(tree: Any) -> list[Any]:
+    """Return the leaves of an operator's arguments or results in order; None is one, too.
+
+    They are in tuples, lists and dictionaries. Torch's own trees may have more in them, and take longer.
+    """
+    if isinstance(tree, tuple | list):
+        return [leaf for branch in tree for leaf in leaves_of(branch)]
+    return leaves_of(tuple(tree.values())) if isinstance(tree, dict) else [tree]
+
+
+def mapped(change: Callable[[Any], Any], tree: Any) -> Any:
+    """Return arguments or results with something else in the place of each leaf."""
+    if isinstance(tree, tuple | list):
+        return type(tree)([mapped(change, branch) for branch in tree])
+    if isinstance(tree, dict):
+        return {key: mapped(change, branch) for key, branch in tree.items()}
+    return change(tree)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from ..torch_labels import OUTSIDE, ModuleLabels
 from ..torch_refusals import StepError
@@ -20,7 +19,7 @@ from .calls import out_form
 from .generator import GeneratorStates
 from .memory import Copies, aligned, are_equal, bytes_of, have_same_bits
 from .provenance import PythonCalls
-from .record import Draw, Kind, Manner, Phase, Reference, StepOperator, TensorName
+from .record import Draw, Kind, Manner, Phase, Reference, StepOperator, TensorName, leaves_of, mapped
 from .refusals import require_replayable
 from .scalars import Expression, Formula, Guard, ScalarInput, Traced
 from .storages import Storages
@@ -256,7 +255,7 @@ class Recorder(TorchDispatchMode):
                 overload=call.overload,
                 args=call.args,
                 kwargs=call.kwargs,
-                results=tree_map(self._result, call.returned),
+                results=mapped(self._result, call.returned),
                 reads=tuple(d for d in call.operands if d not in writes),
                 outputs=tuple(outputs),
                 updates=tuple(d for d in writes if d not in outputs and kind != "allocation"),
@@ -313,7 +312,7 @@ class Recorder(TorchDispatchMode):
         """Return arguments with references for tensors and expressions for traced numbers."""
 
         def named(name: str, value: Any) -> Any:
-            return tree_map(lambda leaf: self._argument(name, leaf), value)
+            return mapped(lambda leaf: self._argument(name, leaf), value)
 
         names = [argument.name for argument in func._schema.arguments]
         positional = tuple(named(name, value) for name, value in zip(names, args, strict=False))
@@ -382,7 +381,7 @@ def _time_of_copies(made: dict[int, Any], operands: dict[int, Any]) -> int:
 
 
 def _tensors(tree: Any) -> list[Any]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in leaves_of(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _declared(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from .allocations import allocations
 from .calls import new_results, out_form
 from .memory import bytes_of, fresh, key_of, reference_to, tensor_at
-from .record import Reference, StepOperator
+from .record import Reference, StepOperator, mapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ def try_out(
     places = list(map(_place_of, written))
     generator = torch.get_rng_state()
     try:
-        given, named = tree_map(spared, args), tree_map(spared, kwargs)
+        given, named = mapped(spared, args), mapped(spared, kwargs)
         with allocations() as scratch:
             form.overload(*given, **named, **dict(zip(form.names, written, strict=True)))
     except RuntimeError:

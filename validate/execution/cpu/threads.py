@@ -13,7 +13,9 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,10 @@ class CpuEvent:
         self._waiting: list[threading.Lock] = []
         self._time_ns = 0
 
+    def reset(self) -> None:
+        """Let the event be one that is not reached, when it is recorded again."""
+        self._reached = False
+
     def reach(self, failure: DeviceError | None) -> None:
         """Note the time, and the failure of the stream so far."""
         self._time_ns = time.perf_counter_ns()
@@ -72,6 +78,10 @@ class CpuEvent:
         return self._time_ns - earlier._time_ns
 
 
+Item = Callable[[], object] | CpuEvent
+"""What a stream does: a piece of work, or to reach an event."""
+
+
 class CpuStream:
     """A thread that executes the work in a queue.
 
@@ -86,7 +96,8 @@ class CpuStream:
     """
 
     def __init__(self, name: str, aborted: threading.Event, delays: Callable[[], float] | None) -> None:
-        self._queue: queue.SimpleQueue[Callable[[], object] | CpuEvent | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Item | list[Item] | None] = queue.SimpleQueue()
+        self._give: Callable[[Item], object] = self._queue.put
         self._failure: DeviceError | None = None
         self._aborted = aborted
         self._delays = delays
@@ -95,17 +106,17 @@ class CpuStream:
 
     def wait(self, event: Event) -> None:
         """See `Stream`."""
-        self._queue.put(event.synchronize)
+        self._give(event.synchronize)
 
     def record(self) -> CpuEvent:
         """See `Stream`."""
         event = CpuEvent()
-        self._queue.put(event)
+        self._give(event)
         return event
 
     def pause(self, duration_ns: int) -> None:
         """See `Stream`."""
-        self._queue.put(lambda: time.sleep(duration_ns / 1e9))
+        self._give(lambda: time.sleep(duration_ns / 1e9))
 
     def copy(self, target: int, source: int, bytes: int) -> None:  # noqa: A002
         """See `Stream`."""
@@ -113,11 +124,11 @@ class CpuStream:
 
     def fill(self, target: int, bytes: int) -> None:  # noqa: A002
         """See `Stream`."""
-        self._queue.put(lambda: ctypes.memset(target, 0xFF, bytes))
+        self._give(lambda: ctypes.memset(target, 0xFF, bytes))
 
     def launch(self, launch: CpuKernel, addresses: Mapping[str, int], first: int) -> None:
         """See `Stream`."""
-        self.put(lambda: launch(addresses, first))
+        self.put(partial(launch, addresses, first))
 
     def finish(self) -> None:
         """Let the thread end when its queue is empty."""
@@ -126,21 +137,61 @@ class CpuStream:
     def put(self, work: Callable[[], object]) -> None:
         """Let the thread do some work, late if there are delays."""
         delays = self._delays
+        if delays is None:
+            self._give(work)
+            return
 
         def delayed() -> None:
-            if delays is not None:
-                time.sleep(delays())
+            time.sleep(delays())
             work()
 
-        self._queue.put(delayed)
+        self._give(delayed)
+
+    def keep(self, items: list[Item] | None) -> None:
+        """Put what comes into a list, in place of doing it; None: do it again."""
+        self._give = self._queue.put if items is None else items.append
+
+    def do(self, items: list[Item]) -> None:
+        """Let the thread do what `keep` has put into a list."""
+        self._queue.put(items)
 
     def _work(self) -> None:
         with np.errstate(all="ignore"):  # NaN and infinity are results like any other
-            while (item := self._queue.get()) is not None:
-                if isinstance(item, CpuEvent):
-                    item.reach(self._failure)
-                elif self._failure is None:
-                    self._failure = _attempt(item, self._aborted)
+            while (found := self._queue.get()) is not None:
+                for item in found if isinstance(found, list) else (found,):
+                    if isinstance(item, CpuEvent):
+                        item.reach(self._failure)
+                    elif self._failure is None:
+                        self._failure = _attempt(item, self._aborted)
+
+
+class KeptWork:
+    """Work of all streams of a device, made once and done any number of times.
+
+    Parameters
+    ----------
+    streams
+        The streams, whose work it gets until `end`.
+    """
+
+    def __init__(self, streams: Sequence[CpuStream]) -> None:
+        self._items: dict[CpuStream, list[Item]] = {stream: [] for stream in streams}
+        self._events: list[CpuEvent] = []
+        for stream, items in self._items.items():
+            stream.keep(items)
+
+    def end(self) -> None:
+        """Keep nothing more; streams do again what they are given."""
+        for stream, items in self._items.items():
+            stream.keep(None)
+            self._events += [item for item in items if isinstance(item, CpuEvent)]
+
+    def start(self) -> None:
+        """Let the streams do the work, which they must not be doing yet; its events are recorded anew."""
+        for event in self._events:
+            event.reset()
+        for stream, items in self._items.items():
+            stream.do(items)
 
 
 class ThreadedDevice:
@@ -209,15 +260,14 @@ class ThreadedDevice:
         self._streams.append(stream)
         return stream
 
-    def gate(self) -> Callable[[], None]:
-        """Hold all streams until the function that this returns is called.
-
-        While the host issues work, it and the streams would take the interpreter from each other.
-        """
-        event = CpuEvent()
-        for stream in self._streams:
-            stream.wait(event)
-        return lambda: event.reach(None)
+    @contextmanager
+    def keeping(self) -> Iterator[KeptWork]:
+        """Keep what all streams are given within, in place of doing it."""
+        work = KeptWork(self._streams)
+        try:
+            yield work
+        finally:
+            work.end()
 
     def nothing(self) -> CpuKernel:
         """See `Backend`."""

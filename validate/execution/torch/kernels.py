@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ....instances.errors import PebblerError
 from ....instances.figures import text_of
-from ....instances.importers.torch_step.calls import filled, filled_leaf, new_results
+from ....instances.importers.torch_step.calls import filled, new_results
 from ....instances.importers.torch_step.memory import ALIGNMENT, tensor_at
-from ....instances.importers.torch_step.record import Reference, StepOperator, StepRecord
-from ....instances.importers.torch_step.scalars import Formula, ScalarInput
+from ....instances.importers.torch_step.record import Reference, StepOperator, StepRecord, leaves_of
+from ....instances.importers.torch_step.scalars import Formula, ScalarInput, evaluate
 from ....instances.instance import Instance
 from ..device import DeviceError
 
@@ -34,24 +33,24 @@ class Moment:
 
     Attributes
     ----------
+    on_host
+        Storages that are the host's, by index; the same in every step.
     values
         The numbers that the optimizer was asked for.
-    on_host
-        Storages that are the host's, by index.
     generator
         States of the generator by the numbers that the record has for them, as far as they are known.
     threads
         Threads of each operator: as many as eager torch has.
     """
 
+    on_host: Mapping[int, Any] = field(default_factory=dict)
     values: Mapping[ScalarInput, float] = field(default_factory=dict)
-    on_host: dict[int, Any] = field(default_factory=dict)
     generator: dict[int, Any] = field(default_factory=dict)
     threads: int = 1
 
-    def begin(self, values: Mapping[ScalarInput, float], on_host: dict[int, Any]) -> None:
+    def begin(self, values: Mapping[ScalarInput, float]) -> None:
         """Begin a step."""
-        self.values, self.on_host, self.threads = values, on_host, torch.get_num_threads()
+        self.values, self.threads = values, torch.get_num_threads()
         self.generator = {0: torch.get_rng_state()}
 
 
@@ -98,11 +97,15 @@ class RecordedStep:
     record, instance
         The step, and the instance made of it: tasks have the names of operators, and blocks, or the tensors
         that they are parts of, those of storages.
+    on_host
+        Storages that are the host's, by index.
 
     Attributes
     ----------
     moment
         What the operators of the running step have in common.
+    host
+        Operators that the host runs before the first task.
 
     Raises
     ------
@@ -113,9 +116,9 @@ class RecordedStep:
     images = batch = 1
     unit = ALIGNMENT
 
-    def __init__(self, record: StepRecord, instance: Instance) -> None:
+    def __init__(self, record: StepRecord, instance: Instance, on_host: Mapping[int, Any]) -> None:
         self.record = record
-        self.moment = Moment()
+        self.moment = Moment(on_host)
         self.parts = tuple((block.tensor or block.name, block.begin or 0) for block in instance.blocks)
         self._names = tuple(text_of(storage.name) for storage in record.storages)
         self._sizes = tuple(storage.bytes for storage in record.storages)
@@ -128,6 +131,7 @@ class RecordedStep:
                 f"{instance.name}: the recorded step has nothing that is called '{unknown[0]}'; plan it anew"
             )
         self._kernels = [self._kernel(operator) for operator in tasks]
+        self.host = [self._kernel(operator) for operator in record.operators if operator.kind == "host"]
 
     def resident(self) -> Iterator[tuple[str, int]]:
         """Return names and bytes of the storages that tasks touch and that are no blocks."""
@@ -148,7 +152,7 @@ class RecordedStep:
     def _kernel(self, operator: StepOperator) -> OperatorKernel:
         touched = dict.fromkeys(
             reference.storage
-            for reference in tree_leaves((operator.args, operator.kwargs, operator.results))
+            for reference in leaves_of((operator.args, operator.kwargs, operator.results))
             if isinstance(reference, Reference)
         )
         operands = {
@@ -162,24 +166,31 @@ class RecordedStep:
 class OperatorLaunch:
     """A kernel that runs an operator on the tensors at the addresses that it is given.
 
-    Tensors are made at the first launch, and again where an address has changed.
+    Tensors are made at the first launch, and again where an address has changed. In a later launch, only
+    those arguments are made that follow from numbers of the optimizer.
     """
 
     def __init__(self, kernel: OperatorKernel) -> None:
         self.kernel = kernel
         operator = kernel.operator
-        self._results = [
-            result
-            for result in new_results(operator)
-            if operator.out is not None
-            or (operator.manner == "copied" and result.storage in operator.outputs)
+        self._overload = operator.overload if operator.out is None else operator.out.overload
+        given: list[tuple[int | str, Any]] = [*enumerate(operator.args), *operator.kwargs.items()]
+        self._varying = [
+            (key, tree)
+            for key, tree in given
+            if any(isinstance(leaf, ScalarInput | Formula) for leaf in leaves_of(tree))
         ]
-        leaves, self._form = tree_flatten((operator.args, operator.kwargs))
-        self._varying = [(i, leaf) for i, leaf in enumerate(leaves) if _varies(leaf, kernel)]
-        self._addresses: Mapping[str, int] = {}
-        self._leaves: list[Any] = []
-        self._call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        self._targets: list[Any] = []
+        self._copied = [
+            (position, result)
+            for position, result in enumerate(leaves_of(operator.results))
+            if operator.manner == "copied"
+            and isinstance(result, Reference)
+            and result.storage in operator.outputs
+        ]
+        self._addresses: Mapping[str, int] | None = None
+        self._args: list[Any] = []
+        self._kwargs: dict[str, Any] = {}
+        self._targets: list[tuple[int, Any]] = []
 
     def __call__(self, addresses: Mapping[str, int], first: int) -> None:  # noqa: ARG002
         """Run the operator; the thread is left with its settings, which are mostly those of the next."""
@@ -197,39 +208,44 @@ class OperatorLaunch:
 
     def compute(self, addresses: Mapping[str, int]) -> None:
         """Run the operator, whatever settings and random numbers there are."""
-        operator, kernel = self.kernel.operator, self.kernel
-        check = addresses is not self._addresses and (self._call is None or addresses != self._addresses)
-        if check:
-            at = _Memory(kernel, addresses)
-            args = filled(operator.args, at.tensor, kernel.moment.values)
-            kwargs = filled(operator.kwargs, at.tensor, kernel.moment.values)
-            self._targets = [at.tensor(result) for result in self._results]
-            self._leaves = tree_leaves((args, kwargs))
-            self._addresses, self._call = addresses, self._with_targets(args, kwargs)
-        elif self._varying:
-            at = _Memory(kernel, addresses)
-            for i, leaf in self._varying:
-                self._leaves[i] = filled_leaf(leaf, at.tensor, kernel.moment.values)
-            self._call = self._with_targets(*tree_unflatten(self._leaves, self._form))
-        assert self._call is not None
-        args, kwargs = self._call
-        overload = operator.overload if operator.out is None else operator.out.overload
-        returned = overload(*args, **kwargs)
-        if check:
-            _require_recorded(kernel, returned, addresses)
-        if operator.manner == "copied":
-            made = [
-                given for given, result in _pairs(operator, returned) if result.storage in operator.outputs
-            ]
-            for given, target in zip(made, self._targets, strict=True):
-                target.copy_(given)
+        moved = addresses is not self._addresses and addresses != self._addresses
+        if moved:
+            self._bind(addresses)
+        else:
+            self._vary()
+        returned = self._overload(*self._args, **self._kwargs)
+        if moved:
+            _require_recorded(self.kernel, returned, addresses)
+        if self._targets:
+            made = leaves_of(returned)
+            for position, target in self._targets:
+                target.copy_(made[position])
 
-    def _with_targets(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return arguments with the results' places, where the operator's overload takes these."""
-        out = self.kernel.operator.out
-        return (args, kwargs if out is None else kwargs | dict(zip(out.names, self._targets, strict=True)))
+    def _bind(self, addresses: Mapping[str, int]) -> None:
+        """Make all arguments, and what results are copied to."""
+        operator, values = self.kernel.operator, self.kernel.moment.values
+        at = _Memory(self.kernel, addresses)
+        self._addresses = addresses
+        self._args = list(filled(operator.args, at.tensor, values))
+        self._kwargs = filled(operator.kwargs, at.tensor, values)
+        if operator.out is not None:
+            places = map(at.tensor, new_results(operator))
+            self._kwargs |= dict(zip(operator.out.names, places, strict=True))
+        self._targets = [(position, at.tensor(result)) for position, result in self._copied]
+
+    def _vary(self) -> None:
+        """Make those arguments that follow from numbers of the optimizer."""
+        values = self.kernel.moment.values
+        for key, tree in self._varying:
+            if isinstance(tree, ScalarInput | Formula):
+                made = evaluate(tree, values)
+            else:
+                assert self._addresses is not None
+                made = filled(tree, _Memory(self.kernel, self._addresses).tensor, values)
+            if isinstance(key, int):
+                self._args[key] = made
+            else:
+                self._kwargs[key] = made
 
 
 class _Memory:
@@ -249,13 +265,6 @@ class _Memory:
         return tensor_at(reference, self._storages[s])
 
 
-def _varies(leaf: Any, kernel: OperatorKernel) -> bool:
-    """Whether an argument may be another one at the next step though addresses are the same."""
-    if isinstance(leaf, Reference):
-        return kernel.sizes[leaf.storage] > 0 and kernel.names[leaf.storage] not in kernel.operands
-    return isinstance(leaf, ScalarInput | Formula)
-
-
 def storage_at(address: int, size: int) -> Any:
     """Return the storage of torch that is the memory at an address; it does not keep that memory alive."""
     if not size:
@@ -265,7 +274,7 @@ def storage_at(address: int, size: int) -> Any:
 
 def _pairs(operator: StepOperator, returned: Any) -> Iterator[tuple[Any, Reference]]:
     """Yield each tensor that an operator returned with what the record has for it."""
-    for given, result in zip(tree_leaves(returned), tree_leaves(operator.results), strict=True):
+    for given, result in zip(leaves_of(returned), leaves_of(operator.results), strict=True):
         if isinstance(result, Reference):
             yield given, result
 

@@ -18,7 +18,7 @@ from ....instances.instance import Instance
 from ...schedule import Schedule
 from ..device import DeviceError
 from ..plan import Load, Place, plan
-from .kernels import RecordedStep
+from .kernels import OperatorLaunch, RecordedStep
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,11 +65,15 @@ class SettledStep:
         The step.
     lasting
         Memory on the host for what outlives a step, by storage: as many bytes as that has.
+    on_host
+        Storages that are the host's, by index.
 
     Attributes
     ----------
     record, recorded, plan
         The step, what its tasks and blocks stand for, and its addresses.
+    host
+        Operators that the host runs before the first task, with the addresses of what they read.
     loads
         Where a step expects data when it begins, by storage.
     homes
@@ -83,9 +87,9 @@ class SettledStep:
         When something that outlives a step is in parts.
     """
 
-    def __init__(self, planned: PlannedStep, lasting: Mapping[int, Any]) -> None:
+    def __init__(self, planned: PlannedStep, lasting: Mapping[int, Any], on_host: Mapping[int, Any]) -> None:
         self.record = planned.record
-        self.recorded = RecordedStep(planned.record, planned.instance)
+        self.recorded = RecordedStep(planned.record, planned.instance, on_host)
         self.plan = plan(planned.instance, planned.schedule, self.recorded)
         of = self.recorded.storage
         lasts = {at.storage for at in planned.record.lasting.values()}
@@ -111,6 +115,10 @@ class SettledStep:
         inputs = {at.storage: self.record.storages[at.storage].bytes for at in self.record.inputs}
         self.values |= host_memory(inputs)
         self.values |= lasting
+        self.host = [
+            (OperatorLaunch(kernel), {name: self.values[of(name)].data_ptr() for name in kernel.operands})
+            for kernel in self.recorded.host
+        ]
 
 
 def own_memory(size: int) -> Any:

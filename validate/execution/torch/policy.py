@@ -16,14 +16,13 @@ from typing import Any, Literal, Protocol, Self, get_args
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from ....instances.errors import PebblerError
 from ....instances.figures import text_of
 from ....instances.importers.torch_step.calls import filled
 from ....instances.importers.torch_step.memory import bytes_of, key_of, reference_to, tensor_at
-from ....instances.importers.torch_step.record import Reference, StepOperator, StepRecord
+from ....instances.importers.torch_step.record import Reference, StepOperator, StepRecord, leaves_of
 from ....instances.instance import Instance
 from ....instances.units import as_lines, format_size
 from ...schedule import Schedule
@@ -278,7 +277,7 @@ class _Again:
                 returned = operator.overload(*args, **kwargs)
         finally:
             torch.set_rng_state(now)
-        for given, result in zip(tree_leaves(returned), tree_leaves(operator.results), strict=True):
+        for given, result in zip(leaves_of(returned), leaves_of(operator.results), strict=True):
             if isinstance(result, Reference):
                 self._made[result.storage] = given.untyped_storage()
 
@@ -315,7 +314,7 @@ class _Forward(TorchDispatchMode):
         _require_next(operator, func)
         again = self._again(operator, args, kwargs or {})
         returned = call()
-        for given, result in zip(tree_leaves(returned), tree_leaves(operator.results), strict=True):
+        for given, result in zip(leaves_of(returned), leaves_of(operator.results), strict=True):
             if isinstance(result, Reference):
                 if tuple(given.size()) != result.size:
                     raise PebblerError(
@@ -345,8 +344,8 @@ class _Forward(TorchDispatchMode):
         """Return how an operator runs again, if the plan runs it again; its operands are there."""
         if not any(self._chosen.get(s) == "recompute" for s in operator.outputs):
             return None
-        recorded = tree_leaves((operator.args, operator.kwargs))
-        given = tree_leaves((args, kwargs))
+        recorded = leaves_of((operator.args, operator.kwargs))
+        given = leaves_of((args, kwargs))
         return _Again(
             operator,
             {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Self
 from weakref import finalize
@@ -11,7 +11,6 @@ from weakref import finalize
 import torch
 
 from ....instances.errors import PebblerError
-from ....instances.importers.torch_step.calls import perform
 from ....instances.importers.torch_step.memory import bytes_of, tensor_at
 from ....instances.importers.torch_step.persistent import (
     create_states,
@@ -26,10 +25,38 @@ from ....instances.importers.torch_step.refusals import require_recordable
 from ....instances.importers.torch_step.scalars import inputs_of
 from ....instances.importers.torch_step.steps import environment, require_alike
 from ....instances.processes.signals import held
-from ..device import DeviceError
-from ..executor import Issuer, Timed
+from ..cpu.threads import KeptWork
+from ..device import DeviceError, Event
+from ..executor import Issuer, Program, Timed
+from ..streams import hold
 from .backend import TorchBackend
 from .planned import PlannedStep, SettledStep, host_memory, own_memory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Issued:
+    """The work of a step, issued once and done any number of times, with its events."""
+
+    work: KeptWork
+    origin: Event
+    events: list[tuple[Event, Event]]
+
+    @property
+    def timed(self) -> tuple[Timed, ...]:
+        """Times of its operations when it was done last; the host took none."""
+        return tuple(
+            Timed(start.since_ns(self.origin), end.since_ns(self.origin), 0, 0, 0)
+            for start, end in self.events
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Home:
+    """Where a step leaves something that outlives it: a storage, which keeps the memory alive, and bytes."""
+
+    storage: Any
+    bytes: Any
+    address: int
 
 
 class StepExecutor(Issuer):
@@ -80,7 +107,9 @@ class StepExecutor(Issuer):
         require_alike([planned.record for planned in sizes])
         _require_one_memory(sizes)
         self.record = sizes[0].record
-        self.timed: tuple[Timed, ...] = ()
+        self._timed: tuple[Timed, ...] | _Issued = ()
+        self._issued: dict[tuple[Program, bool], _Issued] = {}
+        self._homes: dict[SettledStep, dict[int, _Home]] = {}
         self._module = module
         self._optimizer = optimizer
         self._kept = self.record.lasting
@@ -99,7 +128,17 @@ class StepExecutor(Issuer):
                 self._values = host_memory(
                     {at.storage: self.record.storages[at.storage].bytes for at in self._kept.values()}
                 )
-                settled = [SettledStep(planned, self._values) for planned in sizes]
+                numbers = {
+                    at.storage: self.record.storages[at.storage].bytes
+                    for at in self._kept.values()
+                    if self.record.storages[at.storage].on_host
+                }
+                self._numbers = {
+                    s: _Home(tensor.untyped_storage(), tensor, tensor.data_ptr())
+                    for s, tensor in host_memory(numbers).items()
+                }
+                on_host = {s: home.storage for s, home in self._numbers.items()}
+                settled = [SettledStep(planned, self._values, on_host) for planned in sizes]
                 areas: dict[str, int] = {}
                 for area, size in (item for one in settled for item in one.plan.areas.items()):
                     areas[area] = max(areas.get(area, 0), size)
@@ -148,8 +187,7 @@ class StepExecutor(Issuer):
                 values = bytes_of(tensor.untyped_storage())
                 own[self._kept[name].storage] = own_memory(len(values)).copy_(values).untyped_storage()
             self._point(self._here, own)
-            self._closed = True
-            self._here = {}
+            self._let_go()
             self._stop()
 
     def __enter__(self) -> Self:
@@ -170,21 +208,19 @@ class StepExecutor(Issuer):
         record, moment, program = size.record, size.recorded.moment, self._programs[size]
         values = read_scalars(self._module, self._optimizer, record.scalars)
         self._require_same_way(size, values)
-        self._save(size, tensors, inputs)
-        on_host = {
-            at.storage: tensors[name].untyped_storage()
-            for name, at in self._kept.items()
-            if record.storages[at.storage].on_host
-        }
-        moment.begin(values, on_host)
+        found = {at.storage: tensors[name].untyped_storage() for name, at in self._kept.items()}
+        self._save(size, found, inputs)
+        moment.begin(values)
         try:
-            self._load(size, tensors)
-            for operator in record.operators:
-                if operator.kind == "host":
-                    perform(operator, lambda at: tensor_at(at, _on_host(size, at)), values)
-            assert isinstance(self.backend, TorchBackend)
-            open_gate = None if program.plan.pages else self.backend.gate()  # pages are mapped meanwhile
-            self.timed = self.issue(program, 0, ahead=False, issued=open_gate or (lambda: None))
+            self._load(size, found)
+            for launch, addresses in size.host:
+                launch(addresses, 0)
+            if program.plan.pages:  # which are mapped meanwhile
+                self._timed = self.issue(program, 0, ahead=False)
+            else:
+                self._timed = self._issued_once(program)
+                self._timed.work.start()
+                self._finish(program.plan, self._timed.events)
             for mapped in program.plan.last_maps:
                 self.backend.map(self.address(mapped.place), mapped.pages)
             loss = tensor_at(record.loss, self._storage(size, record.loss.storage)).clone()
@@ -197,27 +233,45 @@ class StepExecutor(Issuer):
         self._here = tensors
         if self._optimizer is not None:
             self._optimizer._opt_called = True  # else a scheduler warns that there was no step before its own
-        self._point(
-            tensors,
-            {
-                at.storage: self._storage(size, at.storage)
-                for at in self._kept.values()
-                if at.storage in size.homes
-            },
-        )
+        self._point(tensors, {s: home.storage for s, home in self._homes_of(size).items()})
         return loss
 
-    def _save(self, size: SettledStep, tensors: Mapping[TensorName, Any], inputs: tuple[Any, ...]) -> None:
-        """Copy what the step finds to the host."""
-        for name, at in self._kept.items():
-            self._values[at.storage].copy_(bytes_of(tensors[name].untyped_storage()))
+    @property
+    def timed(self) -> tuple[Timed, ...]:
+        """Times of each operation of the schedule in the step before."""
+        return self._timed.timed if isinstance(self._timed, _Issued) else self._timed
+
+    def _issued_once(self, program: Program) -> _Issued:
+        """Return the work of a program's operations, which is issued when it is asked for first."""
+        key = program, self.poison
+        if key not in self._issued:
+            assert isinstance(self.backend, TorchBackend)
+            events: list[tuple[Event, Event]] = []
+            with self.backend.keeping() as work:
+                origin = hold(list(self._streams.values()), 0)
+                for i in range(len(program.plan.steps)):
+                    events.append(self._issue(program, i, events, 0))
+            self._issued[key] = _Issued(work, origin, events)
+        return self._issued[key]
+
+    def _save(self, size: SettledStep, found: Mapping[int, Any], inputs: tuple[Any, ...]) -> None:
+        """Copy what the step finds to the host, and numbers of the host to where its operators have them."""
+        homes = self._homes.get(size, self._numbers)
+        there = {
+            s: homes[s].bytes if s in homes and homes[s].address == storage.data_ptr() else bytes_of(storage)
+            for s, storage in found.items()
+        }
+        torch._foreach_copy_([self._values[s] for s in there], list(there.values()))
+        away = [s for s, home in self._numbers.items() if there[s] is not home.bytes]
+        if away:
+            torch._foreach_copy_([self._numbers[s].bytes for s in away], [self._values[s] for s in away])
         for at, tensor in zip(size.record.inputs, inputs, strict=True):
             tensor_at(at, size.values[at.storage].untyped_storage()).copy_(tensor)
 
-    def _load(self, size: SettledStep, tensors: Mapping[TensorName, Any]) -> None:
+    def _load(self, size: SettledStep, found: Mapping[int, Any]) -> None:
         """Write what the step finds to the places where its operations expect it, if it is not there."""
         self.clear(self._programs[size])
-        there = {at.storage: tensors[name].untyped_storage().data_ptr() for name, at in self._kept.items()}
+        there = {s: storage.data_ptr() for s, storage in found.items()}
         for s, loads in size.loads.items():
             for load in loads if s in size.values else ():
                 address = self.address(load.place)
@@ -228,23 +282,34 @@ class StepExecutor(Issuer):
     def _set_back(self, size: SettledStep, tensors: Mapping[TensorName, Any]) -> None:
         """Give every tensor memory of its own with the values from before the step, and close."""
         self._stop()  # nothing draws random numbers any more
-        moment = size.recorded.moment
-        for s, storage in moment.on_host.items():
-            bytes_of(storage).copy_(self._values[s])
-        torch.set_rng_state(moment.generator[0])
+        torch.set_rng_state(size.recorded.moment.generator[0])
         self._point(
             tensors, {at.storage: self._values[at.storage].untyped_storage() for at in self._kept.values()}
         )
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Keep no memory any more, but that in which tensors of the user's still lie."""
         self._closed = True
-        self._here = {}
+        self._here, self._homes = {}, {}
 
     def _point(self, tensors: Mapping[TensorName, Any], storages: Mapping[int, Any]) -> None:
         """Let tensors lie in these storages."""
         for name, at in self._kept.items():
-            if name in tensors and at.storage in storages and not self.record.storages[at.storage].on_host:
+            if name in tensors and at.storage in storages:
                 storage = storages[at.storage]
                 if tensors[name].untyped_storage().data_ptr() != storage.data_ptr():
                     tensors[name].data = tensor_at(at, storage)
+
+    def _homes_of(self, size: SettledStep) -> Mapping[int, _Home]:
+        """Return where a step of a size leaves what outlives it, by storage."""
+        if size not in self._homes:
+            lasting = {at.storage for at in self._kept.values()} & size.homes.keys()
+            storages = {s: self._storage(size, s) for s in lasting}
+            self._homes[size] = self._numbers | {
+                s: _Home(storage, bytes_of(storage), storage.data_ptr()) for s, storage in storages.items()
+            }
+        return self._homes[size]
 
     def _storage(self, size: SettledStep, s: int) -> Any:
         """Return what lies where a step leaves a storage of the record; it keeps that memory alive."""
@@ -275,25 +340,25 @@ class StepExecutor(Issuer):
     def _require_own(self, tensors: Mapping[TensorName, Any]) -> None:
         """Refuse a module or an optimizer whose tensors are not like the recorded ones."""
         others = {name for name in tensors if name.role != "state" or name in self._kept}  # other states rest
-        for name in sorted(others ^ {*self._kept}, key=str):
-            what = f"{name.role} '{' '.join(filter(None, (name.name, name.key)))}'"
+        for name in sorted(others ^ self._kept.keys(), key=str):
             if name in tensors:
-                raise PebblerError(f"{what} is none of those that were planned for; plan the step anew")
-            raise PebblerError(f"there is no {what}, which was planned for; plan the step anew")
+                raise PebblerError(
+                    f"{_named(name)} is none of those that were planned for; plan the step anew"
+                )
+            raise PebblerError(f"there is no {_named(name)}, which was planned for; plan the step anew")
         places: dict[int, int] = {}
         for name, at in self._kept.items():
             tensor = tensors[name]
-            what = f"{name.role} '{' '.join(filter(None, (name.name, name.key)))}'"
-            _require_like(what, at, tensor)
-            size = self.record.storages[at.storage].bytes
-            begin = tensor.untyped_storage().data_ptr()
+            _require_like(name, at, tensor)
+            storage = tensor.untyped_storage()
+            begin = storage.data_ptr()
             if (
-                tensor.untyped_storage().nbytes() != size
+                storage.nbytes() != self.record.storages[at.storage].bytes
                 or tensor.storage_offset() != at.offset
                 or places.setdefault(at.storage, begin) != begin
             ):
                 raise PebblerError(
-                    f"{what} shares its memory with other tensors than when planned; plan anew"
+                    f"{_named(name)} shares its memory with other tensors than when planned; plan anew"
                 )
         groups = grouped_parameters(self._module, self._optimizer)
         if groups != self.record.groups:
@@ -345,12 +410,6 @@ class StepExecutor(Issuer):
                 )
 
 
-def _on_host(size: SettledStep, at: Reference) -> Any:
-    """Return the storage of a number that operators of the host read or write."""
-    on_host = size.recorded.moment.on_host
-    return on_host[at.storage] if at.storage in on_host else size.values[at.storage].untyped_storage()
-
-
 def _require_one_memory(sizes: Sequence[PlannedStep]) -> None:
     """Refuse sizes that were planned for other memory than each other."""
     pools = {
@@ -360,15 +419,18 @@ def _require_one_memory(sizes: Sequence[PlannedStep]) -> None:
         raise PebblerError("the sizes of the step were planned within other budgets; plan them together")
 
 
-def _require_like(what: str, at: Reference, tensor: Any) -> None:
+def _require_like(name: TensorName, at: Reference, tensor: Any) -> None:
     """Refuse a tensor of another shape, type or order."""
-    found = tensor.dtype, tuple(tensor.size())
-    if found != _kind(at):
-        raise PebblerError(_unlike(what, found, [_kind(at)]))
-    if tuple(tensor.stride()) != at.stride:
+    if tensor.dtype is not at.dtype or tensor.size() != at.size:
+        raise PebblerError(_unlike(_named(name), (tensor.dtype, tuple(tensor.size())), [_kind(at)]))
+    if tensor.stride() != at.stride:
         raise PebblerError(
-            f"{what} has strides {tuple(tensor.stride())}, and had {at.stride} when planned; plan anew"
+            f"{_named(name)} has strides {tensor.stride()}, and had {at.stride} when planned; plan anew"
         )
+
+
+def _named(name: TensorName) -> str:
+    return f"{name.role} '{' '.join(filter(None, (name.name, name.key)))}'"
 
 
 def _kind(at: Reference) -> tuple[Any, tuple[int, ...]]:
