@@ -24,8 +24,12 @@ MakeTrainingStep = Callable[[int], tuple[Any, ...]]
 """From a batch size to a module, a function of the inputs that computes the loss with it, the inputs, and the
 optimizer; the last may be left out."""
 
-_SCALES = (1.0, 0.9, 0.8)
-"""Learning rates and other numbers of the optimizer in the recorded steps, of the user's."""
+_SCALES = (1.0, 0.9)
+"""Learning rates and other numbers of the optimizer in the recorded steps, of the user's.
+
+The first step shows what its operators do. The second one shows what follows from these numbers, and with the
+operators known, it tries how they can write where they are told, and measures.
+"""
 
 _OTHER = "differs, or is used for one of them only; return one that does not depend on the size"
 _NO_CUDA = "it asks for CUDA, and a step is recorded on the CPU; leave everything there"
@@ -100,9 +104,9 @@ def record_step(
 ) -> StepRecord:
     """Run a training step for real, on the CPU, and return what its operators did.
 
-    The step runs three times, with the optimizer's states made before, and with smaller learning rates and
-    other numbers the second and the third time. What then differs between the steps follows from numbers that
-    the optimizer has when a step begins, or the step is refused. Module, optimizer, gradients and the
+    The step runs twice, with the optimizer's states made before, and with smaller learning rates and other
+    numbers the second time. What then differs between the steps follows from numbers that the optimizer has
+    when a step begins, or the step is refused. Module, optimizer, gradients and the
     generator of random numbers are afterwards as they were.
 
     Parameters
@@ -131,11 +135,9 @@ def record_step(
     require_recordable(module, optimizer, inputs)
     with kept_as_they_are(module, optimizer):
         created = create_states(module, optimizer)
-        runs: list[_Run] = []
-        for scale in _SCALES:
-            known = _joined(runs) if len(runs) == len(_SCALES) - 1 else []
-            runs.append(_run(module, step, inputs, optimizer, clip, scale, known))
-            _require_same(runs[0], runs[-1])
+        first = _run(module, step, inputs, optimizer, clip, _SCALES[0], [])
+        runs = [first, _run(module, step, inputs, optimizer, clip, _SCALES[1], first.operators)]
+        _require_same(*runs)
         settings = fixed_settings(optimizer)
     training = {name: part.training for name, part in module.named_modules()}
     guards = {guard: None for run in runs for guard in run.guards}

@@ -42,6 +42,7 @@ class Storages:
         self._numbers: dict[int, int] = {}
         self._weak: list[StorageWeakRef] = []
         self._alive: dict[int, StorageWeakRef] = {}
+        self._alive_bytes = 0  # with those in it that are not known to have ended
         self._counts: dict[int, tuple[TensorName, float]] = {}
         for name, tensor in tensors.items():
             self._take_up(name, tensor)
@@ -61,6 +62,7 @@ class Storages:
             # A weak reference keeps the storage's key from being given to another one, not its memory.
             self._weak.append(StorageWeakRef(storage))
             self._alive[d] = self._weak[-1]
+            self._alive_bytes += storage.nbytes()
             values = bytes_of(storage).clone() if role == "constant" else None
             self.entries.append(StepStorage(f"{role} {d}", storage.nbytes(), role, values=values))
         d = self._numbers[key]
@@ -103,10 +105,11 @@ class Storages:
         return any(self.entries[d].role == "constant" for d in numbers)
 
     def measure(self) -> None:
-        """Add up what is alive."""
-        for d in [d for d, storage in self._alive.items() if storage.expired()]:
-            del self._alive[d]
-        self.peak_bytes = max(self.peak_bytes, sum(self.entries[d].bytes for d in self._alive))
+        """Add up what is alive, if it may be more than ever before."""
+        if self._alive_bytes > self.peak_bytes:
+            self._alive = {d: storage for d, storage in self._alive.items() if not storage.expired()}
+            self._alive_bytes = sum(self.entries[d].bytes for d in self._alive)
+            self.peak_bytes = max(self.peak_bytes, self._alive_bytes)
 
     def _take_up(self, name: TensorName, tensor: Any) -> None:
         known = key_of(tensor) in self._numbers

@@ -166,7 +166,7 @@ def longer() -> Any:
     def loss(module: Any, x: Any) -> Any:
         calls.append(1)
         y = module(x).sum()
-        return y if len(calls) < 3 else y * 1.0
+        return y if len(calls) < 2 else y * 1.0
 
     return linear(loss)
 
