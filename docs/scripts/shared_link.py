@@ -64,13 +64,15 @@ class Case(msgspec.Struct, frozen=True):
         ).instance(self.budget)
 
 
+_NETWORKS: tuple[tuple[str, int, Optimizer | None, tuple[str, ...]], ...] = (
+    ("vgg16", 256, None, ("1.05xMmin", "1.25xMmin")),
+    ("resnet152", 64, None, ("1.25xMmin",)),
+    ("gpt2", 8, "adamw", ("50%",)),
+)
+
 CASES = tuple(
     Case(network, batch, device, budget, both, optimizer)
-    for network, batch, optimizer, budgets in (
-        ("vgg16", 256, None, ("1.05xMmin", "1.25xMmin")),
-        ("resnet152", 64, None, ("1.25xMmin",)),
-        ("gpt2", 8, "adamw", ("50%",)),
-    )
+    for network, batch, optimizer, budgets in _NETWORKS
     for device, both in (("k40", "17.1GB/s"), ("v100", "17.1GB/s"), ("a100", "measured"))
     for budget in budgets
     if (network, device) != ("gpt2", "k40")
