@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
 from typing import Literal
@@ -196,7 +197,7 @@ class Cell:
 
 
 def cells(data: Data) -> dict[tuple[int, int], Cell]:
-    """Return what is known at each link and host.
+    """Return what is known at each link and host where all three were solved.
 
     Either side alone is a choice that `choose` has: its schedules are schedules of that, and the bounds of
     that hold for it.
@@ -204,17 +205,19 @@ def cells(data: Data) -> dict[tuple[int, int], Cell]:
     known = {one.key: one for one in data.solved}
 
     def shortest(*keys: Key) -> float:
-        found = (known[key].makespan_ns for key in keys if key in known)
+        found = (known[key].makespan_ns for key in keys)
         return min((time for time in found if time is not None), default=float("inf"))
 
     def bound(*keys: Key) -> int:
-        return max((known[key].bound_ns for key in keys if key in known), default=0)
+        return max(known[key].bound_ns for key in keys)
 
     made = {}
     for link, host in product(LINKS, HOSTS):
         device: Key = ("device", link, None)
         there: Key = ("host", link, host)
         either: Key = ("choose", link, host)
+        if not known.keys() >= {device, there, either}:
+            continue
         made[link, host] = Cell(
             device=Times(shortest(device), bound(device, either)),
             host=Times(shortest(there), bound(there, either)),
@@ -229,11 +232,9 @@ def side_table(data: Data) -> str:
     counts = Counter(cell.verdict for cell in known.values())
     text = f"{len(known)} points. " + "; ".join(f"{TOLD[verdict]}: {counts[verdict]}" for verdict in TOLD)
     rows = []
-    for link in LINKS:
-        for host in HOSTS:
-            cell = known[link, host]
-            times = map(_told, (cell.device, cell.host, cell.choose))
-            rows.append((f"{link} GB/s", f"{host} GB/s", *times, SHORT[cell.verdict]))
+    for (link, host), cell in known.items():
+        times = map(_told, (cell.device, cell.host, cell.choose))
+        rows.append((f"{link} GB/s", f"{host} GB/s", *times, SHORT[cell.verdict]))
     header = ("link", "host", "on the device", "on the host", "on either side", "proven better")
     origins = dict.fromkeys(one.made for one in data.solved)
     return f"{text}.\n\n{markdown(header, rows)}" + "".join(f"\n{origin}.\n" for origin in origins)
@@ -286,12 +287,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Solve what is missing, and put what is found into a page or print it."""
     parser = argparse.ArgumentParser(prog="python docs/scripts/optimizer_side.py", description=__doc__)
     parser.add_argument("--data", type=Path, default=DATA, metavar="FILE", help=f"default: {DATA}")
-    parser.add_argument("--only-write", action="store_true", help="solve nothing")
+    parser.add_argument(
+        "--points",
+        default="*",
+        metavar="PATTERN,...",
+        help="names SIDE/LINK/HOST, such as choose/13/100, with * and ?; none: only the table; default: all",
+    )
     parser.add_argument("--again", action="store_true", help="solve what the file has, too")
     parser.add_argument("--write", type=Path, metavar="FILE", help="the page to put the table into")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    wanted = [] if options.only_write else points()
+    patterns = options.points.split(",")
+    wanted = [key for key in points() if any(fnmatchcase("/".join(map(str, key)), p) for p in patterns)]
+    if not wanted and options.points != "none":
+        parser.error(f"no point matches '{options.points}'")
     data = ask(wanted, options.data, again=options.again)
     publish(side_table(data), options.write, *MARKS)
     if options.write is not None and data.solved:
