@@ -267,9 +267,10 @@ def side_picture(data: Data) -> bytes:
         axes.set_xlabel(f"link in each direction (GB/s); both together get {BOTH} times as much")
         axes.set_ylabel("optimizer's step on the host (GB/s)")
         found = [verdict for verdict in TOLD if any(cell.verdict == verdict for cell in known.values())]
-        figure.legend(
+        axes.legend(
             handles=[Patch(facecolor=COLOURS[verdict], label=TOLD[verdict]) for verdict in found],
-            loc="outside upper center",
+            loc="lower left",
+            bbox_to_anchor=(0.0, 1.0),
             ncols=2,
             frameon=False,
             fontsize=10,
