@@ -38,8 +38,8 @@ class StepInstance:
     storages
         For every block, the index of its storage.
     resident
-        Storages that are no blocks, but on the device throughout: those of constants, and of parameters and
-        buffers that no operator rewrites.
+        Storages that are no blocks, but on the device throughout: those of constants, of parameters and
+        buffers that no operator rewrites, and of single results such as norms.
     """
 
     instance: Instance
@@ -66,7 +66,9 @@ def step_instance(
     Every operator that computes on the device is a task, whose only algorithm takes the time that was
     measured, by the profile if there is one, and the scratch that its manner of writing needs. An operator
     may run again if it only makes new data; where it draws random numbers, from the same state of the
-    generator.
+    generator. Results of at most 64 bytes are no blocks if they are written once, before the optimizer's
+    operators and not for them: clipping reads the norms of all gradients at once, and each would take a page
+    in paged memory.
 
     Parameters
     ----------
@@ -106,12 +108,15 @@ def step_instance(
     chosen = [record.operators[k] for k in operators]
     touched = {d for operator in chosen for d in (*operator.reads, *operator.outputs, *operator.updates)}
     rewritten = {d for operator in chosen for d in operator.updates}
+    kept = rewritten | _of_optimizer(chosen)
     storages: list[int] = []
     resident: list[int] = []
     for d, storage in enumerate(record.storages):
         if storage.bytes and not storage.on_host and d in touched:
             moves = storage.role in _LASTING and (lasting != "resident" or d in rewritten)
             is_block = storage.role in ("data", "gradient", "input") or moves
+            if storage.role == "data" and storage.bytes <= ALIGNMENT and d not in kept:
+                is_block = False
             (storages if is_block else resident).append(d)
     number = {d: index for index, d in enumerate(storages)}
     ends = {record.loss.storage} | _untaken_gradients(record, chosen)
@@ -136,6 +141,7 @@ def step_instance(
                 algorithms=_algorithms(costs.algorithm(operator), _side(operator, optimizer_on)),
                 recomputable=recompute
                 and operator.may_run_again
+                and bool(blocks(operator.outputs))
                 and _side(operator, optimizer_on) == "device",
             )
             for operator in chosen
@@ -281,6 +287,16 @@ def _block(storage: StepStorage, costs: _Costs, lasting: Lasting, at_end: bool) 
         initially="carried" if carried else here,
         finally_="device" if (lasts and not carried) or at_end else "anywhere",
     )
+
+
+def _of_optimizer(operators: list[StepOperator]) -> set[int]:
+    """Return the storages that operators of the optimizer touch, which may run on the host."""
+    return {
+        d
+        for operator in operators
+        if operator.phase == "optimizer"
+        for d in (*operator.reads, *operator.outputs, *operator.updates)
+    }
 
 
 def _untaken_gradients(record: StepRecord, operators: list[StepOperator]) -> set[int]:

@@ -62,6 +62,7 @@ def execute(
     named = find_tensors(module, optimizer)
     named |= {TensorName("input", str(number)): tensor for number, tensor in enumerate(given)}
     kept = {record.tensors[name].storage: tensor.untyped_storage() for name, tensor in named.items()}
+    kept |= {d: fresh(record.storages[d].bytes) for d in step.resident if d not in kept}
     values = read_scalars(module, optimizer, record.scalars)
     number = {d: block for block, d in enumerate(step.storages)}
     place: dict[int, int] = {}
@@ -268,12 +269,31 @@ def test_what_no_operator_rewrites_is_resident_or_a_block() -> None:
     module[0].weight.requires_grad_(False)
     optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1)
     record = record_step(module, step, inputs, optimizer)
-    names = [storage.name for storage in record.storages]
     staying, leaving = instance_of(record, lasting="resident"), instance_of(record)
-    assert [names[d] for d in staying.resident] == ["W(0.weight)"]
-    assert staying.instance.resident_bytes == 4 * 6 * 8
-    assert leaving.resident == ()
+    names = [record.storages[d].name for d in staying.resident if record.storages[d].role == "parameter"]
+    assert names == ["W(0.weight)"]
+    assert {*staying.resident} - {*leaving.resident} == {
+        d for d, storage in enumerate(record.storages) if storage.name in names
+    }
+    assert staying.instance.resident_bytes - leaving.instance.resident_bytes == 4 * 6 * 8
     assert "W(0.weight)" in [block.name for block in leaving.instance.blocks]
+
+
+def test_small_results_that_are_written_once_are_resident() -> None:
+    """Clipping reads the norms of all gradients at once; what it multiplies by is no block either."""
+    record = record_step(*made_by(perceptron), clip=0.5)
+    step = instance_of(record)
+    operators = [record.operators[k] for k in step.operators]
+    norms = {d for one in operators if "linalg_vector_norm" in one.name for d in one.outputs}
+    assert norms
+    assert norms <= {*step.resident}
+    assert all(record.storages[d].bytes <= 64 for d in step.resident if record.storages[d].role == "data")
+    assert step.instance.resident_bytes == sum(64 for d in step.resident)
+    rewritten = {d for one in operators for d in one.updates}
+    of_optimizer = {d for one in operators if one.phase == "optimizer" for d in (*one.reads, *one.outputs)}
+    assert not {*step.resident} & (rewritten | of_optimizer)
+    for task in step.instance.tasks:
+        assert not task.recomputable or task.outputs, "what makes nothing but such results runs once"
 
 
 def test_without_an_optimizer_the_step_ends_with_the_gradients() -> None:

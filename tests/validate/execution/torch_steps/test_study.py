@@ -49,8 +49,7 @@ def network() -> study.Network:
     """Two steps of a network."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(NETWORKS, "noisy", noisy)
-        patch.setattr(study, "SIZES", (4, 3))
-        return study.Network("noisy", "fp32", 2)
+        return study.Network("noisy", "fp32", 2, (4, 3))
 
 
 def test_other_bits_show(network: study.Network) -> None:
