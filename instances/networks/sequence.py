@@ -161,6 +161,7 @@ SEQUENCE: dict[str, Entry] = {
     ),
     "gpt2": Entry(_gpt2, 8, _GPT2, {**_TEXT, "math": flag}),
     "gpt2_medium": Entry(partial(_gpt2, layers=24, width=1024, heads=16), 4, _GPT2, {**_TEXT, "math": flag}),
+    "gpt2_xl": Entry(partial(_gpt2, layers=48, width=1600, heads=25), 1, _GPT2, {**_TEXT, "math": flag}),
     "llama32_1b": Entry(
         _llama, 1, "Grattafiori et al. 2024, Llama 3.2 1B", {"layers": number, "vocabulary": number, **_LLAMA}
     ),

@@ -37,6 +37,7 @@ from pebbler.instances.networks.zoo import UNAVAILABLE, find_network, list_netwo
         ("gpt2", 124_439_808),
         ("gpt2:math=1", 124_439_808),
         ("gpt2_medium", 354_823_168),
+        ("gpt2_xl", 1_557_611_200),
         ("llama32_1b", 1_235_814_400),
         ("llama_block", 218_112_000),
         ("vit_b16", 86_567_656),
