@@ -268,7 +268,7 @@ def why_host_is_short(instance: Instance, page_bytes: int = 1) -> str | None:
             f"task '{instance.tasks[k].name}' can run on the host alone and needs {_told(needed)} there for "
             f"its blocks and workspace, {_told(missing)} more than host memory has"
         )
-    k, needed = _host_need(instance, page_bytes)
+    k, needed = _host_need(instance, page_bytes, instance.host_budget_bytes)
     missing = needed - instance.host_budget_bytes
     if missing <= 0:
         return None
@@ -313,7 +313,7 @@ def least_bytes(instance: Instance) -> int:
     return max(least, needed - instance.host_budget_bytes)
 
 
-def _host_need(instance: Instance, page_bytes: int) -> tuple[int, int]:
+def _host_need(instance: Instance, page_bytes: int, enough: int = 0) -> tuple[int, int]:
     """Return the task during which most bytes of wanted blocks have no room on the device, and how many.
 
     Wanted blocks are not touched by the task, and no task that may run again has written the version that is
@@ -321,7 +321,8 @@ def _host_need(instance: Instance, page_bytes: int) -> tuple[int, int]:
     device holds what leaves least to the host:
     the blocks that waste least of their pages, and a share of the next one (the bound of the knapsack
     problem, Dantzig 1957). What a run on the host reads or makes may be gone, or not yet made, during any
-    task, unless it is carried: that is always somewhere.
+    task, unless it is carried: that is always somewhere. Among needs of `enough` bytes or less, which one is
+    returned does not matter.
     """
     hosted = _hosted(instance)
     stays = [
@@ -343,12 +344,12 @@ def _host_need(instance: Instance, page_bytes: int) -> tuple[int, int]:
     if page_bytes == 1:
         return ranked[0], most[ranked[0]]
     found, needed = ranked[0], min(most[ranked[0]], 0)
+    stays.sort(key=lambda stay: (Fraction(pages[stay.block], sizes[stay.block]), stay.block))
     for k in ranked:
-        if most[k] <= needed:
+        if most[k] <= max(needed, enough):
             break
         free, left = max(room[k], 0), 0
-        across = {stay.block for stay in stays if stay.after < k < stay.until}
-        for d in sorted(across, key=lambda d: (Fraction(pages[d], sizes[d]), d)):
+        for d in (stay.block for stay in stays if stay.after < k < stay.until):
             held = min(free, pages[d])
             free -= held
             left += -(-sizes[d] * (pages[d] - held) // pages[d])
