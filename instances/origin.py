@@ -17,6 +17,12 @@ Graph = Literal["executable", "paper"]
 Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw"]
 """What updates the weights in the round; ``none``: nothing does."""
 
+DataPrecision = Literal["fp32", "bf16"]
+"""The numbers that weights, feature maps and gradients are stored in."""
+
+VALUE_BYTES: dict[DataPrecision, int] = {"fp32": 4, "bf16": 2}
+"""Bytes of such a number."""
+
 
 class MappingTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Time of the host to map pages to consecutive addresses: of a mapping, and more for each page of it."""
@@ -79,6 +85,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Whether weights, and what the optimizer keeps, are carried from one iteration to the next.
     optimizer
         Of a steady state: what updates the weights.
+    precision
+        Numbers of weights, feature maps and gradients.
     mapping
         What mapping pages costs there.
     launches
@@ -105,6 +113,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weights_as_blocks: bool = False
     steady: bool = False
     optimizer: Optimizer | None = None
+    precision: DataPrecision = "fp32"
     mapping: MappingTimes | None = None
     launches: LaunchTimes | None = None
     one_gpu_ideal_ns: Natural | None = None
@@ -138,7 +147,7 @@ class LayerTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             require_types(self)
 
 
-_NEVER_LABELS = {"cost_model_version", "cudnn", "launches", "optimizer", "steady"}
+_NEVER_LABELS = {"cost_model_version", "cudnn", "launches", "optimizer", "precision", "steady"}
 """Keys of `Origin` that are younger than those that earlier versions wrote."""
 
 

@@ -18,6 +18,7 @@ from .errors import PebblerError
 from .figures import is_positive
 from .instance import Block, Instance, Link, Task
 from .memory import require_parts_at_pages
+from .origin import VALUE_BYTES
 from .units import PAGE_BYTES, ceil_to, parse_rate, parse_size
 
 LINKS: dict[str, float] = {"pcie3": 12.8e9, "pcie4": 25.6e9, "pcie5": 51.2e9, "nvlink": 150e9}
@@ -198,7 +199,7 @@ def with_mask(instance: Instance) -> Instance:
         (k,) = layer.backward
         (feature,) = tasks[k].inputs
         mask = len(blocks)
-        blocks.append(_quarter(instance.blocks[feature], f"M({layer.name.removeprefix('relu ')})"))
+        blocks.append(_mask(instance, instance.blocks[feature], f"M({layer.name.removeprefix('relu ')})"))
         writer = instance.writers[feature][0]
         tasks[k] = msgspec.structs.replace(tasks[k], inputs=(mask,))
         tasks[writer] = msgspec.structs.replace(tasks[writer], outputs=(*tasks[writer].outputs, mask))
@@ -342,8 +343,9 @@ def _parts(block: Block, most: int) -> list[Block]:
     ]
 
 
-def _quarter(block: Block, name: str) -> Block:
-    size = -(-block.bytes // 4)
+def _mask(instance: Instance, block: Block, name: str) -> Block:
+    """Return a block with a byte for each value of another."""
+    size = -(-block.bytes // VALUE_BYTES[instance.made_from.precision])
     return Block(
         name=name,
         bytes=size,

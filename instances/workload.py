@@ -28,7 +28,7 @@ from .memory import least_budget, parse_host_memory, require_budget, with_budget
 from .networks.builder import Layer, Network
 from .networks.taskgraph import FLOAT_BYTES, DataBlock, Graph, LayerTask, TaskGraph, task_graph
 from .networks.zoo import find_network
-from .origin import LayerTasks, Optimizer, Origin
+from .origin import VALUE_BYTES, DataPrecision, LayerTasks, Optimizer, Origin
 from .profile import Profile
 from .transforms import parse_link, parse_shared_link, with_link, with_shared_link
 from .units import LARGEST, parse_rate
@@ -88,6 +88,9 @@ class Workload:
     host_bandwidth
         What a step of the optimizer on the host reads and writes, such as ``100GB/s``; None: what the profile
         or the device has.
+    precision
+        Numbers of weights, feature maps and gradients: ``fp32`` or ``bf16``. Statistics, and what an
+        optimizer keeps, are in single precision; with ``bf16`` that has a copy of the weights, too.
 
     Raises
     ------
@@ -113,6 +116,7 @@ class Workload:
     slowdown: bool = False
     optimizer_on: Side = "device"
     host_bandwidth: str | None = None
+    precision: DataPrecision = "fp32"
 
     def __post_init__(self) -> None:
         advice = "give a name, such as 'vgg16', or a Network, which NetworkBuilder makes"
@@ -125,6 +129,7 @@ class Workload:
         require_one_of("engines", self.engines, ("duplex", "single"))
         require_kind("weights_as_blocks", self.weights_as_blocks, bool, "give True or False")
         require_one_of("optimizer_on", self.optimizer_on, get_args(Side))
+        require_one_of("precision", self.precision, get_args(DataPrecision))
         self._require_steady()
         if self.link is not None:
             require_kind("link", self.link, str, "give a text, such as '12GB/s' or '25GB/s,20GB/s'")
@@ -135,6 +140,8 @@ class Workload:
             require_kind("profile", self.profile, Profile, "give what read_profile returns")
             if self.cudnn is not None:
                 raise PebblerError("a profile was measured with a library of its own; leave 'cudnn' out")
+            if self.precision != "fp32":
+                raise PebblerError("a profile is of single precision; leave 'precision' out, or the profile")
             measured = (self.profile.network, self.profile.machine.device, self.profile.graph)
             for word, asked, got in zip(
                 ("network", "device", "graph"), (self.name, self.device, self.graph), measured, strict=True
@@ -304,7 +311,9 @@ class Workload:
         """Return the instance of one round at a valid sub-batch, under a budget of 0."""
         network = self.described()
         costs = find_device(self.device, self.cudnn) if self.profile is None else self.profile
-        graph = task_graph(network, sub_batch, self.graph, self.weights_as_blocks, self.updated_by)
+        graph = task_graph(
+            network, sub_batch, self.graph, self.weights_as_blocks, self.updated_by, self.precision
+        )
         try:
             algorithms = [self._algorithms(graph, task, costs) for task in graph.tasks]
         except FormatError:  # of an algorithm with a larger figure than there can be in a file
@@ -359,7 +368,7 @@ class Workload:
 
     def parameter_bytes(self) -> int:
         """Bytes of the network's parameters, without gradients or what an optimizer keeps."""
-        return FLOAT_BYTES * self.described().parameters
+        return VALUE_BYTES[self.precision] * self.described().parameters
 
     def floor(self) -> int:
         """M_floor: bytes that every schedule needs at any sub-batch (moDNN, TPDS 2019, eq. 7).
@@ -450,18 +459,19 @@ def modelled(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algorit
         extra = task.extra_bytes + again
         if layer.kind.operation == "dense":
             inputs, outputs = source.shape.elements, layer.shape.elements
-            return dense_algorithms(device, graph.batch, inputs, outputs, task.role, extra)
+            return dense_algorithms(device, graph.batch, inputs, outputs, task.role, extra, graph.precision)
         if layer.kind.operation == "positionwise":
             rows = graph.batch * layer.shape.positions
             inputs = sum(graph.network[x].shape.channels for x in layer.inputs)
-            return dense_algorithms(device, rows, inputs, layer.shape.channels, task.role, extra)
+            outputs = layer.shape.channels
+            return dense_algorithms(device, rows, inputs, outputs, task.role, extra, graph.precision)
         extra += _bias_bytes(graph, task)
+        value_bytes = VALUE_BYTES[graph.precision]
         if layer.kind.operation == "convolution":
-            return convolution_algorithms(
-                device, convolution_of(graph.batch, layer, source, layer), task.role, extra
-            )
-        mirrored = convolution_of(graph.batch, layer, layer, source)
-        return convolution_algorithms(device, mirrored, _TRANSPOSED[task.role], extra)
+            direct = convolution_of(graph.batch, layer, source, layer, value_bytes)
+            return convolution_algorithms(device, direct, task.role, extra, graph.precision)
+        mirrored = convolution_of(graph.batch, layer, layer, source, value_bytes)
+        return convolution_algorithms(device, mirrored, _TRANSPOSED[task.role], extra, graph.precision)
     if layer.kind.operation == "lookup":
         return memory_bound_algorithms(device, _embedding_bytes(graph, task))
     moved = _touched_bytes(graph, task) + again + task.extra_bytes
@@ -469,7 +479,8 @@ def modelled(graph: TaskGraph, task: LayerTask, device: Device) -> tuple[Algorit
         work = layer.products * graph.batch
         if task.role == "BP1":
             work = int(work * layer.kind.backward_products)
-        return product_algorithms(device, work, graph.batch * layer.shape.elements, moved)
+        results = graph.batch * layer.shape.elements
+        return product_algorithms(device, work, results, moved, graph.precision)
     return memory_bound_algorithms(device, moved)
 
 
@@ -478,8 +489,12 @@ def _touched_bytes(graph: TaskGraph, task: LayerTask) -> int:
 
 
 def update_bytes(graph: TaskGraph, task: LayerTask) -> int:
-    """Bytes that an update of weights reads and writes: the gradient once, all that it updates twice."""
-    return sum(graph.blocks[d].bytes for d in task.updates) + _touched_bytes(graph, task)
+    """Bytes that an update of weights reads and writes: the gradient once, all that it updates twice.
+
+    Weights of which an optimizer keeps a copy in single precision are only written.
+    """
+    read = task.updates if graph.precision == "fp32" else task.updates[1:]
+    return sum(graph.blocks[d].bytes for d in read) + _touched_bytes(graph, task)
 
 
 def _bias_bytes(graph: TaskGraph, task: LayerTask) -> int:
@@ -488,18 +503,20 @@ def _bias_bytes(graph: TaskGraph, task: LayerTask) -> int:
     channels = graph.network[layer.inputs[0]].shape.channels * layer.shape.channels // layer.groups
     if layer.parameters <= channels * layer.kernel**2:
         return 0
-    size = FLOAT_BYTES * graph.batch * layer.shape.elements
+    size = VALUE_BYTES[graph.precision] * graph.batch * layer.shape.elements
     return {"FP": 2 * size, "BP1": 0, "BP2": size}.get(task.role, 0)
 
 
 def _embedding_bytes(graph: TaskGraph, task: LayerTask) -> int:
     """Only the rows of the table that are asked for move: read and written, in BP2 added to as well."""
     shape = task.layer.shape
-    rows = FLOAT_BYTES * graph.batch * shape.elements
+    rows = VALUE_BYTES[graph.precision] * graph.batch * shape.elements
     return FLOAT_BYTES * graph.batch * shape.positions + (2 if task.role == "FP" else 3) * rows
 
 
-def convolution_of(batch: int, layer: Layer, source: Layer, target: Layer) -> Convolution:
+def convolution_of(
+    batch: int, layer: Layer, source: Layer, target: Layer, value_bytes: int = FLOAT_BYTES
+) -> Convolution:
     """Shapes of a layer's convolution, from a layer's output to a layer's output."""
     return Convolution(
         batch=batch,
@@ -514,6 +531,7 @@ def convolution_of(batch: int, layer: Layer, source: Layer, target: Layer) -> Co
         stride=layer.stride,
         pad=layer.pad,
         groups=layer.groups,
+        value_bytes=value_bytes,
     )
 
 
@@ -539,6 +557,7 @@ def _origin(workload: Workload, network: Network, graph: TaskGraph, costs: Devic
         weights_as_blocks=workload.weights_as_blocks or workload.steady,
         steady=workload.steady,
         optimizer=workload.updated_by,
+        precision=workload.precision,
         mapping=None if isinstance(costs, Device) else costs.mapping,
         launches=None if isinstance(costs, Device) else costs.launches,
         notes=BATCH_NORM_NOTE if network.has_batch_norm and graph.batch < workload.batch else None,

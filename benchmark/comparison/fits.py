@@ -25,7 +25,9 @@ from ...instances.arguments import require_whole
 from ...instances.errors import PebblerError
 from ...instances.instance import Instance
 from ...instances.memory import ideal_ns
-from ...instances.networks.optimizers import STATES, require_optimizer
+from ...instances.networks.optimizers import kept, require_optimizer
+from ...instances.networks.taskgraph import FLOAT_BYTES
+from ...instances.origin import VALUE_BYTES
 from ...instances.transforms import with_recomputation
 from ...instances.units import format_size, format_time
 from ...instances.workload import Workload, require_workload
@@ -338,8 +340,10 @@ def optimizer_bytes(workload: Workload, optimizer: str) -> int:
         For an unknown optimizer.
     """
     require_optimizer(optimizer)
-    numbers = len(STATES[optimizer])
-    return numbers * workload.parameter_bytes() if numbers else 0
+    numbers = len(kept(optimizer, workload.precision))
+    if not numbers:
+        return 0
+    return numbers * workload.parameter_bytes() * FLOAT_BYTES // VALUE_BYTES[workload.precision]
 
 
 def _variants(whole: Callable[[int], Instance], way: Way, state: int) -> Callable[[int], Instance]:

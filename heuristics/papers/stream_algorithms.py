@@ -75,6 +75,10 @@ def _origin(instance: Instance) -> tuple[Device, TaskGraph]:
     """Return the device and the tasks that an instance was made from."""
     origin = instance.made_from
     network, device, images, kind = origin.network, origin.device, origin.sub_batch, origin.graph
+    if origin.precision != "fp32":
+        raise PebblerError(
+            f"{instance.name}: streams have kernels of single precision; leave out 'precision'"
+        )
     if origin.cost_model != "roofline" or not (network and device and images and kind):
         raise PebblerError(f"{instance.name}: streams need a network of the zoo on a device's cost model")
     graph = task_graph(find_network(network), images, kind, origin.weights_as_blocks, origin.optimizer)

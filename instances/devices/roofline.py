@@ -26,6 +26,8 @@ COST_MODEL = 2
 """Version of this model. The first one had no library, and was held against no measured layer."""
 FLOAT = 4
 """Bytes of a number in single precision."""
+HALF = 2
+"""Bytes of a number in half precision and bfloat16."""
 TILE = 64
 """Rows and columns of the output tile that one thread block of a matrix product computes."""
 RESIDENT_TILES = 4
@@ -159,7 +161,13 @@ def convolution_algorithms(
 
 @lru_cache(maxsize=65536)
 def dense_algorithms(
-    device: Device, batch: int, inputs: int, outputs: int, which: Pass, extra_bytes: int = 0
+    device: Device,
+    batch: int,
+    inputs: int,
+    outputs: int,
+    which: Pass,
+    extra_bytes: int = 0,
+    precision: Precision = "fp32",
 ) -> tuple[Algorithm, ...]:
     """Return the algorithm of a fully connected layer: one matrix product, no workspace."""
     rows, columns, depth = {
@@ -167,8 +175,9 @@ def dense_algorithms(
         "BP1": (batch, inputs, outputs),
         "BP2": (inputs, outputs, batch),
     }[which]
-    traffic = FLOAT * (batch * inputs + batch * outputs + inputs * outputs)
-    return matrix_algorithms(device, rows, columns, depth, traffic, extra_bytes)
+    value_bytes = HALF if precision in ("fp16", "bf16") else FLOAT
+    traffic = value_bytes * (batch * inputs + batch * outputs + inputs * outputs)
+    return matrix_algorithms(device, rows, columns, depth, traffic, extra_bytes, precision)
 
 
 @lru_cache(maxsize=65536)

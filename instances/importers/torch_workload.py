@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from .torch_step.steps import MakeTrainingStep
 
 
+def _require_no_precision(workload: Workload) -> None:
+    if workload.precision != "fp32":
+        raise PebblerError(
+            f"{workload.name}: a torch model has tensors in the precision that it gives them; leave "
+            "'precision' out"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchWorkload(Workload):
     """One training iteration of a torch model with a batch on a device.
@@ -55,6 +63,7 @@ class TorchWorkload(Workload):
     def __post_init__(self) -> None:
         require_extra("torch")
         Workload.__post_init__(self)
+        _require_no_precision(self)
         if self.steady:
             raise PebblerError(
                 f"{self.name}: weights of a torch model are resident, so it has no steady state to ask for; "
@@ -148,6 +157,7 @@ class TorchStepWorkload(Workload):
     def __post_init__(self) -> None:
         require_extra("torch")
         Workload.__post_init__(self)
+        _require_no_precision(self)
         if self.optimizer is not None:
             raise PebblerError(f"{self.name}: the optimizer is what make_step returns; leave 'optimizer' out")
         if (self.device != "cpu" and self.profile is None) or self.graph != "executable" or self.cudnn:

@@ -3,7 +3,8 @@
 Names: tasks ``FP(l)``, ``BP(relu l)``, ``BP2(l)`` (weight gradient), ``BP1(l)`` (gradient of the input) and
 ``copy(dY(l))`` and ``OPT(l)`` (update of the weights); blocks ``X(input)``, ``Y(l)``, ``dY(l)`` (gradient of
 the loss for Y(l)), ``M(l)`` (dropout's mask), ``S(l)`` (saved statistics of normalisation and attention),
-``W(l)`` and ``dW(l)``, ``m(l)`` and ``v(l)`` (what an optimizer keeps).
+``W(l)`` and ``dW(l)``, ``m(l)`` and ``v(l)`` (what an optimizer keeps), ``p(l)`` (weights in single precision
+where W(l) is in bfloat16).
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import Literal
 
 from ..errors import PebblerError
 from ..instance import Initially
+from ..origin import VALUE_BYTES, DataPrecision, Optimizer
 from ..origin import Graph as Graph
-from ..origin import Optimizer
 from .builder import Layer, Network
-from .optimizers import STATES, require_optimizer
+from .optimizers import kept, require_optimizer
 
 FLOAT_BYTES = 4
+"""Bytes of a number in single precision, and of an index."""
 
 Role = Literal["FP", "BP1", "BP2", "relu", "copy", "OPT"]
 
@@ -74,7 +76,7 @@ class TaskGraph:
 
     Attributes
     ----------
-    network, batch, graph
+    network, batch, graph, precision
         What it was made from.
     blocks, tasks
         Tasks refer to blocks by index.
@@ -88,6 +90,7 @@ class TaskGraph:
     blocks: tuple[DataBlock, ...]
     tasks: tuple[LayerTask, ...]
     resident_bytes: int
+    precision: DataPrecision = "fp32"
 
 
 def task_graph(
@@ -96,6 +99,7 @@ def task_graph(
     graph: Graph = "executable",
     weights_as_blocks: bool = False,
     optimizer: Optimizer | None = None,
+    precision: DataPrecision = "fp32",
 ) -> TaskGraph:
     """Turn a network into tasks and blocks.
 
@@ -123,7 +127,7 @@ def task_graph(
     | BP1(loss) | every X | every dX | |
     | BP1(add), to accumulate or for a value a channel | dY | dX | dX |
     | copy(dY(l)) | a shared gradient | dY(l) | |
-    | OPT(l) | dW(l) | | W(l), m(l) and v(l) where there are any |
+    | OPT(l) | dW(l) | | W(l), p(l), m(l) and v(l) where there are any |
 
     A dX that exists already is in the updates instead. An addition passes its dY on to its inputs as it is; a
     gradient that is about to be changed while another layer still needs it is copied first. Dropout whose
@@ -145,6 +149,10 @@ def task_graph(
     weights are so updated once. No dW is wanted at the end. With the optimizer ``none`` there are no such
     tasks: the weights are carried as they are, and dW must reach the host.
 
+    The `precision` is that of weights, feature maps and gradients. Statistics, logarithms of attention and
+    what an optimizer keeps are in single precision whatever it is; indices have 4 bytes. In bfloat16, an
+    optimizer keeps p(l), the weights in single precision, of which it writes W(l).
+
     Raises
     ------
     PebblerError
@@ -156,7 +164,7 @@ def task_graph(
         raise PebblerError(f"there is no graph '{graph}'; write executable or paper")
     if optimizer is not None:
         require_optimizer(optimizer)
-    return _Builder(network, batch, graph, weights_as_blocks, optimizer).build()
+    return _Builder(network, batch, graph, weights_as_blocks, optimizer, precision).build()
 
 
 @dataclass(slots=True)
@@ -214,9 +222,12 @@ class _Builder:
         graph: Graph,
         weights_as_blocks: bool,
         optimizer: Optimizer | None,
+        precision: DataPrecision,
     ) -> None:
         self.network = network
         self.batch = batch
+        self.precision: DataPrecision = precision
+        self.value_bytes = VALUE_BYTES[precision]
         self.graph: Graph = graph
         self.weights_as_blocks = weights_as_blocks or optimizer is not None
         self.optimizer: Optimizer | None = optimizer
@@ -243,10 +254,11 @@ class _Builder:
             if self.trained[layer.name]:
                 self._backward(layer)
         if self.optimizer not in (None, "none"):
-            self._update_weights(STATES[self.optimizer])
-        resident = 0 if self.weights_as_blocks else 2 * FLOAT_BYTES * self.network.parameters
+            self._update_weights(kept(self.optimizer, self.precision))
+        resident = 0 if self.weights_as_blocks else 2 * self.value_bytes * self.network.parameters
         tasks = tuple(draft.finish() for draft in self.tasks)
-        return TaskGraph(self.network, self.batch, self.graph, tuple(self.blocks), tasks, resident)
+        blocks = tuple(self.blocks)
+        return TaskGraph(self.network, self.batch, self.graph, blocks, tasks, resident, self.precision)
 
     def _forward(self, layer: Layer) -> None:
         task = _Draft(f"FP({layer.name})", layer, "FP")
@@ -268,7 +280,7 @@ class _Builder:
         if layer.relu:
             task.extra_bytes += 2 * size
         if self.weights_as_blocks and layer.parameters:
-            weight_bytes = FLOAT_BYTES * layer.parameters
+            weight_bytes = self.value_bytes * layer.parameters
             place: Initially = "host" if self.optimizer is None else "carried"
             self.weights[layer.name] = self._block(f"W({layer.name})", weight_bytes, place)
         self._read_weights(task, layer)
@@ -388,13 +400,10 @@ class _Builder:
         }
         after: dict[int, list[_Draft]] = {}
         for name, gradient in self.weight_gradients.items():
-            weights = self.weights[name]
-            kept = [
-                self._block(f"{letter}({name})", self.blocks[weights].bytes, "carried") for letter in states
-            ]
-            task = _Draft(
-                f"OPT({name})", self.network[name], "OPT", inputs=[gradient], updates=[weights, *kept]
-            )
+            weights, layer = self.weights[name], self.network[name]
+            size = FLOAT_BYTES * layer.parameters
+            own = [self._block(f"{letter}({name})", size, "carried") for letter in states]
+            task = _Draft(f"OPT({name})", layer, "OPT", inputs=[gradient], updates=[weights, *own])
             after.setdefault(max(last[weights], last[gradient]), []).append(task)
         self.tasks = [one for k, task in enumerate(self.tasks) for one in (task, *after.get(k, ()))]
 
@@ -460,4 +469,10 @@ class _Builder:
         return len(self.blocks) - 1
 
     def _bytes(self, layer: Layer) -> int:
-        return FLOAT_BYTES * self.batch * layer.shape.elements
+        return self._number_bytes(layer) * self.batch * layer.shape.elements
+
+    def _number_bytes(self, layer: Layer) -> int:
+        """Bytes of a number of a layer's output: of an index where tables are looked up with it."""
+        readers = self.network.consumers(layer.name) if layer.kind.is_input else ()
+        is_index = any(reader.kind.operation == "lookup" for reader in readers)
+        return FLOAT_BYTES if is_index else self.value_bytes

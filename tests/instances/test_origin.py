@@ -92,7 +92,7 @@ def test_a_sweep_takes_a_file_of_an_earlier_version_for_the_same_problem() -> No
 def test_every_label_goes_to_its_key() -> None:
     made = instance({**ALL, "source": "a book", "layers": [entry()]})
     assert msgspec.to_builtins(made.origin) == ALL
-    younger = {"cost_model_version", "cudnn", "launches", "optimizer", "steady"}
+    younger = {"cost_model_version", "cudnn", "launches", "optimizer", "precision", "steady"}
     assert set(ALL) == set(Origin.__struct_fields__) - younger
     assert made.made_from.mapping == MappingTimes(call_ns=3, page_ns=4)
     assert made.layers == made.named_layers == (LayerTasks(name="c", kind="conv", forward=(0,), backward=()),)

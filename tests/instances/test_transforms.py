@@ -151,6 +151,12 @@ def test_the_mask_is_a_quarter_and_stands_in_for_y(vgg16):
     assert len(changed.blocks) == len(vgg16.blocks) + relus
 
 
+def test_the_mask_has_a_byte_for_each_value_in_bfloat16_too():
+    changed = with_mask(Workload("vgg16", 16, "a100", precision="bf16").instance("8GiB"))
+    blocks = {block.name: block for block in changed.blocks}
+    assert 2 * blocks["M(conv1_1)"].bytes == blocks["Y(conv1_1)"].bytes
+
+
 def test_the_mask_makes_the_backward_task_of_a_relu_smaller():
     whole = Workload("resnet18", 16, "K40").instance("12GiB")
     relu = {task.name: sum(whole.blocks[d].bytes for d in task.blocks) for task in whole.tasks}

@@ -156,6 +156,37 @@ def test_an_optimizer_computes_on_the_host_or_where_a_schedule_says(optimizer, t
                 assert algorithm.duration_ns == HOST_CALL_NS + round(touched * size / rate * 1e9)
 
 
+def test_bfloat16_takes_half_the_bytes_and_products_at_its_own_peak():
+    """Of what an update touches, 2 bytes of dW are read, 2 of W written, and 12 of the rest both."""
+    asked = {"steady": True, "optimizer": "adamw", "optimizer_on": "choose"}
+    device = find_device("a100")
+    single = Workload("gpt2:layers=1", 2, "a100", **asked).instance("8GiB")
+    half = Workload("gpt2:layers=1", 2, "a100", **asked, precision="bf16").instance("8GiB")
+    assert (single.made_from.precision, half.made_from.precision) == ("fp32", "bf16")
+    assert b"precision" not in encode(single)
+    tasks = {task.name: task for task in half.tasks}
+    count = 768 * 3072 + 3072
+    on_device, on_host = tasks["OPT(h0_fc)"].algorithms
+    assert (on_device,) == memory_bound_algorithms(device, 28 * count)
+    assert on_host.duration_ns == HOST_CALL_NS + round(28 * count / 100e9 * 1e9)
+    assert tasks["FP(h0_fc)"].algorithms == dense_algorithms(device, 2048, 768, 3072, "FP", 0, "bf16")
+    for old, new in zip(single.tasks, half.tasks, strict=True):
+        slower = old.name.startswith("OPT")  # which has the weights twice
+        assert (new.algorithms[0].duration_ns < old.algorithms[0].duration_ns) != slower
+    with pytest.raises(PebblerError, match="precision is 'fp8'; give 'fp32' or 'bf16'"):
+        Workload("lenet", 1, "a100", precision="fp8")  # type: ignore[arg-type]
+
+
+def test_convolutions_in_bfloat16_are_products_on_tensor_cores():
+    single = Workload("resnet18", 8, "a100").instance("8GiB")
+    half = Workload("resnet18", 8, "a100", precision="bf16").instance("8GiB")
+    for old, new in zip(single.tasks, half.tasks, strict=True):
+        faster = min(a.duration_ns for a in new.algorithms) < min(a.duration_ns for a in old.algorithms)
+        assert faster != (old.name in ("FP(conv1)", "BP2(conv1)"))  # whose 3 channels no tensor core takes
+    names = {algorithm.name for task in half.tasks for algorithm in task.algorithms}
+    assert not any("winograd" in name or "fft" in name for name in names)
+
+
 def test_a_host_is_as_fast_as_the_device_says():
     asked = {"steady": True, "optimizer": "adam", "optimizer_on": "host"}
     slow, fast = (

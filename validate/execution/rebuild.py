@@ -87,6 +87,11 @@ def rebuild(instance: Instance) -> Rebuilt:
             f"{instance.name}: the graph is the papers' accounting, which cannot be run; make the instance "
             "with --graph executable"
         )
+    if origin.precision != "fp32":
+        raise PebblerError(
+            f"{instance.name}: its data is in {origin.precision}, and kernels are of single precision; make "
+            "the instance with --precision fp32"
+        )
     if origin.steady != (origin.optimizer is not None):
         raise PebblerError(
             f"{instance.name}: in its origin, 'steady' and 'optimizer' come together; give both or neither"

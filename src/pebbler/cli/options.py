@@ -31,6 +31,7 @@ WORKLOAD_OPTIONS = (
     "optimizer_on",
     "host_bandwidth",
     "slowdown",
+    "precision",
 )
 """Options that say what an instance file is made from."""
 
@@ -186,6 +187,11 @@ def add_workload(
         help="what an optimizer on the host reads and writes, such as 100GB/s; default: by the device or "
         "the profile",
     )
+    command.add_argument(
+        "--precision",
+        choices=("fp32", "bf16"),
+        help="numbers of weights, feature maps and gradients; default: fp32",
+    )
 
 
 def add_transforms(command: argparse.ArgumentParser) -> None:
@@ -321,6 +327,7 @@ def workload_and_budget(arguments: argparse.Namespace, network: str | None) -> t
         "slowdown": bool(arguments.slowdown),
         "optimizer_on": arguments.optimizer_on or "device",
         "host_bandwidth": arguments.host_bandwidth,
+        "precision": arguments.precision or "fp32",
     }
     if network is None:
         workload = _imported(arguments, settings)

@@ -134,6 +134,8 @@ def test_the_optimizer_is_resident() -> None:
     without, adam = (fits(ALEXNET, ROOM, optimizer=name, time_limit=0) for name in ("sgd", "adam"))
     assert adam.optimizer_bytes == adam.resident_bytes - without.resident_bytes == STATE
     assert [optimizer_bytes(ALEXNET, name) for name in ("none", "momentum")] == [0, STATE // 2]
+    half = replace(ALEXNET, precision="bf16")  # which keeps the weights in single precision, too
+    assert [optimizer_bytes(half, name) for name in ("none", "adam")] == [0, 3 * STATE // 2]
     with pytest.raises(PebblerError, match="no optimizer 'lion'; there are none, sgd, momentum, adam"):
         fits(ALEXNET, ROOM, optimizer="lion")
 

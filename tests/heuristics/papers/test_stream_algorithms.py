@@ -109,6 +109,9 @@ def test_methods_choose_streams_and_offloads_together() -> None:
 def test_an_instance_of_unknown_origin_is_refused(chain: Instance, cifar10: Instance) -> None:
     with pytest.raises(PebblerError, match="streams need a network of the zoo on a device's cost model"):
         with_streams(chain)
+    half = msgspec.structs.replace(cifar10.made_from, precision="bf16")
+    with pytest.raises(PebblerError, match="streams have kernels of single precision"):
+        with_streams(msgspec.structs.replace(cifar10, origin=half))
     other = msgspec.structs.replace(cifar10.made_from, network="lenet")
     renamed = msgspec.structs.replace(cifar10, origin=other)
     with pytest.raises(PebblerError, match="its tasks are not those of network 'lenet'"):

@@ -184,6 +184,39 @@ def test_tied_weights_are_updated_once(tied):
     assert names[-1] == "OPT(a)"
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "letters"), [("sgd", "Wp"), ("momentum", "Wpm"), ("adamw", "Wpmv"), ("none", "W")]
+)
+def test_bfloat16_halves_data_and_the_optimizer_keeps_weights_in_single_precision(
+    every_kind, optimizer, letters
+):
+    single = task_graph(every_kind, 2, optimizer=optimizer)
+    graph = task_graph(every_kind, 2, optimizer=optimizer, precision="bf16")
+    sizes, half = ({block.name: block.bytes for block in one.blocks} for one in (single, graph))
+    for name in sizes:
+        same = name[0] in "Smv" or name == "M(drop1)"  # statistics, states, and a mask of a byte a value
+        assert half[name] == (sizes[name] if same else sizes[name] // 2)
+    masters = {name for name in half if name.startswith("p(")}
+    assert set(half) - set(sizes) == masters
+    assert all(half[name] == 2 * half[f"W{name[1:]}"] for name in masters)
+    updates = {name: blocks for name, blocks in touched(graph).items() if name.startswith("OPT")}
+    assert bool(updates) == (optimizer != "none") == bool(masters)
+    for name, blocks in updates.items():
+        assert blocks == ([f"dW{name[3:]}"], [], [f"{letter}{name[3:]}" for letter in letters])
+    assert [task.name for task in graph.tasks] == [task.name for task in single.tasks]
+
+
+def test_bfloat16_halves_resident_weights_and_leaves_indices(every_kind):
+    assert task_graph(every_kind, 2, precision="bf16").resident_bytes == 2 * 2 * every_kind.parameters
+    net = NetworkBuilder("words")
+    x = net.embedding("table", net.input(1, 6, 1), 10, 8)
+    net.softmax("loss", net.linear("head", x, outputs=10))
+    graph = task_graph(net.finish(batch=1, source="test"), 3, precision="bf16")
+    sizes = {block.name: block.bytes for block in graph.blocks}
+    assert sizes["X(input)"] == 3 * 6 * 4
+    assert sizes["Y(table)"] == sizes["dY(table)"] == 3 * 6 * 8 * 2
+
+
 def test_an_unknown_optimizer_is_refused(tied):
     with pytest.raises(PebblerError, match="no optimizer 'lion'; there are none, sgd, momentum, adam"):
         task_graph(tied, 1, optimizer="lion")

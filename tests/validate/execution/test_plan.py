@@ -156,6 +156,7 @@ def first_task(instance: Instance, **changes: Any) -> Instance:
         (lambda i: without(i, "network"), "its origin has no 'network'"),
         (lambda i: without(i, "graph"), "its origin has no 'graph'"),
         (lambda i: with_origin(i, graph="paper"), "papers' accounting, which cannot be run"),
+        (lambda i: with_origin(i, precision="bf16"), "its data is in bf16, and kernels are of single"),
         (lambda i: with_origin(i, network="nonsense"), "there is no network 'nonsense'"),
         (lambda i: with_origin(i, network="lenet"), "the network has no block"),
         (lambda i: earlier(i, network=["lenet"]), "its origin has no 'network'"),
