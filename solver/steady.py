@@ -210,6 +210,8 @@ def ladder(instance: Instance, memory: MemoryModel, *, reads: bool) -> Iterator[
 
     forced = sum(not _can_live_on_host(instance, group) for group in groups)
     least, most = forced, len(groups)
+    if has_room(most):
+        least = most
     while least < most:
         middle = (least + most + 1) // 2
         least, most = (middle, most) if has_room(middle) else (least, middle - 1)

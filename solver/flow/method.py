@@ -36,7 +36,7 @@ from ..steady import settle
 from .checkpoints import Checkpoints
 from .decode import guide_of
 from .model import FlowModel, bound_name, flow_model, proven
-from .stages import DEFAULT, ROUNDS, Stage, Tiling, finest_integrality, stages
+from .stages import DEFAULT, ROUNDS, Stage, Tiling, finest_integrality, stages, thresholds_for
 from .states import hosted_of, run_on_host
 from .windows import Windows
 
@@ -182,7 +182,9 @@ def _offered(run: type[FlowRun], instance: Instance, limits: Limits, seconds: fl
     There is none if it is not found in some seconds.
     """
     modelled = in_pages(instance) if limits.memory == "paged" else instance
-    checkpoints = Checkpoints(modelled).choose(run.thresholds.finding[0])
+    thresholds = run.thresholds
+    few = thresholds.first_hosted if instance.has_host_work else thresholds.finding[0]
+    checkpoints = Checkpoints(modelled).choose(few)
     model = flow_model(modelled, checkpoints, "none")
     with LinearWorker(limits.solver) as worker:
         worker.start(
@@ -196,7 +198,7 @@ def _offered(run: type[FlowRun], instance: Instance, limits: Limits, seconds: fl
     if values is None:
         return []
     if instance.has_host_work:
-        return [run_on_host(model, values)]
+        return [run_on_host(instance, model, values)]
     return [hosted_of(model, values, limits.memory)]
 
 
@@ -243,6 +245,7 @@ class FlowRun:
         self.deadline = began + seconds
         self.instance, self.limits = instance, limits
         self.modelled = in_pages(bounded) if limits.memory == "paged" else bounded
+        self.thresholds = thresholds_for(bounded, type(self).thresholds)
         self.whole = finest_integrality(bounded, limits.solver, self.thresholds)
         with until(began + _BOUND_SHARE * seconds, LEAST):
             self.bound = best_bound(bounded, limits.without, limits.memory)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ...instances.instance import Instance
 from ...validate.schedule import MemoryModel
 from .model import FlowModel
 
+_LEAST = 0.05
+"""Least share of a task on the host with which the task may run there."""
+
 _MOST = 0.5
-"""Share of a block whose absence puts it on the host, and of a task that runs there."""
+"""Share of a block whose absence puts it on the host, and of a task's time that makes it run there."""
 
 
 def hosted_of(model: FlowModel, values: NDArray[np.float64], memory: MemoryModel) -> frozenset[int]:
@@ -42,6 +46,19 @@ def hosted_of(model: FlowModel, values: NDArray[np.float64], memory: MemoryModel
     return frozenset(hosted)
 
 
-def run_on_host(model: FlowModel, values: NDArray[np.float64]) -> frozenset[int]:
-    """Return the tasks of which at least half runs on the host in a solution of FLOW."""
-    return frozenset(k for k, column in model.on_host.items() if values[column] >= _MOST)
+def run_on_host(instance: Instance, model: FlowModel, values: NDArray[np.float64]) -> frozenset[int]:
+    """Return tasks that run on the host, for about as much of its time as in a solution of FLOW.
+
+    In the solution a part of a task may run there, and a column may stand for several tasks. In their order,
+    of those of which a part does, a task runs there once the parts of it and of those before it that are left
+    over take at least half of its time.
+    """
+    hosted, owed = set(), 0.0
+    for k, column in sorted(model.on_host.items()):
+        time = min(a.duration_ns for a in instance.tasks[k].algorithms if a.on == "host")
+        share = float(values[column])
+        owed += share * time
+        if share >= _LEAST and owed >= _MOST * time:
+            hosted.add(k)
+            owed -= time
+    return frozenset(hosted)

@@ -22,7 +22,15 @@ from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound, best_bound, compute_bound
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.flow import stages as flow_stages
-from pebbler.solver.flow.stages import Stage, Thresholds, Tiling, finest_integrality, refine_bound, stages
+from pebbler.solver.flow.stages import (
+    Stage,
+    Thresholds,
+    Tiling,
+    finest_integrality,
+    refine_bound,
+    stages,
+    thresholds_for,
+)
 from pebbler.validate.bounds.certificate import check_certificate
 
 from ...samples import chunks, sampled
@@ -170,6 +178,22 @@ def test_what_is_whole_depends_on_parts_and_on_second_runs_of_many_tasks() -> No
     again = [finest_integrality(with_recomputation(one), "highs") for one in (few, many)]
     assert again == ["all", "none"]
     assert finest_integrality(few, "glop") == "none"
+
+
+def test_many_tasks_some_of_which_may_run_on_the_host_have_small_lps() -> None:
+    step = {"steady": True, "optimizer": "adamw"}
+    for network, small in (("gpt2:layers=8", True), ("lenet", False)):
+        alone, either = (
+            Workload(network, 1, "a100", **step, optimizer_on=side).instance("8GiB")
+            for side in ("device", "choose")
+        )
+        assert thresholds_for(alone) == thresholds_for(alone, Thresholds()) == Thresholds()
+        found = thresholds_for(either)
+        assert (found != Thresholds()) == small
+        assert finest_integrality(either, "highs", found) == ("none" if small else "all")
+        assert finest_integrality(alone, "highs", thresholds_for(alone)) == "all"
+    begun = islice(stages(200, time.monotonic() + 1000, "none", thresholds=replace(found, huge=100)), 4)
+    assert [name for name, _ in map(named, begun)] == 4 * [found.first_linear]
 
 
 def test_models_of_parts_grow_faster_for_they_take_less_time() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.workload import Workload
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.flow.model import flow_model
-from pebbler.solver.flow.states import hosted_of
+from pebbler.solver.flow.states import hosted_of, run_on_host
 from pebbler.solver.linear.facade import solve_linear
 from pebbler.solver.solve import solve
 from pebbler.validate.check import check
@@ -58,6 +60,21 @@ def test_what_is_cheap_to_fetch_lives_on_the_host(memory: MemoryModel) -> None:
     hosted = hosted_of(model, result.values, memory)
     assert 2 not in hosted
     assert hosted or memory == "paged"  # in pages, one that begins on the device may leave
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.0, 0), (0.3, 1), (0.5, 2), (0.75, 3), (1.0, 4)])
+def test_as_much_runs_on_the_host_as_in_the_solution(share: float, count: int) -> None:
+    """Each of four equal steps is a column of its own where evictions are whole."""
+    step = {"steady": True, "optimizer": "adamw", "optimizer_on": "choose"}
+    instance = Workload("gpt2:layers=4", 1, "a100", **step).instance("8GiB")
+    same = [k for k, task in enumerate(instance.tasks) if task.name.endswith("_fc)") and task.may_run_on_host]
+    assert len(same) == 4
+    model = flow_model(instance, [0, len(instance.tasks) // 2], "all")
+    values = np.zeros(len(model.linear.cost))
+    values[[model.on_host[k] for k in same]] = share
+    hosted = run_on_host(instance, model, values)
+    assert len(hosted) == count
+    assert hosted <= set(same)
 
 
 @pytest.mark.parametrize("dear", [0, 1])
