@@ -367,15 +367,15 @@ class StepExecutor(Issuer):
                 f"the optimizer has parameter '{min(next(filter(None, moved)))}' in another group than when "
                 "planned; plan the step anew"
             )
-        for name, parameter in self._module.named_parameters():
-            if parameter.grad is not None:
+        for name, tensor in tensors.items():
+            if name.role != "parameter":
+                continue
+            if tensor.grad is not None:
                 raise PebblerError(
-                    f"parameter '{name}' has a gradient; call optimizer.zero_grad() before the step"
+                    f"{_named(name)} has a gradient; call optimizer.zero_grad() before the step"
                 )
-            if name in self.record.gradients and not parameter.requires_grad:
-                raise PebblerError(
-                    f"parameter '{name}' is not trained, and was when planned; plan the step anew"
-                )
+            if name.name in self.record.gradients and not tensor.requires_grad:
+                raise PebblerError(f"{_named(name)} is not trained, and was when planned; plan the step anew")
 
     def _of_size(self, inputs: tuple[Any, ...]) -> SettledStep:
         """Return the planned step that takes inputs of these shapes, or refuse them."""
