@@ -45,29 +45,32 @@ class CpuEvent:
 
     def __init__(self) -> None:
         self.failure: DeviceError | None = None
-        self._reached = False
-        self._waiting: list[threading.Lock] = []
+        self._waiting: list[threading.Lock] | None = []  # None when it is reached
         self._time_ns = 0
 
     def reset(self) -> None:
-        """Let the event be one that is not reached, when it is recorded again."""
-        self._reached = False
+        """Let the event be one that is not reached, when it is recorded again.
+
+        Who was released before may run on meanwhile, as it has a list of its own.
+        """
+        self._waiting = []
 
     def reach(self, failure: DeviceError | None) -> None:
         """Note the time, and the failure of the stream so far."""
         self._time_ns = time.perf_counter_ns()
         self.failure = failure
-        self._reached = True
-        while self._waiting:
-            self._waiting.pop().release()
+        waiting, self._waiting = self._waiting, None
+        for turn in waiting or ():
+            turn.release()
 
     def synchronize(self) -> None:
         """See `Event`."""
-        if not self._reached:
+        waiting = self._waiting
+        if waiting is not None:
             turn = threading.Lock()
             turn.acquire()
-            self._waiting.append(turn)
-            if not self._reached:  # else nobody may be there any more to release it
+            waiting.append(turn)
+            if self._waiting is waiting:  # else nobody may be there any more to release it
                 turn.acquire()
         if self.failure is not None:
             raise self.failure

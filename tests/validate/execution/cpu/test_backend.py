@@ -96,6 +96,31 @@ def test_a_stream_waits_for_an_event_of_another(backend: CpuBackend) -> None:
     assert order == ["first", "second"]
 
 
+def test_kept_work_is_done_any_number_of_times_in_its_order(backend: CpuBackend) -> None:
+    """Streams wait for each other anew each time, and do nothing while their work is kept."""
+    streams = [backend.stream(name) for name in ("compute", "d2h", "h2d")]
+    done: list[int] = []
+    with backend.keeping() as work:
+        event = None
+        for number in range(6):
+            stream = streams[number % 3]
+            if event is not None:
+                stream.wait(event)
+            put(stream, partial(done.append, number))
+            event = stream.record()
+        ends = [stream.record() for stream in streams]
+    assert not done
+    for _ in range(300):
+        work.start()
+        for end in ends:
+            end.synchronize()
+        assert done == list(range(6))
+        done.clear()
+    put(streams[0], partial(done.append, 9))
+    streams[0].record().synchronize()
+    assert done == [9], "and afterwards what they are given"
+
+
 def test_events_have_times_on_one_clock(backend: CpuBackend) -> None:
     first, second = backend.stream("compute"), backend.stream("h2d")
     start = first.record()
