@@ -314,6 +314,10 @@ class ThreadedDevice:
             stream.thread.join(_JOIN_SECONDS)
         if not any(stream.thread.is_alive() for stream in self._streams):
             self._memory.close()
+        for stream in self._streams:
+            # Python calls a function when a thread object is deleted, and a Ctrl-C in that is lost. So it is
+            # deleted here, where callers let Ctrl-C wait.
+            del stream.thread
         self._streams.clear()
         sys.setswitchinterval(self._switch_interval)
 
