@@ -20,15 +20,20 @@ from pebbler.benchmark.output.markdown import markdown, publish
 from pebbler.instances.files import read_json, write_document
 from pebbler.instances.instance import Instance
 from pebbler.instances.origin import Optimizer
+from pebbler.instances.transforms import in_pages
 from pebbler.instances.units import format_time
 from pebbler.instances.workload import Workload
 from pebbler.solver.bounds import Bound
+from pebbler.solver.flow.model import flow_bound
 from pebbler.solver.solve import solve
 
 DATA = Path("docs/data/shared-link.json")
 METHOD_TABLE = "<!-- begin methods -->\n", "<!-- end methods -->\n"
 PROOF_TABLE = "<!-- begin proofs -->\n", "<!-- end proofs -->\n"
 SECONDS = 15.0
+
+FEW = 100
+"""Tasks up to which FLOW is solved as a linear program with a checkpoint at each, which takes seconds."""
 
 METHODS = ("vdnn-all-m", "vdnn-dyn", "tensorflow-rule", "modnn", "flow")
 """Methods of the table; the last one proves bounds."""
@@ -168,6 +173,9 @@ def solved(case: Case, seconds: float) -> Solved:
     sides: list[dict[str, Figures]] = []
     for shared in (False, True):
         instance, found = case.instance(shared=shared), {}
+        if len(instance.tasks) <= FEW:
+            linear = flow_bound(in_pages(instance), range(len(instance.tasks)), solver="glop")
+            bound = linear if bound is None or linear is None else bound.raised(linear)
         for method in METHODS:
             result = solve(
                 instance,
