@@ -175,7 +175,8 @@ def solved(case: Case, seconds: float) -> Solved:
         instance, found = case.instance(shared=shared), {}
         if len(instance.tasks) <= FEW:
             linear = flow_bound(in_pages(instance), range(len(instance.tasks)), solver="glop")
-            bound = linear if bound is None or linear is None else bound.raised(linear)
+            if linear is not None:
+                bound = linear if bound is None else bound.raised(linear)
         for method in METHODS:
             result = solve(
                 instance,

@@ -21,6 +21,7 @@ from optimizer_side import (
     instance,
     points,
     read,
+    side_table,
 )
 
 
@@ -104,3 +105,14 @@ def test_points_are_solved_once_and_shown(tmp_path: Path, monkeypatch: pytest.Mo
     assert "| 10 GB/s |" in page.read_text("utf-8")
     assert (tmp_path / optimizer_side.PICTURE).read_bytes().startswith(b"\x89PNG")
     assert read(path) == data
+
+
+def test_the_committed_page_is_of_the_committed_points(pytestconfig: pytest.Config) -> None:
+    folder = pytestconfig.rootpath / "docs"
+    data = read(folder / "data" / "optimizer-side.json")
+    page = (folder / "link-and-optimizer.md").read_text("utf-8")
+    begin, end = MARKS
+    assert page.split(begin)[1].split(end)[0] == side_table(data)
+    kept = {one.key for one in data.solved}
+    assert cells(data)
+    assert [one.key for one in data.solved] == [key for key in points() if key in kept]

@@ -18,6 +18,7 @@ from shared_link import (
     Proof,
     Solved,
     ask,
+    method_table,
     proof,
     proof_table,
     read,
@@ -99,3 +100,14 @@ def test_a_case_is_solved_once_and_shown(tmp_path: Path, monkeypatch: pytest.Mon
 def test_cells_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         shared_link.main(["--cells", "nonesuch*", "--data", str(tmp_path / "data.json")])
+
+
+def test_the_committed_page_is_of_the_committed_cases(pytestconfig: pytest.Config) -> None:
+    folder = pytestconfig.rootpath / "docs"
+    data = read(folder / "data" / "shared-link.json")
+    page = (folder / "link-and-optimizer.md").read_text("utf-8")
+    for (begin, end), table in ((METHOD_TABLE, method_table(data)), (PROOF_TABLE, proof_table(data))):
+        assert page.split(begin)[1].split(end)[0] == table
+    kept = {one.case for one in data.cases}
+    assert kept
+    assert [one.case for one in data.cases] == [case for case in CASES if case in kept]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
 from msgspec.structs import replace
 
+from pebbler.benchmark.output.markdown import markdown
 from pebbler.instances.instance import Instance
 from pebbler.instances.transforms import with_shared_link
 
@@ -38,3 +42,11 @@ def test_rows_count_what_differs_and_what_is_missing() -> None:
     assert rows == [("tiny", "3", "3, 2 differ", "1, 1 differ", "0", "0", "0", "0")]
     assert differing == ["tiny: 0: bounds", "tiny: 1: file", "tiny: 2: file"]
     assert compared(now, now)[1] == []
+
+
+def test_the_committed_page_is_of_the_committed_comparison(pytestconfig: pytest.Config) -> None:
+    docs = pytestconfig.rootpath / "docs"
+    data = json.loads((docs / "data" / "reliability-absent.json").read_text("utf-8"))
+    (run,) = data["runs"]
+    assert run["differing"] == []
+    assert f"{markdown(HEADER, run['rows'])}\n{data['date']}" in (docs / "reliability.md").read_text("utf-8")
