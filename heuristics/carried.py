@@ -46,11 +46,12 @@ def unmoved(block: Block) -> Block:
 def states_of(instance: Instance, schedule: Schedule) -> tuple[Carried, ...]:
     """Return where a schedule finds the blocks that an instance carries, which is where it should leave them.
 
-    Without a budget for host memory, the host has a valid copy of a block that no task writes, and of one
-    that is not on the device.
+    Without a budget for host memory, the host has a valid copy of a block that no run on the device writes,
+    and of one that is not on the device.
     """
     there = {residence.block for residence in schedule.residences if residence.acquired_by is None}
     copies = {copy.block for copy in schedule.host_copies if copy.acquired_by is None}
     if schedule.host_residences is UNSET:
-        copies = {d for d in instance.carried if d not in there or not instance.writers[d]}
+        on_host = {operation.task for operation in schedule.operations if operation.stream == "host"}
+        copies = {d for d in instance.carried if d not in there or on_host.issuperset(instance.writers[d])}
     return tuple(Carried(block=d, device=d in there, host=d in copies) for d in instance.carried)

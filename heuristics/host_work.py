@@ -5,6 +5,9 @@ must end on the host there; a block that the host writes first begins on the hos
 completed: runs whose data is on the host from the start come first, and the copies that touch what they touch
 wait for them; the other runs come last, each after the copies of what it reads. So a task on the host cannot
 both read what the device has made and write what the device uses later. A step of an optimizer does not.
+
+In paged memory, what it updates may be on the device at both ends as well, if the device only reads it. It
+then leaves after its last use, and returns after the update.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from functools import cached_property
+from typing import NamedTuple
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -21,25 +25,43 @@ from ..instances.origin import LayerTasks
 from ..instances.units import ceil_to
 from ..validate.host_memory import ALIGNMENT_BYTES
 from ..validate.measures import with_host
-from ..validate.schedule import HostResidence, Operation, Schedule
+from ..validate.schedule import HostResidence, MemoryModel, Operation, Schedule
+from .carried import states_of
 from .choices import by_speed
 from .gaps import Gap, Guide
 from .methods import Answer, Limits, Method, Refusal
 from .program.timeline import simulated
 
 
-def on_sides(instance: Instance, hosted: frozenset[int]) -> Instance:
+class HostRun(NamedTuple):
+    """A run on the host after the device's tasks.
+
+    Attributes
+    ----------
+    duration_ns
+        Its time in nanoseconds.
+    reads
+        Blocks whose last copies out it waits for.
+    returns
+        Blocks that come to the device after it if they were there at first.
+    """
+
+    duration_ns: int
+    reads: tuple[int, ...]
+    returns: tuple[int, ...]
+
+
+def on_sides(instance: Instance, hosted: frozenset[int], memory: MemoryModel) -> Instance:
     """Return the instance in which some tasks run on the host, with the fastest algorithm, and no others.
 
-    A carried block that they touch lives on the host.
+    A carried block that they touch lives on the host, unless it may be on the device at both ends, too.
     """
     touched = {d for k in hosted for d in instance.tasks[k].blocks}
+    touched -= _may_return(instance, hosted) if memory == "paged" else set()
     return replace(
         instance,
         blocks=tuple(
-            replace(block, initially="host", finally_="host")
-            if d in touched and block.initially == "carried"
-            else block
+            _on_host(block) if d in touched and block.initially == "carried" else block
             for d, block in enumerate(instance.blocks)
         ),
         tasks=tuple(
@@ -47,6 +69,24 @@ def on_sides(instance: Instance, hosted: frozenset[int]) -> Instance:
             for k, task in enumerate(instance.tasks)
         ),
     )
+
+
+def _may_return(instance: Instance, hosted: frozenset[int]) -> set[int]:
+    """Return the carried blocks that tasks on the host update, and that others read, and do not write."""
+    found = {d for k in hosted for d in instance.tasks[k].updates}
+    found &= {d for k, task in enumerate(instance.tasks) if k not in hosted for d in task.inputs}
+    return {
+        d
+        for d in found
+        if hosted.issuperset(instance.writers[d])
+        and instance.blocks[d].initially == "carried"
+        and instance.blocks[d].prefetch_ns is not None
+        and instance.blocks[d].offload_ns is not None
+    }
+
+
+def _on_host(block: Block) -> Block:
+    return replace(block, initially="host", finally_="host")
 
 
 def of_both_sides(instance: Instance, hosted: frozenset[int], schedule: Schedule) -> Schedule:
@@ -110,6 +150,10 @@ class HostWork:
     ----------
     instance
         An instance in which each task has algorithms on one side only, as `on_sides` returns it.
+    returns
+        Whether carried blocks that late tasks update may be on the device at both ends. If so, they begin
+        there in the device's instance, and each of them that is there at first has to come once more at the
+        end of its programs, as `runs` says.
 
     Raises
     ------
@@ -125,7 +169,7 @@ class HostWork:
         The tasks on the host that come before all copies, and those that come after them.
     """
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, *, returns: bool = False) -> None:
         self.instance = instance
         hosted = [k for k, task in enumerate(instance.tasks) if task.may_run_on_host]
         self._kept = [k for k in range(len(instance.tasks)) if k not in set(hosted)]
@@ -140,6 +184,9 @@ class HostWork:
         while count < len(hosted) and self._is_early(hosted[count]):
             count += 1
         self.early, self.late = hosted[:count], hosted[count:]
+        early = {d for k in self.early for d in instance.tasks[k].blocks}
+        may = _may_return(instance, frozenset(hosted)) - early if returns else set()
+        self._returns = {d: k for k in self.late for d in instance.tasks[k].updates if d in may}
         for k in self.late:
             self._require_last(k)
         if not self._kept:
@@ -179,13 +226,14 @@ class HostWork:
             host_budget_bytes=budget,
         )
 
-    def runs(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the duration of each late run, and the blocks whose last copies out it waits for."""
+    def runs(self) -> list[HostRun]:
+        """Return the late runs, in order."""
         found = []
         for k in self.late:
             task = self.instance.tasks[k]
             reads = tuple(d for d in (*task.inputs, *task.updates) if self._writes[d])
-            found.append((task.algorithms[0].duration_ns, reads))
+            returns = tuple(d for d in task.updates if self._returns.get(d) == k)
+            found.append(HostRun(task.algorithms[0].duration_ns, reads, returns))
         return found
 
     def projected(self, schedule: Schedule) -> Schedule:
@@ -232,9 +280,19 @@ class HostWork:
         written = {d: ids[k] for k in self.early for d in _written(self.instance.tasks[k])}
         operations = [_run(ids[k], k, ()) for k in self.early]
         last: dict[tuple[str, int], tuple[int, Operation]] = {}
+        unused = {d: len(self._touches[d]) for d in self._returns}
+        returning: dict[int, list[Operation]] = {k: [] for k in self.late}
         for p, operation in enumerate(schedule.operations):
             if operation.task is not None:
-                operation = replace(operation, task=self._kept[operation.task])
+                k = self._kept[operation.task]
+                operation = replace(operation, task=k)
+                for d in self.instance.tasks[k].blocks:
+                    if d in unused:
+                        unused[d] -= 1
+            elif operation.block in unused and not unused[operation.block]:
+                k = self._returns[operation.block]
+                returning[k].append(replace(operation, after=(*operation.after, ids[k])))
+                continue
             elif operation.block is not None and operation.kind != "move":
                 last[operation.kind, operation.block] = p, operation
                 before = (written if operation.kind == "prefetch" else first).get(operation.block)
@@ -251,9 +309,12 @@ class HostWork:
                     p, operation = copy
                     waits[operation.stream] = max(waits.get(operation.stream, (-1, -1)), (p, operation.id))
             operations.append(_run(ids[k], k, sorted(i for _, i in waits.values())))
+            operations += returning[k]
         whole = replace(schedule, operations=tuple(operations))
         if self.instance.has_host_budget:
             whole = with_host(whole, (*schedule.host_copies, *self._residences(schedule, ids)))
+        if self.instance.carried:
+            whole = replace(whole, carried=states_of(self.instance, whole))
         return simulated(self.instance, whole)
 
     # --- inside -----------------------------------------------------------------------------------
@@ -287,6 +348,10 @@ class HostWork:
     def _block(self, d: int, block: Block) -> Block:
         """Return a block as the device's instance has it."""
         tasks = self.instance.tasks
+        if d in self._returns:
+            return replace(block, initially="device", finally_="host")
+        if block.initially == "carried" and any(d in tasks[k].blocks for k in (*self.early, *self.late)):
+            block = _on_host(block)
         if any(d in _written(tasks[k]) for k in self.early):
             block = replace(block, initially="host")
         if block.initially == "absent" and not self._writes[d]:

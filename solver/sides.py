@@ -3,7 +3,7 @@
 A few choices are tried: the first of these tasks run on the host, as many as take some share of the time of
 all, and the others on the device. What is done first on the host has the rest of the round for it, beside the
 device. Methods that know of work on the host plan for the choice that looks best to a little search, which
-also changes the choices, task by task.
+also changes the choices: how many of the first tasks run there, and then task by task.
 
 Other methods plan the device's tasks alone. The runs on the host are then added to their programs
 (`heuristics.host_work`).
@@ -93,7 +93,7 @@ class _Siding(Choosing):
 
     def looks(self, choice: Choice) -> float:
         """Return about how long the schedule of a choice is, by a little search or by a rule."""
-        memory, sided = self.limits.memory, on_sides(self.instance, choice)
+        memory, sided = self.limits.memory, on_sides(self.instance, choice, self.limits.memory)
         try:
             if self.info.sides == "settled":
                 work = HostWork(sided)
@@ -119,17 +119,33 @@ class _Siding(Choosing):
         """Return the tasks that may run on either side, where a search says how a choice looks."""
         return [] if self.info.sides == "settled" else [[k] for k in self._either()]
 
+    def improve(self, found: dict[Choice, float]) -> None:
+        """Change how many first tasks run on the host, by many at once, then by fewer; then other changes."""
+        either = [] if self.info.sides == "settled" else self._either()
+        best, size = min(found, key=lambda choice: found[choice]), len(either) // 4
+        while size:
+            hosted = [k for k in either if k in best]
+            others = [k for k in either if k not in best]
+            for changed in (hosted[-size:], others[:size]):
+                choice = best.symmetric_difference(changed)
+                if choice not in found and self.admits(choice):
+                    found[choice] = self.looks(choice)
+            closest = min(found, key=lambda choice: found[choice])
+            size = size if found[closest] < found[best] else size // 2
+            best = closest
+        super().improve(found)
+
     def admits(self, choice: Choice) -> bool:
         """Return whether the tasks of a choice can run on the host."""
         try:
-            HostWork(on_sides(self.instance, choice))
+            HostWork(on_sides(self.instance, choice, self.limits.memory))
         except Refusal:
             return False
         return True
 
     def planned(self, choice: Choice, limits: Limits) -> Answer:
         """Call the method for a choice, and complete its schedule."""
-        sided = on_sides(self.instance, choice)
+        sided = on_sides(self.instance, choice, self.limits.memory)
         if self.info.sides == "settled":
             work = HostWork(sided)
             if (reason := why_impossible(work.device, limits.memory)) is not None:

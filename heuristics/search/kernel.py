@@ -210,9 +210,11 @@ class Problem(NamedTuple):
     shares, slows
         If `timed`: per block, the shares of the link that its copies out and in take by themselves; per task,
         the shares of its speed that copies out and in take.
-    host_runs, host_reads
-        Per run on the host, in order: its duration, and where its blocks begin in `host_reads`, which are
-        those whose last copies out it waits for. One more row ends the list.
+    host_runs, host_reads, host_returns
+        Per run on the host, in order: its duration; where its blocks begin in `host_reads`, which are those
+        whose last copies out it waits for, and in `host_returns`. One more row ends the lists. What returns
+        is a block that comes to the device after the run if it was there at first, and its gap at the start,
+        -1 if it has none.
     """
 
     length: int
@@ -237,6 +239,7 @@ class Problem(NamedTuple):
     slows: Reals
     host_runs: Integers
     host_reads: Integers
+    host_returns: Integers
 
 
 class Decisions(NamedTuple):
@@ -541,7 +544,7 @@ def state_for(problem: Problem) -> State:
         return (np.zeros(count, np.int64) for count in counts)
 
     edges = 2 * (ranges + blocks)
-    copies = 0 if problem.host < 0 else blocks + versions
+    copies, returns = 0 if problem.host < 0 else blocks + versions, len(problem.host_returns)
     return State(
         _Pool(*room(ranges, ranges, ranges, 2)),
         _Clearing(
@@ -549,8 +552,8 @@ def state_for(problem: Problem) -> State:
             *room(blocks, blocks, ranges + 2, ranges + 2),
         ),
         _Pool(*room(*[2 * copies + 8] * 3, 2)),
-        np.zeros((3 * (tasks + blocks + gaps) + copies, 4), np.int64),
-        np.zeros((2, 2 * (gaps + versions) + 1 if problem.timed else 1, 3)),
+        np.zeros((3 * (tasks + blocks + gaps) + copies + returns, 4), np.int64),
+        np.zeros((2, 2 * (gaps + versions + returns) + 1 if problem.timed else 1, 3)),
         *room(4, 6, *[blocks] * 9, *[gaps] * 3, *[versions] * 4, tasks, tasks, tasks + 1, tasks + 2),
         *room(*[tasks // _CHUNK + 1] * 2, *[max(gaps, versions)] * 2, *[blocks] * 2, versions),
         *room(0 if problem.host < 0 else tasks + 1, (copies, 2), 8),
@@ -1637,14 +1640,38 @@ def _is_complete(decisions: Decisions, state: State) -> bool:
     return state.clock[3] <= len(state.log)
 
 
+@_step
+def _return(problem: Problem, state: State, d: int, ready: int) -> bool:
+    """Issue the prefetch of what the host has updated by a time; return whether it has room until the end."""
+    ready = max(max(state.clock[2], state.released[d]), ready)
+    time = _put(problem, state, d, _NOTHING, ready, _NOTHING)
+    if time == NEVER:
+        return False
+    start = max(ready, time)
+    end = start + problem.blocks[d, PREFETCH_NS]
+    if problem.timed:
+        end = _copied_by(problem, state, d, IN, start, problem.blocks[d, PREFETCH_NS])
+    state.clock[2] = end
+    _record(state, PREFETCH, d, _NONE, state.address[d])
+    return True
+
+
 @_compiled
 def _host_end(problem: Problem, state: State) -> int:
-    """Return when the last run on the host ends, each after the one before and what it reads; 0 if none."""
+    """Return when the last run on the host ends, each after the one before and what it reads; 0 if none.
+
+    What runs have updated returns meanwhile to the device, if it was there at first. `NEVER` is returned if
+    it has no room.
+    """
     end = 0
     for r in range(len(problem.host_runs) - 1):
         for i in range(problem.host_runs[r, 1], problem.host_runs[r + 1, 1]):
             end = max(end, state.copying[problem.host_reads[i]])
         end += problem.host_runs[r, 0]
+        for i in range(problem.host_runs[r, 2], problem.host_runs[r + 1, 2]):
+            d, g = problem.host_returns[i]
+            if (g < 0 or not state.gone[g]) and not _return(problem, state, d, end):
+                return NEVER
     return end
 
 
@@ -1704,7 +1731,10 @@ def simulate(
             _settle(state.host, _CONTIGUOUS, clock[1])
     if not _is_complete(decisions, state):
         return IMPOSSIBLE, 0
-    return max(max(clock[0], clock[1]), max(clock[2], _host_end(problem, state))), clock[3]
+    ends = _host_end(problem, state)
+    if ends == NEVER or clock[3] > len(state.log):
+        return IMPOSSIBLE, 0
+    return max(max(clock[0], clock[1]), max(clock[2], ends)), clock[3]
 
 
 class Search(NamedTuple):

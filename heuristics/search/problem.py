@@ -18,6 +18,7 @@ from ...validate.host_memory import ALIGNMENT_BYTES
 from ...validate.schedule import MemoryModel, unit_bytes
 from ..carried import as_read
 from ..clock import look
+from ..host_work import HostRun
 from ..parts import chains, require_alike, tensors_of
 from .kernel import (
     ALGORITHMS,
@@ -43,7 +44,7 @@ def problem_of(
     moves: bool = True,
     sides: bool = True,
     addresses: bool = True,
-    runs_on_host: Sequence[tuple[int, Sequence[int]]] = (),
+    runs_on_host: Sequence[HostRun] = (),
 ) -> Problem:
     """Return an instance as arrays, its sizes rounded up to the unit of the memory model.
 
@@ -61,8 +62,7 @@ def problem_of(
         Whether addresses count in contiguous memory. If not, blocks need only free bytes, and decisions have
         the same meaning.
     runs_on_host
-        Of each run on the host after all copies, in order: its duration in nanoseconds, and the blocks whose
-        last copies out it waits for.
+        The runs on the host after the device's tasks, in order.
 
     Raises
     ------
@@ -181,6 +181,7 @@ def problem_of(
     )
     table[:, ALGORITHMS] = np.pad(np.cumsum(np.append(0, count)), (0, 1), "edge")
     none = np.zeros_like(gap_block)
+    at_start = {int(gap_block[g]): int(g) for g in np.flatnonzero(gap_after == -1)}
     copies, shares = _copies(instance)
     times = (*copies.T, _integers([-1 if b.move_ns is None else b.move_ns for b in blocks]))
     return Problem(
@@ -220,10 +221,12 @@ def problem_of(
         shares=shares,
         slows=_slows(instance),
         host_runs=_table(
-            [*(duration for duration, _ in runs_on_host), 0],
-            np.cumsum([0, *(len(reads) for _, reads in runs_on_host)]),
+            [*(run.duration_ns for run in runs_on_host), 0],
+            np.cumsum([0, *(len(run.reads) for run in runs_on_host)]),
+            np.cumsum([0, *(len(run.returns) for run in runs_on_host)]),
         ),
-        host_reads=_integers([d for _, reads in runs_on_host for d in reads]),
+        host_reads=_integers([d for run in runs_on_host for d in run.reads]),
+        host_returns=_integers([(d, at_start.get(d, -1)) for run in runs_on_host for d in run.returns], 2),
     )
 
 

@@ -119,7 +119,7 @@ class LocalSearch:
     ) -> None:
         if any(task.recomputable for task in instance.tasks):
             raise Refusal("local search: recomputation is not modelled yet")
-        self._work = HostWork(instance) if instance.has_host_work else None
+        self._work = HostWork(instance, returns=memory == "paged") if instance.has_host_work else None
         if self._work is not None:
             instance = self._work.device
         require_copies(instance)

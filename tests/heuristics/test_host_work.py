@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from pebbler.heuristics.host_work import (
+    HostRun,
     HostWork,
     of_both_sides,
     of_one_side,
@@ -14,8 +15,11 @@ from pebbler.heuristics.host_work import (
 )
 from pebbler.heuristics.methods import Limits, Refusal
 from pebbler.heuristics.papers.modnn import modnn
+from pebbler.heuristics.program.builder import ProgramBuilder
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.units import PAGE_BYTES
 from pebbler.validate.check import check
+from pebbler.validate.schedule import Carried
 
 KIB = 1024
 """Size of each block."""
@@ -65,11 +69,11 @@ def test_sides() -> None:
     """A task has its algorithms on the device, or the fastest one on the host, where its blocks live."""
     slow = replace(ON_HOST, duration_ns=500)
     instance = step(slow, ON_DEVICE, ON_HOST)
-    hosted = on_sides(instance, frozenset({2}))
+    hosted = on_sides(instance, frozenset({2}), "contiguous")
     assert hosted.tasks[2].algorithms == (ON_HOST,)
     assert [b.initially for b in hosted.blocks] == ["host", "host", "absent", "absent"]
-    assert on_sides(instance, frozenset()).tasks[2].algorithms == (ON_DEVICE,)
-    assert on_sides(instance, frozenset()).blocks == instance.blocks
+    assert on_sides(instance, frozenset(), "contiguous").tasks[2].algorithms == (ON_DEVICE,)
+    assert on_sides(instance, frozenset(), "contiguous").blocks == instance.blocks
     schedule = planned(modnn, hosted, Limits()).schedule
     assert schedule is not None
     whole = of_both_sides(instance, frozenset({2}), schedule)
@@ -80,7 +84,7 @@ def test_sides() -> None:
 
 def test_the_device_has_its_tasks_alone() -> None:
     """The gradient must end on the host; the weight is read, and stays there; the moment is not touched."""
-    device = HostWork(on_sides(step(ON_HOST), frozenset({2}))).device
+    device = HostWork(on_sides(step(ON_HOST), frozenset({2}), "contiguous")).device
     assert [t.name for t in device.tasks] == ["forward", "backward"]
     assert [(b.initially, b.finally_) for b in device.blocks] == [
         ("host", "host"),
@@ -95,7 +99,7 @@ def test_the_device_has_its_tasks_alone() -> None:
 def test_a_step_of_the_optimizer_follows_its_gradient(budget: int | None) -> None:
     """It waits for the copy of the gradient, and for the last copy that reads the weight."""
     work = replace(ON_HOST, workspace_bytes=KIB + 1)
-    instance = on_sides(step(work), frozenset({2}))
+    instance = on_sides(step(work), frozenset({2}), "contiguous")
     if budget is not None:
         instance = replace(instance, host_budget_bytes=budget)
         if budget == 4 * KIB:
@@ -144,10 +148,46 @@ def test_what_is_between_is_refused() -> None:
     with pytest.raises(
         Refusal, match="'update' would run on the host between tasks of the device that make and use 'W'"
     ):
-        HostWork(on_sides(step(ON_HOST, tasks=tasks), frozenset({2})))
+        HostWork(on_sides(step(ON_HOST, tasks=tasks), frozenset({2}), "contiguous"))
 
 
 def test_a_copy_that_is_impossible_is_refused() -> None:
     blocks = (*step().blocks[:G], block("G", offload_ns=None))
     with pytest.raises(Refusal, match="would read 'G' on the host, and its offload_ns is null"):
-        HostWork(on_sides(step(ON_HOST, blocks=blocks), frozenset({2})))
+        HostWork(on_sides(step(ON_HOST, blocks=blocks), frozenset({2}), "contiguous"))
+
+
+@pytest.mark.parametrize("budget", [None, 4 * KIB])
+def test_what_the_host_updates_returns_to_the_device(budget: int | None) -> None:
+    """The weight is on both sides at both ends: it leaves after its last use, and returns when updated."""
+    instance = on_sides(step(ON_HOST, budget_bytes=3 * PAGE_BYTES), frozenset({2}), "paged")
+    if budget is not None:
+        instance = replace(instance, host_budget_bytes=budget)
+    assert [b.initially for b in instance.blocks] == ["carried", "host", "absent", "absent"]
+    work = HostWork(instance, returns=True)
+    assert [(b.initially, b.finally_) for b in work.device.blocks[:2]] == [
+        ("device", "host"),
+        ("host", "host"),
+    ]
+    assert work.runs() == [HostRun(400, (G,), (W,))]
+    builder = ProgramBuilder(work.device, memory="paged")
+    for k in range(2):
+        builder.run(k, 0)
+    builder.release(W)
+    builder.offload(G)
+    builder.prefetch(W)
+    schedule = work.completed(builder.finish("by hand"))
+    assert check(instance, schedule).reasons == ()
+    assert [(o.kind, o.end_ns) for o in schedule.operations][-2:] == [("run", 610), ("prefetch", 620)]
+    assert schedule.states == (Carried(block=W, device=True, host=True),)
+    left = work.projected(schedule).operations
+    assert set(left[-1].after) <= {o.id for o in left}
+
+
+def test_what_the_device_writes_or_does_not_read_lives_on_the_host() -> None:
+    """The device would have to copy it out, or has no need of it."""
+    tasks = (task("scale", updates=(W,)), *step(ON_HOST).tasks)
+    instance = on_sides(step(ON_HOST, tasks=tasks), frozenset({3}), "paged")
+    assert [b.initially for b in instance.blocks[:2]] == ["host", "host"]
+    whole = on_sides(step(ON_HOST), frozenset({2}), "paged")
+    assert HostWork(whole).device.blocks[W].initially == "host"

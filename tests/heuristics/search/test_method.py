@@ -93,7 +93,7 @@ def test_arrays_are_as_the_kernels_were_compiled_for(memory: MemoryModel, parts:
     instance = Workload("vgg16", 64, "k40").instance("1.2xMmin")
     problem = problem_of(with_parts(instance) if parts else instance, memory)
     arrays = {name: one for name, one in problem._asdict().items() if isinstance(one, np.ndarray)}
-    assert len(arrays) == 13
+    assert len(arrays) == 14
     assert {name for name, one in arrays.items() if one.dtype == np.float64} == {"shares", "slows"}
     assert {one.dtype for one in arrays.values()} == {np.dtype(np.int64), np.dtype(np.float64)}
     assert all(one.flags.c_contiguous and one.flags.writeable for one in arrays.values())
