@@ -3,7 +3,8 @@
 A few choices are tried: the first of these tasks run on the host, as many as take some share of the time of
 all, and the others on the device. What is done first on the host has the rest of the round for it, beside the
 device. Methods that know of work on the host plan for the choice that looks best to a little search, which
-also changes the choices: how many of the first tasks run there, and then task by task.
+also changes the choices: how many of the first tasks run there, and then task by task. Where blocks are
+carried, it looks at a choice with as many of them on the device as have room there, and with a little fewer.
 
 Other methods plan the device's tasks alone. The runs on the host are then added to their programs
 (`heuristics.host_work`).
@@ -27,13 +28,16 @@ from ..validate.check import check
 from ..validate.schedule import Schedule
 from .bounds import why_impossible
 from .choosing import Choice, Choosing
-from .steady import completed, ladder, settle, settled
+from .steady import Hosted, completed, has_room, ladder, settle, settled, thinned
 
 _SHARES = (1.0, 0.0, 0.5, 0.25, 0.75)
 """Shares of the host's time for tasks that may run on either side which choices let run there.
 
 All and nothing come first, in case that time is short.
 """
+
+_THINNED = 0.1
+"""Share of the carried bytes that could be on the device at both ends which other places have on the host."""
 
 _LITTLE = 100_000
 """Greatest number of tasks that a search simulates to say how a choice looks."""
@@ -104,12 +108,14 @@ class _Siding(Choosing):
                 return math.inf if schedule is None else work.completed(schedule).makespan_ns
             from ..heuristics.search.search import LocalSearch  # with it comes Numba
 
-            if sided.carried:
-                sided = settled(sided, next(ladder(sided, memory, reads=True)), memory, reads=True)
-            search = LocalSearch(sided, memory, self.limits.seed, addresses=False)
-            search.run(left(), min(search.round // 4, _LITTLE))
-            look()
-            return search.cost
+            least = math.inf
+            for places in self._places(sided):
+                instance = settled(sided, places, memory, reads=True)
+                search = LocalSearch(instance, memory, self.limits.seed, addresses=False)
+                search.run(left(), min(search.round // 4, _LITTLE))
+                look()
+                least = min(least, search.cost)
+            return least
         except OutOfTime:
             raise
         except Refusal:
@@ -121,18 +127,21 @@ class _Siding(Choosing):
 
     def improve(self, found: dict[Choice, float]) -> None:
         """Change how many first tasks run on the host, by many at once, then by fewer; then other changes."""
-        either = [] if self.info.sides == "settled" else self._either()
-        best, size = min(found, key=lambda choice: found[choice]), len(either) // 4
-        while size:
-            hosted = [k for k in either if k in best]
-            others = [k for k in either if k not in best]
-            for changed in (hosted[-size:], others[:size]):
-                choice = best.symmetric_difference(changed)
-                if choice not in found and self.admits(choice):
-                    found[choice] = self.looks(choice)
-            closest = min(found, key=lambda choice: found[choice])
-            size = size if found[closest] < found[best] else size // 2
-            best = closest
+        if self.info.sides != "settled":
+            either = self._either()
+            must = frozenset(k for k, task in enumerate(self.instance.tasks) if not task.device_algorithms)
+            first = {must.union(either[:count]): count for count in range(len(either) + 1)}
+            best = min((choice for choice in first if choice in found), key=lambda choice: found[choice])
+            size = len(either) // 4
+            while size:
+                before = best
+                for count in (first[before] - size, first[before] + size):
+                    choice = must.union(either[: max(count, 0)])
+                    if choice not in found and self.admits(choice):
+                        found[choice] = self.looks(choice)
+                    if found.get(choice, math.inf) < found[best]:
+                        best = choice
+                size = size // 2 if best == before else size
         super().improve(found)
 
     def admits(self, choice: Choice) -> bool:
@@ -165,8 +174,17 @@ class _Siding(Choosing):
     def _settled(self, instance: Instance, limits: Limits) -> Answer:
         """Call the method for an instance in which every task has its side."""
         if instance.carried and self.info.carries != "chosen":
-            return settle(instance, self.info, self.solve, limits, bounded=self.bounded)
+            places = self._places(instance)[1:] if self.info.carries == "read" else []
+            return settle(instance, self.info, self.solve, limits, places, bounded=self.bounded)
         return self.solve(instance, limits)
+
+    def _places(self, sided: Instance) -> list[Hosted]:
+        """Return places of carried blocks: most on the device, and, if there is room, a little less of it."""
+        if not sided.carried:
+            return [frozenset()]
+        most = next(ladder(sided, self.limits.memory, reads=True))
+        less = thinned(sided, most, _THINNED)
+        return [most, less] if less != most and has_room(sided, less, self.limits.memory) else [most]
 
     def _either(self) -> list[int]:
         """Return the tasks that may run on either side."""

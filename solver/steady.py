@@ -171,7 +171,7 @@ class _Settling(Choosing):
 
     def admits(self, choice: Hosted) -> bool:
         """Return whether device and host have room for what is there at both ends."""
-        return _has_room(self.instance, choice, self.limits.memory)
+        return has_room(self.instance, choice, self.limits.memory)
 
     def planned(self, choice: Hosted, limits: Limits) -> Answer:
         """Call the method for a choice, and complete its schedule."""
@@ -203,23 +203,54 @@ def ladder(instance: Instance, memory: MemoryModel, *, reads: bool) -> Iterator[
     def left(count: int) -> Hosted:
         return frozenset(carried.difference(*groups[:count]))
 
-    def has_room(count: int) -> bool:
+    def fits(count: int) -> bool:
         return _device_has_room(instance, left(count), memory) and (
             why_impossible(settled(instance, left(count), memory, reads=reads), memory) is None
         )
 
     forced = sum(not _can_live_on_host(instance, group) for group in groups)
     least, most = forced, len(groups)
-    if has_room(most):
+    if fits(most):
         least = most
     while least < most:
         middle = (least + most + 1) // 2
-        least, most = (middle, most) if has_room(middle) else (least, middle - 1)
+        least, most = (middle, most) if fits(middle) else (least, middle - 1)
     sizes = [sum(instance.blocks[d].bytes for d in group) for group in groups[:most]]
     for share in _SHARES:
         kept = max(_within(sizes, share * sum(sizes)), forced)
         if share == 1 or _host_has_room(instance, left(kept)):
             yield left(kept)
+
+
+def thinned(instance: Instance, hosted: Hosted, share: float) -> Hosted:
+    """Return a choice in which more lives on the host: some blocks that only one task uses, evenly spread.
+
+    Such are the states of an optimizer. The room that they leave on the device is for what tasks make.
+
+    Parameters
+    ----------
+    instance, hosted
+        The instance and the choice.
+    share
+        The share of the bytes on the device at both ends that moves to the host.
+    """
+    kept = [d for d in instance.carried if d not in hosted]
+    groups = [
+        group
+        for group in _groups(instance)
+        if all(d not in hosted and len(instance.uses[d]) == 1 for d in group)
+        and _can_live_on_host(instance, group)
+    ]
+    sizes = [sum(instance.blocks[d].bytes for d in group) for group in groups]
+    rate = share * sum(instance.blocks[d].bytes for d in kept) / max(sum(sizes), 1)
+    moved: set[int] = set()
+    owed = 0.0
+    for group, size in zip(groups, sizes, strict=True):
+        owed += rate * size
+        if owed >= size / 2:
+            moved.update(group)
+            owed -= size
+    return hosted | moved
 
 
 def _within(sizes: Sequence[int], most: float) -> int:
@@ -260,7 +291,7 @@ def _can_live_on_host(instance: Instance, group: Sequence[int]) -> bool:
     )
 
 
-def _has_room(instance: Instance, hosted: Hosted, memory: MemoryModel) -> bool:
+def has_room(instance: Instance, hosted: Hosted, memory: MemoryModel) -> bool:
     """Return whether device and host have room for what is there at both ends."""
     return _device_has_room(instance, hosted, memory) and _host_has_room(instance, hosted)
 

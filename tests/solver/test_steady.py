@@ -29,7 +29,7 @@ from pebbler.instances.units import PAGE_BYTES
 from pebbler.instances.workload import Workload
 from pebbler.solver.answers import Memory
 from pebbler.solver.solve import solve
-from pebbler.solver.steady import completed, settle, settled
+from pebbler.solver.steady import completed, settle, settled, thinned
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Carried, Schedule
 
@@ -106,13 +106,13 @@ U, W, X, Y = range(4)
 """A weight that is read alone, one that is updated, and two blocks that live between."""
 
 
-def small(blocks: int, **keys: object) -> Instance:
+def small(pool: int, **keys: object) -> Instance:
     """A pool for some blocks of four; `U` is used first."""
     return Instance(
         **{  # type: ignore[arg-type]
             "name": "small",
             "engines": "duplex",
-            "budget_bytes": blocks * KIB,
+            "budget_bytes": pool * KIB,
             "resident_bytes": 0,
             "blocks": (
                 block("U", initially="carried"),
@@ -275,6 +275,16 @@ def test_a_search_finds_choices_that_do_not_follow_the_order_of_use() -> None:
     assert result.schedule is not None
     assert [state.device for state in result.schedule.states] == [False, True]
     assert result.makespan_ns == 410
+
+
+def test_a_thinned_choice_is_spread_over_what_one_task_uses() -> None:
+    """Of eight blocks, the first two have two users; every third of the others moves, in their order."""
+    tasks = (task("a", inputs=tuple(range(8))), task("b", inputs=(0, 1)))
+    instance = small(8, blocks=tuple(block(f"W{d}", initially="carried") for d in range(8)), tasks=tasks)
+    assert thinned(instance, frozenset(), 0.0) == frozenset()
+    assert thinned(instance, frozenset(), 0.25) == {3, 6}
+    assert thinned(instance, frozenset({3}), 2 / 7) == {3, 4, 6}
+    assert thinned(instance, frozenset(), 0.75) == set(range(2, 8))
 
 
 def test_bounds_of_one_choice_are_left_out(put: Callable[..., None]) -> None:
