@@ -108,7 +108,7 @@ class _Iteration:
         here, builder, rules = self.rules.layers[step], self.builder, self.rules
         before, pending, self.copies = [*self.last, *self.copies], self.copies, []
         pending += builder.fetch((d for d in here.needs if not builder.is_resident(d)), before)
-        leaving = [d for d in rules.leaves.get(step, ()) if not builder.on_host(d)]
+        leaving = [d for d in rules.leaves.get(step, ()) if d in here.writes or not builder.on_host(d)]
         self.copies += [builder.offload(d, before) for d in leaving if d not in here.writes]
         if step not in rules.waits:
             self.load(step + 1, before)

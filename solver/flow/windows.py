@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from itertools import accumulate
 
+from msgspec import UNSET
+
 from ...instances.instance import Instance
 from ...instances.memory import fastest, live_ranges
 from ...validate.bounds.arguments import least_times
@@ -95,8 +97,11 @@ class Windows:
                     return None
                 self._bounds[key] = result.bound
             bound = self._bounds.get(key, -math.inf)
-            columns = len(model.linear.cost)
-            return proven_ns(bound, columns, model.nanoseconds) if math.isfinite(bound) else 0
+            if not math.isfinite(bound):
+                return 0
+            proven = proven_ns(bound, len(model.linear.cost), model.nanoseconds)
+            # where a link stretches a copy, the window may begin at any part of a nanosecond of it
+            return max(proven - 1, 0) if idle and self._instance.link is not UNSET else proven
 
         total = len(self._instance.tasks)
         last = max(total - length, 0)

@@ -25,6 +25,9 @@ from msgspec import UNSET
 
 from pebbler.instances.instance import Instance
 
+Cost = int | Fraction
+"""Nanoseconds; parts of one where a link passes a part of a copy."""
+
 BEING_WRITTEN = -1
 """Version of a copy on the host, where that has a budget, until the offload that writes it has ended."""
 
@@ -108,43 +111,48 @@ class Enumeration:
 
     def shortest(self) -> int | None:
         """Least time in which everything can be done; None where it cannot be done at all."""
-        return self._least(lambda _: True)
+        return self._least(lambda _, elapsed: elapsed)
 
-    def window(self, first: int, until: int) -> int | None:
+    def window(self, first: int, until: int) -> Cost | None:
         """Least time between the end of task `first - 1` and that of task `until - 1`, over all schedules.
 
         It begins with the program where there is no task before, and ends with it where there is none after:
         with the copies that come behind the last task. What comes before and after is for nothing.
         """
 
-        def counts(now: Moment) -> bool:
+        def counts(now: Moment, elapsed: int) -> int:
             done = self._done(now)
-            return first <= done and (done < until or until == len(self.instance.tasks))
+            return elapsed if first <= done and (done < until or until == len(self.instance.tasks)) else 0
 
         return self._least(counts)
 
-    def idle(self, first: int) -> int | None:
+    def idle(self, first: int) -> Cost | None:
         """Least time, from the end of task `first - 1` on, for which no known copy is on the last engine.
 
         Known are one prefetch in each stay of a block between uses in which it was absent when a task from
         `first - 1` on began or ended, and the first offload of a version that has such a stay, or must end on
         the host. Schedules that copy any of these twice are left out, except where host memory has a budget:
-        there they may have to. What is copied again is not known.
+        there they may have to. What is copied again is not known. A known copy that a link stretches counts
+        for as long as it takes alone: for the rest of its time, nothing known is on the engine.
         """
 
-        def counts(now: Moment) -> bool:
+        def counts(now: Moment, elapsed: int) -> Cost:
             work = now.streams[-1]
-            return self._done(now) >= first and (work is None or work.algorithm == 0)
+            if self._done(now) < first:
+                return 0
+            if work is None or work.algorithm == 0:
+                return elapsed
+            return elapsed - min(work.left, elapsed * self._speed(now, work))
 
         return self._least(counts, known_from=max(first - 1, 0))
 
     # --- the search ---------------------------------------------------------------------------------
 
-    def _least(self, counts: Callable[[Moment], bool], *, known_from: int | None = None) -> int | None:
+    def _least(self, counts: Callable[[Moment, int], Cost], *, known_from: int | None = None) -> Cost | None:
         """Least time, of that which counts, until everything is done: Dijkstra's search."""
         order = itertools.count()
-        best: dict[Moment, int] = {}
-        queue: list[tuple[int, int, Moment]] = []
+        best: dict[Moment, Cost] = {}
+        queue: list[tuple[Cost, int, Moment]] = []
         streams: tuple[Work | None, ...] = (None,) * (2 if self.single else 3)
         if self.works_on_host:  # then this is the last one
             assert known_from is None
@@ -163,7 +171,7 @@ class Enumeration:
             if seen > self.most:
                 raise TooManyError
             for later, elapsed in self._next(now, known_from):
-                total = cost + (elapsed if counts(now) else 0)
+                total = cost + counts(now, elapsed)
                 if total < best.get(later, total + 1):
                     best[later] = total
                     heapq.heappush(queue, (total, next(order), later))

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.instance import Algorithm, Block, Instance, Link, Task
 from pebbler.instances.transforms import in_pages
 from pebbler.instances.units import PAGE_BYTES, ceil_to
 from pebbler.solver.exhaustive.brute_force import brute_force
@@ -40,6 +40,33 @@ def test_a_copy_is_known_where_its_block_was_absent(reads_again: bool, idle: int
         alignment_bytes=1,
         blocks=(block,),
         tasks=tuple(tasks),
+    )
+    assert Enumeration(instance, 100_000).idle(1) == idle
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_second", "idle"), [(1_000_000_000, 0), (333_333_333, 3), (400_000_000, 2)]
+)
+def test_a_known_copy_on_a_slow_link_counts_for_as_long_as_it_takes_alone(
+    bytes_per_second: int, idle: int
+) -> None:
+    """The rest of its time is idle, as in FLOW, whose rows have the times of copies alone."""
+    instance = Instance(
+        name="ends on the host",
+        engines="single",
+        budget_bytes=1,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=(Block(name="b", bytes=1, offload_ns=1, prefetch_ns=1, finally_="host"),),
+        tasks=(
+            Task(
+                name="k",
+                inputs=(),
+                outputs=(0,),
+                algorithms=(Algorithm(name="a", duration_ns=1, workspace_bytes=0),),
+            ),
+        ),
+        link=Link(both_bytes_per_second=bytes_per_second),
     )
     assert Enumeration(instance, 100_000).idle(1) == idle
 

@@ -514,7 +514,8 @@ def idle_windows(case: Case) -> Iterator[Claim]:
     schedule, the engine of prefetches is without a copy that FLOW knows for at least the optimum of the idle
     window. FLOW knows one prefetch in each stay in which the block is absent when a task that is a checkpoint
     begins or ends, and the first offload of a version that has such a stay or must end on the host; the
-    checkpoints are the last tasks and the one before them."""
+    checkpoints are the last tasks and the one before them. What a copy takes longer on a shared link than
+    alone is time without it."""
     for window in _windows(case, case.rng.choice(("all", "none"))):
         if window.idle:
             yield Claim(f"idle {window}", window.least_ns, _least_of(case, window))

@@ -321,3 +321,30 @@ def test_what_is_allocated_behind_the_blocks_can_be_too_large() -> None:
     instance = chain(9, {"P": 80})
     with pytest.raises(Refusal, match="no place for"):
         find_method("layrub-program").call(with_budget(instance, 48), Limits())
+
+
+def test_what_a_layer_changes_leaves_after_it_although_the_host_has_it() -> None:
+    """The host's copy of the input is the old one once the first layer has changed it."""
+    places = ("device", "device", "device", "absent")
+    blocks = tuple(
+        Block(name=f"b{d}", bytes=size, offload_ns=0, prefetch_ns=0, initially=place)  # type: ignore[arg-type]
+        for d, (size, place) in enumerate(zip((3, 1, 2, 1), places, strict=True))
+    )
+    only = (Algorithm(name="only", duration_ns=0, workspace_bytes=0),)
+    instance = Instance(
+        name="changed",
+        engines="duplex",
+        budget_bytes=2,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=blocks,
+        tasks=(
+            Task(name="k0", inputs=(), outputs=(3,), updates=(1,), algorithms=only),
+            Task(name="k1", inputs=(), outputs=(), algorithms=only),
+            Task(name="k2", inputs=(1,), outputs=(), algorithms=only),
+        ),
+    )
+    schedule = find_method("layrub-program").call(instance, Limits()).schedule
+    assert schedule is not None
+    assert check(instance, schedule).reasons == ()
+    assert any(operation.kind == "offload" and operation.block == 1 for operation in schedule.operations)
