@@ -101,7 +101,7 @@ def test_the_instance_says_what_it_was_made_from():
     assert sorted(indices) == list(range(len(instance.tasks)))
 
 
-@pytest.mark.parametrize("name", [name for name in list_networks() if name not in {*LARGE, "resnet695"}])
+@pytest.mark.parametrize("name", [name for name in list_networks() if name not in LARGE])
 def test_every_network_has_a_steady_state(name, tmp_path):
     plain, instance = (Workload(name, 2, "V100", **keys).instance("1xMmin") for keys in ({}, STEADY))
     write_instance(instance, tmp_path / "file")

@@ -563,7 +563,6 @@ def test_page_is_safe_from_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unrendered")
-@pytest.mark.usefixtures("unrendered")
 def test_report_shows_titles_and_time_limits(tmp_path: Path) -> None:
     runs = [made("p", "a", 120, 100, time_limit=5.0), made("p", "b", 120, 100, time_limit=60.0)]
     for name, titles, shown in (

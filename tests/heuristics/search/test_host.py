@@ -44,7 +44,7 @@ def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel, count
     """Where an offload finds no room on the host in time, its block stays."""
     rng = np.random.default_rng(5)
     ran = tight = 0
-    for share in (0.0, 0.4, 3.0):
+    for share in (0.0, 0.3, 0.6, 0.9, 3.0):
         least = least_host_bytes(CASES[case])
         instance = replace(CASES[case], host_budget_bytes=int(least * (1 + share)) + 10_000_000)
         problem = problem_of(instance, memory)

@@ -46,7 +46,7 @@ def agree(instance: Instance) -> bool:
 
 @pytest.mark.parametrize("first", chunks(range(0, 200, 20)))
 def test_the_optimum_is_that_of_exhaustive_search(first: int) -> None:
-    assert sum(agree(plain(seed)) for seed in range(first, first + 20)) >= 17
+    assert sum(agree(plain(seed)) for seed in range(first, first + 20)) >= 18
 
 
 @pytest.mark.parametrize("first", chunks(range(0, 200, 20)))

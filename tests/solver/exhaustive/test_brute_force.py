@@ -21,10 +21,10 @@ from ...samples import chunks
 SEEDS = 200
 
 
-@pytest.mark.parametrize("first", chunks(range(8)))
+@pytest.mark.parametrize("first", chunks(range(4)))
 def test_bounds_then_exhaustive_search_then_every_method_on_parts(first):
     solved = found = 0
-    instances = [i for i in map(tiny_instance, range(150)) if any(b.tensor for b in i.blocks)][first::8]
+    instances = [i for i in map(tiny_instance, range(150)) if any(b.tensor for b in i.blocks)][first::4]
     for instance in instances:
         bound = best_bound(instance).lower_bound_ns
         divisible = brute_force(instance, "divisible")
@@ -56,7 +56,7 @@ def test_bounds_then_exhaustive_search_then_every_method_on_parts(first):
             assert check(instance, schedule).reasons == ()
             assert shortest <= schedule.makespan_ns
             found += 1
-    assert solved >= max(len(instances) / 4, 1)
+    assert solved >= max(len(instances) / 3, 1)
     assert found >= solved
 
 

@@ -221,7 +221,7 @@ def test_certificates_say_what_the_linear_program_says(count: int, host: bool) -
             assert proven >= 0.999999 * result.objective * model.nanoseconds - 1e-3
             other = flow_bound(as_at_first(instance), checkpoints)
             risen += other is not None and proven > other.lower_bound_ns
-    assert risen >= 1
+    assert risen >= count / 12
 
 
 @pytest.mark.parametrize("count", counts(15, 60))
@@ -248,4 +248,4 @@ def test_prices_of_any_kind_prove_no_more_than_the_optimum(count: int) -> None:
             bound = priced_ns(instance, checkpoints, prices)
             assert bound <= schedule.makespan_ns, (seed, checkpoints, prices)
             proven += bound > 0
-    assert proven >= count
+    assert proven >= 5 * count / 3

@@ -171,7 +171,7 @@ def test_no_bound_is_above_the_optimum(first: int, is_coupled: bool) -> None:
         assert unbroken is not None
         assert max(*found, unbroken.lower_bound_ns) <= least, (seed, found, least)
         met += max(found) == least
-    assert judged >= 1
+    assert judged >= 2
     assert met >= 1
 
 
@@ -195,7 +195,7 @@ def test_prices_of_the_host_prove_no_more_than_the_optimum(count: int) -> None:
             bound = priced_ns(instance, checkpoints, Prices(9 * size, memory, lines, stream=stream))
             assert bound <= least, (seed, checkpoints)
             proven += bound > 0
-    assert proven >= count / 2
+    assert proven >= 3 * count / 4
 
 
 def step_of_an_optimizer(*, on_host: int | None = 6, on_device: int | None = 2) -> Instance:

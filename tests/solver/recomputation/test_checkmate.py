@@ -25,6 +25,8 @@ from pebbler.solver.recomputation.stage_model import Stages
 from pebbler.solver.result import Status
 from pebbler.solver.solve import solve
 
+from ...samples import counts
+
 
 @pytest.mark.parametrize("first", range(0, 45, 15))
 def test_tiny_instances_at_every_budget(first: int) -> None:
@@ -161,10 +163,11 @@ def test_flow_proves_a_bound_before_its_search_has_ended_a_round() -> None:
     assert result.schedule is not None
 
 
-def test_with_a_limit_flow_leads() -> None:
+@pytest.mark.parametrize("count", counts(6, 8))
+def test_with_a_limit_flow_leads(count: int) -> None:
     """Bound <= exhaustive search <= schedule where FLOW comes first, and programs after it."""
     by_flow = 0
-    for instance in map(without_copies, map(tiny_instance, range(6))):
+    for instance in map(without_copies, map(tiny_instance, range(count))):
         limited = with_budget(instance, (least_budget(instance) + unlimited_peak(instance)) // 2)
         optimum = brute_force(limited, "divisible")
         result = solve(limited, "checkmate", time_limit=2.0, without=("states",))

@@ -251,7 +251,7 @@ def proven_by_anything(instance: Instance, rng: Random, draws: int) -> int:
 
 
 @given(rng=st.randoms(use_true_random=False), recomputable=st.booleans(), huge=st.booleans())
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_nothing_proves_more_than_the_optimum_of_any_instance(
     rng: Random, recomputable: bool, huge: bool
 ) -> None:
