@@ -455,8 +455,9 @@ class State(NamedTuple):
         Free ranges of host memory, where it has a budget.
     log
         The steps: kind; task or block; algorithm, or the gap of a prefetch; address.
-    traffic
-        If times are estimates: per direction and copy so far, its begin, its end and its share of the link.
+    traffic, foreseen
+        If times are estimates: per direction and copy so far, its begin, its end and its share of the link;
+        the same of all copies of the simulation before.
     clock
         Times from which compute, offloads and prefetches are free; the number of logged steps.
     ahead
@@ -493,6 +494,8 @@ class State(NamedTuple):
         If times are estimates: the numbers of copies out and in so far; of copies in at which a copy out need
         not look any more, and of copies out at which a copy in need not; of copies out and in at which a run
         need not; the last run, and its begin.
+    known
+        If times are estimates: the numbers of copies out and in that are foreseen, and whether any are.
     """
 
     pool: _Pool
@@ -500,6 +503,7 @@ class State(NamedTuple):
     host: _Pool
     log: Integers
     traffic: Reals
+    foreseen: Reals
     clock: Integers
     ahead: Integers
     address: Integers
@@ -532,6 +536,7 @@ class State(NamedTuple):
     held: Integers
     spans: Integers
     passed: Integers
+    known: Integers
 
 
 def state_for(problem: Problem) -> State:
@@ -553,10 +558,10 @@ def state_for(problem: Problem) -> State:
         ),
         _Pool(*room(*[2 * copies + 8] * 3, 2)),
         np.zeros((3 * (tasks + blocks + gaps) + copies + returns, 4), np.int64),
-        np.zeros((2, 2 * (gaps + versions + returns) + 1 if problem.timed else 1, 3)),
+        *(np.zeros((2, 2 * (gaps + versions + returns) + 1 if problem.timed else 1, 3)) for _ in range(2)),
         *room(4, 6, *[blocks] * 9, *[gaps] * 3, *[versions] * 4, tasks, tasks, tasks + 1, tasks + 2),
         *room(*[tasks // _CHUNK + 1] * 2, *[max(gaps, versions)] * 2, *[blocks] * 2, versions),
-        *room(0 if problem.host < 0 else tasks + 1, (copies, 2), 8),
+        *room(0 if problem.host < 0 else tasks + 1, (copies, 2), 8, 3),
     )
 
 
@@ -1217,15 +1222,42 @@ def _note(state: State, way: int, begin: float, end: float, share: float) -> Non
 
 
 @_compiled
+def _as_foreseen(problem: Problem, state: State, d: int, way: int, begin: int, time: int) -> int:
+    """Return when a copy ends that begins now, if those of the other direction are as foreseen."""
+    own, left, now, other = problem.shares[d, way], float(time), float(begin), 1 - way
+    i, n = state.passed[2 + way], 0 if own <= 0 or problem.single else state.known[other]
+    while i < n and state.foreseen[other, i, 1] <= now:
+        i += 1
+    state.passed[2 + way] = i
+    while left > _AT_ONCE:
+        until, rate = now + left, 1.0
+        if i < n and state.foreseen[other, i, 0] < until:
+            if state.foreseen[other, i, 0] > now:
+                until = state.foreseen[other, i, 0]
+            else:
+                rate = min(1.0, max(0.5, 1.0 - state.foreseen[other, i, 2]) / own)
+                until = min(now + left / rate, state.foreseen[other, i, 1])
+                i += 1
+        left -= rate * (until - now)
+        now = until
+    return int(np.ceil(now - _AT_ONCE))
+
+
+@_compiled
 def _copied_by(problem: Problem, state: State, d: int, way: int, begin: int, time: int) -> int:
     """Return about when a copy ends that begins now and takes some time by itself.
 
-    While a copy of the other direction is under way, each gets its share of the link. What this takes from
-    the other, whose end is known already, the copies after that wait for. In the same way, the last run
+    If copies are foreseen, it meets those. Else it meets those so far: while a copy of the other direction is
+    under way, each gets its share of the link. What this takes from the other delays all known copies of that
+    direction. So that their ends stay, the copies after them wait for it. In the same way, the last run
     passes what the copy takes of its speed on to the next.
     """
     if not time:
         return begin
+    if state.known[2]:
+        end = _as_foreseen(problem, state, d, way, begin, time)
+        _note(state, way, float(begin), float(end), problem.shares[d, way])
+        return end
     own, left, now, other = problem.shares[d, way], float(time), float(begin), 1 - way
     if own > 0 and not problem.single:
         i, n = state.passed[2 + way], state.passed[other]
@@ -1235,15 +1267,15 @@ def _copied_by(problem: Problem, state: State, d: int, way: int, begin: int, tim
         lost = 0.0
         while left > _AT_ONCE:
             until, rate = now + left, 1.0
-            if i < n and state.traffic[other, i, 0] < until:
-                if state.traffic[other, i, 0] > now:
-                    until = state.traffic[other, i, 0]
+            if i < n and state.traffic[other, i, 0] + lost < until:
+                if state.traffic[other, i, 0] + lost > now:
+                    until = state.traffic[other, i, 0] + lost
                 else:
-                    theirs = state.traffic[other, i, 2]
+                    theirs, end = state.traffic[other, i, 2], state.traffic[other, i, 1] + lost
                     rate = min(1.0, max(0.5, 1.0 - theirs) / own)
-                    until = min(now + left / rate, state.traffic[other, i, 1])
-                    if theirs > 0:
-                        lost += (until - now) * (1.0 - min(1.0, max(0.5, 1.0 - own) / theirs))
+                    their_rate = min(1.0, max(0.5, 1.0 - own) / theirs) if theirs > 0 else 1.0
+                    until = min(now + left / rate, now + (end - now) / their_rate)
+                    lost += (until - now) * (1.0 - their_rate)
                     i += 1
             left -= rate * (until - now)
             now = until
@@ -1264,20 +1296,24 @@ def _copied_by(problem: Problem, state: State, d: int, way: int, begin: int, tim
 
 @_compiled
 def _run_by(problem: Problem, state: State, k: int, begin: int, time: int) -> int:
-    """Return about when a run ends that begins now and takes some time by itself: copies so far slow it."""
+    """Return about when a run ends that begins now and takes some time by itself.
+
+    The copies that are foreseen slow it, or else those so far.
+    """
     state.passed[6], state.passed[7] = k, begin
     left, now = float(time), float(begin)
+    copies, count = (state.foreseen, state.known) if state.known[2] else (state.traffic, state.passed)
     while left > _AT_ONCE:
         speed, until = 1.0, float(NEVER)
         for way in range(2):
             i = state.passed[4 + way]
-            while i < state.passed[way] and state.traffic[way, i, 1] <= now:
+            while i < count[way] and copies[way, i, 1] <= now:
                 i += 1
             state.passed[4 + way] = i
-            if i < state.passed[way] and state.traffic[way, i, 0] > now:
-                until = min(until, state.traffic[way, i, 0])
-            elif i < state.passed[way]:
-                until = min(until, state.traffic[way, i, 1])
+            if i < count[way] and copies[way, i, 0] > now:
+                until = min(until, copies[way, i, 0])
+            elif i < count[way]:
+                until = min(until, copies[way, i, 1])
                 speed -= problem.slows[k, way]
         if speed * (until - now) >= left:
             return int(np.ceil(now + left / speed - _AT_ONCE))
@@ -1676,28 +1712,10 @@ def _host_end(problem: Problem, state: State) -> int:
 
 
 @_compiled
-def simulate(
+def _issue(
     problem: Problem, decisions: Decisions, state: State, stalls: Integers, allowed: int
 ) -> tuple[int, int]:
-    """Simulate decisions; return the makespan in nanoseconds and the number of steps in the state's log.
-
-    Parameters
-    ----------
-    problem, decisions
-        What to simulate.
-    state
-        Working memory; receives the steps.
-    stalls
-        Receives, per task, the time for which compute waits before it.
-    allowed
-        Greatest makespan of use. A program that is certain to take longer is given up. The makespan returned
-        is then greater than this and at most the true one, and neither steps nor stalls are complete.
-
-    Returns
-    -------
-    tuple of int
-        A makespan of `IMPOSSIBLE` or more says that memory, or the log, was too small; the steps end there.
-    """
+    """Simulate once, with the copies that are foreseen, if any; for the rest see `simulate`."""
     tasks, pool, clock = problem.length, state.pool, state.clock
     _load(problem, decisions, state)
     if not _choose_algorithms(problem, decisions, state):
@@ -1735,6 +1753,51 @@ def simulate(
     if ends == NEVER or clock[3] > len(state.log):
         return IMPOSSIBLE, 0
     return max(max(clock[0], clock[1]), max(clock[2], ends)), clock[3]
+
+
+@_compiled
+def _foresee(state: State) -> None:
+    """Take the copies of this simulation for those that the next one meets."""
+    for way in range(2):
+        state.known[way] = state.passed[way]
+        for i in range(state.passed[way]):
+            for j in range(3):
+                state.foreseen[way, i, j] = state.traffic[way, i, j]
+    state.known[2] = 1
+
+
+@_compiled
+def simulate(
+    problem: Problem, decisions: Decisions, state: State, stalls: Integers, allowed: int
+) -> tuple[int, int]:
+    """Simulate decisions; return the makespan in nanoseconds and the number of steps in the state's log.
+
+    Where times depend on what is issued later, the decisions are simulated twice. The second time, the copies
+    of the first are foreseen.
+
+    Parameters
+    ----------
+    problem, decisions
+        What to simulate.
+    state
+        Working memory; receives the steps.
+    stalls
+        Receives, per task, the time for which compute waits before it.
+    allowed
+        Greatest makespan of use. A program that is certain to take longer is given up. The makespan returned
+        is then greater than this and at most the true one, and neither steps nor stalls are complete.
+
+    Returns
+    -------
+    tuple of int
+        A makespan of `IMPOSSIBLE` or more says that memory, or the log, was too small; the steps end there.
+    """
+    state.known[2] = 0
+    makespan, steps = _issue(problem, decisions, state, stalls, allowed)
+    if problem.timed and makespan <= allowed:
+        _foresee(state)
+        makespan, steps = _issue(problem, decisions, state, stalls, allowed)
+    return makespan, steps
 
 
 class Search(NamedTuple):
