@@ -184,8 +184,9 @@ class HostWork:
         while count < len(hosted) and self._is_early(hosted[count]):
             count += 1
         self.early, self.late = hosted[:count], hosted[count:]
-        early = {d for k in self.early for d in instance.tasks[k].blocks}
-        may = _may_return(instance, frozenset(hosted)) - early if returns else set()
+        self._early = {d for k in self.early for d in instance.tasks[k].blocks}
+        self._late = {d for k in self.late for d in instance.tasks[k].blocks}
+        may = _may_return(instance, frozenset(hosted)) - self._early if returns else set()
         self._returns = {d: k for k in self.late for d in instance.tasks[k].updates if d in may}
         for k in self.late:
             self._require_last(k)
@@ -347,16 +348,15 @@ class HostWork:
 
     def _block(self, d: int, block: Block) -> Block:
         """Return a block as the device's instance has it."""
-        tasks = self.instance.tasks
         if d in self._returns:
             return replace(block, initially="device", finally_="host")
-        if block.initially == "carried" and any(d in tasks[k].blocks for k in (*self.early, *self.late)):
+        if block.initially == "carried" and (d in self._early or d in self._late):
             block = _on_host(block)
-        if any(d in _written(tasks[k]) for k in self.early):
+        if d in self._early and any(d in _written(self.instance.tasks[k]) for k in self.early):
             block = replace(block, initially="host")
         if block.initially == "absent" and not self._writes[d]:
             return replace(block, finally_="anywhere")  # written on the host, after all copies
-        if block.finally_ != "device" and any(d in tasks[k].blocks for k in self.late):
+        if block.finally_ != "device" and d in self._late:
             block = replace(block, finally_="host")
         return block
 

@@ -237,11 +237,13 @@ def _copies(instance: Instance) -> tuple[Integers, Reals]:
     )
     shares = np.zeros(times.shape)
     if instance.link is not msgspec.UNSET:
+        known: dict[tuple[int, int], tuple[int, float]] = {}  # many blocks are alike
         for d, way in np.argwhere(times > 0).tolist():
-            alone = int(times[d, way])
-            through = instance.link.load(instance.blocks[d].loaded_bytes, alone) / instance.link.rate
-            shares[d, way] = min(float(through / alone), 1.0)
-            times[d, way] = max(alone, ceil(through))
+            copy = instance.blocks[d].loaded_bytes, int(times[d, way])
+            if copy not in known:
+                through = instance.link.load(*copy) / instance.link.rate
+                known[copy] = max(copy[1], ceil(through)), min(float(through / copy[1]), 1.0)
+            times[d, way], shares[d, way] = known[copy]
     return times, shares
 
 
