@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -21,11 +21,10 @@ from ..validate.schedule import Schedule
 Choice = frozenset[int]
 """The blocks, or tasks, for which one of two things is chosen."""
 
-_PROBING = 0.2
-"""Share of the time limit in which is chosen for methods that take longer."""
-
 _TRIES = 64
-"""Number of changes of the choice that looks best, of which the last round may make a few more."""
+"""Number of changes of the choice that looks best, or that of the groups if there are more of them; the last
+round may make a few more.
+"""
 
 
 class Choosing(ABC):
@@ -48,7 +47,11 @@ class Choosing(ABC):
     ----------
     first
         The choice of the warm start, if there is one.
+    probing
+        Share of the time limit in which is chosen for methods that take longer.
     """
+
+    probing = 0.2
 
     def __init__(
         self,
@@ -67,6 +70,8 @@ class Choosing(ABC):
         self.best: Schedule | None = None
         self.ended: list[str] = []
         self.first = None if limits.warm_start is None else self.choice_of(limits.warm_start)
+        self._least = math.inf
+        self._sketch: Callable[[], Schedule | None] = _no_schedule
 
     @abstractmethod
     def choice_of(self, start: Schedule) -> Choice:
@@ -118,11 +123,18 @@ class Choosing(ABC):
                     break
         except KeyboardInterrupt:
             if self.best is None:
+                self.best = self._sketch()
+            if self.best is None:
                 raise
             stopped_by = "interrupted"
         if self.best is None and self.ended:
             raise Refusal(self.ended[0])
         return replace(self.bound, schedule=self.best, stopped_by=stopped_by, infeasible=False)
+
+    def keep(self, look: float, sketch: Callable[[], Schedule | None]) -> None:
+        """Keep what makes a schedule of the choice that looks best so far: Ctrl-C may come before a plan."""
+        if look < self._least:
+            self._least, self._sketch = look, sketch
 
     def choices(self) -> list[Choice]:
         """Return the choices, each once: that of the warm start, those offered, and the rule's."""
@@ -133,7 +145,7 @@ class Choosing(ABC):
         """Return choices, those first that look best; where a search looks at them, more are found."""
         choices = self.choices()
         found = dict.fromkeys(choices, math.inf)
-        deadline = self.began + _PROBING * (self.deadline - self.began)
+        deadline = self.began + self.probing * (self.deadline - self.began)
         if len(choices) > 1:
             with suppress(OutOfTime), until(deadline, LEAST):
                 for choice in choices:
@@ -148,7 +160,7 @@ class Choosing(ABC):
         """Change the choice that looks best, where that is better: many groups at once, then fewer."""
         groups = self.groups()
         best, tries, size = min(found, key=lambda choice: found[choice]), 0, len(groups)
-        while size > 1 and tries < _TRIES:
+        while size > 1 and tries < max(_TRIES, len(groups)):
             size = -(-size // 2)
             for begin in range(0, len(groups), size):
                 changed = {one for group in groups[begin : begin + size] for one in group}
@@ -192,3 +204,7 @@ class Choosing(ABC):
                 tell(None if best is None else best.makespan_ns, known_ns)
 
         return told
+
+
+def _no_schedule() -> None:
+    """Return None: no choice has been looked at that has a schedule."""

@@ -15,7 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,6 +31,9 @@ from ..validate.schedule import Schedule
 from .bounds import why_impossible
 from .choosing import Choice, Choosing
 from .steady import Hosted, completed, has_room, ladder, settle, settled, thinned
+
+if TYPE_CHECKING:
+    from ..heuristics.search.search import LocalSearch
 
 _SHARES = (1.0, 0.0, 0.5, 0.25, 0.75)
 """Shares of the host's time for tasks that may run on either side which choices let run there.
@@ -81,6 +86,8 @@ def take_sides(
 class _Siding(Choosing):
     """The sides of tasks for one call of a method: a choice has those that run on the host."""
 
+    probing = 0.4  # of a large step of an optimizer, each look takes a second
+
     def choice_of(self, start: Schedule) -> Choice:
         """Return the tasks that run on the host in a schedule."""
         return frozenset(o.task for o in start.operations if o.stream == "host" and o.task is not None)
@@ -113,6 +120,7 @@ class _Siding(Choosing):
                 instance = settled(sided, places, memory, reads=True)
                 search = LocalSearch(instance, memory, self.limits.seed, addresses=False)
                 search.run(left(), min(search.round // 4, _LITTLE))
+                self.keep(search.cost, partial(self._sketched, choice, search))
                 look()
                 least = min(least, search.cost)
             return least
@@ -164,12 +172,18 @@ class _Siding(Choosing):
                 answer = replace(answer, schedule=work.completed(answer.schedule))
         else:
             answer = self._settled(sided, replace(limits, warm_start=self._start(sided, choice)))
-        if answer.schedule is None:
-            return answer
-        schedule = of_both_sides(self.instance, choice, answer.schedule)
-        if self.instance.carried:
-            schedule = completed(self.instance, schedule)
-        return replace(answer, schedule=schedule)
+        return replace(answer, schedule=self._whole(choice, answer.schedule))
+
+    def _sketched(self, choice: Choice, search: LocalSearch) -> Schedule | None:
+        """Return the schedule that a little search has for a choice."""
+        return self._whole(choice, search.schedule(self.info.name))
+
+    def _whole(self, choice: Choice, schedule: Schedule | None) -> Schedule | None:
+        """Return a schedule for a choice as one of the original."""
+        if schedule is None:
+            return None
+        schedule = of_both_sides(self.instance, choice, schedule)
+        return completed(self.instance, schedule) if self.instance.carried else schedule
 
     def _settled(self, instance: Instance, limits: Limits) -> Answer:
         """Call the method for an instance in which every task has its side."""

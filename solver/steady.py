@@ -154,6 +154,7 @@ class _Settling(Choosing):
 
                 search = LocalSearch(instance, memory, self.limits.seed, addresses=False)
                 search.run(left(), min(search.round // 4, _LITTLE))
+                self.keep(search.cost, lambda: self._completed(search.schedule(self.info.name)))
                 look()
                 return search.cost
             schedule = modnn(instance, Limits(memory=memory)).schedule
@@ -177,13 +178,14 @@ class _Settling(Choosing):
         """Call the method for a choice, and complete its schedule."""
         instance = self.settled(choice)
         answer = self.solve(instance, replace(limits, warm_start=self.start(instance, choice)))
-        if answer.schedule is None:
-            return answer
-        return replace(answer, schedule=completed(self.instance, answer.schedule))
+        return replace(answer, schedule=self._completed(answer.schedule))
 
     def settled(self, hosted: Hosted) -> Instance:
         """Return the instance of a choice."""
         return settled(self.instance, hosted, self.limits.memory, reads=self.info.carries == "read")
+
+    def _completed(self, schedule: Schedule | None) -> Schedule | None:
+        return None if schedule is None else completed(self.instance, schedule)
 
     def start(self, instance: Instance, hosted: Hosted) -> Schedule | None:
         """Return the warm start as a schedule of the settled instance, if it is one."""
