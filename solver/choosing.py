@@ -132,8 +132,11 @@ class Choosing(ABC):
         return replace(self.bound, schedule=self.best, stopped_by=stopped_by, infeasible=False)
 
     def keep(self, look: float, sketch: Callable[[], Schedule | None]) -> None:
-        """Keep what makes a schedule of the choice that looks best so far: Ctrl-C may come before a plan."""
-        if look < self._least:
+        """Keep what makes a schedule of the choice that looks best so far: Ctrl-C may come before a plan.
+
+        In contiguous memory there is none, for looks know no addresses.
+        """
+        if look < self._least and self.limits.memory != "contiguous":
             self._least, self._sketch = look, sketch
 
     def choices(self) -> list[Choice]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 import pytest
@@ -9,6 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from pebbler.heuristics.clock import is_rule, limited
+from pebbler.heuristics.loading import kernels
 from pebbler.heuristics.methods import (
     Answer,
     Limits,
@@ -17,11 +19,12 @@ from pebbler.heuristics.methods import (
     list_methods,
     temporary_methods,
 )
+from pebbler.heuristics.search.search import LocalSearch
 from pebbler.instances.instance import Algorithm, Block, Instance, Link, Task
 from pebbler.instances.memory import least_budget, unlimited_peak, with_budget
 from pebbler.instances.suites.tiny import tiny_instance
 from pebbler.instances.units import PAGE_BYTES
-from pebbler.instances.workload import Workload
+from pebbler.instances.workload import Side, Workload
 from pebbler.solver.answers import Memory
 from pebbler.solver.solve import solve
 from pebbler.validate.check import check
@@ -256,3 +259,28 @@ def test_the_side_of_an_optimizer_is_chosen() -> None:
             schedule = solve(replace(instance, tasks=tasks), name, time_limit=2).schedule
             assert schedule is not None
             assert any(operation.stream == "host" for operation in schedule.operations) == expected
+
+
+@pytest.mark.parametrize("name", ["local-search", "flow"])
+@pytest.mark.parametrize("optimizer_on", ["choose", "device"])
+def test_ctrl_c_while_choices_are_looked_at_keeps_the_best_of_them(
+    name: str, optimizer_on: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = Workload("lenet", 4, "K40", steady=True, optimizer="adam", optimizer_on=optimizer_on)
+    runs: list[int] = []
+    searched = LocalSearch.run
+
+    def pressed(search: LocalSearch, seconds: float = math.inf, work: int = 0) -> None:
+        if len(runs) == 2:
+            raise KeyboardInterrupt
+        searched(search, seconds, work)
+        runs.append(search.cost)
+
+    kernels(Limits())  # which run a search of their own
+    monkeypatch.setattr(LocalSearch, "run", pressed)
+    instance = workload.instance("64MiB")
+    result = solve(instance, name, memory="paged")
+    assert (result.stopped_by, len(runs)) == ("interrupted", 2)
+    assert result.schedule is not None
+    assert result.schedule.makespan_ns == min(runs)
+    assert check(instance, result.schedule).reasons == ()
