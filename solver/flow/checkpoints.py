@@ -75,7 +75,7 @@ class Checkpoints:
             return
         if not self._courses:
             self._look()
-        spots = np.array(model.checkpoints)
+        spots = np.array(model.checkpoints, dtype=np.int64)  # there may be none
         prices = np.ones(len(spots))
         engines = [np.ones(2 * len(spots) + 1)] * 2
         if result.duals is not None:

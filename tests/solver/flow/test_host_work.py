@@ -32,6 +32,7 @@ from pebbler.validate.bounds.arguments import Prices, compute_ns, priced_ns
 from pebbler.validate.bounds.certificate import check_certificate
 
 from ...adversary.instances import with_host_work, with_link, with_slowdown
+from ...adversary.theorems import TINY
 from ...samples import chunks, counts
 from ...validate.hostile import hostile_instance
 from .formulas import flow
@@ -253,6 +254,13 @@ def test_where_a_step_runs(sides: dict[str, int | None], budget: int, least: int
     assert linear is not None
     assert linear.certificate is not None
     assert check_certificate(instance, linear.certificate).valid
+
+
+def test_where_every_task_may_run_on_the_host_there_is_no_checkpoint() -> None:
+    instance = step_of_an_optimizer()
+    tasks = tuple(replace(task, algorithms=instance.tasks[-1].algorithms) for task in instance.tasks)
+    bound = refine_bound(replace(instance, tasks=tasks), 1.0, thresholds=TINY)
+    assert bound.lower_bound_ns <= 3 * 2
 
 
 def test_the_device_needs_nothing_for_what_may_run_on_the_host() -> None:
