@@ -309,7 +309,8 @@ def _end(
         kernel = launches[host.position[s] % len(launches)]
         if device.end[m, e] <= due:
             host.unfinished[s] -= count
-            device.taken[m] -= count * needs[kernel]
+            for r in range(needs.shape[1]):
+                device.taken[m, r] -= count * needs[kernel, r]
         else:
             device.stream[m, kept], device.number[m, kept] = s, count
             device.end[m, kept] = device.end[m, e]
@@ -337,10 +338,10 @@ def _place(
         for other in range(len(device.asked)):
             if m >= 0 and device.taken[other, 0] >= device.taken[m, 0]:
                 continue
-            fits = True
             for r in range(len(room)):
-                fits = fits and device.taken[other, r] + needs[kernel, r] <= room[r]
-            if fits:
+                if device.taken[other, r] + needs[kernel, r] > room[r]:
+                    break
+            else:
                 m = other
         if m < 0:
             return
@@ -353,7 +354,8 @@ def _place(
             device.stream[m, last + 1], device.number[m, last + 1] = s, 1
             device.end[m, last + 1] = end
             device.entries[m] += 1
-        device.taken[m] += needs[kernel]
+        for r in range(len(room)):
+            device.taken[m, r] += needs[kernel, r]
         device.asked[m] += times[kernel, 0] / times[kernel, 1]
         _look_ahead(m, now, device)
         host.unplaced[s] -= 1
@@ -372,5 +374,8 @@ def _look_ahead(m: int, now: float, device: _Multiprocessors) -> None:
     count = device.entries[m]
     device.following[m] = np.inf
     if count:
-        left = device.end[m, :count].min() - device.clock[m]
+        first = device.end[m, 0]
+        for e in range(1, count):
+            first = min(first, device.end[m, e])
+        left = first - device.clock[m]
         device.following[m] = now + max(0.0, left) * max(1.0, device.asked[m])
