@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from random import Random
 
 import pytest
+from scipy.stats import wilcoxon
 
 from pebbler.benchmark.sweeps.significance import holm, signed_rank
 
@@ -31,6 +33,16 @@ def test_p_is_that_of_the_enumeration_of_signs(ratios: list[float]) -> None:
     expected = exact([math.log(ratio) for ratio in ratios])
     assert signed_rank(longer, times) == pytest.approx(expected)
     assert signed_rank(times, longer) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 7, 13, 14, 30])
+def test_p_is_that_of_scipy_with_equal_differences_and_without(pairs: int) -> None:
+    rng = Random(pairs)
+    for values in ([1.0, 2.0, 4.0], [rng.random() for _ in range(200)]):
+        first, second = ([rng.choice(values) for _ in range(pairs)] for _ in range(2))
+        first[0], second[0] = 3.0, 5.0
+        differences = [math.log(a / b) for a, b in zip(first, second, strict=True) if a != b]
+        assert signed_rank(first, second) == pytest.approx(wilcoxon(differences).pvalue)
 
 
 def test_no_schedule_counts_as_longer_than_any() -> None:
