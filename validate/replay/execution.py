@@ -131,7 +131,7 @@ class Execution:
                 self._fault("data", f"{bound.name(i)} uses {self._what(use)} outside its stay")
             if use.before is not None:
                 self._read(i, use)
-            held.append(memory.stamps(use.cells))
+            held.append([] if use.after is not None else memory.stamps(use.cells))
         for n, use in enumerate(bound.uses[i]):
             if use.after is not None:
                 memory = self._memories[use.side]

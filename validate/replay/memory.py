@@ -82,11 +82,13 @@ class Memory:
 
     def version(self, block: int, cells: Cells) -> int:
         """Return the version of a block that lies in cells; `GARBAGE` if it is not there, or not whole."""
-        found = {self._content[cell][1] for cell, _ in cells}
-        right = all(
-            self._content[cell][0] == block and self._content[cell][2] == base for cell, base in cells
-        )
-        return found.pop() if right and len(found) == 1 else GARBAGE
+        version: int | None = None
+        for cell, base in cells:
+            there, found, at, _ = self._content[cell]
+            if there != block or at != base or version not in (None, found):
+                return GARBAGE
+            version = found
+        return GARBAGE if version is None else version
 
     def stamps(self, cells: Cells) -> list[int]:
         """Return the stamps of cells, by which a later write is noticed."""
