@@ -93,13 +93,19 @@ def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
     draws half of them a second to start.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     from pebbler.benchmark.pictures import drawn
 
     def sign(_: FigureCanvasAgg, file: IO[bytes], **__: object) -> None:
         file.write(b"\x89PNG\r\n\x1a\n")
 
+    def empty(_: Figure, file: IO[bytes], *, format: str, **__: object) -> None:  # noqa: A002 - its name
+        assert format == "svg"
+        file.write(b'<svg xmlns="http://www.w3.org/2000/svg"></svg>')
+
     monkeypatch.setattr(FigureCanvasAgg, "print_png", sign)
+    monkeypatch.setattr(Figure, "savefig", empty)
     monkeypatch.setattr(drawn, "ALONE", 1000)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 SOURCES = Path(__file__).parent
 _NUMBERS = ["-O3", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]
 LIBRARIES = {
-    "libcuda.so.1": (["driver.cpp", "graph.cpp"], ["-O2"]),
+    "libcuda.so.1": (["driver.cpp", "graph.cpp"], ["-O1"]),
     "libcudnn.so.9": (["cudnn.cpp", "cudnn_graph.cpp"], _NUMBERS),
     "libcublas.so.13": (["cublas.cpp"], _NUMBERS),
 }

@@ -56,7 +56,7 @@ bool is_deterministic(Pass pass, int algorithm) {
 // Rows of x and y that a tap of a filter joins: f(row of x at the first column, row of y, weight, columns, stride). The
 // loops over images, output channels and rows of the output begin at `turn` and go round.
 template <class F> void rows(const Tensor &x, const Tensor &w, const Tensor &y, const Convolution &c, size_t turn, F f) {
-  int group_out = y.c / c.groups;
+  int group_out = y.c / c.groups, first = int(turn % y.h);
   for (int image = 0; image < y.n; ++image)
     for (int output = 0; output < y.c; ++output)
       for (int ch = 0; ch < w.c; ++ch)
@@ -66,12 +66,13 @@ template <class F> void rows(const Tensor &x, const Tensor &w, const Tensor &y, 
             int channel = k / group_out * w.c + ch, shift = s * c.dilation_w - c.pad_w;
             int begin = shift < 0 ? (-shift + c.stride_w - 1) / c.stride_w : 0;
             int end = std::min(y.w, (x.w - 1 - shift) / c.stride_w + 1);
-            if (x.w - 1 - shift < 0) continue;
-            for (int row = 0; row < y.h; ++row) {
-              int p = int((row + turn) % y.h), i = p * c.stride_h - c.pad_h + r * c.dilation_h;
-              if (i < 0 || i >= x.h || begin >= end) continue;
-              f(((size_t(n) * x.c + channel) * x.h + i) * x.w + begin * c.stride_w + shift, ((size_t(n) * y.c + k) * y.h + p) * y.w + begin,
-                ((size_t(k) * w.c + ch) * w.h + r) * w.w + s, end - begin, c.stride_w);
+            if (x.w - 1 - shift < 0 || begin >= end) continue;
+            size_t from = (size_t(n) * x.c + channel) * x.h * x.w + begin * c.stride_w + shift;
+            size_t to = (size_t(n) * y.c + k) * y.h * y.w + begin, at = ((size_t(k) * w.c + ch) * w.h + r) * w.w + s;
+            for (int row = 0, p = first; row < y.h; ++row, p = p + 1 == y.h ? 0 : p + 1) {
+              int i = p * c.stride_h - c.pad_h + r * c.dilation_h;
+              if (i < 0 || i >= x.h) continue;
+              f(from + size_t(i) * x.w, to + size_t(p) * y.w, at, end - begin, c.stride_w);
             }
           }
 }

@@ -7,7 +7,6 @@ from itertools import product
 from random import Random
 
 import pytest
-from scipy.stats import wilcoxon
 
 from pebbler.benchmark.sweeps.significance import holm, signed_rank
 
@@ -37,6 +36,8 @@ def test_p_is_that_of_the_enumeration_of_signs(ratios: list[float]) -> None:
 
 @pytest.mark.parametrize("pairs", [1, 2, 7, 13, 14, 30])
 def test_p_is_that_of_scipy_with_equal_differences_and_without(pairs: int) -> None:
+    from scipy.stats import wilcoxon  # slow to import
+
     rng = Random(pairs)
     for values in ([1.0, 2.0, 4.0], [rng.random() for _ in range(200)]):
         first, second = ([rng.choice(values) for _ in range(pairs)] for _ in range(2))
