@@ -53,7 +53,7 @@ def modelled(seed: int) -> Instance | None:
     return None if any(task.recomputable for task in instance.tasks) else instance
 
 
-@pytest.mark.parametrize("seeds", sampled(range(1), range(0, 60, 10)))
+@pytest.mark.parametrize("seeds", sampled(range(10, 13), range(0, 60, 10)))
 def test_tiny_instances_are_solved_like_by_brute_force(seeds: range) -> None:
     solved = optimal = 0
     for seed in seeds:

@@ -75,7 +75,7 @@ def test_a_guide_holds_prefetches_until_flow_begins_them() -> None:
     assert [hold_of[gap] for gap in guide.returning] == guide.holds
 
 
-@pytest.mark.parametrize("seeds", sampled(range(1), range(0, 36, 12)))
+@pytest.mark.parametrize("seeds", sampled(range(10, 13), range(0, 36, 12)))
 def test_flow_is_between_its_bound_and_brute_force(seeds: range) -> None:
     solved = optimal = 0
     for seed in seeds:

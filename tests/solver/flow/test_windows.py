@@ -73,7 +73,7 @@ def idle_ns(instance: Instance, schedule: Schedule, begin: int) -> int:
     return schedule.makespan_ns - begin - sum(busy.values())
 
 
-@pytest.mark.parametrize("seeds", sampled(range(1), range(0, 120, 12)))
+@pytest.mark.parametrize("seeds", sampled(range(10, 13), range(0, 120, 12)))
 def test_no_schedule_passes_a_window_faster(seeds: range) -> None:
     windows = waits = idle = 0
     for seed in seeds:

@@ -80,7 +80,7 @@ CASES: dict[str, Callable[[], Solved]] = {
     "techniques of moDNN": lambda: solved("lenet", 8, "1.0xMmin", "modnn", 1),
     "batch norm": lambda: solved("resnet56:depth=8", 4, "1.6xMmin", "vdnn-all-m", 2),
     "one copy engine": lambda: variant(with_engines(moving()[0], "single"), "vdnn-all-m"),
-    "parts": lambda: variant(split_parts(solved("lenet", 128, "1.2xMmin", "modnn", 1)[0], 2**21), "modnn"),
+    "parts": lambda: variant(split_parts(solved("lenet", 64, "1.2xMmin", "modnn", 1)[0], 2**21), "modnn"),
     "weights as blocks": lambda: variant(
         Workload("cifar10_quick", 4, "k40", weights_as_blocks=True).instance("1.2xMmin"), "modnn"
     ),
