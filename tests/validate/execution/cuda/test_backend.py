@@ -41,7 +41,7 @@ from ....fakecuda.fixtures import FakeCuda, _loaded_fake_cuda, fake_cuda, repeat
 from ..test_trial import through_one_place
 
 LENET, QUICK, VGG, RESNET = "lenet", "cifar10_quick", "vgg:groups=1-1-1-1-1,size=32", "resnet56:depth=8"
-NARROW = f"{VGG},dense=1024"
+NARROW = f"{VGG},dense=256"
 
 
 @cache
@@ -84,14 +84,15 @@ CASES = [
     (QUICK, 8, "1.0xMmin", "flow", "contiguous", 8),
     (QUICK, 8, "1.2xMmin", "vdnn-all-m", "contiguous", 8),
     (QUICK, 16, "1.2xMmin", "vdnn-dyn", "contiguous", 8),
-    (QUICK, 64, "1.2xMmin", "vdnn-all-m", "paged", 64),
+    (QUICK, 24, "2xMmin", "vdnn-all-m", "paged", 24),
     (VGG, 2, "1.0xMmin", "modnn", "contiguous", 2),
     (RESNET, 4, "1.0xMmin", "flow", "contiguous", 4),
     (RESNET, 8, "1.6xMmin", "vdnn-all-m", "contiguous", 4),
     (RESNET, 32, "1.5xMmin", "modnn", "paged", 32),
+    (QUICK, 64, "1.2xMmin", "vdnn-all-m", "paged", 64),
 ]
 TWO_ROUNDS, MOVING, PAGED, BATCH_NORM = CASES[1], CASES[4], CASES[6], CASES[9]
-LONG = CASES[2], CASES[7], CASES[8], CASES[10]
+LONG = CASES[2], CASES[7], CASES[8], CASES[10], CASES[11]
 """Cases that are in the slow tests: others are as they in all but the network or the batch."""
 
 
