@@ -76,7 +76,7 @@ def solved(name: str, instance: Instance, memory: Memory, time_limit: float | No
 @pytest.mark.parametrize("host", [False, True])
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])
 @pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("count", counts(8, 25))
+@pytest.mark.parametrize("count", counts(6, 25))
 def test_rules(name: str, memory: Memory, host: bool, count: int) -> None:
     found = [solved(name, carried(seed, memory, host=host), memory, None) for seed in range(count)]
     assert any(found)

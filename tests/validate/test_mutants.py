@@ -137,7 +137,7 @@ def test_random_programs_use_the_machine_in_every_way() -> None:
 
 
 @pytest.mark.parametrize("case", [coupled_case, host_work_case])
-@pytest.mark.parametrize("count", counts(12, 30))
+@pytest.mark.parametrize("count", counts(6, 30))
 def test_valid_programs_of_the_machine_are_accepted_and_survive(
     case: Callable[[Random], tuple[Instance, Schedule]], count: int
 ) -> None:
@@ -157,7 +157,7 @@ def test_no_contradiction_far_from_programs_with_work_on_the_host(starts: int) -
 
 @pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize("host", [False, True])
-@pytest.mark.parametrize("count", counts(20, 60))
+@pytest.mark.parametrize("count", counts(10, 60))
 def test_valid_programs_are_accepted_and_survive(host: bool, carried: bool, count: int) -> None:
     rng = Random(2)
     for _ in range(count):
@@ -166,7 +166,7 @@ def test_valid_programs_are_accepted_and_survive(host: bool, carried: bool, coun
         assert survive(instance, schedule, rng) == []
 
 
-@pytest.mark.parametrize("count", counts(100, 250))
+@pytest.mark.parametrize("count", counts(50, 250))
 def test_valid_programs_of_hostile_instances_with_host_memory_that_ends_survive(count: int) -> None:
     rng = Random(3)
     budgets = []

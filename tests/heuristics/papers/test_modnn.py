@@ -374,7 +374,7 @@ def refuses(instance: Instance, memory: MemoryModel) -> bool:
 
 
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])
-@pytest.mark.parametrize("count", counts(100, 300))
+@pytest.mark.parametrize("count", counts(30, 300))
 def test_random_instances_are_refused_only_where_something_does_not_fit(
     count: int, memory: MemoryModel
 ) -> None:

@@ -47,7 +47,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("memory", ["paged", "contiguous", "divisible"])
-@pytest.mark.parametrize("count", counts(3, 6))
+@pytest.mark.parametrize("count", counts(1, 6))
 def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel, count: int) -> None:
     rng = np.random.default_rng(7)
     instance = CASES[case]

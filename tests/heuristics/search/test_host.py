@@ -39,7 +39,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("memory", ["paged", "contiguous", "divisible"])
-@pytest.mark.parametrize("count", counts(3, 8))
+@pytest.mark.parametrize("count", counts(1, 8))
 def test_random_decisions_run_as_simulated(case: str, memory: MemoryModel, count: int) -> None:
     """Where an offload finds no room on the host in time, its block stays."""
     rng = np.random.default_rng(5)

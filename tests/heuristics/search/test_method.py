@@ -101,7 +101,7 @@ def test_arrays_are_as_the_kernels_were_compiled_for(memory: MemoryModel, parts:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("memory", ["paged", "contiguous", "divisible"])
-@pytest.mark.parametrize("count", counts(6, 12))
+@pytest.mark.parametrize("count", counts(3, 12))
 def test_random_decisions_run_as_simulated(
     case: tuple[str, int, str, str], memory: MemoryModel, count: int
 ) -> None:

@@ -145,7 +145,7 @@ def test_a_copy_that_is_carried_ends_where_it_began() -> None:
 
 
 @pytest.mark.parametrize("host_budget", [False, True])
-@pytest.mark.parametrize("count", counts(8, 40))
+@pytest.mark.parametrize("count", counts(4, 40))
 def test_bounds_then_exhaustive_search_then_every_method(host_budget: bool, count: int) -> None:
     judged = solved = found = 0
     for seed in range(count):

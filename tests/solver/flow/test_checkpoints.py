@@ -62,7 +62,7 @@ def test_parts_are_looked_at_together() -> None:
     assert max(optima) > optima[0]
 
 
-@pytest.mark.parametrize("count", counts(20, 60))
+@pytest.mark.parametrize("count", counts(8, 60))
 def test_whatever_is_chosen_bounds_every_schedule(count: int) -> None:
     bounded = 0
     for seed in range(count):

@@ -176,7 +176,7 @@ def test_no_bound_is_above_the_optimum(first: int, is_coupled: bool) -> None:
     assert met >= 1
 
 
-@pytest.mark.parametrize("count", counts(20, 40))
+@pytest.mark.parametrize("count", counts(16, 40))
 def test_prices_of_the_host_prove_no_more_than_the_optimum(count: int) -> None:
     rng, proven = Random(1), 0
     for seed in range(count):

@@ -25,7 +25,7 @@ from ...validate.bounds.test_arguments import one_gap
 
 
 @pytest.mark.parametrize("parts", [False, True])
-@pytest.mark.parametrize("count", counts(9, 24))
+@pytest.mark.parametrize("count", counts(5, 24))
 def test_tiny_instances(count: int, parts: bool) -> None:
     """Never shorter than exhaustive search; with copies, and with second runs."""
     solved = equal = 0
