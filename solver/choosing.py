@@ -22,8 +22,8 @@ Choice = frozenset[int]
 """The blocks, or tasks, for which one of two things is chosen."""
 
 _TRIES = 64
-"""Number of changes of the choice that looks best, or that of the groups if there are more of them; the last
-round may make a few more.
+"""Number of changes of the choice that looks best, of which the last round may make a few more. If there is a
+time limit, it is the number of groups if that is greater.
 """
 
 
@@ -163,7 +163,8 @@ class Choosing(ABC):
         """Change the choice that looks best, where that is better: many groups at once, then fewer."""
         groups = self.groups()
         best, tries, size = min(found, key=lambda choice: found[choice]), 0, len(groups)
-        while size > 1 and tries < max(_TRIES, len(groups)):
+        most = _TRIES if self.limits.time_limit is None else max(_TRIES, len(groups))
+        while size > 1 and tries < most:
             size = -(-size // 2)
             for begin in range(0, len(groups), size):
                 changed = {one for group in groups[begin : begin + size] for one in group}
