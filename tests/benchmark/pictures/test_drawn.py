@@ -27,7 +27,7 @@ def evaluated(*expressions: str) -> list[Picture]:
 
 
 def test_another_process_draws_the_same() -> None:
-    methods = ["vdnn-all-m", "vdnn-conv-m", "vdnn-dyn", "modnn"]
+    methods = ["vdnn-all-m", "modnn"]
     rows = compare(Workload("lenet", 10, "k40").instance("90%"), methods).rows
     pictures = [
         Picture(Path(row.method), timeline, (row.instances[0], row.schedules[0], made_here())) for row in rows
