@@ -29,7 +29,7 @@ KEYS = [
 KEYS.remove(("host_work", "carried"))  # too large a search; attacks have smaller instances of both
 
 
-@pytest.mark.parametrize("seeds", sampled(range(3, 6), range(0, 304, 4)))
+@pytest.mark.parametrize("seeds", sampled(range(3, 6), range(0, 304, 38)))
 @pytest.mark.parametrize("keys", KEYS, ids="-".join)
 def test_bounds_then_exhaustive_search_then_schedules(keys: Sequence[str], seeds: range) -> None:
     judged = worse = found = 0
@@ -55,5 +55,5 @@ def test_bounds_then_exhaustive_search_then_schedules(keys: Sequence[str], seeds
                 worse += shortest.makespan_ns < schedule.makespan_ns
                 found += 1
     assert judged >= len(seeds) / 3
-    assert found >= 1
-    assert worse >= 1
+    assert found >= len(seeds) / 8
+    assert worse >= len(seeds) / 8
