@@ -217,7 +217,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, name: str, fault: Call, word: str) -
         ("profile", unit_faults.lose_the_context, "lenet/2", "unspecified launch failure"),
         ("run", unit_faults.crash, "lenet/2", "signal 6"),
         ("solve", unit_faults.lack_a_library, "lenet/2", "libcudart"),
-        ("kernels", unit_faults.crash, "lenet/2", "signal 6"),
+        pytest.param("kernels", unit_faults.crash, "lenet/2", "signal 6", marks=pytest.mark.slow),
     ],
 )
 def test_one_network_that_fails_leaves_the_other_alone(

@@ -107,9 +107,15 @@ def test_paged_vgg16_is_solved_to_a_hundred_thousandth() -> None:
     assert result.optimality_gap < 1e-5
 
 
-@pytest.mark.parametrize("budget", ["90%", pytest.param("75%", marks=pytest.mark.slow)])
-def test_the_same_bytes_twice(budget: str) -> None:
-    instance = Workload("alexnet", 128, "k40").instance(budget)
+@pytest.mark.parametrize(
+    ("network", "batch", "budget"),
+    [
+        ("cifar10_quick", 100, "1.2xMmin"),
+        *(pytest.param("alexnet", 128, budget, marks=pytest.mark.slow) for budget in ("90%", "75%")),
+    ],
+)
+def test_the_same_bytes_twice(network: str, batch: int, budget: str) -> None:
+    instance = Workload(network, batch, "k40").instance(budget)
     first, second = (flow(instance, Limits()).schedule for _ in range(2))
     assert first is not None
     assert second is not None

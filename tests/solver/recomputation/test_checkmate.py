@@ -209,14 +209,15 @@ def test_a_graph_of_another_project(tmp_path: Path) -> None:
         assert (result.status, result.makespan_ns) == (Status.OPTIMAL, optimum.makespan_ns)
 
 
-def test_the_integer_program_alone_meets_the_search_over_states() -> None:
+@pytest.mark.parametrize(("length", "budget"), [(4, 4), pytest.param(6, 5, marks=pytest.mark.slow)])
+def test_the_integer_program_alone_meets_the_search_over_states(length: int, budget: int) -> None:
     """Each rule can be left out; the answer is the same where there is time."""
-    forward, backward = random_chain(6, seed=6)
-    limited = with_budget(training_chain(forward, backward, 1, 1), 5)
+    forward, backward = random_chain(length, seed=length)
+    limited = with_budget(training_chain(forward, backward, 1, 1), budget)
     results = [
         solve(limited, "checkmate", without=rules) for rules in ((), ("states",), ("states", "local-search"))
     ]
-    assert {result.makespan_ns for result in results} == {chain_optimum(forward, backward, 1, 1, 5)}
+    assert {result.makespan_ns for result in results} == {chain_optimum(forward, backward, 1, 1, budget)}
     assert [result.bound_by for result in results] == ["pebbling", "checkmate-highs", "checkmate-highs"]
 
 
