@@ -444,7 +444,7 @@ class FlowRun:
         large = len(self.instance.tasks) > self.thresholds.large
         if stage.integrality != "none" or large:  # else whole models come soon
             guide = guide_of(self.modelled, model, result.values)
-            if self.instance.has_host_work:
+            if self.bounded.has_host_work:
                 guide = HostWork(self.instance).guided(self.bounded, guide)
             self.search.suggest(guide)
 

@@ -10,7 +10,10 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from pebbler.heuristics.gaps import Guide
+from pebbler.heuristics.loading import kernels
 from pebbler.heuristics.methods import Limits, Refusal, find_method
+from pebbler.heuristics.search.search import LocalSearch
 from pebbler.instances.instance import Algorithm, Block, Instance, Link, Task
 from pebbler.instances.memory import (
     ideal_ns,
@@ -305,3 +308,33 @@ def test_what_has_no_model_of_work_on_the_host_says_so() -> None:
 def replace_stream(prices: Prices, stream: list[int]) -> Prices:
     """Return the prices with others of the host's time."""
     return Prices(prices.denominator, prices.memory, prices.engines, stream=stream)
+
+
+def test_a_solution_names_algorithms_of_the_instance_that_is_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The original's fastest algorithm is the second one; the instance that is searched has one alone."""
+    device, host = (
+        Algorithm(name=name, duration_ns=1, workspace_bytes=scratch, on=on)
+        for name, scratch, on in (("a", 7, "device"), ("h", 0, "host"))
+    )
+    instance = Instance(
+        name="made on either side",
+        engines="single",
+        budget_bytes=14,
+        resident_bytes=1,
+        alignment_bytes=4,
+        blocks=(Block(name="Y", bytes=2, offload_ns=3, prefetch_ns=1, finally_="host"),),
+        tasks=(Task(name="K", inputs=(), outputs=(0,), algorithms=(device, host)),),
+    )
+    suggested: list[list[int]] = []
+
+    def noted(_: LocalSearch, guide: Guide) -> None:
+        suggested.append(guide.algorithms)
+
+    kernels(Limits())  # which run a search of their own
+    monkeypatch.setattr(LocalSearch, "suggest", noted)
+    answer = find_method("flow").call(instance, Limits(time_limit=2.0))
+    assert answer.schedule is not None
+    assert suggested
+    assert {tuple(algorithms) for algorithms in suggested} == {(0,)}
