@@ -123,7 +123,8 @@ class Choosing(ABC):
                     break
         except KeyboardInterrupt:
             if self.best is None:
-                self.best = self._sketch()
+                with suppress(Refusal):  # what lives on the host may have moved there
+                    self.best = self._sketch()
             if self.best is None:
                 raise
             stopped_by = "interrupted"
