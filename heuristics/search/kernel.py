@@ -1222,28 +1222,6 @@ def _note(state: State, way: int, begin: float, end: float, share: float) -> Non
 
 
 @_compiled
-def _as_foreseen(problem: Problem, state: State, d: int, way: int, begin: int, time: int) -> int:
-    """Return when a copy ends that begins now, if those of the other direction are as foreseen."""
-    own, left, now, other = problem.shares[d, way], float(time), float(begin), 1 - way
-    i, n = state.passed[2 + way], 0 if own <= 0 or problem.single else state.known[other]
-    while i < n and state.foreseen[other, i, 1] <= now:
-        i += 1
-    state.passed[2 + way] = i
-    while left > _AT_ONCE:
-        until, rate = now + left, 1.0
-        if i < n and state.foreseen[other, i, 0] < until:
-            if state.foreseen[other, i, 0] > now:
-                until = state.foreseen[other, i, 0]
-            else:
-                rate = min(1.0, max(0.5, 1.0 - state.foreseen[other, i, 2]) / own)
-                until = min(now + left / rate, state.foreseen[other, i, 1])
-                i += 1
-        left -= rate * (until - now)
-        now = until
-    return int(np.ceil(now - _AT_ONCE))
-
-
-@_compiled
 def _copied_by(problem: Problem, state: State, d: int, way: int, begin: int, time: int) -> int:
     """Return about when a copy ends that begins now and takes some time by itself.
 
@@ -1254,27 +1232,27 @@ def _copied_by(problem: Problem, state: State, d: int, way: int, begin: int, tim
     """
     if not time:
         return begin
-    if state.known[2]:
-        end = _as_foreseen(problem, state, d, way, begin, time)
-        _note(state, way, float(begin), float(end), problem.shares[d, way])
-        return end
     own, left, now, other = problem.shares[d, way], float(time), float(begin), 1 - way
+    foreseen = state.known[2] > 0
     if own > 0 and not problem.single:
-        i, n = state.passed[2 + way], state.passed[other]
-        while i < n and state.traffic[other, i, 1] <= now:
+        copies, count = (state.foreseen, state.known) if foreseen else (state.traffic, state.passed)
+        i, n = state.passed[2 + way], count[other]
+        while i < n and copies[other, i, 1] <= now:
             i += 1
         state.passed[2 + way] = i
         lost = 0.0
         while left > _AT_ONCE:
             until, rate = now + left, 1.0
-            if i < n and state.traffic[other, i, 0] + lost < until:
-                if state.traffic[other, i, 0] + lost > now:
-                    until = state.traffic[other, i, 0] + lost
+            if i < n and copies[other, i, 0] + lost < until:
+                if copies[other, i, 0] + lost > now:
+                    until = copies[other, i, 0] + lost
                 else:
-                    theirs, end = state.traffic[other, i, 2], state.traffic[other, i, 1] + lost
+                    theirs, their_rate = copies[other, i, 2], 1.0
                     rate = min(1.0, max(0.5, 1.0 - theirs) / own)
-                    their_rate = min(1.0, max(0.5, 1.0 - own) / theirs) if theirs > 0 else 1.0
-                    until = min(now + left / rate, now + (end - now) / their_rate)
+                    if theirs > 0 and not foreseen:
+                        their_rate = min(1.0, max(0.5, 1.0 - own) / theirs)
+                    rest = copies[other, i, 1] + lost - now
+                    until = min(now + left / rate, now + rest / their_rate)
                     lost += (until - now) * (1.0 - their_rate)
                     i += 1
             left -= rate * (until - now)
@@ -1286,7 +1264,7 @@ def _copied_by(problem: Problem, state: State, d: int, way: int, begin: int, tim
     else:
         now += left
     end = int(np.ceil(now - _AT_ONCE))
-    if begin < state.clock[0]:
+    if begin < state.clock[0] and not foreseen:
         overlap = min(end, state.clock[0]) - max(begin, state.passed[7])
         taken = problem.slows[state.passed[6], way] * max(overlap, 0)
         state.clock[0] += int(np.ceil(taken - _AT_ONCE))
