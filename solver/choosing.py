@@ -10,8 +10,11 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import replace
+from threading import Lock
 
 from ..heuristics.clock import LEAST, OutOfTime, is_rule, until
 from ..heuristics.methods import Answer, Limits, Method, MethodInfo, OnBetter, Refusal
@@ -70,7 +73,7 @@ class Choosing(ABC):
         self.best: Schedule | None = None
         self.ended: list[str] = []
         self.first = None if limits.warm_start is None else self.choice_of(limits.warm_start)
-        self._least = math.inf
+        self._lock, self._least = Lock(), math.inf
         self._sketch: Callable[[], Schedule | None] = _no_schedule
 
     @abstractmethod
@@ -137,8 +140,9 @@ class Choosing(ABC):
 
         In contiguous memory there is none, for looks know no addresses.
         """
-        if look < self._least and self.limits.memory != "contiguous":
-            self._least, self._sketch = look, sketch
+        with self._lock:
+            if look < self._least and self.limits.memory != "contiguous":
+                self._least, self._sketch = look, sketch
 
     def choices(self) -> list[Choice]:
         """Return the choices, each once: that of the warm start, those offered, and the rule's."""
@@ -152,13 +156,39 @@ class Choosing(ABC):
         deadline = self.began + self.probing * (self.deadline - self.began)
         if len(choices) > 1:
             with suppress(OutOfTime), until(deadline, LEAST):
-                for choice in choices:
-                    found[choice] = self.looks(choice)
+                self.look_at(choices, found)
                 self.improve(found)
         start = self.limits.warm_start
         if start is not None and self.first is not None:
             found[self.first] = min(found[self.first], start.makespan_ns)
         return sorted(found, key=lambda choice: found[choice])
+
+    def look_at(self, choices: Sequence[Choice], found: dict[Choice, float]) -> None:
+        """Add how choices look to what was found, as many at once as there are workers.
+
+        Raises
+        ------
+        OutOfTime
+            When the deadline has passed; what was found in time is added.
+        """
+        if self.limits.workers == 1 or len(choices) <= 1:
+            for choice in choices:
+                found[choice] = self.looks(choice)
+            return
+        with ThreadPoolExecutor(self.limits.workers) as pool:
+            looks = [pool.submit(copy_context().run, self.looks, choice) for choice in choices]
+            try:
+                wait(looks)
+            finally:
+                pool.shutdown(cancel_futures=True)
+        late: OutOfTime | None = None
+        for choice, seen in zip(choices, looks, strict=True):
+            try:
+                found[choice] = seen.result()
+            except OutOfTime as error:
+                late = error
+        if late is not None:
+            raise late
 
     def improve(self, found: dict[Choice, float]) -> None:
         """Change the choice that looks best, where that is better: many groups at once, then fewer."""
@@ -167,15 +197,23 @@ class Choosing(ABC):
         most = _TRIES if self.limits.time_limit is None else max(_TRIES, len(groups))
         while size > 1 and tries < most:
             size = -(-size // 2)
-            for begin in range(0, len(groups), size):
-                changed = {one for group in groups[begin : begin + size] for one in group}
-                choice = best ^ changed
-                if choice in found or not self.admits(choice):
-                    continue
-                tries += 1
-                found[choice] = self.looks(choice)
-                if found[choice] < found[best]:
-                    best = choice
+            begins = range(0, len(groups), size)
+            for i in range(0, len(begins), self.limits.workers):
+                changes = (groups[begin : begin + size] for begin in begins[i : i + self.limits.workers])
+                choices = [best ^ frozenset().union(*change) for change in changes]
+                tries += self.look_at_new(choices, found)
+                better = [choice for choice in choices if found.get(choice, math.inf) < found[best]]
+                if len(better) > 1:  # what is better alone is often better together
+                    changed = frozenset().union(*(best ^ choice for choice in better))
+                    tries += self.look_at_new([best ^ changed], found)
+                    better.append(best ^ changed)
+                best = min((best, *better), key=lambda choice: found.get(choice, math.inf))
+
+    def look_at_new(self, choices: Iterable[Choice], found: dict[Choice, float]) -> int:
+        """Look at those of some choices that may be and were not looked at; return their number."""
+        new = [choice for choice in choices if choice not in found and self.admits(choice)]
+        self.look_at(new, found)
+        return len(new)
 
     def plan(self, choice: Choice) -> str:
         """Call the method for a choice, keep its schedule if that is the best, and return why it ended."""

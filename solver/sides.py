@@ -143,12 +143,10 @@ class _Siding(Choosing):
             size = len(either) // 4
             while size:
                 before = best
-                for count in (first[before] - size, first[before] + size):
-                    choice = must.union(either[: max(count, 0)])
-                    if choice not in found and self.admits(choice):
-                        found[choice] = self.looks(choice)
-                    if found.get(choice, math.inf) < found[best]:
-                        best = choice
+                counts = (first[before] - size, first[before] + size)
+                tried = dict.fromkeys(must.union(either[: max(count, 0)]) for count in counts)
+                self.look_at_new(tried, found)
+                best = min((best, *(one for one in tried if one in found)), key=lambda one: found[one])
                 size = size // 2 if best == before else size
         super().improve(found)
 

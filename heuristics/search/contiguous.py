@@ -94,6 +94,12 @@ class ContiguousSearch(LocalSearch):
         super().suggest(guide)
         self._relaxed.suggest(guide)
 
+    def follow(self, other: LocalSearch, *, at_once: bool) -> None:
+        """Let both searches follow those of another, as `LocalSearch.follow` does."""
+        super().follow(other, at_once=at_once)
+        if isinstance(other, ContiguousSearch):
+            self._relaxed.follow(other._relaxed, at_once=at_once)
+
     def lead(self, seconds: float = math.inf, bound_ns: int = 0) -> None:
         """Search without addresses, then start from the result.
 

@@ -46,13 +46,14 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _compiled(function: _F) -> _F:
-    """Compile a function without Numba's runtime, which counts references.
+    """Compile a function without Numba's runtime, which counts references, to run beside Python's threads.
 
     Only compiled code calls a function whose name begins with an underscore. So it needs no entry from
     Python, which would add a fifth to the time of compilation.
     """
     private = function.__name__.startswith("_")
-    options: Any = {"cache": True, "_nrt": False, "no_cpython_wrapper": private, "no_cfunc_wrapper": True}
+    options: Any = {"_nrt": False, "no_cpython_wrapper": private, "no_cfunc_wrapper": True}
+    options |= {"cache": True, "nogil": True}
     return cast(_F, njit(**options)(function))
 
 

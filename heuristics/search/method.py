@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +17,9 @@ from ..methods import Answer, Limits, Refusal, find_method, register
 from ..parts import with_parts
 from ..program import placement
 from .incumbent import Incumbent, estimates
+
+if TYPE_CHECKING:
+    from .search import LocalSearch
 
 _FIRST_METHOD = "modnn"
 """Method whose schedule the search starts from when none is given."""
@@ -45,7 +49,7 @@ RELAXED_SHARE = 0.15
 def local_search(instance: Instance, limits: Limits) -> Answer:
     """Search from the warm start, or from moDNN's schedule; without a time limit, until nothing improves.
 
-    Ctrl-C ends the search with the best schedule so far.
+    With more workers, as many searches run at once. Ctrl-C ends the search with the best schedule so far.
 
     Raises
     ------
@@ -53,6 +57,7 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
         When there is no program, or the instance has something that the search does not model.
     """
     from .contiguous import ContiguousSearch, new_search  # with it comes Numba
+    from .team import Team
 
     kernels(limits)
     deadline = math.inf if limits.time_limit is None else time.monotonic() + limits.time_limit
@@ -67,8 +72,12 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
         except OutOfTime:
             return None
 
-    with until(deadline, LEAST):
-        search = new_search(instance, limits.memory, limits.seed, limits.without, place)
+    def made(i: int) -> LocalSearch:
+        with until(deadline, LEAST):
+            return new_search(instance, limits.memory, limits.seed + i, limits.without, place)
+
+    search = made(0)
+    team = Team(search, made, limits.workers - 1)
     best, start, estimated = Incumbent("local-search"), limits.warm_start, estimates(instance)
     best.offer(limits.incumbent)
     stopped_by, reason = "done", ""
@@ -96,7 +105,7 @@ def local_search(instance: Instance, limits: Limits) -> Answer:
                 stopped_by = "time limit"
                 break
             before = known()
-            search.run(deadline - time.monotonic())
+            team.run(deadline - time.monotonic())
             if estimated:
                 best.look(search)
             if known() != before and limits.on_better is not None:

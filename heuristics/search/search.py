@@ -238,6 +238,23 @@ class LocalSearch:
         elif not guide.tentative:
             self._waiting = decisions
 
+    def follow(self, other: LocalSearch, *, at_once: bool) -> None:
+        """Start from the best program of another search, if it is better than this one's.
+
+        Parameters
+        ----------
+        other
+            A search of the same instance, of the same kind.
+        at_once
+            Whether to start now; if not, after this descent.
+        """
+        if other.cost >= self.cost:
+            return
+        if at_once:
+            self._set_off(other.best(), 0)
+        else:
+            self._waiting = other.best()
+
     def run(self, seconds: float = math.inf, work: int = CHUNK) -> None:
         """Continue the search until so many tasks have been simulated, or some seconds have passed.
 

@@ -7,6 +7,7 @@ which its last solution fails.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace as replace_fields
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from ...heuristics.recomputation.search import RerunSearch
     from ...heuristics.search.search import LocalSearch
+    from ...heuristics.search.team import Team
 
 _SECONDS = 20.0
 """Time limit in seconds when none is given."""
@@ -105,7 +107,7 @@ def flow(instance: Instance, limits: Limits) -> Answer:
     Bounds only rise, and schedules only improve. The method ends when they meet, or at the time limit.
     Without a time limit, it ends after 20 s, or when every task is a checkpoint and the search finds nothing
     better. Ctrl-C ends it with the best schedule and bound. With one worker, models and search take turns.
-    With more workers, the search runs beside the model.
+    With more workers, the search runs beside the model, and as many searches as workers between models.
 
     Raises
     ------
@@ -258,6 +260,7 @@ class FlowRun:
         self.told: tuple[int | None, int] | None = None
         self.windows: Windows | None = None
         self.checkpoints = Checkpoints(self.modelled, 0.0 if "hot-checkpoints" in limits.without else 0.5)
+        self.team: Team | None = None
         with until(max(self.deadline, began + LEAST)):
             self.search = self._new_search()
 
@@ -296,14 +299,21 @@ class FlowRun:
 
     def _new_search(self) -> LocalSearch | RerunSearch | None:
         from ...heuristics.search.contiguous import new_search  # with it comes Numba
+        from ...heuristics.search.team import Team
 
         limits = self.limits
         rules = limits.without & set(SEARCH_RULES)
+
+        def made(i: int) -> LocalSearch:
+            return new_search(self.instance, limits.memory, limits.seed + i, rules, self._places)
+
         try:
-            return new_search(self.instance, limits.memory, limits.seed, rules, self._places)
+            search = made(0)
         except Refusal as refusal:
             self.reason = str(refusal)
             return None
+        self.team = Team(search, made, limits.workers - 1)
+        return search
 
     def _places(
         self, lifetimes: Sequence[tuple[int, int, int]], capacity: int, alignment: int
@@ -403,8 +413,7 @@ class FlowRun:
         while self.limits.workers > 1 and self.search is not None and self.searches and not worker.done():
             if self._met() or self._late():
                 break
-            self.search.run(work=_GLANCE)
-            self._tell()
+            self._run(math.inf, _GLANCE, beside=True)
         return None if self._met() else self._result(worker)
 
     def _result(self, worker: LinearWorker) -> LinearResult:
@@ -452,8 +461,15 @@ class FlowRun:
         """Search for a share of a round."""
         if self.search is not None and self.searches and not self._met():
             left = self.deadline - time.monotonic()
-            self.search.run(self.turn * left, int(share * self.search.round))
-            self._tell()
+            self._run(self.turn * left, int(share * self.search.round))
+
+    def _run(self, seconds: float, work: int, *, beside: bool = False) -> None:
+        """Search for some time: with all workers, or with all but the one that solves a model beside."""
+        if self.team is not None:
+            self.team.run(seconds, work, idle=int(beside))
+        elif self.search is not None:
+            self.search.run(seconds, work)
+        self._tell()
 
     def _tell(self) -> None:
         """Report the makespan and the bound if either has improved."""
