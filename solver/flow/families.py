@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..linear.model import ModelBuilder
-from .machine.copies import Direction
+from .machine.copies import Direction, Times, link_times
 from .unbroken import UnbrokenCopies
 from .versions import Stay, Version
 
@@ -167,7 +167,7 @@ def _engine(builder: ModelBuilder, delta: Columns, least: float, *, family: str)
     return rows
 
 
-def load_first(builder: ModelBuilder, back: Direction, time: float, link: float) -> None:
+def load_first(builder: ModelBuilder, back: Direction, time: float, link: Times) -> None:
     """Add the term in (6) of data that must be loaded in the first interval, by a column that is 1."""
     back.move(builder, np.zeros(1, dtype=np.int64), builder.columns(1, lower=1.0, upper=1.0), time, link)
 
@@ -218,7 +218,7 @@ def _add_offload(
     if lines is not None:
         progress = lines[0].add(instants, q, time, comes_back=False)
     inside = instants >= 0
-    link = float(version.out_link_ns) / frame.ns
+    link = link_times(version.out_link, frame.ns)
     frame.out.move(builder, instants[inside], q[inside], time / frame.ns, link)
     frame.out.move(builder, instants[1:], q[:-1], -(time / frame.ns), -link)
     if version.is_saved and version.carried is not None:
@@ -263,7 +263,7 @@ def _add_gap(
         if left is not None:
             absent_once_it_has_left(builder, x[possible], left[at[possible]])
     _is_absent(frame, version, instants, x)
-    link = float(version.back_link_ns) / frame.ns
+    link = link_times(version.back_link, frame.ns)
     frame.back.move(builder, instants[1:], r[:-1], rate, link)
     frame.back.move(builder, instants[1:], r[1:], -rate, -link)
     frame.back.move(builder, instants[-1:] + 1, r[-1:], rate, link)
@@ -351,8 +351,8 @@ def add_single_stay(frame: Frame, version: Version) -> list[GapColumns]:
     leaves_and_returns(builder, absent, leaving, coming, np.maximum(intervals - gap.first, 0))
     _is_absent(frame, version, instants, absent)
     out, back = float(version.offload_ns or 0) / frame.ns, float(version.prefetch_ns or 0) / frame.ns
-    frame.out.move(builder, intervals, leaving, out, float(version.out_link_ns) / frame.ns)
-    frame.back.move(builder, instants + 1, coming, back, float(version.back_link_ns) / frame.ns)
+    frame.out.move(builder, intervals, leaving, out, link_times(version.out_link, frame.ns))
+    frame.back.move(builder, instants + 1, coming, back, link_times(version.back_link, frame.ns))
     soonest = int(leaving[0]) if len(leaving) else None
     return [GapColumns(gap.first, absent, absent, gap.first, absent, soonest)]
 

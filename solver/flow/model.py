@@ -55,7 +55,7 @@ from .families import (
     one_algorithm,
     run,
 )
-from .machine.copies import directions
+from .machine.copies import directions, link_times
 from .machine.host_work import HostRun, SharedBlock, add_host_runs
 from .machine.together import host_tasks
 from .unbroken import LONG, UnbrokenCopies
@@ -96,7 +96,8 @@ class PricedModel:
     end_rows
         Where blocks are carried, the row of memory at both ends, and that of host memory if it has a budget.
     link_rows
-        The rows of a link that both directions share, one for each interval; none without it.
+        The rows of a link that both directions share, one for each interval: for each of `LinkTimes`, or for
+        the first alone; none without it.
     stream_rows
         Those of the stream of the host, where tasks may run on it.
     """
@@ -111,7 +112,7 @@ class PricedModel:
     engine_rows: tuple[NDArray[np.int64], ...]
     host_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     end_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    link_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    link_rows: tuple[NDArray[np.int64], ...] = ()
     stream_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
@@ -222,7 +223,7 @@ def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[Reru
         np.maximum(-duals[rows], 0.0) * (model.nanoseconds / model.bytes)
         for rows in (model.memory_rows, model.host_rows, model.end_rows)
     )
-    others = [rows for rows in (model.link_rows, model.stream_rows) if len(rows)]
+    others = [*model.link_rows, *([model.stream_rows] if len(model.stream_rows) else [])]
     engines = [np.clip(-duals[rows], 0.0, 1.0) for rows in (*model.engine_rows, *others)]
     highest = max(1.0, *(float(price.max(initial=0.0)) for price in (memory, host, ends)), *reruns.values())
     bits = _PRICE_BITS - math.frexp(highest)[1]
@@ -233,15 +234,16 @@ def _prices(model: PricedModel, duals: NDArray[np.float64], reruns: Mapping[Reru
     for j, paid in enumerate(zip(*whole, strict=True)):
         for price in whole:
             price[j] = price[j] * 2**bits // max(sum(paid), 2**bits)
+    count = len(model.engine_rows)
     paid_again = {key: math.floor(price * 2.0**bits) for key, price in reruns.items()}
     return Prices(
         2**bits,
         np.floor(memory * 2.0**bits).astype(np.int64).tolist(),
-        whole[: len(model.engine_rows)],
+        whole[:count],
         {key: price for key, price in paid_again.items() if price > 0},
         np.floor(host * 2.0**bits).astype(np.int64).tolist(),
         np.floor(ends * 2.0**bits).astype(np.int64).tolist(),
-        whole[len(model.engine_rows)] if len(model.link_rows) else (),
+        whole[count : count + len(model.link_rows)],
         whole[-1] if len(model.stream_rows) else (),
     )
 
@@ -442,9 +444,9 @@ def _model(
             ns,
             whole=integrality != "none",
         )
-    load, passing = first_loads_ns(instance, positions, blocks) if stretch.first == 0 else (0, 0.0)
+    load, passing = first_loads_ns(instance, positions, blocks) if stretch.first == 0 else (0, None)
     if load:
-        load_first(builder, inward, load / ns, passing / ns)
+        load_first(builder, inward, load / ns, link_times(passing, ns))
     lines: tuple[UnbrokenCopies, UnbrokenCopies] | None = None
     if long is not None:
         longest = max(

@@ -30,7 +30,7 @@ from ...heuristics.recomputation.reruns import Plan, Run, stages_of, unrolled, u
 from ...instances.instance import Instance
 from ...instances.memory import footprint
 from ...validate.bounds.arguments import fitting, least_times
-from ...validate.bounds.machine import link_ns, slowed_intervals
+from ...validate.bounds.machine import FairShares, fair_shares, slowed_intervals
 from ...validate.bounds.reruns import RerunKey, rerun_intervals
 from ..bounds import Bound
 from ..linear.facade import solve_linear
@@ -44,7 +44,7 @@ from .families import (
     one_algorithm,
     stays_out,
 )
-from .machine.copies import Direction, directions
+from .machine.copies import Direction, directions, link_times
 from .model import Integrality, PricedModel, proven_by, tasks_of
 
 
@@ -175,6 +175,7 @@ class _Model:
     memory: NDArray[np.int64] = field(init=False)
     out: Direction = field(init=False)
     back: Direction = field(init=False)
+    shares: FairShares | None = field(init=False)
 
     def build(self) -> RecomputeModel:
         """Return the whole model."""
@@ -226,6 +227,7 @@ class _Model:
         engines = out, (out if single else engine_of_prefetches(builder, delta, -np.inf))
         again = rerun_intervals(instance, self.checkpoints)
         lost = slowed_intervals(instance, self.checkpoints, again) if instance.is_slowed else []
+        self.shares = fair_shares(instance)
         self.out, self.back = directions(builder, instance, delta, engines, shortest, lost)
         if lost:
             self._runs_lose_time(self.out.slowed, [time / self.ns for time in least], choices, times)
@@ -309,7 +311,7 @@ class _Model:
             out = dict(zip(span, columns.tolist(), strict=True))
             stays_out(builder, columns)
             rate = block.offload_ns / self.ns
-            link = float(link_ns(instance, block.loaded_bytes, block.offload_ns)) / self.ns
+            link = link_times(None if self.shares is None else self.shares.of_offload(block), self.ns)
             self.out.move(builder, np.arange(first, end + 1), columns, rate, link)
             self.out.move(builder, np.arange(first + 1, end + 1), columns[:-1], -rate, -link)
         back: dict[int, int] = {}
@@ -318,7 +320,7 @@ class _Model:
             span = range(begin, horizon + 1)
             columns = builder.columns(len(span), upper=1.0)
             back = dict(zip(span, columns.tolist(), strict=True))
-            link = float(link_ns(instance, block.loaded_bytes, block.prefetch_ns)) / self.ns
+            link = link_times(None if self.shares is None else self.shares.of_prefetch(block), self.ns)
             self.back.move(builder, np.arange(begin, horizon + 1), columns, block.prefetch_ns / self.ns, link)
             if not held:
                 self._back_is_out(columns, [out[j] for j in span])

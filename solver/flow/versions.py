@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ...heuristics.gaps import Gap
 from ...instances.instance import Instance
-from ...validate.bounds.machine import link_ns
+from ...validate.bounds.machine import LinkTimes, fair_shares
 
 _FASTEST = -40
 """Lowest pace that is distinguished: bytes that take a fortieth of the time or less."""
@@ -53,8 +53,7 @@ class Version:
     it. A copy time of None means that it is never copied in that direction. `names` has, for each gap, the
     gaps of blocks that it stands for. `carried` is the carried block of which this is the first or the last
     version; `is_saved` says that the host ends with as much of it as it had of the first version at the
-    start. `out_link_ns` and `back_link_ns` are the times in which a link that both directions share passes
-    its copies.
+    start. `out_link` and `back_link` are the times of its copies on a link that both directions share.
     """
 
     bytes: int
@@ -66,8 +65,8 @@ class Version:
     names: tuple[tuple[Gap, ...], ...]
     carried: int | None = None
     is_saved: bool = False
-    out_link_ns: Fraction = Fraction(0)
-    back_link_ns: Fraction = Fraction(0)
+    out_link: LinkTimes | None = None
+    back_link: LinkTimes | None = None
 
     @property
     def stays_once(self) -> bool:
@@ -97,6 +96,7 @@ def can_be_away(instance: Instance, d: int) -> bool:
 def versions_of(instance: Instance, positions: NDArray[np.int64], blocks: Sequence[int]) -> list[Version]:
     """Return the versions that can or must leave the device, with the gaps that have an instant inside."""
     versions = []
+    shares = fair_shares(instance)
     for d in blocks:
         block, writers = instance.blocks[d], instance.writers[d]
         gaps: dict[int, list[Stay]] = defaultdict(list)
@@ -130,8 +130,8 @@ def versions_of(instance: Instance, positions: NDArray[np.int64], blocks: Sequen
                     names=tuple(names[written]),
                     carried=d if at_an_end else None,
                     is_saved=is_carried and final > 0 and written == final,
-                    out_link_ns=link_ns(instance, block.loaded_bytes, block.offload_ns),
-                    back_link_ns=link_ns(instance, block.loaded_bytes, block.prefetch_ns),
+                    out_link=None if shares is None else shares.of_offload(block),
+                    back_link=None if shares is None else shares.of_prefetch(block),
                 )
             )
     return versions
@@ -167,8 +167,8 @@ def merged(versions: list[Version]) -> list[Version]:
             tuple(tuple(chain.from_iterable(same)) for same in zip(*(v.names for v in group), strict=True)),
             group[0].carried,
             group[0].is_saved,
-            min(v.out_link_ns / v.bytes for v in group) * total,
-            min(v.back_link_ns / v.bytes for v in group) * total,
+            least_link([v.out_link for v in group], [v.bytes for v in group]),
+            least_link([v.back_link for v in group], [v.bytes for v in group]),
         )
         for group in groups.values()
         for total in [sum(v.bytes for v in group)]
@@ -188,6 +188,18 @@ def _least_time(copies: list[tuple[Fraction | None, int]], total: int) -> Fracti
     """Return the time of `total` bytes at the fastest rate of some copies; None if there are none."""
     rates = [time / size for time, size in copies if time is not None]
     return min(rates) * total if rates else None
+
+
+def least_link(copies: Sequence[LinkTimes | None], sizes: Sequence[int]) -> LinkTimes | None:
+    """Return the times of copies on a link as one, each at the least time of a byte among them."""
+    known = [times for times in copies if times is not None]
+    if not known:
+        return None
+    rates = (
+        min(time / size for time, size in zip(times, sizes, strict=True))
+        for times in zip(*known, strict=True)
+    )
+    return LinkTimes(*(rate * sum(sizes) for rate in rates))
 
 
 def ready_at(writer: int, positions: NDArray[np.int64]) -> int:
@@ -218,8 +230,8 @@ def instants_of(after: int, until: int, positions: NDArray[np.int64]) -> tuple[i
 
 def first_loads_ns(
     instance: Instance, positions: NDArray[np.int64], blocks: Sequence[int]
-) -> tuple[int, float]:
-    """Return the time of the prefetches that must come before the first checkpoint, and that of the link.
+) -> tuple[int, LinkTimes | None]:
+    """Return the time of the prefetches that must come before the first checkpoint, and those of the link.
 
     They are of those of some blocks that start on the host only, and are used before the first checkpoint or
     by it. Without checkpoints, the one interval has all of them.
@@ -230,8 +242,12 @@ def first_loads_ns(
         block, uses = instance.blocks[d], instance.uses[d]
         if block.initially == "host" and uses and uses[0] <= until:
             first.append(block)
-    passing = sum(float(link_ns(instance, block.loaded_bytes, block.prefetch_ns)) for block in first)
-    return sum(block.prefetch_ns or 0 for block in first), passing
+    shares = fair_shares(instance)
+    link = None
+    if shares is not None and first:
+        columns = zip(*map(shares.of_prefetch, first), strict=True)
+        link = LinkTimes(*(sum(times, Fraction(0)) for times in columns))
+    return sum(block.prefetch_ns or 0 for block in first), link
 
 
 def staying_bytes(

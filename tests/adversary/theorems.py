@@ -387,11 +387,12 @@ def _drawn_prices(case: Case, checkpoints: Sequence[int]) -> Prices:
     host = []
     if case.instance.has_host_budget:
         host = [rng.choice((0, 0, rng.randint(0, top))) for _ in range(2 * count)]
-    link, stream = list[int](), list[int]()
+    link, stream = list[list[int]](), list[int]()
     left = [one - sum(paid) for paid in zip(*engines, strict=True)]
     if case.instance.link is not msgspec.UNSET:
-        link = [rng.randint(0, some) for some in left]
-        left = [some - price for some, price in zip(left, link, strict=True)]
+        for _ in range(rng.choice((1, 3))):
+            link.append([rng.randint(0, some) for some in left])
+            left = [some - price for some, price in zip(left, link[-1], strict=True)]
     if case.instance.has_host_work:
         stream = [rng.randint(0, some) for some in left]
     return Prices(one, memory, engines, reruns, host, link=link, stream=stream)
@@ -406,7 +407,7 @@ def _priced(case: Case) -> Iterator[Claim]:
         certificate = certify(case.instance, "prices", "drawn", checkpoints=checkpoints, prices=prices)
         if certificate.lower_bound_ns:
             assert not check_certificate(case.instance, certificate).reasons
-        is_priced = any(map(any, (prices.memory, prices.host, prices.link, prices.stream, *prices.engines)))
+        is_priced = any(map(any, (prices.memory, prices.host, prices.stream, *prices.link, *prices.engines)))
         yield Claim(f"prices at {checkpoints}", certificate.lower_bound_ns, case.optimum, is_priced)
 
 

@@ -20,7 +20,7 @@ from ...instances.figures import MILLION
 from ...instances.instance import Algorithm, Block, Instance
 from .carried import NEVER, cheapest_round
 from .host_work import alone_with_host, least_on_host
-from .machine import CopyCosts, Slowed, copy_costs, slowed_intervals, touched_on_host
+from .machine import CopyCosts, LinkTimes, Slowed, copy_costs, fair_shares, slowed_intervals, touched_on_host
 from .reruns import RerunKey, cheapest, course_of, rerun_intervals
 
 
@@ -148,8 +148,9 @@ class Prices:
         Where blocks are carried, the price of a byte that is on the device at both ends, and, where host
         memory has a budget, that of a byte that is there at both ends; none: they are zero.
     link
-        Per interval, where both directions share a link, the price of the link's time, in nanoseconds per
-        nanosecond; none: all are zero. In an interval, it and those of the engines add up to at most one.
+        Where both directions share a link, prices of its time by interval, in nanoseconds per nanosecond: for
+        each of `LinkTimes`, or for the first alone; none: all are zero. In an interval, they and those of the
+        engines add up to at most one.
     stream
         Per interval, where tasks may run on the host, the price of the host's time; as those of the link.
     """
@@ -160,7 +161,7 @@ class Prices:
     reruns: Mapping[RerunKey, int] = field(default_factory=dict)
     host: Sequence[int] = ()
     ends: Sequence[int] = ()
-    link: Sequence[int] = ()
+    link: Sequence[Sequence[int]] = ()
     stream: Sequence[int] = ()
 
     def times(self, factor: int) -> Prices:
@@ -176,7 +177,7 @@ class Prices:
             {key: factor * price for key, price in self.reruns.items()},
             more(self.host),
             more(self.ends),
-            more(self.link),
+            [more(paid) for paid in self.link],
             more(self.stream),
         )
 
@@ -204,8 +205,9 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     - A carried block is one choice: its places at both ends, which are the same, and all that it does in
       between. It pays for these places, and memory is paid back, but for what must be there at the end. (If
       second runs pay it, its versions count as those of a block that begins on the device.)
-    - Where both directions share a link, no interval has more load than the link can pass. So the price of
-      the link's time is paid for the load of copies as the engines' prices are for their time.
+    - Where both directions share a link, no interval has more load than the link can pass, and none has more
+      of the times that copies of one direction take from those of the other (`FairShares`). So the prices of
+      the link's time are paid for these times as the engines' prices are for the copies' own.
     - Where copies slow tasks down, the share of an interval that other prices leave is paid for its tasks and
       for what they lose by the copies in it: an interval is at least as long as both (`slowed_intervals`).
     - A task that may run on the host, and the blocks that no other such task touches, are one choice: it runs
@@ -256,6 +258,7 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     read_again = {d for d, _ in reads}
     away = [here - spared for here, spared in zip(prices.memory, _saved_by_absence(prices), strict=True)]
     ends = (*prices.ends, 0, 0)[:2]
+    shares = fair_shares(instance) if prices.link else None
 
     def on_device(d: int, costs: CopyCosts) -> int:
         """The least that a block pays whose uses are all on the device, and that no second run touches."""
@@ -265,7 +268,7 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
         return sum(_version_price(one, upto, saved, len(prices.memory), costs) for one in versions)
 
     for k, blocks in alone_with_host(instance).items():
-        costs = [copy_costs(instance, instance.blocks[d], engines, prices.link) for d in blocks]
+        costs = [copy_costs(instance.blocks[d], engines, prices.link, shares) for d in blocks]
         paid = [least_on_host(instance, k, blocks, checkpoints, prices.memory, prices.stream, costs, ends)]
         if here := fitting(instance, k):
             time = left[2 * bisect_left(checkpoints, k)] * min(algorithm.duration_ns for algorithm in here)
@@ -274,7 +277,7 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
     for d, block in enumerate(instance.blocks):
         if d in shared:
             continue
-        cost = copy_costs(instance, block, engines, prices.link)
+        cost = copy_costs(block, engines, prices.link, shares)
         if block.initially == "carried" and d not in read_again:
             total += on_device(d, cost)
             continue
@@ -294,7 +297,7 @@ def priced_ns(instance: Instance, checkpoints: Sequence[int], prices: Prices) ->
 
 def _paid_for_time(prices: Prices) -> list[Sequence[int]]:
     """Return the prices of the engines' time, and of the link's and the host's if there are any."""
-    return [*prices.engines, *(paid for paid in (prices.link, prices.stream) if paid)]
+    return [*prices.engines, *prices.link, *([prices.stream] if prices.stream else [])]
 
 
 def _with_losses(prices: Prices, left: Sequence[int], slowed: Sequence[Slowed]) -> list[list[int]]:
@@ -502,8 +505,12 @@ def _require_prices(
         raise ValueError("a price at both ends is negative")
     if prices.stream and (len(prices.stream) != instants + 1 or not instance.has_host_work):
         raise ValueError("prices of the host's time are one for each interval, where tasks may run there")
-    if prices.link and (len(prices.link) != instants + 1 or instance.link is msgspec.UNSET):
-        raise ValueError("prices of the link are one for each interval, where both directions share one")
+    if prices.link and instance.link is msgspec.UNSET:
+        raise ValueError("there are prices of a link, and the directions share none")
+    if len(prices.link) not in (0, 1, len(LinkTimes._fields)) or any(
+        len(paid) != instants + 1 for paid in prices.link
+    ):
+        raise ValueError("prices of a link are one for each interval, of the link or of each time on it")
     for j, paid in enumerate(zip(*_paid_for_time(prices), strict=True)):
         if min(paid) < 0 or sum(paid) > prices.denominator:
             raise ValueError(f"interval {j}: prices of the engines are negative or above one together")

@@ -61,6 +61,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     link_prices
         Where both directions share a link, and any of these prices is not zero: nanoseconds per nanosecond of
         the link's time in each interval.
+    fair_prices
+        The same of the times that copies out, and copies in, leave the others (`machine.FairShares`).
     stream_prices
         The same of the host's time, where tasks may run on the host.
     page_bytes
@@ -87,6 +89,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     end_prices: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
     link_prices: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
     stream_prices: tuple[Natural, ...] | msgspec.UnsetType = msgspec.UNSET
+    fair_prices: tuple[tuple[Natural, ...], tuple[Natural, ...]] | msgspec.UnsetType = msgspec.UNSET
     checksum: str = ""
 
 
@@ -114,6 +117,8 @@ def certify(
         When the argument does not hold for the instance, or its figures are not valid.
     """
     reruns = {} if prices is None else prices.reruns
+    link = () if prices is None else prices.link
+    fair = tuple(map(tuple, link[1:]))
     page_bytes = page_bytes_of(instance)
     found = Certificate(
         instance=instance.name,
@@ -129,8 +134,9 @@ def certify(
         page_bytes=msgspec.UNSET if page_bytes is None else page_bytes,
         host_prices=tuple(prices.host) if prices is not None and any(prices.host) else msgspec.UNSET,
         end_prices=tuple(prices.ends) if prices is not None and any(prices.ends) else msgspec.UNSET,
-        link_prices=tuple(prices.link) if prices is not None and any(prices.link) else msgspec.UNSET,
+        link_prices=tuple(link[0]) if link and any(link[0]) else msgspec.UNSET,
         stream_prices=tuple(prices.stream) if prices is not None and any(prices.stream) else msgspec.UNSET,
+        fair_prices=(fair[0], fair[1]) if any(map(any, fair)) else msgspec.UNSET,
     )
     return sealed(msgspec.structs.replace(found, lower_bound_ns=proven_ns(instance, found)))
 
@@ -176,7 +182,9 @@ def proven_ns(instance: Instance, certificate: Certificate) -> int:
     reruns = {(k, j, d): price for k, j, d, price in named}
     host = () if certificate.host_prices is msgspec.UNSET else certificate.host_prices
     ends = () if certificate.end_prices is msgspec.UNSET else certificate.end_prices
-    link = () if certificate.link_prices is msgspec.UNSET else certificate.link_prices
+    link = [] if certificate.link_prices is msgspec.UNSET else [certificate.link_prices]
+    if certificate.fair_prices is not msgspec.UNSET:
+        link = [*(link or [(0,) * len(certificate.fair_prices[0])]), *certificate.fair_prices]
     stream = () if certificate.stream_prices is msgspec.UNSET else certificate.stream_prices
     of_time = certificate.memory_prices, certificate.engine_prices
     prices = Prices(certificate.denominator, *of_time, reruns, host, ends, link, stream)

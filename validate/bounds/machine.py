@@ -6,10 +6,12 @@ instance, and nothing that solves.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
+from operator import mul
 from typing import NamedTuple
 
 import msgspec
@@ -36,26 +38,130 @@ class CopyCosts(NamedTuple):
     back: Sequence[int]
 
 
+class LinkTimes(NamedTuple):
+    """What a copy takes in an interval of the link that both directions share.
+
+    Attributes
+    ----------
+    shared
+        The time in which the link passes its load.
+    out, back
+        The time that it takes of copies out, and of copies in, as `FairShares` has it.
+    """
+
+    shared: Fraction
+    out: Fraction
+    back: Fraction
+
+
+class FairShares:
+    """How much copies out and copies in keep each other from a link that is shared in the max-min fair way.
+
+    The *pace* of a copy is the share of the link that it takes when it is alone. Beside a copy of the other
+    direction, a copy gets half of the link, or what the other leaves, but no more than its pace. So one
+    direction cannot have more than half of the link for long while the other has enough to copy.
+
+    For each direction and any number from one half to one, its *lead*, this holds: in no interval do the
+    times that copies of the direction take, and those that copies of the other take beside them, add up to
+    more than the length of the interval (`LinkTimes`; docs/flow.md has the proof). With a lead of one half,
+    these are the copies' own times, and nothing of the other direction. With a lead of one, they are the
+    times in which the link passes the loads. The best lead is the pace of the copies.
+
+    Parameters
+    ----------
+    instance
+        An instance with a link. As lead, each direction has the pace that copies of half of its load have at
+        most.
+
+    Attributes
+    ----------
+    leads
+        The leads of copies out, and of copies in.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        blocks = instance.blocks
+        self.leads = (
+            self._lead((block.loaded_bytes, block.offload_ns) for block in blocks),
+            self._lead((block.loaded_bytes, block.prefetch_ns) for block in blocks),
+        )
+
+    def of_offload(self, block: Block) -> LinkTimes:
+        """Return what copies of a block out take; nothing where there are none."""
+        shared, time = self._times(block.loaded_bytes, block.offload_ns)
+        out, back = self.leads
+        return LinkTimes(shared, fair_time_of_leader(shared, time, out), fair_time_beside(shared, time, back))
+
+    def of_prefetch(self, block: Block) -> LinkTimes:
+        """Return what copies of a block in take; nothing where there are none."""
+        shared, time = self._times(block.loaded_bytes, block.prefetch_ns)
+        out, back = self.leads
+        return LinkTimes(shared, fair_time_beside(shared, time, out), fair_time_of_leader(shared, time, back))
+
+    def _times(self, size: int, time: int | None) -> tuple[Fraction, Fraction]:
+        """Return the time in which the link passes a copy's load, and that of the copy alone."""
+        shared = link_ns(self.instance, size, time)
+        return shared, max(shared, Fraction(time or 0))
+
+    def _lead(self, copies: Iterable[tuple[int, int | None]]) -> Fraction:
+        """Return the median of the paces above one half, weighted with loads; one half if there is none."""
+        times = [self._times(*copy) for copy in copies]
+        paces = sorted((shared / time, shared) for shared, time in times if 2 * shared > time)
+        left = sum(shared for _, shared in paces) / 2
+        for pace, shared in paces:
+            left -= shared
+            if left <= 0:
+                return pace
+        return Fraction(1, 2)
+
+
+def fair_shares(instance: Instance) -> FairShares | None:
+    """Return what copies take of a link that both directions share; None where there is none."""
+    return None if instance.link is msgspec.UNSET else FairShares(instance)
+
+
+def fair_time_of_leader(shared: Fraction, time: Fraction, lead: Fraction) -> Fraction:
+    """Return the time of a copy among those of the direction that leads."""
+    if shared >= lead * time:
+        return time
+    if 2 * shared > time:
+        return shared / lead
+    return time - (2 - 1 / lead) * (time - shared)
+
+
+def fair_time_beside(shared: Fraction, time: Fraction, lead: Fraction) -> Fraction:
+    """Return the time that a copy takes from the direction that leads."""
+    if 2 * shared > time:
+        return (2 - 1 / lead) * shared
+    return max(time - (time - shared) / lead, Fraction(0))
+
+
 def copy_costs(
-    instance: Instance, block: Block, engines: Sequence[Sequence[int]], link: Sequence[int]
+    block: Block,
+    engines: Sequence[Sequence[int]],
+    link: Sequence[Sequence[int]],
+    shares: FairShares | None,
 ) -> CopyCosts:
     """Return the costs of a block's copies, by prices of the engines' time and of the link's.
 
-    With a link, costs are rounded down to whole units of price, and are those of the whole copy.
+    With prices of a link, one for each of `LinkTimes`, costs are rounded down to whole units of price, and
+    are those of the whole copy.
     """
-    if not any(link):
+    if shares is None:
         return CopyCosts(block.offload_ns, engines[0], block.prefetch_ns, engines[-1])
 
-    def whole(time: int | None, engine: Sequence[int]) -> Sequence[int]:
-        passing = link_ns(instance, block.loaded_bytes, time)
-        up, down = passing.numerator, passing.denominator
-        return [(time or 0) * price + up * other // down for price, other in zip(engine, link, strict=True)]
+    def whole(time: int | None, times: LinkTimes, engine: Sequence[int]) -> Sequence[int]:
+        down = math.lcm(*(part.denominator for part in times))
+        ups = [part.numerator * (down // part.denominator) for part in times]
+        paid = (sum(map(mul, ups, prices)) for prices in zip(*link, strict=True))
+        return [(time or 0) * price + more // down for price, more in zip(engine, paid, strict=True)]
 
     return CopyCosts(
         None if block.offload_ns is None else 1,
-        whole(block.offload_ns, engines[0]),
+        whole(block.offload_ns, shares.of_offload(block), engines[0]),
         None if block.prefetch_ns is None else 1,
-        whole(block.prefetch_ns, engines[-1]),
+        whole(block.prefetch_ns, shares.of_prefetch(block), engines[-1]),
     )
 
 

@@ -14,11 +14,19 @@ from numpy.typing import NDArray
 
 from ....instances.figures import MILLION
 from ....instances.instance import Instance
-from ....validate.bounds.machine import Slowed
+from ....validate.bounds.machine import LinkTimes, Slowed
 from ...linear.model import ModelBuilder
 
 Indices = NDArray[np.int64]
 """Indices of columns or rows."""
+
+Times = NDArray[np.float64]
+"""Times of a copy on a link that both directions share, in the order of `LinkTimes`; empty without one."""
+
+
+def link_times(times: LinkTimes | None, ns: float) -> Times:
+    """Return the times of a copy on a link in units of some nanoseconds."""
+    return np.array(times or (), dtype=np.float64) / ns
 
 
 class Direction(NamedTuple):
@@ -29,7 +37,8 @@ class Direction(NamedTuple):
     engine
         A row for each interval.
     link
-        A row for each interval where both directions share a link; else none.
+        Where both directions share a link, a row for each interval: for each of `LinkTimes`, or, with a
+        single engine, for the first alone.
     slowed
         The row of each interval in which copies slow tasks down, or -1; none where they never do.
     lost
@@ -37,17 +46,17 @@ class Direction(NamedTuple):
     """
 
     engine: Indices
-    link: Indices
+    link: tuple[Indices, ...]
     slowed: Indices
     lost: NDArray[np.float64]
 
     def move(
-        self, builder: ModelBuilder, intervals: Indices, columns: Indices, time: float, link: float
+        self, builder: ModelBuilder, intervals: Indices, columns: Indices, time: float, link: Times
     ) -> None:
         """Add copies that columns stand for; a whole one takes so much time of the engine and the link."""
         builder.entries(self.engine[intervals], columns, time)
-        if len(self.link):
-            builder.entries(self.link[intervals], columns, link)
+        for rows, passing in zip(self.link, link, strict=False):
+            builder.entries(rows[intervals], columns, passing)
         if len(self.slowed):
             where = np.broadcast_to(intervals, np.shape(columns))
             inside = self.slowed[where] >= 0
@@ -58,6 +67,20 @@ class Direction(NamedTuple):
 def share_the_link(builder: ModelBuilder, delta: Indices) -> Indices:
     """(41): The link passes the loads of all copies in an interval in no more than the interval."""
     rows = builder.rows(len(delta), upper=0.0, family="link")
+    builder.entries(rows, delta, -1.0)
+    return rows
+
+
+def leave_copies_in_their_share(builder: ModelBuilder, delta: Indices) -> Indices:
+    """(52): Copies out, and what copies in take beside them of a fair link, fit in an interval."""
+    rows = builder.rows(len(delta), upper=0.0, family="fair out")
+    builder.entries(rows, delta, -1.0)
+    return rows
+
+
+def leave_copies_out_their_share(builder: ModelBuilder, delta: Indices) -> Indices:
+    """(53): Copies in, and what copies out take beside them of a fair link, fit in an interval."""
+    rows = builder.rows(len(delta), upper=0.0, family="fair back")
     builder.entries(rows, delta, -1.0)
     return rows
 
@@ -91,9 +114,13 @@ def directions(
     slowed
         For each interval, what copies take at least of the speed of its tasks; none if they never do.
     """
-    nothing = np.zeros(0, dtype=np.int64)
-    link = nothing if instance.link is UNSET else share_the_link(builder, delta)
-    rows = nothing
+    link: tuple[Indices, ...] = ()
+    if instance.link is not UNSET:
+        link = (share_the_link(builder, delta),)
+        if instance.engines != "single":
+            out_leads = leave_copies_in_their_share(builder, delta)
+            link += out_leads, leave_copies_out_their_share(builder, delta)
+    rows = np.zeros(0, dtype=np.int64)
     if slowed:
         inside = np.array([any(parts) for parts in slowed])
         rows = np.full(len(delta), -1)

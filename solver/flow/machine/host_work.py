@@ -30,6 +30,7 @@ from ..families import (
     stays_out,
 )
 from ..versions import instants_of, ready_at, stays
+from .copies import link_times
 from .together import HostTask, SharedBlocks
 
 _NOTHING = np.zeros(0, dtype=np.int64)
@@ -258,7 +259,7 @@ class SharedBlock:
         columns = np.concatenate([at_the_start, builder.columns(self.last + 1 - max(ready, 0), upper=1.0)])
         stays_out(builder, columns)
         intervals = np.arange(ready, self.last + 1)
-        time, link = float(group.offload_ns) / frame.ns, float(group.out_link_ns) / frame.ns
+        time, link = float(group.offload_ns) / frame.ns, link_times(group.out_link, frame.ns)
         inside = intervals >= 0
         frame.out.move(builder, intervals[inside], columns[inside], time, link)
         frame.out.move(builder, intervals[1:], columns[:-1], -time, -link)
@@ -291,7 +292,7 @@ class SharedBlock:
 
     def _come_back(self, intervals: Columns, columns: Columns, share: float) -> None:
         time = float(self.group.prefetch_ns or 0) / self.frame.ns
-        link = float(self.group.back_link_ns) / self.frame.ns
+        link = link_times(self.group.back_link, self.frame.ns)
         self.frame.back.move(self.frame.builder, intervals, columns, share * time, share * link)
 
     def _gap(self, since: int, until: int) -> None:

@@ -20,8 +20,8 @@ from ....heuristics.gaps import Gap
 from ....instances.instance import Instance
 from ....validate.bounds.arguments import fitting
 from ....validate.bounds.host_work import alone_with_host
-from ....validate.bounds.machine import link_ns
-from ..versions import instants_of, ready_at, stays
+from ....validate.bounds.machine import FairShares, LinkTimes, fair_shares
+from ..versions import instants_of, least_link, ready_at, stays
 
 _FEW = 1000
 """Part of the pool below which blocks are alike whatever their pace."""
@@ -33,7 +33,7 @@ _NO_MATTER = 10**6
 class SharedBlocks(NamedTuple):
     """Blocks that are one to the model: the first of them, each with its task, their bytes and copies.
 
-    A time of None is a copy that is impossible; `out_link_ns` and `back_link_ns` are those of a shared link.
+    A time of None is a copy that is impossible; `out_link` and `back_link` are those on a shared link.
     """
 
     block: int
@@ -41,8 +41,8 @@ class SharedBlocks(NamedTuple):
     bytes: int
     offload_ns: Fraction | None
     prefetch_ns: Fraction | None
-    out_link_ns: Fraction
-    back_link_ns: Fraction
+    out_link: LinkTimes | None
+    back_link: LinkTimes | None
 
     def gaps_at(self, instance: Instance, number: int) -> tuple[Gap, ...]:
         """Return the gap of that number of each block."""
@@ -96,7 +96,8 @@ def host_tasks(instance: Instance, positions: NDArray[np.int64], *, merges: bool
             _pace(instance, host, weight),
         )
         groups[alike if merges and sizes else k].append((k, together))
-    return [_merged(instance, positions, group) for group in groups.values()]
+    shares = fair_shares(instance)
+    return [_merged(instance, positions, group, shares) for group in groups.values()]
 
 
 def _times(instance: Instance, k: int) -> tuple[int | None, int]:
@@ -107,7 +108,10 @@ def _times(instance: Instance, k: int) -> tuple[int | None, int]:
 
 
 def _merged(
-    instance: Instance, positions: NDArray[np.int64], group: list[tuple[int, list[list[int]]]]
+    instance: Instance,
+    positions: NDArray[np.int64],
+    group: list[tuple[int, list[list[int]]]],
+    shares: FairShares | None,
 ) -> HostTask:
     """Return tasks as one; each has as many kinds of blocks as the others, in the same order."""
     first, kinds = group[0]
@@ -115,7 +119,7 @@ def _merged(
     times = [_times(instance, k) for k, _ in group]
     device = [time for time, _ in times if time is not None]
     blocks = tuple(
-        _one(instance, [(d, k) for k, together in group for d in together[kind]])
+        _one(instance, [(d, k) for k, together in group for d in together[kind]], shares)
         for kind in range(len(kinds))
     )
     return HostTask(
@@ -128,24 +132,20 @@ def _merged(
     )
 
 
-def _one(instance: Instance, members: list[tuple[int, int]]) -> SharedBlocks:
+def _one(instance: Instance, members: list[tuple[int, int]], shares: FairShares | None) -> SharedBlocks:
     """Return blocks as one."""
     blocks = [instance.blocks[d] for d, _ in members]
     sizes = [block.bytes for block in blocks]
     out = [block.offload_ns for block in blocks if block.offload_ns is not None]
     back = [block.prefetch_ns for block in blocks if block.prefetch_ns is not None]
-    passing = [
-        [link_ns(instance, block.loaded_bytes, time) for block, time in zip(blocks, times, strict=False)]
-        for times in (out, back)
-    ]
     return SharedBlocks(
         members[0][0],
         tuple(members),
         sum(sizes),
         _at_least(out, sizes) if out else None,
         _at_least(back, sizes) if back else None,
-        _at_least(passing[0], sizes) if out else Fraction(0),
-        _at_least(passing[1], sizes) if back else Fraction(0),
+        None if shares is None else least_link([shares.of_offload(block) for block in blocks], sizes),
+        None if shares is None else least_link([shares.of_prefetch(block) for block in blocks], sizes),
     )
 
 

@@ -10,7 +10,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,26 @@ from pebbler.validate.gpus.program import cluster_of, one_gpu
 Name = tuple[Any, ...]
 Terms = dict[int, list[tuple[Name, float]]]
 """Terms of the rows of a family, by instant or interval."""
+
+
+Passing = Sequence[float]
+"""What a copy takes in (41), (52) and (53)."""
+
+
+def _f(m: float, alone: float, lead: float) -> float:
+    """What a copy takes of the row of its own direction."""
+    if m >= lead * alone:
+        return alone
+    return m / lead if m > alone / 2 else alone - (2 - 1 / lead) * (alone - m)
+
+
+def _g(m: float, alone: float, lead: float) -> float:
+    """What a copy takes of the row of the other direction."""
+    return (2 - 1 / lead) * m if m > alone / 2 else max(alone - (alone - m) / lead, 0.0)
+
+
+def _over(times: Passing, time: float | None) -> Passing:
+    return [other / time if time else 0.0 for other in times]
 
 
 class Gap(NamedTuple):
@@ -45,7 +66,7 @@ class Version:
     leaves: bool
     carried: int | None = None
     saved: bool = False
-    linked: tuple[float, float] = (0.0, 0.0)
+    linked: tuple[Passing, Passing] = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
 
 
 @dataclass
@@ -172,35 +193,59 @@ class Rows:
     def writers(self, b: int) -> list[int]:
         return [k for k, task in enumerate(self.instance.tasks) if b in (*task.outputs, *task.updates)]
 
-    def linked(self, b: int) -> tuple[float, float]:
-        """The m of an offload and of a prefetch."""
+    def linked(self, b: int) -> tuple[Passing, Passing]:
+        """The m, f and g of an offload and of a prefetch, in the order of (41), (52) and (53)."""
+        (m, alone), (m_in, alone_in) = self._alone(b)
+        out, back = self.leads
+        return (m, _f(m, alone, out), _g(m, alone, back)), (
+            m_in,
+            _g(m_in, alone_in, out),
+            _f(m_in, alone_in, back),
+        )
+
+    def _alone(self, b: int) -> list[tuple[float, float]]:
+        """For both directions, m and the time of a copy alone."""
         block, found = self.instance.blocks[b], []
         for time in (block.offload_ns, block.prefetch_ns):
             passing = 0.0
             if self.instance.link is not UNSET and time:
                 passing = 10**9 * block.loaded_bytes / self.instance.link.both_bytes_per_second
                 passing = float(time) if time < passing <= time + 1 else passing
-            found.append(passing)
-        return found[0], found[1]
+            found.append((passing, max(passing, float(time or 0))))
+        return found
+
+    @cached_property
+    def leads(self) -> list[float]:
+        """The leads of both directions."""
+        found = []
+        for copies in zip(*(self._alone(b) for b in range(len(self.instance.blocks))), strict=True):
+            fast = sorted((m / alone, m) for m, alone in copies if m > alone / 2)
+            upto = list(accumulate(m for _, m in fast))
+            found.append(
+                next((p for (p, _), sum_ in zip(fast, upto, strict=True) if 2 * sum_ >= upto[-1]), 0.5)
+            )
+        return found
 
     def machine(
         self,
         lengths: Sequence[float],
         terms: tuple[Terms, Terms],
-        linked: Sequence[dict[Any, float]],
+        linked: Sequence[dict[Any, Passing]],
         again: Iterable[tuple[int, int]] = (),
         choices: Sequence[tuple[int, int, float]] = (),
     ) -> None:
-        """(41) and (42); a term of a version takes that many times its time on the link."""
+        """(41), (42), (52), (53); a term of a version takes that many times its time on the link."""
         instance = self.instance
-        for j in range(2 * self.m + 1) if instance.link is not UNSET else ():
-            moves = [
-                (name, value * ratios[name[1] if len(name) > 1 else None])
-                for of_engine, ratios in zip(terms, linked, strict=True)
-                for name, value in of_engine[j]
-                if name[0] != "iota"
-            ]
-            self.row("link", [*moves, (("delta", j), -1.0)], high=0.0)
+        families = ["link"] if instance.engines == "single" else ["link", "fair out", "fair back"]
+        for i, family in enumerate(families if instance.link is not UNSET else ()):
+            for j in range(2 * self.m + 1):
+                moves = [
+                    (name, value * ratios[name[1] if len(name) > 1 else None][i])
+                    for of_engine, ratios in zip(terms, linked, strict=True)
+                    for name, value in of_engine[j]
+                    if name[0] != "iota"
+                ]
+                self.row(family, [*moves, (("delta", j), -1.0)], high=0.0)
         edges = [-1, *self.checkpoints, len(instance.tasks)]
         for j, length in enumerate(lengths):
             may = [edges[j // 2 + 1]] if j % 2 else list(range(edges[j // 2] + 1, edges[j // 2 + 1]))
@@ -344,7 +389,7 @@ def flow(
                 back[gap.first].append((("load", v), rate))
             copies.append(("back", (v, g), list(instants), version.prefetch or 0.0))
 
-    ratios: tuple[dict[Any, float], dict[Any, float]] = ({}, {})
+    ratios: tuple[dict[Any, Passing], dict[Any, Passing]] = ({}, {})
     of_host: Terms = defaultdict(list)
     choices = _host_runs(model, integrality, lengths)
     for b in shared:
@@ -377,7 +422,7 @@ def flow(
             back[0].append((("L",), load))
     for v, version in enumerate(versions):
         for way, time in enumerate((version.offload, version.prefetch)):
-            ratios[way][v] = version.linked[way] / time if time else 0.0
+            ratios[way][v] = _over(version.linked[way], time)
     if first == 0 and load:
         early = [
             model.linked(b)[1]
@@ -385,7 +430,7 @@ def flow(
             if b in blocks and block.initially == "host"
             if any(b in task.blocks for task in instance.tasks[: soonest + 1])
         ]
-        ratios[1][None] = sum(early) / ns / load
+        ratios[1][None] = _over([sum(column) for column in zip(*early, strict=True)], ns * load)
     model.machine(lengths, (out, back), ratios, (), choices)
     is_idle = idle or any(window[3] for window in windows)
     for j in range(2 * m + 1):  # (5), (6), (25)
@@ -442,7 +487,7 @@ def _shared(
     b: int,
     whole: bool,
     terms: tuple[Terms, Terms, Terms, Terms],
-    ratios: tuple[dict[Any, float], dict[Any, float]],
+    ratios: tuple[dict[Any, Passing], dict[Any, Passing]],
     ends: dict[Any, tuple[Any, float]],
 ) -> None:
     """A block that one task of K^h touches, of (4) to (10), (37), (38) and (46) to (51)."""
@@ -457,7 +502,7 @@ def _shared(
     gaps = list(pairwise(marks))
     rate, load = ((block.prefetch_ns or 0) / model.ns, (block.offload_ns or 0) / model.ns)
     linked = model.linked(b)
-    ratios[1][first_name] = linked[1] / block.prefetch_ns if block.prefetch_ns else 0.0
+    ratios[1][first_name] = _over(linked[1], block.prefetch_ns)
 
     def name_of(number: int) -> Any:
         return ("s", b, number) if number else first_name
@@ -473,7 +518,7 @@ def _shared(
         carried and (writers or instance.host_budget_bytes is not UNSET)
     )
     for number in range(0 if block.initially != "absent" else 1, len(writers) + 1):
-        ratios[0][name_of(number)] = linked[0] / block.offload_ns if block.offload_ns else 0.0
+        ratios[0][name_of(number)] = _over(linked[0], block.offload_ns)
         if number == 0 and held:
             continue
         ready = model.ready(writers[number - 1]) if number else -1
@@ -637,9 +682,11 @@ def _added_up(versions: list[Version]) -> list[Version]:
         one, size = group[0], sum(v.size for v in group)
         out = None if one.offload is None else size * min((v.offload or 0) / v.size for v in group)
         back = None if one.prefetch is None else size * min((v.prefetch or 0) / v.size for v in group)
-        first, second = (min(v.linked[way] / v.size for v in group) * size for way in (0, 1))
+        first, second = (
+            [min(v.linked[way][i] / v.size for v in group) * size for i in range(3)] for way in (0, 1)
+        )
         same = one.ready, one.gaps, one.leaves, one.carried, one.saved
-        added.append(Version(size, out, back, *same, (first, second)))
+        added.append(Version(size, out, back, *same, (tuple(first), tuple(second))))
     return added
 
 
@@ -742,7 +789,7 @@ def _windows(model: Rows, windows: Sequence[tuple[int, int, int]]) -> None:
 def with_second_runs(
     instance: Instance, checkpoints: Sequence[int], integrality: str, ns: float, size: float
 ) -> Rows:
-    """FLOW with second runs, of (1), (2), (4) to (7), (30) to (36), (41) and (42)."""
+    """FLOW with second runs, of (1), (2), (4) to (7), (30) to (36), (41), (42), (52) and (53)."""
     model = Rows(instance, checkpoints, ns, size)
     n, m = len(instance.tasks), len(checkpoints)
     lengths = model.lengths([1.0] * (2 * m + 1), [1.0] * (2 * m + 1))
@@ -771,11 +818,11 @@ def with_second_runs(
         else:
             model.row("out", [*out[j], length], high=0.0)
             model.row("back", [*back[j], length], high=0.0)
-    ratios: tuple[dict[Any, float], dict[Any, float]] = ({}, {})
+    ratios: tuple[dict[Any, Passing], dict[Any, Passing]] = ({}, {})
     for b, block in enumerate(instance.blocks):
         for number in range(len(model.writers(b)) + 1):
             for way, time in enumerate((block.offload_ns, block.prefetch_ns)):
-                ratios[way][b, number] = model.linked(b)[way] / time if time else 0.0
+                ratios[way][b, number] = _over(model.linked(b)[way], time)
     model.machine(lengths, (out, back), ratios, _may_run_again(model))
     return model
 

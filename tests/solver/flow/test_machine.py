@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 from itertools import accumulate
 from random import Random
 
@@ -23,6 +24,7 @@ from pebbler.solver.flow.windows import Windows
 from pebbler.solver.linear.facade import solve_linear
 from pebbler.validate.bounds.arguments import Prices, least_times, priced_ns
 from pebbler.validate.bounds.certificate import check_certificate
+from pebbler.validate.bounds.machine import fair_time_beside, fair_time_of_leader
 from pebbler.validate.simulate import simulate
 
 from ...samples import chunks
@@ -196,24 +198,81 @@ def test_prices_of_the_link_prove_no_more_than_the_optimum() -> None:
         size = max(block.bytes for block in instance.blocks)
         has_link = isinstance(instance.link, Link)
         for _ in range(10):
+            shares = rng.choice((1, 3)) if has_link else 0
             paid = [
-                [rng.choice((0, 0, 1, 2, 3)) for _ in range(instants + 1)] for _ in range(engines + has_link)
+                [rng.choice((0, 0, 1, 2, 3)) for _ in range(instants + 1)] for _ in range(engines + shares)
             ]
             lines = [[size * price for price in line] for line in paid]
             memory = [rng.choice((0, 0, 1, 2, 5)) for _ in range(instants)]
-            link = lines[engines] if has_link else []
-            bound = priced_ns(instance, checkpoints, Prices(9 * size, memory, lines[:engines], link=link))
+            most = max(9, *map(sum, zip(*paid, strict=True)))
+            prices = Prices(most * size, memory, lines[:engines], link=lines[engines:])
+            bound = priced_ns(instance, checkpoints, prices)
             assert bound <= makespan, (seed, checkpoints)
             proven += bound > 0
     assert proven >= 30
 
 
 def test_prices_of_a_link_are_for_instances_that_have_one() -> None:
-    link = [0] * 7
+    link = [[0] * 7]
     prices = Prices(5, [0] * 6, [[0] * 7, [0] * 7], link=link)
-    with pytest.raises(ValueError, match="prices of the link"):
+    with pytest.raises(ValueError, match="prices of a link"):
         priced_ns(one_block_away(), [0, 1, 2], prices)
     linked = one_block_away(link=Link(both_bytes_per_second=10**9))
     assert priced_ns(linked, [0, 1, 2], prices) == 30
     with pytest.raises(ValueError, match=r"interval 0: .* above one together"):
-        priced_ns(linked, [0, 1, 2], Prices(5, [0] * 6, [[3] * 7, [0] * 7], link=[3] * 7))
+        priced_ns(linked, [0, 1, 2], Prices(5, [0] * 6, [[3] * 7, [0] * 7], link=[[3] * 7]))
+    for wrong in ([[0] * 7, [0] * 7], [[0] * 7, [0] * 7, [0] * 6]):
+        with pytest.raises(ValueError, match="one for each interval"):
+            priced_ns(linked, [0, 1, 2], Prices(5, [0] * 6, [[0] * 7, [0] * 7], link=wrong))
+
+
+def test_a_copy_that_waits_for_its_share_takes_time_from_the_other_direction() -> None:
+    """Two blocks leave and one comes at 3 bytes a ns each, on a link of 4.
+
+    The link could pass all 36 bytes in 9 ns. But while both directions copy, each gets 2 bytes a ns. So 12
+    bytes leave in the 6 ns in which the other block comes, and 12 in the 4 ns after it.
+    """
+    blocks = tuple(
+        Block(name=name, bytes=12, initially=first, finally_=last, offload_ns=4, prefetch_ns=4)
+        for name, first, last in (("a", "device", "host"), ("b", "device", "host"), ("c", "host", "device"))
+    )
+    made = Algorithm(name="a", duration_ns=0, workspace_bytes=0)
+    task = Task(name="t", inputs=(), outputs=(), updates=(0, 1), algorithms=(made,))
+    instance = replace(
+        one_block_away(),
+        budget_bytes=48,
+        blocks=blocks,
+        tasks=(task,),
+        link=Link(both_bytes_per_second=4 * 10**9),
+    )
+    optimum = brute_force(instance, "divisible")
+    assert optimum is not None
+    assert optimum.makespan_ns == 10
+    for how in HOW:
+        found = flow_bound(instance, [0], integrality=how)
+        assert found is not None
+        assert found.lower_bound_ns == 10, how
+        assert found.certificate is None or not check_certificate(instance, found.certificate).reasons
+
+
+def _speeds(first: Fraction, second: Fraction) -> tuple[Fraction, Fraction]:
+    """Return what two copies, one of each direction, get of a link in shares of what each gets alone."""
+    half = Fraction(1, 2)
+    return min(max(1 - second, half), first) / first, min(max(1 - first, half), second) / second
+
+
+@pytest.mark.parametrize("lead", [Fraction(k, 20) for k in range(10, 21)])
+def test_no_moment_pays_more_than_it_lasts(lead: Fraction) -> None:
+    """The proof of (52) and (53), for all paces: of a copy that leads, one beside it, and either alone."""
+    paces = [Fraction(k, 20) for k in range(1, 21)]
+    tight = 0
+    for mine in paces:
+        own = fair_time_of_leader(mine, Fraction(1), lead)
+        assert 0 <= own <= 1
+        for other in paces:
+            beside = fair_time_beside(other, Fraction(1), lead)
+            assert 0 <= beside <= 1
+            speed, its = _speeds(mine, other)
+            assert own * speed + beside * its <= 1
+            tight += own * speed + beside * its == 1
+    assert tight >= 10
