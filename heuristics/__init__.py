@@ -4,4 +4,5 @@ Importing the package registers its methods.
 """
 
 from .papers import comparators, layrub, layrub_program, modnn, network_wide, vdnn, vdnn_dyn, vdnn_tpds
+from .production import rules as production
 from .recomputation import rules as rematerialise

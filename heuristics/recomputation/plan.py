@@ -8,14 +8,20 @@ kept until its last use.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from functools import partial
 
 from ...instances.instance import Instance
 from ...instances.memory import live_bytes
 from ...instances.units import LARGEST
+from ...validate.schedule import Schedule
 from ..choices import fastest_within
+from ..clock import OutOfTime
+from ..methods import Limits, Refusal
+from ..papers.layrub import CAFFE_WORKSPACE
 from ..program.builder import ProgramBuilder
+from ..program.placement import Issue, build_program
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,46 @@ def fastest_with_room(builder: ProgramBuilder, task: int, most: int = LARGEST) -
     return fastest_within(instance.tasks[task], min(builder.free_bytes - placed, most))
 
 
+def issued(
+    instance: Instance,
+    limits: Limits,
+    name: str,
+    make: Callable[[ProgramBuilder, int], Recomputation],
+    *,
+    one_copy_queue: bool = False,
+) -> Schedule:
+    """Return the program with the fastest algorithms that have room, else with small or no workspaces.
+
+    Parameters
+    ----------
+    instance, limits, name
+        The instance, the limits of the method, and its name.
+    make
+        Makes the iteration from a builder and the greatest workspace in bytes.
+    one_copy_queue
+        As for `build_program`.
+
+    Raises
+    ------
+    Refusal
+        When there is no room even without workspaces.
+    """
+    reason = ""
+    for most in (LARGEST, CAFFE_WORKSPACE, 0):
+        issue: Issue = partial(_issue, make, most)
+        try:
+            return build_program(instance, limits.memory, issue, one_copy_queue=one_copy_queue).finish(name)
+        except OutOfTime:
+            raise
+        except Refusal as refusal:
+            reason = str(refusal)
+    raise Refusal(reason)
+
+
+def _issue(make: Callable[[ProgramBuilder, int], Recomputation], most: int, builder: ProgramBuilder) -> None:
+    make(builder, most).all()
+
+
 class Recomputation:
     """An iteration under a policy of recomputation, task by task.
 
@@ -110,7 +156,8 @@ class Recomputation:
         forward_only = {
             d for d in restorable(self.instance) if (self.instance.uses[d] or (0,))[-1] < self.end
         }
-        self.comes_back = policy.dropped | policy.hosted | forward_only
+        self.runs_again = policy.dropped | forward_only
+        self.comes_back = self.runs_again | policy.hosted
         self.last_forward: dict[int, list[int]] = defaultdict(list)
         for d in policy.dropped | policy.hosted:
             self.last_forward[max(k for k in self.instance.uses[d] if k < self.end)].append(d)
@@ -124,16 +171,24 @@ class Recomputation:
             self._prefetch(k)
             self._bring((*task.inputs, *task.updates), k)
             self._run(k)
-            for d in self.last_forward.get(k, ()):
-                if d in self.policy.hosted and not self.builder.on_host(d):
-                    self.builder.offload(d)
-                self.builder.release(d)
+            self._leave(k)
             for d in self.expires.get(k, ()):
                 if self.builder.is_resident(d):
                     self.builder.retire(d)
 
     def _run(self, k: int) -> None:
         self.builder.run(k, fastest_with_room(self.builder, k, self.most_workspace))
+
+    def _leave(self, k: int) -> None:
+        """Let blocks leave the device that task k is the last to use in the forward pass."""
+        for d in self.last_forward.get(k, ()):
+            if d in self.policy.hosted and not self.builder.on_host(d):
+                self.builder.offload(d)
+            self.builder.release(d)
+
+    def _fetch(self, d: int) -> None:
+        """Copy a block back that a task needs."""
+        self.builder.prefetch(d)
 
     def _needed_until(self) -> list[int]:
         """Return, per block, the task after which it is not needed, not even to compute another block again.
@@ -143,7 +198,7 @@ class Recomputation:
         uses = self.instance.uses
         until = [uses[d][-1] if uses[d] else -1 for d in range(len(uses))]
         for task in reversed(self.instance.tasks[: self.end]):
-            again = max((until[d] for d in task.outputs if d in self.comes_back), default=-1)
+            again = max((until[d] for d in task.outputs if d in self.runs_again), default=-1)
             if again >= self.end:
                 for d in task.inputs:
                     until[d] = max(until[d], again)
@@ -180,7 +235,7 @@ class Recomputation:
                 left.update(self.instance.tasks[producer].inputs)
                 stack.extend(self.instance.tasks[producer].inputs)
         for d in sorted(copies, key=lambda d: (self.instance.uses[d][0], d)):
-            self.builder.prefetch(d)
+            self._fetch(d)
         for producer in sorted(runs):
             self._run(producer)
             task = self.instance.tasks[producer]

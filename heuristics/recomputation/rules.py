@@ -21,12 +21,12 @@ from ...validate.schedule import Schedule
 from ..clock import OutOfTime, limited, look
 from ..methods import Answer, Limits, Refusal, register
 from ..papers.layers import layer_steps
-from ..papers.layrub import CAFFE_WORKSPACE
-from ..program.placement import Issue, build_program
+from ..program.placement import Issue
 from ..program.sketch import Sketch
 from .plan import (
     Policy,
     Recomputation,
+    issued,
     restorable,
     turn,
     used_later,
@@ -146,16 +146,7 @@ def knapsack(instance: Instance, limits: Limits) -> Answer:
 
 
 def _issued(instance: Instance, limits: Limits, policy: Policy, name: str) -> Schedule:
-    """Return the program with the fastest algorithms that have room, else with small or no workspaces."""
-    reason = ""
-    for most in (LARGEST, CAFFE_WORKSPACE, 0):
-        try:
-            return build_program(instance, limits.memory, _issue(policy, most)).finish(name)
-        except OutOfTime:
-            raise
-        except Refusal as refusal:
-            reason = str(refusal)
-    raise Refusal(reason)
+    return issued(instance, limits, name, lambda builder, most: Recomputation(builder, policy, most))
 
 
 def _issue(policy: Policy, most: int) -> Issue:

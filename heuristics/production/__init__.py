@@ -1,0 +1,1 @@
+"""What frameworks do today, each as a documented rule in the terms of its own program."""

@@ -1,0 +1,240 @@
+"""What frameworks do today, each as a documented rule: which tensors leave, when, and what waits for them.
+
+As in `comparators`, a rule is what its source says, in two sentences. The sources are programs; each rule
+names the version that was read. In comparisons, the rules work on an instance whose forward tasks may run
+again, where they need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from ...instances.instance import Instance
+from ...instances.memory import live_bytes, with_budget
+from ...instances.units import LARGEST
+from ...validate.schedule import Schedule
+from ..clock import limited
+from ..methods import Answer, Limits, Refusal, register
+from ..program.sketch import Sketch
+from ..recomputation.plan import Policy, Recomputation, issued, restorable, turn, used_later
+from ..recomputation.rules import planned
+from .hooks import OnComputeStream, Stashing, Synchronous
+from .saved import LayerGroup, is_attention, is_linear, layer_groups, named_layers, saved_by
+
+_LEAST_STASHED = 1024
+"""Bytes below which TRL leaves a tensor on the device."""
+
+_LEAST_MOVED = 5 * 1024 * 1024
+"""Bytes below which DeepCompile leaves a tensor on the device."""
+
+
+@register(
+    "checkpoint-layers",
+    "every repeated layer keeps its input alone and runs again in the backward pass",
+    "PyTorch's checkpoint around each layer, as transformers and torchtitan ('full') wrap it",
+    shown="named",
+    transform=planned,
+)
+@limited
+def checkpoint_layers(instance: Instance, limits: Limits) -> Answer:
+    """Drop what repeated layers make inside, and compute it again from their inputs.
+
+    Raises
+    ------
+    Refusal
+        When no layers repeat, nothing can be computed again, or there is no room.
+    """
+    policy = Policy(_dropped(instance, layer_groups(instance)))
+    return Answer(_issued(instance, limits, policy, "checkpoint-layers"))
+
+
+@register(
+    "torchtitan-selective",
+    "as checkpoint-layers, but outputs of attention and of every second linear operator are kept",
+    "torchtitan, selective activation checkpointing by operator",
+    shown="named",
+    transform=planned,
+)
+@limited
+def torchtitan_selective(instance: Instance, limits: Limits) -> Answer:
+    """Compute repeated layers again, except attention and the first, third, ... linear operator of each.
+
+    Raises
+    ------
+    Refusal
+        As `checkpoint_layers`.
+    """
+    groups = layer_groups(instance)
+    kept = set[int]()
+    for group in groups:
+        count = 0
+        for k in group.forward:
+            count += (linear := is_linear(instance, k))
+            if is_attention(instance, k) or (linear and count % 2):
+                kept.update(instance.tasks[k].outputs)
+    policy = Policy(_dropped(instance, groups) - kept)
+    return Answer(_issued(instance, limits, policy, "torchtitan-selective"))
+
+
+@register(
+    "transformers-offload",
+    "as checkpoint-layers, with the layers' inputs on the host; copies are on the stream of the computation",
+    "transformers 5.17, gradient_checkpointing_kwargs={'offload': True}: torch's save_on_cpu",
+    shown="named",
+    transform=planned,
+)
+@limited
+def transformers_offload(instance: Instance, limits: Limits) -> Answer:
+    """Copy repeated layers' inputs out before they run, and back before they run again; compute waits.
+
+    Raises
+    ------
+    Refusal
+        As `checkpoint_layers`; when an input cannot be copied.
+    """
+    groups = layer_groups(instance)
+    packed = {d: max(group.forward[0] - 1, _made(instance, d)) for group in groups for d in group.inputs}
+    policy = Policy(_dropped(instance, groups), packed.keys())
+    schedule = issued(
+        instance,
+        limits,
+        "transformers-offload",
+        lambda builder, most: OnComputeStream(builder, policy, most, packed),
+    )
+    return Answer(schedule)
+
+
+@register(
+    "trl-offload",
+    "every saved tensor leaves on a side stream; it comes back while the node before its own runs",
+    "TRL, activation_offloading, after torchtune's OffloadActivations",
+    shown="named",
+)
+@limited
+def trl_offload(instance: Instance, limits: Limits) -> Answer:
+    """Copy out every tensor that is saved, but for those of the last linear layer and of less than 1 KiB.
+
+    A tensor that several layers save is copied out for the first of them, and stays on the device for the
+    others.
+
+    Raises
+    ------
+    Refusal
+        When the instance does not name its layers, a tensor cannot be copied, or there is no room.
+    """
+    savers = saved_by(instance)
+    linear = [one for one in named_layers(instance) if any(is_linear(instance, k) for k in one.forward)]
+    head = linear[-1].name if linear else ""
+    packed, hosted, let_go = {}, set(), dict[int, list[int]]()
+    for d, by in savers.items():
+        k, first = by[0]
+        if first.name == head or instance.blocks[d].bytes < _LEAST_STASHED:
+            continue
+        packed[d] = k
+        others = [use for use in instance.uses[d] if use >= turn(instance) and use not in first.backward]
+        if not others:
+            hosted.add(d)
+        elif instance.uses[d][-1] > others[-1]:
+            let_go.setdefault(others[-1], []).append(d)
+    policy = Policy(hosted=hosted)
+    schedule = issued(
+        instance,
+        limits,
+        "trl-offload",
+        lambda builder, most: Stashing(builder, policy, most, packed, let_go),
+        one_copy_queue=True,
+    )
+    return Answer(schedule)
+
+
+@register(
+    "deepcompile-offload",
+    "all saved tensors leave, then the largest stay as far as they fit; compute waits for each copy out",
+    "DeepSpeed's DeepCompile, passes/offload_activation.py",
+    shown="named",
+)
+@limited
+def deepcompile_offload(instance: Instance, limits: Limits) -> Answer:
+    """Offload every saved tensor of 5 MiB or more after its last use, and keep the largest that have room.
+
+    A tensor comes back so many tasks before its first use as its copy takes, as long as what those tasks
+    would hold without offloading, all that came back before, and the tensor together fit the budget.
+
+    Raises
+    ------
+    Refusal
+        When a tensor cannot be copied, or there is no room even with all of them on the host.
+    """
+    end = turn(instance)
+    found = used_later(instance, (d for d, writers in enumerate(instance.writers) if writers))
+    moved = [d for d in sorted(found) if instance.blocks[d].bytes >= _LEAST_MOVED]
+    moved.sort(key=lambda d: -instance.blocks[d].bytes)
+    room = instance.pool_bytes - _floor(instance, moved)
+    for d in tuple(moved):
+        if instance.blocks[d].bytes <= room:
+            room -= instance.blocks[d].bytes
+            moved.remove(d)
+    packed = {d: max(k for k in instance.uses[d] if k < end) for d in moved}
+    policy = Policy(hosted=packed.keys(), ahead=_hoisted(instance, moved))
+    schedule = issued(
+        instance,
+        limits,
+        "deepcompile-offload",
+        lambda builder, most: Synchronous(builder, policy, most, packed),
+    )
+    return Answer(schedule)
+
+
+def _issued(instance: Instance, limits: Limits, policy: Policy, name: str) -> Schedule:
+    return issued(instance, limits, name, lambda builder, most: Recomputation(builder, policy, most))
+
+
+def _dropped(instance: Instance, groups: Sequence[LayerGroup]) -> set[int]:
+    """Return what groups make inside and can make again.
+
+    Raises
+    ------
+    Refusal
+        When there is no such block.
+    """
+    again = restorable(instance)
+    found = {d for group in groups for d in group.inside if d in again}
+    if not found:
+        raise Refusal(
+            "nothing can be computed again: no forward task may run twice (--recompute), or it works in place"
+        )
+    return found
+
+
+def _made(instance: Instance, d: int) -> int:
+    """Return the last task of the forward pass that writes a block."""
+    return max(k for k in instance.writers[d] if k < turn(instance))
+
+
+def _floor(instance: Instance, moved: Sequence[int]) -> int:
+    """Return the peak of the forward pass with some blocks on the host, in bytes of the pool."""
+    sketch = Sketch(with_budget(instance, LARGEST))
+    packed = {d: max(k for k in instance.uses[d] if k < turn(instance)) for d in moved}
+    Synchronous(sketch, Policy(hosted=packed.keys()), 0, packed).all()
+    return sketch.peak_bytes
+
+
+def _hoisted(instance: Instance, moved: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Return, per task, the blocks that come back when it starts."""
+    end = turn(instance)
+    held = live_bytes(instance)
+    times = [min(a.duration_ns for a in task.algorithms) for task in instance.tasks]
+    upto = [0, *accumulate(times)]
+    ahead: dict[int, tuple[int, ...]] = {}
+    back = 0
+    for d in sorted(moved, key=lambda d: next(k for k in instance.uses[d] if k >= end)):
+        first = at = next(k for k in instance.uses[d] if k >= end)
+        size = instance.blocks[d].bytes
+        while at > end and held[at - 1] + back + size <= instance.pool_bytes:
+            at -= 1
+            if upto[first] - upto[at] >= (instance.blocks[d].prefetch_ns or 0):
+                break
+        ahead[at] = (*ahead.get(at, ()), d)
+        back += size
+    return ahead

@@ -1,0 +1,364 @@
+"""Rules of frameworks: each does what its source says, on a small transformer."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import pytest
+from msgspec.structs import replace
+
+from pebbler.heuristics.methods import Limits, Refusal, find_method
+from pebbler.heuristics.production.saved import is_attention, is_linear, layer_groups, saved_by
+from pebbler.instances.instance import Algorithm, Block, Instance, Task
+from pebbler.instances.memory import with_budget
+from pebbler.instances.origin import LayerTasks
+from pebbler.instances.workload import Workload
+from pebbler.validate.check import check
+from pebbler.validate.schedule import Operation, Schedule
+
+Memory = Literal["contiguous", "paged"]
+
+MIB = 1024 * 1024
+NAMES = (
+    "checkpoint-layers",
+    "torchtitan-selective",
+    "transformers-offload",
+    "trl-offload",
+    "deepcompile-offload",
+)
+OPERATORS = (
+    ("norm", "norm", "x", "n"),
+    ("first", "linear", "n", "a"),
+    ("attn", "attention", "a", "c"),
+    ("second", "linear", "c", "m"),
+)
+"""Operators of a layer before its sum: kind, what it reads, saves and makes."""
+
+
+def transformer(layers: int = 3, *, budget: int = 400 * MIB, again: bool = True, copy: int = 40) -> Instance:
+    """Return layers of four operators and a sum each, all of 10 ns, whose tensors have 10 MiB each.
+
+    The backward pass of an operator takes 20 ns and reads what the operator has read. Copies take 40 ns.
+    """
+    blocks: list[Block] = []
+    tasks: list[Task] = []
+    index: dict[str, int] = {}
+    forward: dict[str, list[int]] = {}
+    backward: dict[str, list[int]] = {}
+    kinds: dict[str, str] = {}
+
+    def block(name: str) -> int:
+        if name not in index:
+            index[name] = len(blocks)
+            blocks.append(Block(name=name, bytes=10 * MIB, offload_ns=copy, prefetch_ns=copy))
+        return index[name]
+
+    def add(
+        layer: str, kind: str, reads: list[str], makes: str, time: int, where: dict[str, list[int]]
+    ) -> None:
+        kinds[layer] = kind
+        where.setdefault(layer, []).append(len(tasks))
+        run = Algorithm(name="a", duration_ns=time, workspace_bytes=0)
+        tasks.append(
+            Task(
+                name=f"{'FP' if where is forward else 'BP'}({layer})",
+                inputs=tuple(block(name) for name in reads),
+                outputs=(block(makes),),
+                algorithms=(run,),
+                recomputable=again and where is forward,
+            )
+        )
+
+    add("embed", "embedding", [], "x0", 10, forward)
+    for i in range(layers):
+        for name, kind, reads, makes in OPERATORS:
+            add(f"h{i}_{name}", kind, [f"{reads}{i}"], f"{makes}{i}", 10, forward)
+        add(f"h{i}_add", "add", [f"x{i}", f"m{i}"], f"x{i + 1}", 10, forward)
+    add("head", "linear", [f"x{layers}"], "y", 10, forward)
+    add("head", "linear", [f"x{layers}", "y"], f"g{layers}", 20, backward)
+    for i in reversed(range(layers)):
+        gradient = f"g{i + 1}"
+        for name, kind, reads, _ in reversed(OPERATORS):
+            made = f"g{i}_{name}" if name != "norm" else f"g{i}"
+            add(f"h{i}_{name}", kind, [f"{reads}{i}", gradient], made, 20, backward)
+            gradient = made
+    names = dict.fromkeys([*forward, *backward])
+    return Instance(
+        name="small-transformer",
+        engines="duplex",
+        budget_bytes=budget,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=tuple(blocks),
+        tasks=tuple(tasks),
+        layers=tuple(
+            LayerTasks(
+                name=name,
+                kind=kinds[name],
+                forward=tuple(forward.get(name, ())),
+                backward=tuple(backward.get(name, ())),
+            )
+            for name in names
+        ),
+    )
+
+
+def solved(name: str, instance: Instance, memory: Memory = "contiguous") -> Schedule:
+    answer = find_method(name).call(instance, Limits(memory=memory))
+    assert answer.schedule is not None
+    report = check(instance, answer.schedule)
+    assert report.valid, report.reasons
+    return answer.schedule
+
+
+def names_of(instance: Instance, schedule: Schedule, kind: str) -> list[str]:
+    """Names of what is copied, or of the tasks that run a second time, in the order of time."""
+    found = sorted((o for o in schedule.operations if o.kind == kind), key=lambda o: (o.start_ns, o.id))
+    if kind != "run":
+        return [instance.blocks[o.block].name for o in found if o.block is not None]
+    seen: set[int] = set()
+    again = []
+    for o in found:
+        assert o.task is not None
+        if o.task in seen:
+            again.append(instance.tasks[o.task].name)
+        seen.add(o.task)
+    return again
+
+
+def copies(schedule: Schedule, kind: str) -> list[Operation]:
+    return sorted((o for o in schedule.operations if o.kind == kind), key=lambda o: o.start_ns)
+
+
+def runs(schedule: Schedule) -> list[Operation]:
+    return sorted((o for o in schedule.operations if o.kind == "run"), key=lambda o: (o.start_ns, o.id))
+
+
+def test_layers_are_grouped_by_the_number_in_their_names() -> None:
+    instance = transformer()
+    groups = layer_groups(instance)
+    assert [group.name for group in groups] == ["h0", "h1", "h2"]
+    named = [[instance.blocks[d].name for d in group.inputs] for group in groups]
+    assert named == [["x0"], ["x1"], ["x2"]]
+    assert [instance.blocks[d].name for d in groups[1].inside] == ["n1", "a1", "c1"]
+    assert {
+        instance.blocks[d].name: [layer.name for _, layer in by] for d, by in saved_by(instance).items()
+    } == {
+        **{f"x{i}": [f"h{i}_norm"] for i in range(3)},
+        **{f"{saved}{i}": [f"h{i}_{name}"] for i in range(3) for name, _, saved, _ in OPERATORS[1:]},
+        "x3": ["head"],
+        "y": ["head"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("network", "batch", "name", "inputs", "linear"),
+    [("gpt2", 2, "h3", ["Y(h2_add2)"], 4), ("llama32_1b", 1, "layer5", ["Y(layer4_add2)"], 7)],
+)
+def test_transformers_of_the_zoo_have_layers(
+    network: str, batch: int, name: str, inputs: list[str], linear: int
+) -> None:
+    instance = Workload(network, batch, "a100").instance("90%")
+    (group,) = [group for group in layer_groups(instance) if group.name == name]
+    assert [instance.blocks[d].name for d in group.inputs] == inputs
+    assert sum(is_linear(instance, k) for k in group.forward) == linear
+    assert sum(is_attention(instance, k) for k in group.forward) == 1
+
+
+def test_checkpointed_layers_run_again_from_their_inputs() -> None:
+    instance = transformer()
+    schedule = solved("checkpoint-layers", instance)
+    again = names_of(instance, schedule, "run")
+    assert again == [f"FP(h{i}_{name})" for i in (2, 1, 0) for name in ("norm", "first", "attn")]
+    assert not copies(schedule, "offload")
+    assert schedule.makespan_ns == 10 * 17 + 20 * 13 + 10 * 9
+
+
+def test_selective_checkpoints_keep_attention_and_every_second_linear_operator() -> None:
+    """Of the two linear operators of a layer the first is kept, as torchtitan counts them from one."""
+    instance = transformer()
+    schedule = solved("torchtitan-selective", instance)
+    assert names_of(instance, schedule, "run") == [f"FP(h{i}_norm)" for i in (2, 1, 0)]
+    assert schedule.makespan_ns == 10 * 17 + 20 * 13 + 10 * 3
+
+
+def test_inputs_on_the_host_are_copied_on_the_stream_of_the_computation() -> None:
+    instance = transformer()
+    schedule = solved("transformers-offload", instance)
+    assert names_of(instance, schedule, "offload") == ["x0", "x1", "x2"]
+    assert names_of(instance, schedule, "prefetch") == ["x2", "x1", "x0"]
+    busy = sorted((o.start_ns, o.end_ns) for o in schedule.operations)
+    assert all(end <= start for (_, end), (start, _) in pairwise(busy))  # one at a time
+    assert schedule.makespan_ns == 10 * 17 + 20 * 13 + 10 * 9 + 6 * 40
+    before = {
+        copy.block: max(o.task for o in runs(schedule) if o.end_ns <= copy.start_ns)
+        for copy in copies(schedule, "offload")
+    }  # type: ignore[type-var]
+    assert [instance.tasks[k].name for k in before.values() if k is not None] == [
+        "FP(embed)",
+        "FP(h0_add)",
+        "FP(h1_add)",
+    ]
+
+
+def test_all_saved_tensors_leave_but_those_of_the_head() -> None:
+    instance = transformer()
+    schedule = solved("trl-offload", instance)
+    out = names_of(instance, schedule, "offload")
+    assert out == [f"{saved}{i}" for i in range(3) for _, _, saved, _ in OPERATORS]
+    back = names_of(instance, schedule, "prefetch")
+    last = out[-1]
+    assert back == [name for name in reversed(out) if name != last]  # the first node reads it from the stash
+    # one stream for both directions
+    busy = sorted((o.start_ns, o.end_ns) for o in schedule.operations if o.kind in ("offload", "prefetch"))
+    assert all(end <= start for (_, end), (start, _) in pairwise(busy))
+
+
+def test_a_stash_of_five_makes_compute_wait_for_the_tensor_before() -> None:
+    """When the sixth tensor is packed, compute waits for the copy of the first; and so on."""
+    instance = transformer(layers=4, copy=100)
+    schedule = solved("trl-offload", instance)
+    out, done = copies(schedule, "offload"), runs(schedule)
+    assert len(out) == 16
+    for i in range(5, len(out)):
+        after = [o for o in done if o.id > out[i].id]
+        assert min(o.start_ns for o in after) >= out[i - 5].end_ns
+    assert any(o.start_ns < out[1].end_ns for o in done if o.id > out[4].id)
+
+
+def test_a_tensor_comes_back_once_the_node_before_the_last_has_ended() -> None:
+    instance = transformer(layers=4, copy=5)
+    schedule = solved("trl-offload", instance)
+    back = copies(schedule, "prefetch")
+    turn = next(k for k, task in enumerate(instance.tasks) if task.name.startswith("BP"))
+    nodes = [o for o in runs(schedule) if o.task is not None and o.task > turn]  # the head's has none
+    assert len(back) == len(nodes) - 1
+    for i, copy in enumerate(back[2:], start=2):
+        assert copy.start_ns >= nodes[i - 1].end_ns
+        assert copy.start_ns < nodes[i + 1].start_ns
+
+
+def test_what_several_layers_save_stays_for_the_others() -> None:
+    """The second and the third layer of three that read a tensor keep it; the first reads the host's copy."""
+    run = Algorithm(name="a", duration_ns=10, workspace_bytes=0)
+    names = ("x", "q", "k", "v", "p", "r", "s", "gp", "gs", "gr", "gv", "gk", "gq")
+    blocks = tuple(Block(name=name, bytes=MIB, offload_ns=10, prefetch_ns=10) for name in names)
+    at = {name: d for d, name in enumerate(names)}
+
+    def task(name: str, reads: str, makes: str) -> Task:
+        return Task(
+            name=name,
+            inputs=tuple(at[one] for one in reads.split()),
+            outputs=(at[makes],),
+            algorithms=(run,),
+        )
+
+    tasks = (
+        task("FP(norm)", "", "x"),
+        task("FP(q)", "x", "q"),
+        task("FP(k)", "x", "k"),
+        task("FP(v)", "x", "v"),
+        task("FP(mix)", "q k v", "p"),
+        task("FP(more)", "p", "r"),
+        task("FP(head)", "r", "s"),
+        task("BP(head)", "s", "gs"),
+        task("BP(more)", "gs", "gp"),
+        task("BP(v)", "x gp", "gv"),
+        task("BP(k)", "x gv", "gk"),
+        task("BP(q)", "x gk", "gq"),
+    )
+    instance = Instance(
+        name="three-readers",
+        engines="duplex",
+        budget_bytes=64 * MIB,
+        resident_bytes=0,
+        alignment_bytes=1,
+        blocks=blocks,
+        tasks=tasks,
+        layers=tuple(
+            LayerTasks(
+                name=name,
+                kind="linear" if name in ("q", "k", "v", "head") else "other",
+                forward=(f,),
+                backward=b,
+            )
+            for name, f, b in (
+                ("norm", 0, ()),
+                ("q", 1, (11,)),
+                ("k", 2, (10,)),
+                ("v", 3, (9,)),
+                ("mix", 4, ()),
+                ("more", 5, (8,)),
+                ("head", 6, (7,)),
+            )
+        ),
+    )
+    schedule = solved("trl-offload", instance)
+    assert names_of(instance, schedule, "offload") == ["x"]
+    assert names_of(instance, schedule, "prefetch") == ["x"]
+    (back,) = copies(schedule, "prefetch")
+    ended = next(o for o in schedule.operations if o.task == 10)
+    assert back.start_ns >= ended.end_ns  # until then it is on the device
+
+
+def test_all_leave_and_the_largest_that_fit_stay() -> None:
+    """Without a budget nothing leaves; with less, the tensors that are largest stay as far as they fit."""
+    instance = transformer()
+    assert not copies(solved("deepcompile-offload", instance), "offload")
+    large = {"x1": 40, "c0": 30, "a2": 20}
+    blocks = tuple(replace(block, bytes=large.get(block.name, 10) * MIB) for block in instance.blocks)
+    instance = replace(instance, blocks=blocks)
+    stays = []
+    for budget in range(60, 160, 10):  # in 60 MiB, all is on the host that can be
+        schedule = solved("deepcompile-offload", with_budget(instance, budget * MIB), "paged")
+        stays.append(set(large) - set(names_of(instance, schedule, "offload")))
+    assert stays[:6] == [set(), set(), {"a2"}, {"c0"}, {"x1"}, {"x1"}]
+    assert stays[6:] == [{"x1", "a2"}, {"x1", "c0"}, {"x1", "c0"}, {"x1", "c0", "a2"}]
+
+
+def test_compute_waits_for_each_copy_out() -> None:
+    instance = with_budget(transformer(), 60 * MIB)
+    schedule = solved("deepcompile-offload", instance)
+    out = copies(schedule, "offload")
+    assert len(out) >= 3
+    for copy in out:
+        later = [o for o in runs(schedule) if o.id > copy.id]
+        earlier = [o for o in runs(schedule) if o.id < copy.id]
+        assert min(o.start_ns for o in later) >= copy.end_ns
+        assert copy.start_ns >= max(o.end_ns for o in earlier)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_refusals_are_sentences(name: str) -> None:
+    instance = with_budget(transformer(), 12 * MIB)
+    with pytest.raises(Refusal, match=r"^\S.*[^.]$"):
+        find_method(name).call(instance, Limits())
+
+
+@pytest.mark.parametrize("name", NAMES[:3])
+def test_without_repeated_layers_there_is_nothing_to_checkpoint(name: str) -> None:
+    instance = Workload("alexnet", 16, "k40").instance("100%")
+    with pytest.raises(Refusal, match="no layers repeat"):
+        find_method(name).call(instance, Limits())
+
+
+@pytest.mark.parametrize("name", NAMES[:3])
+def test_tasks_that_run_once_cannot_be_computed_again(name: str) -> None:
+    with pytest.raises(Refusal, match="nothing can be computed again"):
+        find_method(name).call(transformer(again=False), Limits())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("memory", ["contiguous", "paged"])
+def test_schedules_of_gpt2_are_valid(name: str, memory: Memory) -> None:
+    info = find_method(name)
+    instance = Workload("gpt2", 4, "a100").instance("75%")
+    instance = info.transform(instance) if info.transform else instance
+    try:
+        schedule = info.call(instance, Limits(memory=memory)).schedule
+    except Refusal:
+        assert name in ("torchtitan-selective", "deepcompile-offload")
+        return
+    assert schedule is not None
+    assert check(instance, schedule).valid
