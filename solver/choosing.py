@@ -25,8 +25,9 @@ Choice = frozenset[int]
 """The blocks, or tasks, for which one of two things is chosen."""
 
 _TRIES = 64
-"""Number of changes of the choice that looks best, of which the last round may make a few more. If there is a
-time limit, it is the number of groups if that is greater.
+"""Number of changes of the choice that looks best where there is no time limit.
+
+The last round may make a few more.
 """
 
 
@@ -191,12 +192,15 @@ class Choosing(ABC):
             raise late
 
     def improve(self, found: dict[Choice, float]) -> None:
-        """Change the choice that looks best, where that is better: many groups at once, then fewer."""
-        groups = self.groups()
+        """Change the choice that looks best, where that is better: many groups at once, then fewer.
+
+        With a time limit, single groups are tried again as long as some change is better.
+        """
+        groups, limited = self.groups(), self.limits.time_limit is not None
         best, tries, size = min(found, key=lambda choice: found[choice]), 0, len(groups)
-        most = _TRIES if self.limits.time_limit is None else max(_TRIES, len(groups))
-        while size > 1 and tries < most:
-            size = -(-size // 2)
+        gains = limited
+        while (size > 1 or gains) and (limited or tries < _TRIES):
+            size, before = max(-(-size // 2), 1), best
             begins = range(0, len(groups), size)
             for i in range(0, len(begins), self.limits.workers):
                 changes = (groups[begin : begin + size] for begin in begins[i : i + self.limits.workers])
@@ -208,6 +212,7 @@ class Choosing(ABC):
                     tries += self.look_at_new([best ^ changed], found)
                     better.append(best ^ changed)
                 best = min((best, *better), key=lambda choice: found.get(choice, math.inf))
+            gains = limited and best != before
 
     def look_at_new(self, choices: Iterable[Choice], found: dict[Choice, float]) -> int:
         """Look at those of some choices that may be and were not looked at; return their number."""

@@ -44,6 +44,9 @@ All and nothing come first, in case that time is short.
 _THINNED = 0.1
 """Share of the carried bytes that could be on the device at both ends which other places have on the host."""
 
+_FAR = 1.005
+"""Length of what looks best, as a multiple, from which on other places are not looked at for a choice."""
+
 _LITTLE = 100_000
 """Greatest number of tasks that a search simulates to say how a choice looks."""
 
@@ -86,7 +89,9 @@ def take_sides(
 class _Siding(Choosing):
     """The sides of tasks for one call of a method: a choice has those that run on the host."""
 
-    probing = 0.4  # of a large step of an optimizer, each look takes a second
+    probing = 0.6  # of a large step of an optimizer, each look takes a second
+    _shortest = math.inf
+    _better = 0  # the places with which the choice that looks best does so
 
     def choice_of(self, start: Schedule) -> Choice:
         """Return the tasks that run on the host in a schedule."""
@@ -115,14 +120,20 @@ class _Siding(Choosing):
                 return math.inf if schedule is None else work.completed(schedule).makespan_ns
             from ..heuristics.search.search import LocalSearch  # with it comes Numba
 
-            least = math.inf
-            for places in self._places(sided):
-                instance = settled(sided, places, memory, reads=True)
+            looks = []
+            places = self._places(sided)
+            for kind in sorted(range(len(places)), key=lambda kind: kind != self._better):
+                instance = settled(sided, places[kind], memory, reads=True)
                 search = LocalSearch(instance, memory, self.limits.seed, addresses=False)
                 search.run(left(), min(search.round // 4, _LITTLE))
                 self.keep(search.cost, partial(self._sketched, choice, search))
                 look()
-                least = min(least, search.cost)
+                looks.append((search.cost, kind))
+                if search.cost > _FAR * self._shortest:
+                    break
+            least, kind = min(looks)
+            if least < self._shortest:
+                self._shortest, self._better = least, kind
             return least
         except OutOfTime:
             raise

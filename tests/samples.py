@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+BY_LAYERS = ("checkpoint-layers", "torchtitan-selective", "transformers-offload")
+"""Methods for networks with named layers that repeat, which refuse all else."""
+
 
 def chunks(seeds: range) -> list[Any]:
     """The beginnings of chunks of seeds, as parameters of a test; those after the first are slow."""

@@ -20,7 +20,7 @@ from ..program.sketch import Sketch
 from ..recomputation.plan import Policy, Recomputation, issued, restorable, turn, used_later
 from ..recomputation.rules import planned
 from .hooks import OnComputeStream, Stashing, Synchronous
-from .saved import LayerGroup, is_attention, is_linear, layer_groups, named_layers, saved_by
+from .saved import LayerGroup, is_attention, is_linear, layer_groups, layers_of, saved_by
 
 _LEAST_STASHED = 1024
 """Bytes below which TRL leaves a tensor on the device."""
@@ -121,10 +121,10 @@ def trl_offload(instance: Instance, limits: Limits) -> Answer:
     Raises
     ------
     Refusal
-        When the instance does not name its layers, a tensor cannot be copied, or there is no room.
+        When a tensor cannot be copied, or there is no room.
     """
     savers = saved_by(instance)
-    linear = [one for one in named_layers(instance) if any(is_linear(instance, k) for k in one.forward)]
+    linear = [one for one in layers_of(instance) if any(is_linear(instance, k) for k in one.forward)]
     head = linear[-1].name if linear else ""
     packed, hosted, let_go = {}, set(), dict[int, list[int]]()
     for d, by in savers.items():

@@ -48,17 +48,18 @@ class LayerGroup:
     inside: tuple[int, ...]
 
 
-def named_layers(instance: Instance) -> tuple[LayerTasks, ...]:
-    """Return the layers.
-
-    Raises
-    ------
-    Refusal
-        When the instance does not name them.
-    """
-    if not instance.named_layers:
-        raise Refusal("the instance does not name its layers, and this rule goes by them")
-    return instance.named_layers
+def layers_of(instance: Instance) -> tuple[LayerTasks, ...]:
+    """Return the layers; where they have no names, each task is one."""
+    end = turn(instance)
+    return instance.named_layers or tuple(
+        LayerTasks(
+            name=str(k),
+            kind="other",
+            forward=(k,) if k < end else (),
+            backward=() if k < end else (k,),
+        )
+        for k in range(len(instance.tasks))
+    )
 
 
 def is_linear(instance: Instance, k: int) -> bool:
@@ -85,14 +86,9 @@ def saved_by(instance: Instance) -> dict[int, list[tuple[int, LayerTasks]]]:
     """Return, for each saved block, the layers that save it, by the task after which each has done so.
 
     That is the layer's last task in the forward pass that touches the block, or the last one of all.
-
-    Raises
-    ------
-    Refusal
-        As `named_layers`.
     """
     end, uses = turn(instance), instance.uses
-    layer_of = {k: layer for layer in named_layers(instance) for k in (*layer.forward, *layer.backward)}
+    layer_of = {k: layer for layer in layers_of(instance) for k in (*layer.forward, *layer.backward)}
     found: dict[int, list[tuple[int, LayerTasks]]] = {}
     for d in _activations(instance):
         readers = dict.fromkeys(layer_of[k].name for k in uses[d] if k >= end and k in layer_of)
@@ -113,10 +109,10 @@ def layer_groups(instance: Instance) -> list[LayerGroup]:
     Raises
     ------
     Refusal
-        When there are not two groups with more than one layer each; as `named_layers`.
+        When there are not two groups with more than one layer each.
     """
     layers: dict[str, list[LayerTasks]] = {}
-    for layer in named_layers(instance):
+    for layer in layers_of(instance):
         if (shared := _GROUP.match(layer.name)) is not None and layer.forward:
             layers.setdefault(shared[0], []).append(layer)
     together = {name: members for name, members in layers.items() if len(members) > 1}

@@ -29,6 +29,8 @@ from pebbler.solver.answers import Memory
 from pebbler.solver.solve import solve
 from pebbler.validate.check import check
 
+from ..samples import BY_LAYERS
+
 METHODS = [info for info in list_methods() if not info.guest and info.name != "flow-parts"]  # which is flow
 
 
@@ -112,7 +114,7 @@ def test_rules(name: str, memory: Memory) -> None:
         solved(name, optimized(seed, unit, host=seed % 4 == 0, link=seed % 5 == 0), memory, None)
         for seed in range(6)
     ]
-    assert any(makespan is not None for makespan in found)
+    assert any(makespan is not None for makespan in found) != (name in BY_LAYERS)
 
 
 @pytest.mark.parametrize("memory", ["contiguous", "paged"])

@@ -33,7 +33,7 @@ from pebbler.solver.steady import completed, settle, settled, thinned
 from pebbler.validate.check import check
 from pebbler.validate.schedule import Carried, Schedule
 
-from ..samples import counts
+from ..samples import BY_LAYERS, counts
 
 KIB = 1024
 """Size of each block of the small round."""
@@ -79,7 +79,7 @@ def solved(name: str, instance: Instance, memory: Memory, time_limit: float | No
 @pytest.mark.parametrize("count", counts(6, 25))
 def test_rules(name: str, memory: Memory, host: bool, count: int) -> None:
     found = [solved(name, carried(seed, memory, host=host), memory, None) for seed in range(count)]
-    assert any(found)
+    assert any(found) != (name in BY_LAYERS)
 
 
 @pytest.mark.parametrize("host", [False, True])

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from fractions import Fraction
 from itertools import accumulate
+from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from pebbler.heuristics.methods import Limits, Refusal
@@ -23,7 +25,12 @@ from pebbler.solver.flow.recompute import recompute_bound, recompute_model
 from pebbler.solver.flow.windows import Windows
 from pebbler.solver.linear.facade import solve_linear
 from pebbler.validate.bounds.arguments import Prices, least_times, priced_ns
-from pebbler.validate.bounds.certificate import check_certificate
+from pebbler.validate.bounds.certificate import (
+    check_certificate,
+    read_certificate,
+    sealed,
+    write_certificate,
+)
 from pebbler.validate.bounds.machine import fair_time_beside, fair_time_of_leader
 from pebbler.validate.simulate import simulate
 
@@ -232,19 +239,7 @@ def test_a_copy_that_waits_for_its_share_takes_time_from_the_other_direction() -
     The link could pass all 36 bytes in 9 ns. But while both directions copy, each gets 2 bytes a ns. So 12
     bytes leave in the 6 ns in which the other block comes, and 12 in the 4 ns after it.
     """
-    blocks = tuple(
-        Block(name=name, bytes=12, initially=first, finally_=last, offload_ns=4, prefetch_ns=4)
-        for name, first, last in (("a", "device", "host"), ("b", "device", "host"), ("c", "host", "device"))
-    )
-    made = Algorithm(name="a", duration_ns=0, workspace_bytes=0)
-    task = Task(name="t", inputs=(), outputs=(), updates=(0, 1), algorithms=(made,))
-    instance = replace(
-        one_block_away(),
-        budget_bytes=48,
-        blocks=blocks,
-        tasks=(task,),
-        link=Link(both_bytes_per_second=4 * 10**9),
-    )
+    instance = two_out_and_one_in()
     optimum = brute_force(instance, "divisible")
     assert optimum is not None
     assert optimum.makespan_ns == 10
@@ -253,6 +248,48 @@ def test_a_copy_that_waits_for_its_share_takes_time_from_the_other_direction() -
         assert found is not None
         assert found.lower_bound_ns == 10, how
         assert found.certificate is None or not check_certificate(instance, found.certificate).reasons
+
+
+def test_fair_prices_are_part_of_a_certificate(tmp_path: Path) -> None:
+    instance = two_out_and_one_in()
+    found = flow_bound(instance, [0])
+    assert found is not None
+    assert found.certificate is not None
+    honest = found.certificate
+    assert honest.lower_bound_ns == 10
+    assert honest.fair_prices is not UNSET
+    write_certificate(honest, tmp_path / "c.json")
+    assert read_certificate(tmp_path / "c.json") == honest
+    nothing = ((0, 0, 0), (0, 0, 0))
+    for fair, reason in (
+        (nothing, "prove a bound of"),
+        (UNSET, "prove a bound of"),
+        (((honest.denominator + 1,) * 3, honest.fair_prices[1]), "above one together"),
+        ((honest.fair_prices[0][:2], honest.fair_prices[1]), "one for each interval"),
+    ):
+        changed = sealed(replace(honest, fair_prices=fair))
+        (told,) = check_certificate(instance, changed).reasons
+        assert reason in told
+    without = replace(instance, link=UNSET)
+    (told,) = check_certificate(without, honest).reasons
+    assert "the directions share none" in told
+
+
+def two_out_and_one_in() -> Instance:
+    """Return a task of no time, with blocks of 12 bytes that all have to be on the other side in the end."""
+    blocks = tuple(
+        Block(name=name, bytes=12, initially=first, finally_=last, offload_ns=4, prefetch_ns=4)
+        for name, first, last in (("a", "device", "host"), ("b", "device", "host"), ("c", "host", "device"))
+    )
+    made = Algorithm(name="a", duration_ns=0, workspace_bytes=0)
+    task = Task(name="t", inputs=(), outputs=(), updates=(0, 1), algorithms=(made,))
+    return replace(
+        one_block_away(),
+        budget_bytes=48,
+        blocks=blocks,
+        tasks=(task,),
+        link=Link(both_bytes_per_second=4 * 10**9),
+    )
 
 
 def _speeds(first: Fraction, second: Fraction) -> tuple[Fraction, Fraction]:
