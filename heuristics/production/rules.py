@@ -14,16 +14,20 @@ from ...instances.instance import Instance
 from ...instances.memory import live_bytes, with_budget
 from ...instances.units import LARGEST
 from ...validate.schedule import Schedule
-from ..clock import limited
+from ..clock import OutOfTime, limited, look
 from ..methods import Answer, Limits, Refusal, register
 from ..program.sketch import Sketch
 from ..recomputation.plan import Policy, Recomputation, issued, restorable, turn, used_later
 from ..recomputation.rules import planned
 from .hooks import OnComputeStream, Stashing, Synchronous
+from .partition import Partition
 from .saved import LayerGroup, is_attention, is_linear, layer_groups, layers_of, saved_by
 
 _LEAST_STASHED = 1024
 """Bytes below which TRL leaves a tensor on the device."""
+
+_STEPS = 20
+"""Number of steps in which budgets of torch are tried, from 1 to 0."""
 
 _LEAST_MOVED = 5 * 1024 * 1024
 """Bytes below which DeepCompile leaves a tensor on the device."""
@@ -75,6 +79,67 @@ def torchtitan_selective(instance: Instance, limits: Limits) -> Answer:
                 kept.update(instance.tasks[k].outputs)
     policy = Policy(_dropped(instance, groups) - kept)
     return Answer(_issued(instance, limits, policy, "torchtitan-selective"))
+
+
+@register(
+    "torch-compile",
+    "a minimum cut between the passes is saved; what is cheap is computed again from it",
+    "PyTorch, the min-cut partitioner of torch.compile",
+    shown="named",
+    transform=planned,
+)
+@limited
+def torch_compile(instance: Instance, limits: Limits) -> Answer:
+    """Save the blocks of a minimum cut, and compute all others again that the backward pass reads.
+
+    Products, convolutions and attention are not computed again.
+
+    Raises
+    ------
+    Refusal
+        When there is no room.
+    """
+    partition = Partition(instance)
+    policy = _partitioned(partition, partition.saved())
+    return Answer(_issued(instance, limits, policy, "torch-compile"))
+
+
+@register(
+    "torch-memory-budget",
+    "as torch-compile, with the greatest activation_memory_budget that fits: a knapsack chooses what is kept",
+    "PyTorch, torch._functorch.config.activation_memory_budget",
+    shown="named",
+    transform=planned,
+)
+@limited
+def torch_memory_budget(instance: Instance, limits: Limits) -> Answer:
+    """Try budgets of 1, 0.95, 0.9, ... of what torch.compile saves, and take the first that has room.
+
+    Within a budget, a knapsack says of which products, convolutions and attention the results are kept: its
+    values are their times. The others are computed again, too, and the cut is made anew.
+
+    Raises
+    ------
+    Refusal
+        When there is no room even at a budget of 0.
+    """
+    partition = Partition(instance)
+    reason = ""
+    tried = list[set[int]]()
+    for step in range(_STEPS, -1, -1):
+        look()
+        saved = partition.within(step / _STEPS)
+        if saved in tried:
+            continue
+        tried.append(saved)
+        try:
+            policy = _partitioned(partition, saved)
+            return Answer(_issued(instance, limits, policy, "torch-memory-budget"))
+        except OutOfTime:
+            raise
+        except Refusal as refusal:
+            reason = str(refusal)
+    raise Refusal(reason)
 
 
 @register(
@@ -188,6 +253,11 @@ def deepcompile_offload(instance: Instance, limits: Limits) -> Answer:
 
 def _issued(instance: Instance, limits: Limits, policy: Policy, name: str) -> Schedule:
     return issued(instance, limits, name, lambda builder, most: Recomputation(builder, policy, most))
+
+
+def _partitioned(partition: Partition, saved: set[int]) -> Policy:
+    """Return the policy that keeps what a cut has saved."""
+    return Policy((partition.read & partition.once) - saved, saved=saved)
 
 
 def _dropped(instance: Instance, groups: Sequence[LayerGroup]) -> set[int]:

@@ -72,6 +72,11 @@ def is_attention(instance: Instance, k: int) -> bool:
     return any(part in what.lower() for what in _names(instance, k) for part in _ATTENTION)
 
 
+def is_lookup(instance: Instance, k: int) -> bool:
+    """Return whether a task of the forward pass takes rows of a table."""
+    return any(what.lower() == "embedding" for what in _names(instance, k))
+
+
 def _names(instance: Instance, k: int) -> list[str]:
     """Return the kind of a task's layer if that is its only task, and the operator in a task's name.
 

@@ -34,12 +34,15 @@ class Policy:
         Blocks to compute again; all of them are `restorable`.
     hosted
         Blocks that are copied to the host after their last use in the forward pass.
+    saved
+        Blocks that are kept although the backward pass reads them only to compute others again.
     ahead
         Per task, the blocks to prefetch when it starts, where there is room.
     """
 
     dropped: Set[int] = frozenset()
     hosted: Set[int] = frozenset()
+    saved: Set[int] = frozenset()
     ahead: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -142,7 +145,7 @@ class Recomputation:
         The program under construction.
     policy
         Which blocks are dropped and which are copied to the host. Blocks that no backward task uses are
-        always dropped, if they can be computed again.
+        dropped, too, if they can be computed again and are not saved.
     most_workspace
         Greatest workspace in bytes. Every run takes the fastest algorithm that has room.
     """
@@ -156,7 +159,7 @@ class Recomputation:
         forward_only = {
             d for d in restorable(self.instance) if (self.instance.uses[d] or (0,))[-1] < self.end
         }
-        self.runs_again = policy.dropped | forward_only
+        self.runs_again = policy.dropped | (forward_only - policy.saved)
         self.comes_back = self.runs_again | policy.hosted
         self.last_forward: dict[int, list[int]] = defaultdict(list)
         for d in policy.dropped | policy.hosted:

@@ -99,7 +99,7 @@ def superneurons(instance: Instance, limits: Limits) -> Answer:
             cheap.add(d)
     ahead = _ahead(instance, hosted)
     reason = ""
-    for policy in (Policy(), Policy(hosted=hosted, ahead=ahead), Policy(cheap - hosted, hosted, ahead)):
+    for policy in (Policy(), Policy(hosted=hosted, ahead=ahead), Policy(cheap - hosted, hosted, ahead=ahead)):
         try:
             return Answer(_issued(instance, limits, policy, "superneurons-rule"))
         except OutOfTime:
@@ -135,7 +135,7 @@ def knapsack(instance: Instance, limits: Limits) -> Answer:
     room = instance.pool_bytes - _peak(instance, least)
     if room < 0:
         raise Refusal(f"keeping only what crosses the ends of segments takes {format_size(-room)} too much")
-    kept = _fill(times, sizes, room)
+    kept = fill(times, sizes, room)
     chosen = Policy({d for d, keeps in zip(found, kept, strict=True) if not keeps})
     try:
         return Answer(_issued(instance, limits, chosen, "knapsack-rule"))
@@ -218,7 +218,7 @@ def _ahead(instance: Instance, hosted: set[int]) -> dict[int, tuple[int, ...]]:
     return ahead
 
 
-def _fill(values: Sequence[int], sizes: Sequence[int], capacity: int) -> list[bool]:
+def fill(values: Sequence[int], sizes: Sequence[int], capacity: int) -> list[bool]:
     """Solve a 0-1 knapsack by dynamic programming on the capacity, in steps; sizes round up."""
     if capacity >= sum(sizes):
         return [True] * len(sizes)
