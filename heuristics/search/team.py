@@ -52,23 +52,27 @@ class Team:
         idle
             Number of searches that do not go on, for their threads have other work.
         """
-        active = max(len(self._others) - idle, 0)
-        if not active:
-            self.first.run(seconds, work)
-            return
         until = time.monotonic() + seconds
+        while work > 0 and time.monotonic() < until:
+            active = max(len(self._others) - idle, 0)
+            some = min(work, _APART) if active else work
+            self._run_some(until, some, active)
+            work -= some
+
+    def _run_some(self, until: float, work: int, active: int) -> None:
+        """Continue the first search and some others for a while."""
+        if not active:
+            self.first.run(until - time.monotonic(), work)
+            return
+        self._ended.clear()
         with ThreadPoolExecutor(active) as pool:
-            while work > 0 and time.monotonic() < until:
-                self._ended.clear()
-                some = min(work, _APART)
-                running = [pool.submit(copy_context().run, self._go, i, until, some) for i in range(active)]
-                try:
-                    self.first.run(until - time.monotonic(), some)
-                finally:
-                    self._ended.set()
-                    wait(running)
-                    self._meet(running)
-                work -= some
+            running = [pool.submit(copy_context().run, self._go, i, until, work) for i in range(active)]
+            try:
+                self.first.run(until - time.monotonic(), work)
+            finally:
+                self._ended.set()
+                wait(running)
+                self._meet(running)
 
     def _go(self, i: int, until: float, work: int) -> None:
         """Continue a search in its thread, until the first one has ended."""
