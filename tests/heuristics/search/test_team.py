@@ -133,7 +133,7 @@ def test_a_search_follows_at_once_or_after_its_descent(googlenet: Instance) -> N
 def test_methods_search_with_as_many_threads_as_there_are_workers(
     googlenet: Instance, memory: MemoryModel, method: str
 ) -> None:
-    found = solve(googlenet, method, memory=memory, workers=3, time_limit=3)
+    found = solve(googlenet, method, memory=memory, workers=3, time_limit=1.5)
     assert found.schedule is not None
     assert check(googlenet, found.schedule).valid
     assert found.lower_bound_ns <= found.schedule.makespan_ns
