@@ -109,36 +109,49 @@ class _Siding(Choosing):
 
     def looks(self, choice: Choice) -> float:
         """Return about how long the schedule of a choice is, by a little search or by a rule."""
-        memory, sided = self.limits.memory, on_sides(self.instance, choice, self.limits.memory)
-        try:
-            if self.info.sides == "settled":
-                work = HostWork(sided)
-                device = work.device
-                if device.carried:
-                    device = settled(device, next(ladder(device, memory, reads=False)), memory, reads=False)
-                schedule = modnn(device, Limits(memory=memory)).schedule
-                return math.inf if schedule is None else work.completed(schedule).makespan_ns
-            from ..heuristics.search.search import LocalSearch  # with it comes Numba
+        sided = on_sides(self.instance, choice, self.limits.memory)
+        for proves in (False, True):  # where there is no program, too much may be on the device
+            try:
+                if self.info.sides == "settled":
+                    return self._ruled(HostWork(sided))
+                least, kind, fits = self._look(choice, sided, self._places(sided, proves=proves))
+            except OutOfTime:
+                raise
+            except Refusal:
+                continue
+            if fits or proves:
+                if least < self._shortest:
+                    self._shortest, self._better = least, kind
+                return least
+        return math.inf
 
-            looks = []
-            places = self._places(sided)
-            for kind in sorted(range(len(places)), key=lambda kind: kind != self._better):
-                instance = settled(sided, places[kind], memory, reads=True)
-                search = LocalSearch(instance, memory, self.limits.seed, addresses=False)
-                search.run(left(), min(search.round // 4, _LITTLE))
-                self.keep(search.cost, partial(self._sketched, choice, search))
-                look()
-                looks.append((search.cost, kind))
-                if search.cost > _FAR * self._shortest:
-                    break
-            least, kind = min(looks)
-            if least < self._shortest:
-                self._shortest, self._better = least, kind
-            return least
-        except OutOfTime:
-            raise
-        except Refusal:
-            return math.inf
+    def _ruled(self, work: HostWork) -> float:
+        """Return how long the schedule of a rule is."""
+        device, memory = work.device, self.limits.memory
+        if device.carried:
+            device = settled(device, next(ladder(device, memory, reads=False)), memory, reads=False)
+        schedule = modnn(device, Limits(memory=memory)).schedule
+        return math.inf if schedule is None else work.completed(schedule).makespan_ns
+
+    def _look(self, choice: Choice, sided: Instance, places: Sequence[Hosted]) -> tuple[int, int, bool]:
+        """Return about how long a choice's schedule is, with which of some places, and whether there is one.
+
+        Those come first that were best for the choice that looks best. If the others are needed, the choice
+        is not far from that.
+        """
+        from ..heuristics.search.search import LocalSearch  # with it comes Numba
+
+        looks = []
+        for kind in sorted(range(len(places)), key=lambda kind: kind != self._better):
+            instance = settled(sided, places[kind], self.limits.memory, reads=True)
+            search = LocalSearch(instance, self.limits.memory, self.limits.seed, addresses=False)
+            search.run(left(), min(search.round // 4, _LITTLE))
+            self.keep(search.cost, partial(self._sketched, choice, search))
+            look()
+            looks.append((search.cost, kind, search.makespan_ns is not None))
+            if search.cost > _FAR * self._shortest:
+                break
+        return min(looks)
 
     def groups(self) -> list[list[int]]:
         """Return the tasks that may run on either side, where a search says how a choice looks."""
@@ -201,11 +214,11 @@ class _Siding(Choosing):
             return settle(instance, self.info, self.solve, limits, places, bounded=self.bounded)
         return self.solve(instance, limits)
 
-    def _places(self, sided: Instance) -> list[Hosted]:
+    def _places(self, sided: Instance, *, proves: bool = True) -> list[Hosted]:
         """Return places of carried blocks: most on the device, and, if there is room, a little less of it."""
         if not sided.carried:
             return [frozenset()]
-        most = next(ladder(sided, self.limits.memory, reads=True))
+        most = next(ladder(sided, self.limits.memory, reads=True, proves=proves))
         less = thinned(sided, most, _THINNED)
         return [most, less] if less != most and has_room(sided, less, self.limits.memory) else [most]
 

@@ -197,8 +197,16 @@ class _Settling(Choosing):
         return None if check(instance, start).reasons else start
 
 
-def ladder(instance: Instance, memory: MemoryModel, *, reads: bool) -> Iterator[Hosted]:
-    """Yield choices that may have room, from most on the device to least; at least one."""
+def ladder(instance: Instance, memory: MemoryModel, *, reads: bool, proves: bool = True) -> Iterator[Hosted]:
+    """Yield choices that may have room, from most on the device to least; at least one.
+
+    Parameters
+    ----------
+    instance, memory, reads
+        As for `settled`.
+    proves
+        Whether to leave out choices of which a task proves that they have no schedule, which takes a while.
+    """
     groups = _groups(instance)
     carried = {d for group in groups for d in group}
 
@@ -206,8 +214,8 @@ def ladder(instance: Instance, memory: MemoryModel, *, reads: bool) -> Iterator[
         return frozenset(carried.difference(*groups[:count]))
 
     def fits(count: int) -> bool:
-        return _device_has_room(instance, left(count), memory) and (
-            why_impossible(settled(instance, left(count), memory, reads=reads), memory) is None
+        return _device_has_room(instance, left(count), memory) and not (
+            proves and why_impossible(settled(instance, left(count), memory, reads=reads), memory)
         )
 
     forced = sum(not _can_live_on_host(instance, group) for group in groups)
