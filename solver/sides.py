@@ -110,10 +110,10 @@ class _Siding(Choosing):
     def looks(self, choice: Choice) -> float:
         """Return about how long the schedule of a choice is, by a little search or by a rule."""
         sided = on_sides(self.instance, choice, self.limits.memory)
+        if self.info.sides == "settled":
+            return self._ruled(sided)
         for proves in (False, True):  # where there is no program, too much may be on the device
             try:
-                if self.info.sides == "settled":
-                    return self._ruled(HostWork(sided))
                 least, kind, fits = self._look(choice, sided, self._places(sided, proves=proves))
             except OutOfTime:
                 raise
@@ -125,13 +125,20 @@ class _Siding(Choosing):
                 return least
         return math.inf
 
-    def _ruled(self, work: HostWork) -> float:
+    def _ruled(self, sided: Instance) -> float:
         """Return how long the schedule of a rule is."""
-        device, memory = work.device, self.limits.memory
-        if device.carried:
-            device = settled(device, next(ladder(device, memory, reads=False)), memory, reads=False)
-        schedule = modnn(device, Limits(memory=memory)).schedule
-        return math.inf if schedule is None else work.completed(schedule).makespan_ns
+        memory = self.limits.memory
+        try:
+            work = HostWork(sided)
+            device = work.device
+            if device.carried:
+                device = settled(device, next(ladder(device, memory, reads=False)), memory, reads=False)
+            schedule = modnn(device, Limits(memory=memory)).schedule
+            return math.inf if schedule is None else work.completed(schedule).makespan_ns
+        except OutOfTime:
+            raise
+        except Refusal:
+            return math.inf
 
     def _look(self, choice: Choice, sided: Instance, places: Sequence[Hosted]) -> tuple[int, int, bool]:
         """Return about how long a choice's schedule is, with which of some places, and whether there is one.
