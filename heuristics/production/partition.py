@@ -8,14 +8,15 @@ pass reads on the other. The blocks that are cut are saved; all others are compu
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any
 
 from ...instances.instance import Instance
 from ..recomputation.plan import restorable, turn, used_later
 from ..recomputation.rules import fill
 from .saved import is_attention, is_linear, is_lookup
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _STEEP, _FAR = 1.1, 100
 """Factor of a block's weight for each task that lies between it and what the backward pass reads, and the
@@ -58,6 +59,8 @@ class Partition:
 
     def saved(self, again: Collection[int] = ()) -> set[int]:
         """Return the blocks to save, where some expensive tasks may be computed again."""
+        import networkx as nx  # here, for its import takes a while
+
         graph: nx.DiGraph[Any] = nx.DiGraph()
         banned = self.expensive.difference(again)
         for d in self.made:
