@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-BY_LAYERS = ("checkpoint-layers", "torchtitan-selective", "transformers-offload")
+BY_LAYERS = ("checkpoint-layers", "torchtitan-selective", "transformers-offload", "hidden-states-offload")
 """Methods for networks with named layers that repeat, which refuse all else."""
 
 

@@ -8,7 +8,7 @@ again, where they need it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from ...instances.instance import Instance
 from ...instances.memory import live_bytes, with_budget
@@ -19,7 +19,7 @@ from ..methods import Answer, Limits, Refusal, register
 from ..program.sketch import Sketch
 from ..recomputation.plan import Policy, Recomputation, issued, restorable, turn, used_later
 from ..recomputation.rules import planned
-from .hooks import OnComputeStream, Stashing, Synchronous
+from .hooks import Hooks, OnComputeStream, Stashing, Synchronous
 from .partition import Partition
 from .saved import LayerGroup, is_attention, is_linear, layer_groups, layers_of, saved_by
 
@@ -159,13 +159,47 @@ def transformers_offload(instance: Instance, limits: Limits) -> Answer:
         As `checkpoint_layers`; when an input cannot be copied.
     """
     groups = layer_groups(instance)
-    packed = {d: max(group.forward[0] - 1, _made(instance, d)) for group in groups for d in group.inputs}
+    packed = _packed(instance, groups)
     policy = Policy(_dropped(instance, groups), packed.keys())
     schedule = issued(
         instance,
         limits,
         "transformers-offload",
         lambda builder, most: OnComputeStream(builder, policy, most, packed),
+    )
+    return Answer(schedule)
+
+
+@register(
+    "hidden-states-offload",
+    "as transformers-offload on a side stream; a layer's input comes back while the layer after it runs",
+    "VeOmni, async_save_on_cpu outside of checkpoints; axolotl, activation_offloading: hidden_states",
+    shown="named",
+    transform=planned,
+)
+@limited
+def hidden_states_offload(instance: Instance, limits: Limits) -> Answer:
+    """Copy layers' inputs out while they run, and back while the backward pass is at the layer after them.
+
+    Raises
+    ------
+    Refusal
+        As `checkpoint_layers`; when an input cannot be copied.
+    """
+    groups = layer_groups(instance)
+    packed = _packed(instance, groups)
+    ahead = {
+        after.backward[0]: (*after.inputs, *before.inputs)
+        for before, after in pairwise(groups)
+        if after.backward
+    }
+    policy = Policy(_dropped(instance, groups), packed.keys(), ahead=ahead)
+    schedule = issued(
+        instance,
+        limits,
+        "hidden-states-offload",
+        lambda builder, most: Hooks(builder, policy, most, packed),
+        one_copy_queue=True,
     )
     return Answer(schedule)
 
@@ -275,6 +309,11 @@ def _dropped(instance: Instance, groups: Sequence[LayerGroup]) -> set[int]:
             "nothing can be computed again: no forward task may run twice (--recompute), or it works in place"
         )
     return found
+
+
+def _packed(instance: Instance, groups: Sequence[LayerGroup]) -> dict[int, int]:
+    """Return, for the input of each group, the task after which the group begins."""
+    return {d: max(group.forward[0] - 1, _made(instance, d)) for group in groups for d in group.inputs}
 
 
 def _made(instance: Instance, d: int) -> int:

@@ -34,8 +34,8 @@ class LayerGroup:
     ----------
     name
         What their names share.
-    forward
-        Their tasks in the forward pass, in order.
+    forward, backward
+        Their tasks in both passes, in order.
     inputs
         Saved blocks that come from before the group and that no other group reads, as hidden states do.
     inside
@@ -44,6 +44,7 @@ class LayerGroup:
 
     name: str
     forward: tuple[int, ...]
+    backward: tuple[int, ...]
     inputs: tuple[int, ...]
     inside: tuple[int, ...]
 
@@ -141,6 +142,7 @@ def layer_groups(instance: Instance) -> list[LayerGroup]:
         LayerGroup(
             name,
             tuple(sorted(k for layer in members for k in layer.forward)),
+            tuple(sorted(k for layer in members for k in layer.backward)),
             tuple(inputs[name]),
             tuple(inside[name]),
         )

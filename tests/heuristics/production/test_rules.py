@@ -29,6 +29,7 @@ NAMES = (
     "checkpoint-layers",
     "torchtitan-selective",
     "transformers-offload",
+    "hidden-states-offload",
     "trl-offload",
     "deepcompile-offload",
 )
@@ -278,6 +279,22 @@ def test_inputs_on_the_host_are_copied_on_the_stream_of_the_computation() -> Non
     ]
 
 
+def test_hidden_states_come_back_while_the_layer_after_them_runs() -> None:
+    instance = transformer(layers=4)
+    schedule = solved("hidden-states-offload", instance)
+    assert names_of(instance, schedule, "offload") == ["x0", "x1", "x2", "x3"]
+    back = copies(schedule, "prefetch")
+    assert names_of(instance, schedule, "prefetch") == ["x3", "x2", "x1", "x0"]
+    begins = {instance.tasks[o.task].name: o.start_ns for o in runs(schedule) if o.task is not None}
+    first = {name: begins[name] for name in (f"BP(h{i}_second)" for i in range(4))}
+    for i, copy in zip((2, 1, 0), back[1:], strict=True):
+        assert copy.start_ns <= first[f"BP(h{i + 1}_second)"]
+        assert copy.end_ns <= first[f"BP(h{i}_second)"]
+    # only the first copy back, and what is copied out last, are waited for
+    alone = 10 * 22 + 20 * 17 + 10 * 12
+    assert alone < schedule.makespan_ns < solved("transformers-offload", instance).makespan_ns
+
+
 def test_all_saved_tensors_leave_but_those_of_the_head() -> None:
     instance = transformer()
     schedule = solved("trl-offload", instance)
@@ -412,14 +429,14 @@ def test_refusals_are_sentences(name: str) -> None:
         find_method(name).call(instance, Limits())
 
 
-@pytest.mark.parametrize("name", NAMES[2:5])
+@pytest.mark.parametrize("name", NAMES[2:6])
 def test_without_repeated_layers_there_is_nothing_to_checkpoint(name: str) -> None:
     instance = Workload("alexnet", 16, "k40").instance("100%")
     with pytest.raises(Refusal, match="no layers repeat"):
         find_method(name).call(instance, Limits())
 
 
-@pytest.mark.parametrize("name", NAMES[2:5])
+@pytest.mark.parametrize("name", NAMES[2:6])
 def test_tasks_that_run_once_cannot_be_computed_again(name: str) -> None:
     with pytest.raises(Refusal, match="nothing can be computed again"):
         find_method(name).call(transformer(again=False), Limits())
