@@ -265,7 +265,6 @@ def deepcompile_offload(instance: Instance, limits: Limits) -> Answer:
     Refusal
         When a tensor cannot be copied, or there is no room even with all of them on the host.
     """
-    end = turn(instance)
     found = used_later(instance, (d for d, writers in enumerate(instance.writers) if writers))
     moved = [d for d in sorted(found) if instance.blocks[d].bytes >= _LEAST_MOVED]
     moved.sort(key=lambda d: -instance.blocks[d].bytes)
@@ -274,7 +273,7 @@ def deepcompile_offload(instance: Instance, limits: Limits) -> Answer:
         if instance.blocks[d].bytes <= room:
             room -= instance.blocks[d].bytes
             moved.remove(d)
-    packed = {d: max(k for k in instance.uses[d] if k < end) for d in moved}
+    packed = _last_read(instance, moved)
     policy = Policy(hosted=packed.keys(), ahead=_hoisted(instance, moved))
     schedule = issued(
         instance,
@@ -322,11 +321,16 @@ def _made(instance: Instance, d: int) -> int:
 
 
 def _floor(instance: Instance, moved: Sequence[int]) -> int:
-    """Return the peak of the forward pass with some blocks on the host, in bytes of the pool."""
+    """Return the peak with some blocks on the host, in bytes of the pool."""
     sketch = Sketch(with_budget(instance, LARGEST))
-    packed = {d: max(k for k in instance.uses[d] if k < turn(instance)) for d in moved}
+    packed = _last_read(instance, moved)
     Synchronous(sketch, Policy(hosted=packed.keys()), 0, packed).all()
     return sketch.peak_bytes
+
+
+def _last_read(instance: Instance, moved: Sequence[int]) -> dict[int, int]:
+    """Return, for some blocks, the last task of the forward pass that uses them."""
+    return {d: max(k for k in instance.uses[d] if k < turn(instance)) for d in moved}
 
 
 def _hoisted(instance: Instance, moved: Sequence[int]) -> dict[int, tuple[int, ...]]:
