@@ -65,6 +65,9 @@ _BOUND_SHARE = 0.25
 _MODEL_SHARE = 0.8
 """Largest share of the time left for one model, as the search needs time to use the model's solution."""
 
+_RULE_SHARE = 0.1
+"""Largest share of the time left for each rule after the first whose schedule the search starts from."""
+
 _OFFER_SHARE = 0.1
 """Largest share of the time limit for the model whose solution says where carried blocks may be."""
 
@@ -330,7 +333,9 @@ class FlowRun:
         found = [] if self.limits.warm_start is None else [self.limits.warm_start]
         for rule in self.rules:
             try:
-                with until(self.deadline, LEAST if rule == _FIRST_METHOD else 0.0):
+                now = time.monotonic()
+                ends = now + (1.0 if rule == _FIRST_METHOD else _RULE_SHARE) * (self.deadline - now)
+                with until(ends, LEAST if rule == _FIRST_METHOD else 0.0):
                     ruled = planned(find_method(rule).call, self.instance, self.limits).schedule
             except Refusal as refusal:
                 if rule == _FIRST_METHOD:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ...heuristics.recomputation.search import RerunSearch
 
 
+FRAMEWORKS = ("torch-memory-budget", "checkpoint-layers")
+"""Rules of frameworks whose schedules the search starts from as well."""
+
 _TRANSFERS = "transfers"
 """Name of the rule that is left out for recomputation alone."""
 
@@ -64,7 +67,7 @@ class RecomputeRun(FlowRun):
     rounds = 1
     turn = 0.2  # of the time left: each plan is a program of its own, so that a round may take minutes
     reruns: RerunSearch | None = None
-    rules = ("modnn", "memonger-rule", "superneurons-rule", "knapsack-rule")
+    rules = ("modnn", "memonger-rule", "superneurons-rule", "knapsack-rule", *FRAMEWORKS)
 
     def _new_search(self) -> RerunSearch | None:
         from ...heuristics.recomputation.search import RerunSearch  # with it comes Numba
