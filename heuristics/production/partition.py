@@ -8,12 +8,13 @@ pass reads on the other. The blocks that are cut are saved; all others are compu
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...instances.instance import Instance
-from ..recomputation.plan import restorable, turn, used_later
+from ..recomputation.plan import restorable, turn
 from ..recomputation.rules import fill
-from .saved import is_attention, is_linear, is_lookup
+from .saved import Operators, activations
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -43,16 +44,17 @@ class Partition:
 
     def __init__(self, instance: Instance) -> None:
         self.instance, self.end = instance, turn(instance)
-        self.read = {d for d in used_later(instance, range(len(instance.blocks))) if instance.writers[d]}
+        self.read = set(activations(instance))
         again = restorable(instance)
         self.made = [d for d, writers in enumerate(instance.writers) if writers and writers[0] < self.end]
         self.once = {d for d in self.made if d in again}
+        found = Operators(instance)
         self.expensive = frozenset(
             k
             for k in range(self.end)
-            if is_linear(instance, k)
-            or is_attention(instance, k)
-            or is_lookup(instance, k)
+            if found.is_linear(k)
+            or found.is_attention(k)
+            or found.is_lookup(k)
             or len(instance.tasks[k].algorithms) > 1
         )
         self.weights = self._weighted()
@@ -78,6 +80,11 @@ class Partition:
         _, (reachable, _) = nx.minimum_cut(graph, _SOURCE, _SINK)
         return {d for d in self.made if (d, 0) in reachable and (d, 1) not in reachable}
 
+    @cached_property
+    def most(self) -> set[int]:
+        """What is saved without a budget."""
+        return self.saved()
+
     def bytes_of(self, blocks: Collection[int]) -> int:
         """Return how many bytes some blocks have."""
         return sum(self.instance.blocks[d].bytes for d in blocks)
@@ -92,14 +99,13 @@ class Partition:
         share
             torch's ``activation_memory_budget``: from 0, at which all is computed again, to 1.
         """
-        most = self.saved()
         if share >= 1:
-            return most
+            return self.most
         if share <= 0:
             return self.saved(self.expensive)
         tasks = sorted(self.expensive, key=lambda k: (-self._outputs(k), k))
         times = [min(a.duration_ns for a in self.instance.tasks[k].algorithms) for k in tasks]
-        kept = fill(times, [self._outputs(k) for k in tasks], int(share * self.bytes_of(most)))
+        kept = fill(times, [self._outputs(k) for k in tasks], int(share * self.bytes_of(self.most)))
         return self.saved([k for k, keeps in zip(tasks, kept, strict=True) if not keeps])
 
     def _outputs(self, k: int) -> int:

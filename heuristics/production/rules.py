@@ -13,15 +13,14 @@ from itertools import accumulate, pairwise
 from ...instances.instance import Instance
 from ...instances.memory import live_bytes, with_budget
 from ...instances.units import LARGEST
-from ...validate.schedule import Schedule
 from ..clock import OutOfTime, limited, look
 from ..methods import Answer, Limits, Refusal, register
 from ..program.sketch import Sketch
-from ..recomputation.plan import Policy, Recomputation, issued, restorable, turn, used_later
+from ..recomputation.plan import NOTHING_AGAIN, Policy, issued, recomputed, restorable, turn
 from ..recomputation.rules import planned
 from .hooks import Hooks, OnComputeStream, Stashing, Synchronous
 from .partition import Partition
-from .saved import LayerGroup, is_attention, is_linear, layer_groups, layers_of, saved_by
+from .saved import LayerGroup, Operators, activations, layer_groups, layers_of, saved_by
 
 _LEAST_STASHED = 1024
 """Bytes below which TRL leaves a tensor on the device."""
@@ -50,7 +49,7 @@ def checkpoint_layers(instance: Instance, limits: Limits) -> Answer:
         When no layers repeat, nothing can be computed again, or there is no room.
     """
     policy = Policy(_dropped(instance, layer_groups(instance)))
-    return Answer(_issued(instance, limits, policy, "checkpoint-layers"))
+    return Answer(recomputed(instance, limits, policy, "checkpoint-layers"))
 
 
 @register(
@@ -69,16 +68,16 @@ def torchtitan_selective(instance: Instance, limits: Limits) -> Answer:
     Refusal
         As `checkpoint_layers`.
     """
-    groups = layer_groups(instance)
+    groups, operators = layer_groups(instance), Operators(instance)
     kept = set[int]()
     for group in groups:
         count = 0
         for k in group.forward:
-            count += (linear := is_linear(instance, k))
-            if is_attention(instance, k) or (linear and count % 2):
+            count += (linear := operators.is_linear(k))
+            if operators.is_attention(k) or (linear and count % 2):
                 kept.update(instance.tasks[k].outputs)
     policy = Policy(_dropped(instance, groups) - kept)
-    return Answer(_issued(instance, limits, policy, "torchtitan-selective"))
+    return Answer(recomputed(instance, limits, policy, "torchtitan-selective"))
 
 
 @register(
@@ -100,8 +99,8 @@ def torch_compile(instance: Instance, limits: Limits) -> Answer:
         When there is no room.
     """
     partition = Partition(instance)
-    policy = _partitioned(partition, partition.saved())
-    return Answer(_issued(instance, limits, policy, "torch-compile"))
+    policy = _partitioned(partition, partition.most)
+    return Answer(recomputed(instance, limits, policy, "torch-compile"))
 
 
 @register(
@@ -134,7 +133,7 @@ def torch_memory_budget(instance: Instance, limits: Limits) -> Answer:
         tried.append(saved)
         try:
             policy = _partitioned(partition, saved)
-            return Answer(_issued(instance, limits, policy, "torch-memory-budget"))
+            return Answer(recomputed(instance, limits, policy, "torch-memory-budget"))
         except OutOfTime:
             raise
         except Refusal as refusal:
@@ -222,8 +221,8 @@ def trl_offload(instance: Instance, limits: Limits) -> Answer:
     Refusal
         When a tensor cannot be copied, or there is no room.
     """
-    savers = saved_by(instance)
-    linear = [one for one in layers_of(instance) if any(is_linear(instance, k) for k in one.forward)]
+    savers, operators, end = saved_by(instance), Operators(instance), turn(instance)
+    linear = [one for one in layers_of(instance) if any(map(operators.is_linear, one.forward))]
     head = linear[-1].name if linear else ""
     packed, hosted, let_go = {}, set(), dict[int, list[int]]()
     for d, by in savers.items():
@@ -231,7 +230,7 @@ def trl_offload(instance: Instance, limits: Limits) -> Answer:
         if first.name == head or instance.blocks[d].bytes < _LEAST_STASHED:
             continue
         packed[d] = k
-        others = [use for use in instance.uses[d] if use >= turn(instance) and use not in first.backward]
+        others = [use for use in instance.uses[d] if use >= end and use not in first.backward]
         if not others:
             hosted.add(d)
         elif instance.uses[d][-1] > others[-1]:
@@ -265,8 +264,7 @@ def deepcompile_offload(instance: Instance, limits: Limits) -> Answer:
     Refusal
         When a tensor cannot be copied, or there is no room even with all of them on the host.
     """
-    found = used_later(instance, (d for d, writers in enumerate(instance.writers) if writers))
-    moved = [d for d in sorted(found) if instance.blocks[d].bytes >= _LEAST_MOVED]
+    moved = [d for d in activations(instance) if instance.blocks[d].bytes >= _LEAST_MOVED]
     moved.sort(key=lambda d: -instance.blocks[d].bytes)
     room = instance.pool_bytes - _floor(instance, moved)
     for d in tuple(moved):
@@ -282,10 +280,6 @@ def deepcompile_offload(instance: Instance, limits: Limits) -> Answer:
         lambda builder, most: Synchronous(builder, policy, most, packed),
     )
     return Answer(schedule)
-
-
-def _issued(instance: Instance, limits: Limits, policy: Policy, name: str) -> Schedule:
-    return issued(instance, limits, name, lambda builder, most: Recomputation(builder, policy, most))
 
 
 def _partitioned(partition: Partition, saved: set[int]) -> Policy:
@@ -304,20 +298,18 @@ def _dropped(instance: Instance, groups: Sequence[LayerGroup]) -> set[int]:
     again = restorable(instance)
     found = {d for group in groups for d in group.inside if d in again}
     if not found:
-        raise Refusal(
-            "nothing can be computed again: no forward task may run twice (--recompute), or it works in place"
-        )
+        raise Refusal(NOTHING_AGAIN)
     return found
 
 
 def _packed(instance: Instance, groups: Sequence[LayerGroup]) -> dict[int, int]:
     """Return, for the input of each group, the task after which the group begins."""
-    return {d: max(group.forward[0] - 1, _made(instance, d)) for group in groups for d in group.inputs}
-
-
-def _made(instance: Instance, d: int) -> int:
-    """Return the last task of the forward pass that writes a block."""
-    return max(k for k in instance.writers[d] if k < turn(instance))
+    end = turn(instance)
+    return {
+        d: max(group.forward[0] - 1, *(k for k in instance.writers[d] if k < end))
+        for group in groups
+        for d in group.inputs
+    }
 
 
 def _floor(instance: Instance, moved: Sequence[int]) -> int:
@@ -330,7 +322,8 @@ def _floor(instance: Instance, moved: Sequence[int]) -> int:
 
 def _last_read(instance: Instance, moved: Sequence[int]) -> dict[int, int]:
     """Return, for some blocks, the last task of the forward pass that uses them."""
-    return {d: max(k for k in instance.uses[d] if k < turn(instance)) for d in moved}
+    end = turn(instance)
+    return {d: max(k for k in instance.uses[d] if k < end) for d in moved}
 
 
 def _hoisted(instance: Instance, moved: Sequence[int]) -> dict[int, tuple[int, ...]]:

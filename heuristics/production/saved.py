@@ -63,29 +63,32 @@ def layers_of(instance: Instance) -> tuple[LayerTasks, ...]:
     )
 
 
-def is_linear(instance: Instance, k: int) -> bool:
-    """Return whether a task of the forward pass is a product with weights."""
-    return any(what.lower() in _LINEAR for what in _names(instance, k))
+class Operators:
+    """What the tasks of the forward pass compute, by the kinds of their layers or by operators of torch.
 
-
-def is_attention(instance: Instance, k: int) -> bool:
-    """Return whether a task of the forward pass is attention."""
-    return any(part in what.lower() for what in _names(instance, k) for part in _ATTENTION)
-
-
-def is_lookup(instance: Instance, k: int) -> bool:
-    """Return whether a task of the forward pass takes rows of a table."""
-    return any(what.lower() == "embedding" for what in _names(instance, k))
-
-
-def _names(instance: Instance, k: int) -> list[str]:
-    """Return the kind of a task's layer if that is its only task, and the operator in a task's name.
-
-    A task of a torch model is called ``FP(layer operator)``, or ``FP(layer operator #2)``.
+    A kind tells what a task computes if it is its layer's only one. A task of a torch model is called
+    ``FP(layer operator)``, or ``FP(layer operator #2)``.
     """
-    kinds = [layer.kind for layer in instance.named_layers if layer.forward == (k,)]
-    words = [word for word in instance.tasks[k].name.rstrip(")").split(" ")[1:] if not word.startswith("#")]
-    return [*kinds, *words[-1:]]
+
+    def __init__(self, instance: Instance) -> None:
+        kinds = {layer.forward[0]: layer.kind for layer in instance.named_layers if len(layer.forward) == 1}
+        self._names: list[list[str]] = []
+        for k, task in enumerate(instance.tasks):
+            words = [word for word in task.name.rstrip(")").split(" ")[1:] if not word.startswith("#")]
+            found = [*([kinds[k]] if k in kinds else []), *words[-1:]]
+            self._names.append([name.lower() for name in found])
+
+    def is_linear(self, k: int) -> bool:
+        """Return whether a task is a product with weights."""
+        return any(name in _LINEAR for name in self._names[k])
+
+    def is_attention(self, k: int) -> bool:
+        """Return whether a task is attention."""
+        return any(part in name for name in self._names[k] for part in _ATTENTION)
+
+    def is_lookup(self, k: int) -> bool:
+        """Return whether a task takes rows of a table."""
+        return "embedding" in self._names[k]
 
 
 def saved_by(instance: Instance) -> dict[int, list[tuple[int, LayerTasks]]]:
@@ -96,7 +99,7 @@ def saved_by(instance: Instance) -> dict[int, list[tuple[int, LayerTasks]]]:
     end, uses = turn(instance), instance.uses
     layer_of = {k: layer for layer in layers_of(instance) for k in (*layer.forward, *layer.backward)}
     found: dict[int, list[tuple[int, LayerTasks]]] = {}
-    for d in _activations(instance):
+    for d in activations(instance):
         readers = dict.fromkeys(layer_of[k].name for k in uses[d] if k >= end and k in layer_of)
         layers = {layer_of[k].name: layer_of[k] for k in uses[d] if k in layer_of}
         forward = [k for k in uses[d] if k < end]
@@ -131,7 +134,7 @@ def layer_groups(instance: Instance) -> list[LayerGroup]:
     end, uses, writers = turn(instance), instance.uses, instance.writers
     inputs: dict[str, list[int]] = {name: [] for name in together}
     inside: dict[str, list[int]] = {name: [] for name in together}
-    for d in _activations(instance):
+    for d in activations(instance):
         maker = group_of.get(writers[d][0])
         readers = {group_of.get(k) for k in uses[d] if k < end and k not in writers[d]}
         if readers <= {maker} and maker is not None:
@@ -150,6 +153,6 @@ def layer_groups(instance: Instance) -> list[LayerGroup]:
     ]
 
 
-def _activations(instance: Instance) -> list[int]:
+def activations(instance: Instance) -> list[int]:
     """Return the blocks that the forward pass makes and the backward pass reads."""
     return sorted(used_later(instance, (d for d, writers in enumerate(instance.writers) if writers)))

@@ -23,6 +23,11 @@ from ..papers.layrub import CAFFE_WORKSPACE
 from ..program.builder import ProgramBuilder
 from ..program.placement import Issue, build_program
 
+NOTHING_AGAIN = (
+    "nothing can be computed again: no forward task may run twice (--recompute), or it works in place"
+)
+"""Refusal of rules that compute data again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -130,6 +135,11 @@ def issued(
         except Refusal as refusal:
             reason = str(refusal)
     raise Refusal(reason)
+
+
+def recomputed(instance: Instance, limits: Limits, policy: Policy, name: str) -> Schedule:
+    """Return the program of a policy, as `issued` does."""
+    return issued(instance, limits, name, lambda builder, most: Recomputation(builder, policy, most))
 
 
 def _issue(make: Callable[[ProgramBuilder, int], Recomputation], most: int, builder: ProgramBuilder) -> None:

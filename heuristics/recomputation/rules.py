@@ -17,16 +17,16 @@ from ...instances.memory import with_budget
 from ...instances.networks.kinds import described_kind
 from ...instances.transforms import with_recomputation
 from ...instances.units import LARGEST, format_size
-from ...validate.schedule import Schedule
 from ..clock import OutOfTime, limited, look
 from ..methods import Answer, Limits, Refusal, register
 from ..papers.layers import layer_steps
 from ..program.placement import Issue
 from ..program.sketch import Sketch
 from .plan import (
+    NOTHING_AGAIN,
     Policy,
     Recomputation,
-    issued,
+    recomputed,
     restorable,
     turn,
     used_later,
@@ -65,7 +65,7 @@ def memonger(instance: Instance, limits: Limits) -> Answer:
         When no block can be computed again, or there is no room.
     """
     found = _restorable(instance)
-    return Answer(_issued(instance, limits, Policy(found - _crossing(instance)), "memonger-rule"))
+    return Answer(recomputed(instance, limits, Policy(found - _crossing(instance)), "memonger-rule"))
 
 
 @register(
@@ -101,7 +101,7 @@ def superneurons(instance: Instance, limits: Limits) -> Answer:
     reason = ""
     for policy in (Policy(), Policy(hosted=hosted, ahead=ahead), Policy(cheap - hosted, hosted, ahead=ahead)):
         try:
-            return Answer(_issued(instance, limits, policy, "superneurons-rule"))
+            return Answer(recomputed(instance, limits, policy, "superneurons-rule"))
         except OutOfTime:
             raise
         except Refusal as refusal:
@@ -138,15 +138,11 @@ def knapsack(instance: Instance, limits: Limits) -> Answer:
     kept = fill(times, sizes, room)
     chosen = Policy({d for d, keeps in zip(found, kept, strict=True) if not keeps})
     try:
-        return Answer(_issued(instance, limits, chosen, "knapsack-rule"))
+        return Answer(recomputed(instance, limits, chosen, "knapsack-rule"))
     except OutOfTime:
         raise
     except Refusal:
-        return Answer(_issued(instance, limits, least, "knapsack-rule"))
-
-
-def _issued(instance: Instance, limits: Limits, policy: Policy, name: str) -> Schedule:
-    return issued(instance, limits, name, lambda builder, most: Recomputation(builder, policy, most))
+        return Answer(recomputed(instance, limits, least, "knapsack-rule"))
 
 
 def _issue(policy: Policy, most: int) -> Issue:
@@ -164,9 +160,7 @@ def _restorable(instance: Instance) -> set[int]:
     """
     found = used_later(instance, restorable(instance))
     if not found:
-        raise Refusal(
-            "nothing can be computed again: no forward task may run twice (--recompute), or it works in place"
-        )
+        raise Refusal(NOTHING_AGAIN)
     return found
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from pebbler.heuristics.methods import Limits, Refusal, find_method
 from pebbler.heuristics.production.partition import Partition
-from pebbler.heuristics.production.saved import is_attention, is_linear, layer_groups, saved_by
+from pebbler.heuristics.production.saved import Operators, layer_groups, saved_by
 from pebbler.heuristics.recomputation.rules import planned
 from pebbler.instances.instance import Algorithm, Block, Instance, Task
 from pebbler.instances.memory import with_budget
@@ -168,8 +168,8 @@ def test_transformers_of_the_zoo_have_layers(
     instance = Workload(network, batch, "a100").instance("90%")
     (group,) = [group for group in layer_groups(instance) if group.name == name]
     assert [instance.blocks[d].name for d in group.inputs] == inputs
-    assert sum(is_linear(instance, k) for k in group.forward) == linear
-    assert sum(is_attention(instance, k) for k in group.forward) == 1
+    assert sum(Operators(instance).is_linear(k) for k in group.forward) == linear
+    assert sum(Operators(instance).is_attention(k) for k in group.forward) == 1
 
 
 def test_checkpointed_layers_run_again_from_their_inputs() -> None:
