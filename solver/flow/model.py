@@ -29,6 +29,7 @@ from ...instances.instance import Instance
 from ...instances.memory import footprint
 from ...validate.bounds.arguments import Prices, fitting, least_times
 from ...validate.bounds.certificate import certify, name_of_bound
+from ...validate.bounds.divisor import in_steps_ns
 from ...validate.bounds.machine import slowed_intervals, touched_on_host
 from ...validate.bounds.reruns import RerunKey
 from ..bounds import Bound, certified_bound
@@ -213,7 +214,8 @@ def proven_by(
         found.append(certified_bound(certificate))
     if math.isfinite(result.bound):
         bound = proven_ns(result.bound, len(model.linear.cost), model.nanoseconds)
-        found.append(Bound(bound, name_of_bound(instance, word), certified=False))
+        in_steps = in_steps_ns(instance, bound)
+        found.append(Bound(in_steps, name_of_bound(instance, word), certified=False))
     return reduce(Bound.raised, found) if found else None
 
 

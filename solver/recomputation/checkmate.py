@@ -26,6 +26,7 @@ from ...heuristics.program.placement import build_program
 from ...heuristics.recomputation.reruns import algorithms_of, staying
 from ...heuristics.recomputation.rules import planned
 from ...instances.instance import Instance
+from ...validate.bounds.divisor import in_steps_ns
 from ...validate.schedule import Schedule
 from ..bounds import Bound
 from ..flow.recompute_method import RecomputeRun
@@ -275,7 +276,7 @@ def _proof(
     except OutOfTime as late:
         return str(late), Bound(0, "checkmate", certified=False)
     result = _solved(worker, relaxed.linear, limits, deadline, 1.0)
-    return _ending(result), _bound(result, relaxed, limits.solver)
+    return _ending(result), _bound(instance, result, relaxed, limits.solver)
 
 
 def _ending(result: LinearResult) -> str:
@@ -286,7 +287,7 @@ def _ending(result: LinearResult) -> str:
     )
 
 
-def _bound(result: LinearResult, model: StageModel, solver: str) -> Bound:
+def _bound(instance: Instance, result: LinearResult, model: StageModel, solver: str) -> Bound:
     known = math.isfinite(result.bound)
     proven = proven_ns(result.bound, len(model.linear.cost), model.nanoseconds) if known else 0
-    return Bound(proven, f"checkmate-{solver}", certified=False)
+    return Bound(in_steps_ns(instance, proven), f"checkmate-{solver}", certified=False)

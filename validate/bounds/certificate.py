@@ -22,6 +22,7 @@ from ...instances.transforms import page_bytes_of
 from ...instances.units import PAGE_BYTES
 from ..check import CheckReport
 from .arguments import Prices, compute_ns, in_whole_pages, priced_ns
+from .divisor import in_steps_ns
 from .single_peak import SinglePeak
 
 Argument = Literal["compute", "single-peak", "prices"]
@@ -165,6 +166,8 @@ def misses(instance: Instance, certificate: Certificate, memory: str) -> str | N
 def proven_ns(instance: Instance, certificate: Certificate) -> int:
     """Return the bound in nanoseconds that a certificate's figures prove, whatever it claims; at least 0.
 
+    It is a multiple of the divisor of all times (`divisor`).
+
     Raises
     ------
     ValueError
@@ -172,6 +175,11 @@ def proven_ns(instance: Instance, certificate: Certificate) -> int:
     """
     if certificate.page_bytes is not msgspec.UNSET:
         instance = in_whole_pages(instance, certificate.page_bytes)
+    return in_steps_ns(instance, max(_argued_ns(instance, certificate), 0))  # prices may prove nothing
+
+
+def _argued_ns(instance: Instance, certificate: Certificate) -> int:
+    """Return what the argument proves of an instance, in whole pages if the certificate is for these."""
     if certificate.argument == "compute":
         return compute_ns(instance)
     if certificate.argument == "single-peak":
@@ -188,7 +196,7 @@ def proven_ns(instance: Instance, certificate: Certificate) -> int:
     stream = () if certificate.stream_prices is msgspec.UNSET else certificate.stream_prices
     of_time = certificate.memory_prices, certificate.engine_prices
     prices = Prices(certificate.denominator, *of_time, reruns, host, ends, link, stream)
-    return max(priced_ns(instance, certificate.checkpoints, prices), 0)  # prices may prove nothing
+    return priced_ns(instance, certificate.checkpoints, prices)
 
 
 def check_certificate(

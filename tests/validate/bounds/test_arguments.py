@@ -499,7 +499,11 @@ def test_prices_of_what_does_not_run_again_are_refused(
 
 
 @pytest.mark.parametrize(
-    "module", ["arguments.py", "single_peak.py", "carried.py", "reruns.py", "machine.py", "certificate.py"]
+    "module",
+    [
+        *("arguments.py", "single_peak.py", "carried.py", "reruns.py", "machine.py", "host_work.py"),
+        *("divisor.py", "certificate.py"),
+    ],
 )
 def test_the_proof_imports_nothing_that_solves(module: str, pytestconfig: pytest.Config) -> None:
     """No solver, no heuristic, no floating-point arrays: the standard library, msgspec and the formats.
@@ -526,6 +530,7 @@ def test_the_proof_imports_nothing_that_solves(module: str, pytestconfig: pytest
             "carried.py": {"...instances.instance", ".machine"},
             "reruns.py": {"...instances.instance", ".machine"},
             "machine.py": {"...instances.instance"},
+            "divisor.py": {"...instances.instance"},
             "host_work.py": {"...instances.instance", ".carried", ".machine"},
             "certificate.py": {
                 *(f"...instances.{name}" for name in ("arguments", "errors", "files", "instance")),
@@ -533,6 +538,7 @@ def test_the_proof_imports_nothing_that_solves(module: str, pytestconfig: pytest
                 *(f"...instances.{name}" for name in ("applied", "units")),  # which pages can be mapped
                 "..check",
                 ".arguments",
+                ".divisor",
                 ".single_peak",
             },
         }[module]
