@@ -217,10 +217,10 @@ def overhead_table() -> str:
 # --- streams and speeds -----------------------------------------------------------------------------------
 
 
-def streams_table(devices: Sequence[str]) -> str:
+def streams_table(devices: Sequence[str], layers: Sequence[ConvLayer] = TABLE_5) -> str:
     """Streams per layer: all optima of both readings of the paper, and the other models' choices."""
     rows = []
-    for layer in TABLE_5:
+    for layer in layers:
         cells = []
         for device in devices:
             one = case(layer, device)

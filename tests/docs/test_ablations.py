@@ -9,9 +9,12 @@ import pytest
 import ablations
 from ablations import BEGIN, CELLS, END, jobs, report
 from core_grid import cells
+from pebbler.benchmark.sweeps import runner
 from pebbler.benchmark.sweeps.results import read_latest
 from pebbler.heuristics.methods import find_method
 from pebbler.solver.bounds import best_bound
+
+from ..benchmark.swept import made_here
 
 
 @pytest.mark.slow
@@ -31,6 +34,7 @@ def test_page_shows_what_a_rule_buys(tmp_path: Path, monkeypatch: pytest.MonkeyP
     page.write_text(f"before\n{BEGIN}old\n{END}after\n")
     some = [job for job in jobs(CELLS[:1], 0.5) if job.setting.without in ((), ("single-peak",))]
     monkeypatch.setattr(ablations, "jobs", lambda *_: some)
+    monkeypatch.setattr(runner, "perform", made_here)
     ablations.main(["--seconds", "0.5", "--data", str(data), "--write", str(page)])
     runs = {run.setting.without: run.found for run in read_latest(data)}
     whole, bare = runs[()], runs["single-peak",]

@@ -41,7 +41,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("machine") / "machine.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "CELLS", (SMALL,))
-        run((SMALL,), 2.0, path)
+        run((SMALL,), 0.5, path)
     return path
 
 
@@ -77,7 +77,7 @@ def test_a_cell_is_solved_with_the_optimizer_on_one_side_too(file: Path) -> None
 def test_what_the_file_has_is_not_solved_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = file.read_bytes()
     monkeypatch.setattr(machine, "solved", lambda *_: pytest.fail("it was repeated"))
-    assert run((SMALL,), 2.0, file) == read(file)
+    assert run((SMALL,), 0.5, file) == read(file)
     assert file.read_bytes() == before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from optimizer_side import (
     read,
     side_table,
 )
+from pebbler.solver.solve import solve
 
 
 def solved(key: Key, makespan: int | None, bound: int) -> Solved:
@@ -83,13 +85,14 @@ def test_sides_are_those_of_the_instance() -> None:
 
 
 def test_points_are_solved_once_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a tiny network, in a second, with the picture."""
+    """On a tiny network, with a short search, with the picture."""
     for name, value in {
         "NETWORK": "lenet",
         "BATCH": 4,
         "BUDGET": "128MiB",
         "LINKS": (10,),
         "HOSTS": (100,),
+        "solve": partial(solve, time_limit=0.3),
     }.items():
         monkeypatch.setattr(optimizer_side, name, value)
     path, page = tmp_path / "data.json", tmp_path / "page.md"

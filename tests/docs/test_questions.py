@@ -15,7 +15,7 @@ def test_the_tables_go_into_their_pages(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(questions, "NETWORKS", (("lenet", 64),))
     for name, marks in (("fits", FITS), ("frontier", LINKS)):
         (tmp_path / f"{name}.md").write_text("".join(marks), encoding="utf-8")
-    main(["--write", str(tmp_path), "--time-limit", "1s"])
+    main(["--write", str(tmp_path), "--time-limit", "0.2s"])
     cells = {}
     for name in ("fits", "frontier"):
         row = (tmp_path / f"{name}.md").read_text("utf-8").splitlines()[3]

@@ -40,7 +40,8 @@ PATIENCE = 60.0
 """Seconds after which a run is ended that goes on in spite of its limit."""
 
 
-def _drawn(steps: int, **knobs: int) -> Instance:
+def drawn(steps: int, **knobs: int) -> Instance:
+    """An instance of eight tasks a step."""
     return generate(
         f"recurrent-{8 * steps}",
         Recurrent(4, steps),
@@ -70,11 +71,11 @@ def _parts() -> Instance:
 
 
 KINDS: dict[str, Callable[[], Instance]] = {
-    "10^4 tasks": partial(_drawn, 1250),
+    "10^4 tasks": partial(drawn, 1250),
     "10^4 tasks, residual": partial(_residual, 1000),
-    "10^5 tasks": partial(_drawn, 12500),
-    "10^3 tasks may run again": partial(_drawn, 125, recomputable_percent=100),
-    "10^4 tasks may run again": partial(_drawn, 1250, recomputable_percent=100),
+    "10^5 tasks": partial(drawn, 12500),
+    "10^3 tasks may run again": partial(drawn, 125, recomputable_percent=100),
+    "10^4 tasks may run again": partial(drawn, 1250, recomputable_percent=100),
     "240 tasks, no copies": partial(_layered, 240),
     "2 GPUs": partial(_cluster, 2),
     "4 GPUs": partial(_cluster, 4),
@@ -123,25 +124,25 @@ def study(kinds: list[str], methods: list[str], memory: str = "contiguous") -> I
             yield Run(kind, method, max(seconds - LIMIT, 0.0), time.monotonic() - began, ended)
 
 
-def compared(method: str, memory: str) -> Run:
+def compared(method: str, memory: str, limit: float = LIMIT) -> Run:
     """Compare one method, and measure from its row on."""
     began = time.monotonic()
     row, shown = "no row", None
     with TemporaryDirectory() as folder:
         command = [*PEBBLER, *README, "--methods", method, "--memory", memory]
-        command += ["--time-limit", f"{LIMIT}s", "--verbose", "--out", folder]
+        command += ["--time-limit", f"{limit}s", "--verbose", "--out", folder]
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         ) as process:
             assert process.stderr is not None
-            patience = Timer(2 * LIMIT + PATIENCE, process.kill)
+            patience = Timer(2 * limit + PATIENCE, process.kill)
             patience.start()
             for line in process.stderr:
                 if line.startswith(f"{method}: "):
                     row, shown = line.strip(), time.monotonic()
             patience.cancel()
     ended = time.monotonic()
-    past = PATIENCE if shown is None else max(ended - shown - LIMIT, 0.0)
+    past = PATIENCE if shown is None else max(ended - shown - limit, 0.0)
     return Run(COMPARE, method, past, ended - began, row)
 
 

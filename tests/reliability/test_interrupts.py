@@ -43,8 +43,12 @@ def test_ctrl_c_ends_a_command_and_keeps_its_best(folder: Path, name: str, momen
     assert (found.signal, found.status, found.faults) == ("SIGINT", 130, ())
 
 
-def test_sigterm_is_handled_alike(folder: Path) -> None:
-    found = interrupt(of(folder, "solve --method flow"), 2.5, [signal.SIGTERM], allowed=SLACK)
+@pytest.mark.parametrize(
+    ("name", "moment"),
+    [("bound", 1.0), pytest.param("solve --method flow", 2.5, marks=pytest.mark.slow)],
+)
+def test_sigterm_is_handled_alike(folder: Path, name: str, moment: float) -> None:
+    found = interrupt(of(folder, name), moment, [signal.SIGTERM], allowed=SLACK)
     assert (found.signal, found.status, found.faults) == ("SIGTERM", 143, ())
 
 

@@ -14,7 +14,8 @@ from pebbler.instances.suites.shapes import Layered
 from pebbler.solver.exhaustive.brute_force import brute_force
 from pebbler.solver.solve import solve
 
-from .limits import KINDS, compared
+from ..samples import counts
+from .limits import compared, drawn
 from .timed import LIMIT
 
 SLACK = 10.0
@@ -38,9 +39,10 @@ def test_recomputation_keeps_its_limit(method: str) -> None:
     assert result.stopped_by == "time limit" or "fits" in result.stopped_by
 
 
-def test_a_model_that_takes_minutes_to_build_is_given_up() -> None:
-    """Ten thousand stages of one run each: few decisions, but a column for each block and stage."""
-    instance = KINDS["10^4 tasks"]()
+@pytest.mark.parametrize("steps", counts(250, 1250))
+def test_a_model_that_takes_minutes_to_build_is_given_up(steps: int) -> None:
+    """Thousands of stages of one run each: few decisions, but a column for each block and stage."""
+    instance = drawn(steps)
     began = processor_seconds()
     result = solve(instance, "poet", time_limit=0.5)
     assert (result.stopped_by, result.schedule) == ("time limit", None)
@@ -48,12 +50,13 @@ def test_a_model_that_takes_minutes_to_build_is_given_up() -> None:
 
 
 def test_exhaustive_search_refuses_what_it_cannot_search() -> None:
-    with pytest.raises(Refusal, match="10001 tasks are too many"):
-        brute_force(KINDS["10^4 tasks"]())
+    with pytest.raises(Refusal, match="2001 tasks are too many"):
+        brute_force(drawn(250))
 
 
-def test_a_comparison_ends_soon_after_its_row_and_the_limit_of_its_bound() -> None:
+@pytest.mark.parametrize("limit", [0.5, pytest.param(LIMIT, marks=pytest.mark.slow)])
+def test_a_comparison_ends_soon_after_its_row_and_the_limit_of_its_bound(limit: float) -> None:
     began = processor_seconds()
-    run = compared("modnn", "contiguous")
+    run = compared("modnn", "contiguous", limit)
     assert re.match(r"modnn: [\d.]+ s a round", run.ended)
-    assert processor_seconds() - began < 3 * LIMIT + SLACK
+    assert processor_seconds() - began < 3 * limit + SLACK

@@ -87,10 +87,12 @@ def test_failures_are_written_down_and_the_next_unit_goes_on(
     log = (tmp_path / "log.txt").read_text()
     assert "toy defect: INFO: the exception in full\nTraceback" in log
     assert "Fatal Python error: Aborted" in log
-    toy([*FAULTS, "last"])
+    toy(["refusal", "crash", "last"])
     again = measure(Study(tmp_path), ["toy"])
-    assert (again.measured, again.there, again.failed) == (len(FAULTS), 1, {})
-    assert read(tmp_path / "failures.json") == {}
+    assert (again.measured, again.there, again.failed) == (2, 1, {})
+    assert [*read(tmp_path / "failures.json")] == [
+        f"toy {name}" for name in FAULTS if name not in ("refusal", "crash")
+    ]
 
 
 def test_a_result_that_is_wrong_stays_and_has_failed(toy: Callable[..., None], tmp_path: Path) -> None:
