@@ -20,7 +20,14 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("arguments", ["networks lenet", "networks lenet --json", "methods --json", "--help"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "networks lenet",
+        "--help",
+        *(pytest.param(a, marks=pytest.mark.slow) for a in ("networks lenet --json", "methods --json")),
+    ],
+)
 def test_a_full_output_is_a_sentence(arguments: str, tmp_path: Path) -> None:
     done = shell(f"{PEBBLER} {arguments} >/dev/full", tmp_path)
     assert done.returncode == 2

@@ -166,11 +166,7 @@ def find_device(name: str, cudnn: str | None = None) -> Device:
 def _find(name: str) -> Device:
     if name.endswith(".toml"):
         return read_device(name)
-    known = {
-        _plain(known_as): device
-        for device in list_devices()
-        for known_as in (device.name, device.title, *device.aliases)
-    }
+    known = _known()
     device = known.get(_plain(name))
     if device is None:
         close = difflib.get_close_matches(_plain(name), known, n=3)
@@ -179,6 +175,16 @@ def _find(name: str) -> Device:
             f"'{name}' is not a known device; try {', '.join(names)}, or give a file of your own (.toml)"
         )
     return device
+
+
+@cache
+def _known() -> dict[str, Device]:
+    """The packaged devices by each of their names."""
+    return {
+        _plain(known_as): device
+        for device in list_devices()
+        for known_as in (device.name, device.title, *device.aliases)
+    }
 
 
 @cache

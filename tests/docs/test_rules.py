@@ -10,6 +10,8 @@ from pebbler.instances.errors import PebblerError
 from pebbler.instances.suites.suite import find_suite, list_suites, members
 from rules import METHODS, REASONS, Line, main, outcomes, read, sweep, table, word, write
 
+from ..samples import counts
+
 
 @pytest.fixture(scope="module")
 def data(pytestconfig: pytest.Config) -> list[Line]:
@@ -41,14 +43,17 @@ def test_the_page_shows_the_file(pytestconfig: pytest.Config, data: list[Line]) 
     assert rules.BEGIN + table(data) + rules.END in page
 
 
+@pytest.mark.parametrize("few", counts(2, 5))
 @pytest.mark.parametrize("suite", ["tiny", "random", "tight", "transformers", "papers"])
-def test_a_few_instances_of_every_suite_come_out_as_in_the_file(suite: str, data: list[Line]) -> None:
+def test_a_few_instances_of_every_suite_come_out_as_in_the_file(
+    suite: str, few: int, data: list[Line]
+) -> None:
     recorded: dict[str, dict[str, str]] = {}
     for line in data:
         if line.suite == suite and int(line.tasks) < 120:
             recorded.setdefault(line.instance, {})[line.method] = line.outcome
     small = [member for member in members(find_suite(suite)) if member.name in recorded]
-    for member in small[:: max(len(small) // 5, 1)]:
+    for member in small[few // 2 :: max(len(small) // few, 1)]:
         assert outcomes(member.build()) == recorded[member.name]
 
 
